@@ -1,0 +1,34 @@
+"""purge: make a trained classifier forget, and prove it.
+
+result = purge.unlearn(model, forget, retain)
+report = purge.audit(result.model, forget, retain, test, original=model, retrained=retrained)
+"""
+
+from purge.api import audit, datasets, methods, metrics, models, train, unlearn
+from purge.data import Images, split
+from purge.errors import PurgeError
+from purge.methods.base import Method
+from purge.metrics.base import Metric
+from purge.result import Report, Result, Value
+from purge.stopping import Stopping
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Images",
+    "Method",
+    "Metric",
+    "PurgeError",
+    "Report",
+    "Result",
+    "Stopping",
+    "Value",
+    "audit",
+    "datasets",
+    "methods",
+    "metrics",
+    "models",
+    "split",
+    "train",
+    "unlearn",
+]

@@ -1,0 +1,201 @@
+"""The doors: unlearn, audit, train. They check, copy and clean up; the algorithms are elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from purge import checks
+from purge.data import Data, Split
+from purge.datasets import DATASETS
+from purge.errors import RunError, expected
+from purge.methods import METHODS, Method, resolve_method
+from purge.metrics import METRICS, Metric, Subject, resolve_metrics
+from purge.models import MODELS
+from purge.result import Report, Result, Value, environment
+from purge.runtime import Run, progress_line, seeded
+from purge.settings import replace
+from purge.stopping import Stopping
+from purge.training import Recipe, diverged, fit
+
+
+def unlearn(
+    model: nn.Module,
+    forget: Data,
+    retain: Data,
+    *,
+    method: str | Method = "purge",
+    test: Data | None = None,
+    stop: Stopping | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+    out: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Result:
+    """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
+
+    ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors, or
+    :class:`purge.Images`. ``test`` is what was never trained on; for single samples it says how
+    well unseen data is known, which is where forgetting ends. ``settings`` are fields of the method
+    and of its stopping: ``unlearn(…, lr=0.01, forget_target=0.05)``; ``purge list methods`` names
+    them. With ``out`` a run folder is written.
+    """
+    chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
+    at = checks.device(device, model) if isinstance(model, nn.Module) else torch.device("cpu")
+    checks.seed(seed)
+    if out is not None:
+        checks.out_folder(out)
+    edited = _copy(model, at)
+    split = checks.split(edited, forget, retain, test, at)
+    checks.parameters_to_train(edited)
+
+    name = method if isinstance(method, str) else type(method).__name__
+    run = Run(split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name)
+    flags = {m: m.training for m in edited.modules()}
+    started = time.perf_counter()
+    with seeded(seed, at):
+        edited.eval()
+        chosen.run(edited, split, run)
+    history = run.history()  # reads the device, so the clock below includes all of its work
+    seconds = time.perf_counter() - started
+    _tidy(edited, flags)
+    result = Result(
+        model=edited,
+        method=chosen,
+        history=history,
+        stopped_by=run.stopped_by or "schedule",
+        seconds=seconds,
+        steps=run.step,
+        info={"preset": name, "seed": seed, **_sizes(split)},
+    )
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def audit(
+    model: nn.Module,
+    forget: Data,
+    retain: Data,
+    test: Data | None,
+    *,
+    original: nn.Module | None = None,
+    retrained: nn.Module | None = None,
+    metrics: str | Metric | Sequence[str | Metric] = "standard",
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+) -> Report:
+    """Measure what a model still knows, beside the retrained and the original model.
+
+    What cannot be measured (no test data, no retrained model, no BatchNorm) is None with a reason.
+    """
+    wanted = resolve_metrics(metrics)
+    at = checks.device(device, model) if isinstance(model, nn.Module) else torch.device("cpu")
+    checks.seed(seed)
+    subjects = {}
+    split = None
+    for name, given in (("original", original), ("retrained", retrained), ("model", model)):
+        if given is not None:
+            own = _copy(given, at)
+            split = checks.split(own, forget, retain, test, at) if split is None else split
+            checks.same_classes(own, split, name)
+            subjects[name] = Subject(own, split, seed=seed)
+    assert split is not None
+    for subject in subjects.values():
+        subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
+
+    values: dict[str, dict[str, Value]] = {name: {} for name in ("original", "retrained", "model")}
+    with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
+        for metric in wanted:
+            for name, subject in subjects.items():
+                values[name] |= _flat(metric, subject)
+            advance(1, metric.name)
+    info = {"seed": seed, **_sizes(split), **environment()}
+    return Report(values["model"], values["retrained"], values["original"], info)
+
+
+def train(
+    model: nn.Module,
+    dataset: Data,
+    *,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+    title: str = "train",
+    **recipe: Any,
+) -> Result:
+    """A trained copy of ``model``. ``recipe``: epochs, lr, batch_size, momentum, weight_decay."""
+    chosen = replace(Recipe(), recipe)
+    at = checks.device(device, model) if isinstance(model, nn.Module) else torch.device("cpu")
+    checks.seed(seed)
+    trained = _copy(model, at)
+    samples = checks.training_data(trained, dataset, at)
+    checks.parameters_to_train(trained)
+    started = time.perf_counter()
+    with seeded(seed, at):
+        history = fit(trained, samples, chosen, seed=seed, progress=progress, title=title)
+    seconds = time.perf_counter() - started
+    if diverged(history):
+        raise RunError(expected("a finite loss", "NaN or infinity (nothing was returned)", "lower lr"))
+    steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
+    info = {"seed": seed, "samples": len(samples)}
+    return Result(trained, chosen, list(history), "schedule", seconds, steps, info)
+
+
+def methods() -> dict[str, str]:
+    """The unlearning methods: name → one line."""
+    return {name: entry.about for name, entry in METHODS.items()}
+
+
+def metrics() -> dict[str, str]:
+    """The metrics of the audit: name → one line."""
+    return {name: metric.about for name, metric in METRICS.items()}
+
+
+def datasets() -> dict[str, str]:
+    """The data sets known by name: name → one line."""
+    return {name: entry.about for name, entry in DATASETS.items()}
+
+
+def models() -> dict[str, str]:
+    """The models that can be built by name: name → one line."""
+    return {name: entry.about for name, entry in MODELS.items()}
+
+
+def _copy(model: nn.Module, device: torch.device) -> nn.Module:
+    """A checked deep copy on the device; the caller's model is never touched after this."""
+    checks.classifier(model)
+    return copy.deepcopy(model).to(device)
+
+
+def _tidy(model: nn.Module, flags: dict[nn.Module, bool]) -> None:
+    """Put training flags back and drop gradients."""
+    model.zero_grad(set_to_none=True)
+    for module, flag in flags.items():
+        module.training = flag
+
+
+def _sizes(split: Split) -> dict[str, Any]:
+    return {
+        "classes": split.classes,
+        "forget_classes": sorted(split.forget_classes),
+        "forget_samples": len(split.forget),
+        "retain_samples": len(split.retain),
+        "test_samples": None if split.test is None else len(split.test),
+    }
+
+
+def _flat(metric: Metric, subject: Subject) -> dict[str, Value]:
+    """The values of a metric under dotted names."""
+    found = subject.value(metric)
+    if isinstance(found, Value):
+        return {metric.name: found}
+    return {f"{metric.name}.{part}": value for part, value in found.items()}

@@ -1,0 +1,238 @@
+"""Everything that can be wrong with what the user gave us, checked once, at the door."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from purge.data import Data, Lazy, Samples, Split, as_samples, batches, fingerprints, same_samples
+from purge.errors import (
+    DataError,
+    DeviceError,
+    FileError,
+    MethodError,
+    ModelError,
+    PurgeError,
+    did_you_mean,
+    expected,
+)
+from purge.hooks import capture
+from purge.models import anatomy, logits_of
+from purge.runtime import device_of, evaluating
+
+
+def device(wanted: torch.device | str | None, model: nn.Module) -> torch.device:
+    """The device to run on: the one asked for if it is there, otherwise the model's."""
+    if wanted is None:
+        return device_of(model)
+    try:
+        found = torch.device(wanted)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        there = "cpu" + (f", cuda:0 … cuda:{n - 1}" if (n := torch.cuda.device_count()) else "")
+        raise DeviceError(
+            expected(f"a device that is here ({there})", repr(str(wanted)), "choose one of these")
+        ) from None
+    return found
+
+
+def seed(value: Any) -> int:
+    """A seed: a whole number from 0 up."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise PurgeError(expected("a whole number from 0 up as seed", repr(value), "pass seed=0, say"))
+    return value
+
+
+def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:
+    """Forget, retain and test as samples on the device, fit for each other and for the model."""
+    parts = {"forget": as_samples(forget, at, "forget"), "retain": as_samples(retain, at, "retain")}
+    if test is not None:
+        parts["test"] = as_samples(test, at, "test")
+    classes = _sound(model, parts, forget)
+    _disjoint(forget, retain, parts["forget"], parts["retain"])
+    gone = set(parts["forget"].labels.tolist()) - set(parts["retain"].labels.tolist())
+    return Split(parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone))
+
+
+def classifier(model: Any) -> None:
+    """A module with finite weights, some of them trainable."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(expected("a torch.nn.Module", type(model).__name__, "pass the model itself"))
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+            raise ModelError(
+                expected("finite weights", f"NaN or infinity in {name}", "load a sound checkpoint")
+            )
+
+
+def same_classes(model: nn.Module, split: Split, what: str) -> None:
+    """A further model for the same data: it must have as many outputs as the others."""
+    if (k := _classes(model, split.retain)) != split.classes:
+        raise ModelError(
+            expected(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
+        )
+
+
+def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
+    """Training data as samples on the device, fit for the model."""
+    samples = as_samples(dataset, at, "the dataset")
+    _sound(model, {"the dataset": samples}, dataset)
+    return samples
+
+
+def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn.Parameter]:
+    """The trainable parameters whose names do not start with one of ``freeze``."""
+    named = dict(model.named_parameters())
+    for prefix in freeze:
+        if not any(name.startswith(prefix) for name in named):
+            tops = {name.split(".")[0] for name in named}
+            raise MethodError(
+                expected(
+                    "freeze to name parameters of the model",
+                    repr(prefix),
+                    did_you_mean(prefix, tops),
+                )
+            )
+    found = [
+        p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))
+    ] if freeze else [p for p in named.values() if p.requires_grad]  # fmt: skip
+    if not found:
+        raise ModelError(
+            expected(
+                "at least one trainable parameter",
+                f"none of {len(named)}",
+                "set requires_grad on the layers to change, or freeze fewer",
+            )
+        )
+    return found
+
+
+def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The layers to erase: those asked for, if each of them gives one row per sample."""
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    if wanted is None:
+        return anatomy(model, x).blocks
+    names = [name for name, _ in model.named_modules() if name]
+    for name in wanted:
+        if name not in names:
+            raise MethodError(expected("layers of the model", repr(name), did_you_mean(name, names)))
+    with evaluating(model), capture(model, wanted) as seen:
+        model(x)
+    for name in wanted:
+        if name not in seen or len(seen[name]) != len(x):
+            raise MethodError(
+                expected(
+                    "layers that give one row per sample",
+                    f"{name!r}, which does not",
+                    "choose a layer further out",
+                )
+            )
+    return wanted
+
+
+def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
+    """Each part has samples, finite inputs and labels below K; K is returned."""
+    for what, samples in parts.items():
+        if len(samples) == 0:
+            raise DataError(expected(f"samples in {what}", "none", "pass a set that is not empty"))
+        _finite_inputs(samples, what)
+    classes = _classes(model, next(iter(parts.values())))
+    names = getattr(data, "names", ())
+    if names and len(names) != classes:
+        raise ModelError(
+            expected(
+                f"a model with {len(names)} outputs, one per class of the data",
+                str(classes),
+                "use the model that belongs to this data",
+            )
+        )
+    for what, samples in parts.items():
+        if int(samples.labels.max()) >= classes:
+            raise DataError(
+                expected(
+                    f"labels from 0 to {classes - 1} in {what} (the model has {classes} outputs)",
+                    str(int(samples.labels.max())),
+                    "use the model that belongs to this data, or number the classes 0 … K-1",
+                )
+            )
+    return classes
+
+
+def _classes(model: nn.Module, samples: Samples) -> int:
+    """K, from the shape of what the model returns for two samples."""
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    try:
+        with evaluating(model):
+            z = logits_of(model(x))
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, PurgeError):
+            raise
+        raise ModelError(
+            expected(
+                f"a model that takes a batch of shape {tuple(x.shape)} ({x.dtype})",
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip("."),
+                "bring the inputs into the shape and type that the model was trained with",
+            )
+        ) from error
+    if z.ndim != 2 or len(z) != len(x) or z.shape[1] < 2:
+        raise ModelError(
+            expected(
+                f"a model output of shape ({len(x)}, classes), at least 2 classes",
+                str(tuple(z.shape)),
+                "pass a classifier that returns one row of logits per sample",
+            )
+        )
+    if not bool(torch.isfinite(z).all()):
+        raise ModelError(expected("finite logits", "NaN or infinity", "check weights and inputs"))
+    return z.shape[1]
+
+
+def _finite_inputs(samples: Samples, what: str) -> None:
+    if isinstance(samples, Lazy):  # too large to read for this alone; a bad loss is caught in the run
+        return
+    at = 0
+    for x, _ in batches(samples, 4096):
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            row = at + int((~torch.isfinite(x.flatten(1))).any(1).nonzero()[0])
+            raise DataError(
+                expected(f"finite inputs in {what}", f"NaN or infinity in sample {row}", "clean the data")
+            )
+        at += len(x)
+
+
+def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
+    """No sample may be in both sets: by id where both come from one source, by content elsewhere."""
+    common = same_samples(forget, retain)
+    if common is None:
+        prints = fingerprints(f)
+        common = torch.isin(prints, fingerprints(r)).nonzero()[:, 0]
+    if len(common):
+        raise DataError(
+            expected(
+                "every sample in forget or in retain, not in both",
+                f"{len(common)} in both (first: {int(common[0])})",
+                "remove them from retain, purge.split does; a copy that stays keeps teaching the model",
+            )
+        )
+
+
+def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
+    """A folder that can be written to and is empty (or may be overwritten); it is not made yet."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise FileError(expected(f"a folder at {folder}", "a file", "choose another --out"))
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise FileError(
+            expected(f"an empty folder at {folder}", "one with files in it", "choose another, or --force")
+        )
+    parent = next(p for p in [folder, *folder.absolute().parents] if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise FileError(
+            expected(f"a folder that can be written, {parent}", "no permission", "choose another")
+        )
+    return folder

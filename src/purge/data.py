@@ -1,0 +1,439 @@
+"""What must go, what must stay, what was never seen: samples in one shape, and how to split them.
+
+Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Images`) becomes a
+:class:`Samples`: labels known up front, batches fetched by an index tensor on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+
+from purge.errors import DataError, expected
+
+RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
+
+Data = Any  # Images, a pair of tensors (x, y), or a map-style Dataset of (x, y)
+
+
+class Samples(Protocol):
+    """The one shape of data inside purge."""
+
+    labels: Tensor  # (N,) int64, on the CPU
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples at ``index`` as a batch ``(x, y)`` on the device of the run."""
+        ...
+
+
+class Images:
+    """Images as one uint8 tensor (N, C, H, W) with labels, held on a device.
+
+    Pixels become floats in batches: ``(x / 255 - mean) / std`` per channel.
+
+    >>> data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    >>> x, y = data.take(torch.tensor([0, 3]))
+    >>> x.shape, y.tolist()
+    (torch.Size([2, 1, 8, 8]), [0, 1])
+    """
+
+    def __init__(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        *,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        names: Sequence[str] = (),
+        ids: Tensor | None = None,
+        source: str = "",
+    ) -> None:
+        if not (isinstance(pixels, Tensor) and pixels.ndim == 4 and pixels.dtype == torch.uint8):
+            got = (
+                f"{tuple(pixels.shape)} of {pixels.dtype}"
+                if isinstance(pixels, Tensor)
+                else type(pixels).__name__
+            )
+            raise DataError(
+                expected("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
+            )
+        for what, constants in (("mean", mean), ("std", std)):
+            if len(constants) not in (1, pixels.shape[1]):
+                raise DataError(
+                    expected(
+                        f"one {what} per channel ({pixels.shape[1]})",
+                        f"{len(constants)}",
+                        f"pass {what} with {pixels.shape[1]} numbers",
+                    )
+                )
+        self.pixels = pixels
+        self.labels = as_labels(labels, len(pixels), "the images")
+        self.mean, self.std = tuple(mean), tuple(std)
+        self._y = self.labels.to(pixels.device)
+        self._mean, self._std = (
+            torch.tensor(c, device=pixels.device).view(1, -1, 1, 1) for c in (self.mean, self.std)
+        )
+        self.names = tuple(names)
+        self.ids = torch.arange(len(pixels)) if ids is None else ids
+        self.source = source  # images of one source are told apart by their ids
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        x, y = self.take(torch.tensor([range(len(self))[i]]))
+        return x[0], int(y)
+
+    def __repr__(self) -> str:
+        n, *shape = self.pixels.shape
+        return f"Images({n} × {'×'.join(map(str, shape))} on {self.pixels.device})"
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The images at ``index``, normalised, and their labels, on the device of the pixels."""
+        index = index.to(self.pixels.device)
+        return (self.pixels[index] / 255 - self._mean) / self._std, self._y[index]
+
+    def select(self, index: Tensor) -> Images:
+        """The images at ``index`` as Images of their own; ids and source are kept."""
+        return Images(
+            self.pixels[index.to(self.pixels.device)],
+            self.labels[index.cpu()],
+            mean=self.mean,
+            std=self.std,
+            names=self.names,
+            ids=self.ids[index.cpu()],
+            source=self.source,
+        )
+
+    def to(self, device: torch.device | str) -> Images:
+        """The same images on another device."""
+        return Images(
+            self.pixels.to(device),
+            self.labels,
+            mean=self.mean,
+            std=self.std,
+            names=self.names,
+            ids=self.ids,
+            source=self.source,
+        )
+
+
+class Tensors:
+    """Inputs and labels as tensors, moved to the device once."""
+
+    def __init__(self, x: Tensor, labels: Tensor, device: torch.device) -> None:
+        self.labels = labels
+        self._device = device
+        fits = device.type != "cuda" or x.nbytes < 0.5 * torch.cuda.mem_get_info(device)[0]
+        self._x = x.to(device) if fits else x.pin_memory()
+        self._y = labels.to(device)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows at ``index``."""
+        x = self._x[index.to(self._x.device)].to(self._device, non_blocking=True)
+        return x, self._y[index.to(self._device)]
+
+
+class Lazy:
+    """A map-style dataset too large to keep: its items are read batch by batch."""
+
+    def __init__(self, dataset: Dataset[Any], labels: Tensor, device: torch.device) -> None:
+        self.labels = labels
+        self._dataset, self._device = dataset, device
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The items at ``index``, collated."""
+        x, y = default_collate([self._dataset[i] for i in index.tolist()])
+        return x.to(self._device), torch.as_tensor(y).to(self._device)
+
+
+def as_samples(data: Data, device: torch.device, what: str) -> Samples:
+    """Bring any accepted form of data into the one shape; ``what`` names it in messages."""
+    if isinstance(data, Images):
+        return data.to(device)
+    if isinstance(data, (tuple, list)):
+        x, y = _pair(data, what)
+        return Tensors(x, as_labels(y, len(x), what), device)
+    _length(data, what)
+    return _from_dataset(data, device, what)
+
+
+def _length(data: Any, what: str = "the dataset") -> int:
+    if isinstance(data, (tuple, list)):
+        return len(_pair(data, what)[0])
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise DataError(
+            expected(
+                f"{what} as a dataset with a length and items, a pair of tensors or purge.Images",
+                f"{type(data).__name__}, which has no length or no items",
+                "use a map-style dataset (with __len__ and __getitem__)",
+            )
+        )
+    return len(data)
+
+
+def as_labels(y: Any, n: int, what: str) -> Tensor:
+    """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
+    y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
+    if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
+        raise DataError(
+            expected(f"whole numbers as labels in {what}", str(y.dtype), "convert them with y.long()")
+        )
+    if y.shape != (n,):
+        raise DataError(
+            expected(
+                f"one label per sample in {what}, shape ({n},)",
+                str(tuple(y.shape)),
+                "pass class indices, not one-hot rows",
+            )
+        )
+    if n and int(y.min()) < 0:
+        raise DataError(
+            expected(f"labels from 0 up in {what}", str(int(y.min())), "number the classes 0 … K-1")
+        )
+    labels: Tensor = y.detach().long().cpu()
+    return labels
+
+
+def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Go once through the samples (those at ``index``), in order, without shuffling."""
+    order = torch.arange(len(samples)) if index is None else index
+    for part in order.tensor_split(math.ceil(len(order) / size)):  # parts of almost equal size
+        yield samples.take(part)
+
+
+def _pair(data: Sequence[Any], what: str) -> tuple[Tensor, Any]:
+    if len(data) != 2 or not all(isinstance(part, (Tensor, np.ndarray)) for part in data):
+        kinds = ", ".join(type(part).__name__ for part in data[:4])
+        raise DataError(
+            expected(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
+        )
+    x, y = torch.as_tensor(data[0]), torch.as_tensor(data[1])
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise DataError(
+            expected(
+                f"as many inputs as labels in {what}",
+                f"{tuple(x.shape)} and {tuple(y.shape)}",
+                "pass tensors with the same first dimension",
+            )
+        )
+    return x, y
+
+
+def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Samples:
+    n = len(dataset)  # type: ignore[arg-type]
+    if n == 0:
+        return Tensors(torch.empty(0), torch.empty(0, dtype=torch.long), device)
+    base, index = _unwrap(dataset)
+    if isinstance(base, TensorDataset) and len(base.tensors) == 2:
+        x, y = base.tensors[0][index], base.tensors[1][index]
+        return Tensors(x, as_labels(y, n, what), device)
+    first = _item(dataset, what)
+    loader = DataLoader(dataset, batch_size=256)
+    if first.nbytes * n > RESIDENT_BYTES:
+        labels = torch.cat([_labels_of(y) for _, y in loader])
+        return Lazy(dataset, as_labels(labels, n, what), device)
+    xs, ys = zip(*((x, _labels_of(y)) for x, y in loader), strict=True)
+    return Tensors(torch.cat(xs), as_labels(torch.cat(ys), n, what), device)
+
+
+def _labels_of(y: Any) -> Tensor:
+    return y if isinstance(y, Tensor) else torch.as_tensor(y)
+
+
+def _item(dataset: Any, what: str) -> Tensor:
+    item = dataset[0]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise DataError(
+            expected(f"items (x, y) from {what}", type(item).__name__, "return an input and its label")
+        )
+    if not isinstance(item[0], (Tensor, np.ndarray)):
+        raise DataError(
+            expected(
+                f"tensors as inputs from {what}",
+                type(item[0]).__name__,
+                "add a transform such as torchvision.transforms.ToTensor()",
+            )
+        )
+    if not isinstance(item[1], (int, np.integer, Tensor)) or isinstance(item[1], bool):
+        raise DataError(
+            expected(f"whole numbers as labels in {what}", type(item[1]).__name__, "return int labels")
+        )
+    return torch.as_tensor(item[0])
+
+
+def same_samples(a: Data, b: Data) -> Tensor | None:
+    """The ids that two parts of one source have in common; None where no ids are known."""
+    if isinstance(a, Images) and isinstance(b, Images):
+        return a.ids[torch.isin(a.ids, b.ids)] if a.source and a.source == b.source else None
+    if isinstance(a, Subset) and isinstance(b, Subset):
+        (base_a, index_a), (base_b, index_b) = _unwrap(a), _unwrap(b)
+        return index_a[torch.isin(index_a, index_b)] if base_a is base_b else None
+    return None
+
+
+def fingerprints(samples: Samples) -> Tensor:
+    """An exact 64-bit hash of every sample and its label, (N,) on the CPU."""
+    found = []
+    size = 1
+    for start in range(0, len(samples), 4096):
+        index = torch.arange(start, min(start + 4096, len(samples)))
+        for part in index.split(size if start else 64):
+            x, y = samples.take(part)
+            bits = _bits(x)
+            size = max(1, min(4096, (1 << 25) // max(1, bits.shape[1])))
+            weights = torch.randint(
+                -(2**62), 2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0)
+            )
+            hashed = (bits * (2 * weights + 1).to(bits.device)).sum(1)
+            found.append((hashed * 1_000_003 + y).cpu())
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.long)
+
+
+def _bits(x: Tensor) -> Tensor:
+    integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+    return x.contiguous().view(integers[x.element_size()]).flatten(1).long()
+
+
+def _unwrap(dataset: Any) -> tuple[Any, Tensor]:
+    """The dataset under any nesting of Subset, and the indices into it."""
+    index = torch.arange(len(dataset))
+    while isinstance(dataset, Subset):
+        index = torch.as_tensor(list(dataset.indices), dtype=torch.long)[index]
+        dataset = dataset.dataset
+    return dataset, index
+
+
+# -- what must go, what must stay --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    """What must go, what must stay, and what was never seen."""
+
+    forget: Samples
+    retain: Samples
+    test: Samples | None
+    classes: int
+    forget_classes: frozenset[int]  # classes that only the forget set has; empty: single samples
+
+    @property
+    def single(self) -> bool:
+        """Are there samples to forget whose class stays?"""
+        return bool(set(self.forget.labels.tolist()) - self.forget_classes)
+
+
+def split(
+    dataset: Data,
+    *,
+    classes: Iterable[int] | int | None = None,
+    indices: Iterable[int] | Tensor | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+) -> tuple[Data, Data]:
+    """Divide training data into ``(forget, retain)`` by class, by index or by a random fraction.
+
+    >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> forget, retain = split((x, y), classes=[0])
+    >>> forget[1].tolist(), retain[1].tolist()
+    ([0, 0], [1, 1, 2, 2])
+    """
+    given = [
+        k for k, v in (("classes", classes), ("indices", indices), ("fraction", fraction)) if v is not None
+    ]
+    if len(given) != 1:
+        raise DataError(
+            expected(
+                "exactly one of classes, indices and fraction",
+                " and ".join(given) or "none",
+                "say in one way what must be forgotten",
+            )
+        )
+    if classes is not None:
+        labels = as_samples(dataset, torch.device("cpu"), "the dataset").labels
+        gone = _of_classes(labels, [classes] if isinstance(classes, int) else list(classes))
+    elif indices is not None:
+        gone = _of_indices(_length(dataset), indices)
+    else:
+        gone = _of_fraction(_length(dataset), fraction, seed)
+    if not gone.any() or gone.all():
+        raise DataError(
+            expected(
+                "something to forget and something to retain",
+                f"{int(gone.sum())} of {len(gone)} samples to forget",
+                "choose fewer or more of them",
+            )
+        )
+    return _select(dataset, gone.nonzero()[:, 0]), _select(dataset, (~gone).nonzero()[:, 0])
+
+
+def _of_classes(labels: Tensor, classes: list[int]) -> Tensor:
+    there = set(labels.unique().tolist())
+    absent = [c for c in classes if c not in there]
+    if absent or not classes:
+        raise DataError(
+            expected(
+                f"classes that are in the data ({_ranges(there)})",
+                ", ".join(map(str, absent)) or "none",
+                "check the class numbers",
+            )
+        )
+    return torch.isin(labels, torch.tensor(sorted(classes)))
+
+
+def _of_indices(n: int, indices: Iterable[int] | Tensor) -> Tensor:
+    index = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices))
+    if index.numel() == 0 or index.dtype.is_floating_point or index.dtype == torch.bool or index.ndim != 1:
+        raise DataError(
+            expected(
+                "a non-empty list of whole numbers as indices",
+                f"{index.numel()} of {index.dtype}",
+                "pass the positions of the samples to forget",
+            )
+        )
+    if int(index.min()) < 0 or int(index.max()) >= n:
+        worst = int(index.min()) if int(index.min()) < 0 else int(index.max())
+        raise DataError(
+            expected(f"indices from 0 to {n - 1}", str(worst), "use positions in the training data")
+        )
+    gone = torch.zeros(n, dtype=torch.bool)
+    gone[index.long()] = True
+    return gone
+
+
+def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
+        raise DataError(expected("a fraction between 0 and 1", repr(fraction), "pass fraction=0.1, say"))
+    gone = torch.zeros(n, dtype=torch.bool)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    gone[order[: max(1, round(fraction * n))]] = True
+    return gone
+
+
+def _select(dataset: Data, index: Tensor) -> Data:
+    if isinstance(dataset, Images):
+        return dataset.select(index)
+    if isinstance(dataset, (tuple, list)):
+        return torch.as_tensor(dataset[0])[index], torch.as_tensor(dataset[1])[index]
+    return Subset(dataset, index.tolist())
+
+
+def _ranges(classes: set[int]) -> str:
+    ordered = sorted(classes)
+    whole = ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2
+    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered[:20]))

@@ -1,0 +1,63 @@
+"""Activations of named layers, through forward hooks that are always removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def pooled(h: Tensor) -> Tensor:
+    """One vector per sample: (B, C, H, W) and (B, tokens, C) are averaged over positions."""
+    if h.ndim == 4:
+        return h.mean((2, 3))
+    if h.ndim == 3:
+        return h.mean(1)
+    return h.flatten(1)
+
+
+@contextmanager
+def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """Within the block, each forward pass fills the dict: layer name → its output, pooled.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    >>> with capture(net, ["0"]) as seen:
+    ...     _ = net(torch.zeros(5, 2))
+    >>> seen["0"].shape
+    torch.Size([5, 3])
+    """
+    seen: dict[str, Tensor] = {}
+    handles = []
+
+    def remember(name: str) -> Any:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, (tuple, list)) else output
+            seen[name] = pooled(first)
+
+        return hook
+
+    try:
+        for name in layers:
+            handles.append(model.get_submodule(name).register_forward_hook(remember(name)))
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def capture_input(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Within the block, the list holds the first input of the latest call of ``module``."""
+    seen: list[Tensor] = []
+
+    def hook(_module: nn.Module, args: Any) -> None:
+        seen[:] = [args[0]]
+
+    handle = module.register_forward_pre_hook(hook)
+    try:
+        yield seen
+    finally:
+        handle.remove()

@@ -1,0 +1,30 @@
+"""What a method is: a frozen dataclass whose fields are its settings, and one ``run``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import nn
+
+from purge.data import Split
+from purge.runtime import Run
+from purge.settings import normalise
+from purge.stopping import Stopping
+
+
+class Method(ABC):
+    """An unlearning method. Subclass it as a frozen dataclass and write ``run``.
+
+    The fields are the settings; they are cast and checked when the object is made.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain"})
+    stop: Stopping
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+    @abstractmethod
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Edit ``model``, which is already a copy on the right device, in evaluation mode."""

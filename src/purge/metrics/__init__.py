@@ -1,0 +1,42 @@
+"""The shelf of audits: one entry per name, and panels of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from purge.errors import MetricError, did_you_mean, expected
+from purge.metrics.accuracy import ACCURACY
+from purge.metrics.base import Metric, Subject
+from purge.metrics.distance import DISTANCE
+from purge.metrics.membership import MEMBERSHIP
+from purge.metrics.robustness import ROBUSTNESS
+
+METRICS: dict[str, Metric] = {m.name: m for m in [*ACCURACY, *MEMBERSHIP, *DISTANCE, *ROBUSTNESS]}
+
+PANELS: dict[str, tuple[str, ...]] = {
+    "quick": tuple(name for name, m in METRICS.items() if m.cost == "forward"),
+    "standard": tuple(METRICS),
+}
+
+
+def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
+    """A panel's name, a metric's name, a Metric, or a list of names and Metrics."""
+    if isinstance(metrics, str) and metrics in PANELS:
+        return [METRICS[name] for name in PANELS[metrics]]
+    wanted = [metrics] if isinstance(metrics, (str, Metric)) else list(metrics)
+    found: list[Metric] = []
+    for m in wanted:
+        if isinstance(m, str) and m not in METRICS:
+            known = [*METRICS, *PANELS]
+            raise MetricError(expected("the name of a metric or panel", repr(m), did_you_mean(m, known)))
+        if not isinstance(m, (str, Metric)):
+            raise MetricError(
+                expected("metrics by name or as Metric", type(m).__name__, "see purge.metrics()")
+            )
+        found.append(METRICS[m] if isinstance(m, str) else m)
+    if not found:
+        raise MetricError(expected("at least one metric", "none", "pass metrics='standard'"))
+    return found
+
+
+__all__ = ["METRICS", "PANELS", "Metric", "Subject", "resolve_metrics"]

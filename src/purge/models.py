@@ -1,0 +1,248 @@
+"""Models: what they return, where their features are, how they are stored, and the embedded one."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from purge.errors import FileError, ModelError, did_you_mean, expected
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in whatever a classifier returned: a tensor, a tuple, a dict or ``.logits``.
+
+    >>> logits_of({"logits": torch.zeros(2, 3), "loss": None}).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("logits")
+    if found is None and isinstance(output, (tuple, list)) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        raise ModelError(
+            expected(
+                "a model that returns a tensor, a tuple, a dict with 'logits' or an object with .logits",
+                type(output).__name__,
+                "wrap the model so that it returns its logits",
+            )
+        )
+    return found
+
+
+# -- where things are inside a model ----------------------------------------------------------
+
+
+class Anatomy(NamedTuple):
+    """The parts of a classifier that erasure and the audits look at."""
+
+    head: str | None  # the layer that makes the logits; its input is the penultimate features
+    blocks: tuple[str, ...]  # the layers whose output is erased by default
+
+
+@torch.no_grad()
+def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
+    """Find head and erasure layers by watching one forward pass of a small batch.
+
+    The head is the last layer with weights to run whose output has the size of the logits. Erasure
+    uses layer3, layer4 and avgpool where they exist (ResNets); elsewhere, of the repeated blocks
+    (children of a ModuleList or Sequential), the one at three quarters of the depth and the last,
+    and the last layer to run before the head.
+    """
+    calls: list[tuple[str, tuple[int, ...]]] = []
+    handles = []
+
+    def remember(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, (tuple, list)) and output else output
+            if isinstance(first, Tensor) and first.ndim >= 2 and len(first) == len(x):
+                calls.append((name, tuple(first.shape)))
+
+        return hook
+
+    modules = {name: m for name, m in model.named_modules() if name}
+    flags = {m: m.training for m in model.modules()}
+    try:
+        model.eval()
+        handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
+        shape = tuple(logits_of(model(x)).shape)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, flag in flags.items():
+            module.training = flag
+
+    leaves = [name for name, s in calls if not any(modules[name].children())]
+    weighted = [
+        name
+        for name, s in calls
+        if name in leaves and s == shape and any(True for _ in modules[name].parameters())
+    ]
+    head = weighted[-1] if weighted else None
+    ran = [name for name, _ in calls]
+    return Anatomy(head, _blocks(modules, ran[: ran.index(head)] if head else ran))
+
+
+def _blocks(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
+    if all(name in ran for name in ("layer3", "layer4", "avgpool")):
+        return ("layer3", "layer4", "avgpool")
+    repeated = [
+        name
+        for name in dict.fromkeys(ran)
+        if isinstance(modules.get(name.rpartition(".")[0]), (nn.ModuleList, nn.Sequential))
+    ]
+    outermost = [n for n in repeated if not any(n.startswith(o + ".") for o in repeated)]
+    candidates = outermost or list(dict.fromkeys(ran))
+    chosen = [candidates[(3 * len(candidates) - 1) // 4], candidates[-1]] if candidates else []
+    return tuple(dict.fromkeys(chosen + ran[-1:]))
+
+
+# -- storing ----------------------------------------------------------------------------------
+
+
+def digest(model: nn.Module) -> str:
+    """SHA-256 over the names and bytes of all weights and buffers."""
+    h = hashlib.sha256()
+    for name, t in sorted(model.state_dict().items()):
+        h.update(name.encode())
+        h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write the weights as safetensors; tied weights are written once under each name."""
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in model.state_dict().items()}
+    save_file(state, path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Fill ``model`` from a ``.safetensors`` file or a state dict saved by torch; runs no code."""
+    state = _read(path)
+    missing, unexpected = (
+        model.state_dict().keys() - state.keys(),
+        state.keys() - model.state_dict().keys(),
+    )
+    wrong = [k for k, v in model.state_dict().items() if k in state and state[k].shape != v.shape]
+    if missing or unexpected or wrong:
+        name = sorted([*missing, *unexpected, *wrong])[0]
+        raise FileError(
+            expected(
+                f"weights of a {type(model).__name__} in {path.name}",
+                f"another architecture ({len(missing)} missing, {len(unexpected)} unexpected, "
+                f"{len(wrong)} of another shape, first: {name})",
+                "build the model that the checkpoint was trained with",
+            )
+        )
+    model.load_state_dict(state)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileError(expected(f"a checkpoint at {path}", "no such file", "check the path"))
+    damaged = expected(
+        f"a complete checkpoint in {path.name}", "a damaged or truncated file", "write it again"
+    )
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError, ValueError):
+            raise FileError(damaged) from None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise FileError(
+            expected(
+                f"plain weights in {path.name}",
+                "a pickle that asks to run code (it was not run), or a damaged file",
+                "save model.state_dict() with torch.save, or safetensors",
+            )
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError):
+        raise FileError(damaged) from None
+    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise FileError(
+            expected(
+                f"a dict of tensors in {path.name}",
+                type(state).__name__,
+                "save model.state_dict() alone",
+            )
+        )
+    return dict(state)
+
+
+# -- the embedded model -----------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions with BatchNorm around a shortcut."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or width_in != width:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, width, H / stride, W / stride)."""
+        h = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(h)) + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """A ResNet of four blocks for tiny images, with the layer names of the large ones."""
+
+    def __init__(self, classes: int = 10, channels: int = 1, width: int = 16) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = Block(width, width, 1)
+        self.layer2 = Block(width, 2 * width, 2)
+        self.layer3 = Block(2 * width, 4 * width, 2)
+        self.layer4 = Block(4 * width, 4 * width, 1)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(4 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) → (B, classes)."""
+        h = F.relu(self.bn1(self.conv1(x)))
+        h = self.layer4(self.layer3(self.layer2(self.layer1(h))))
+        return self.fc(self.avgpool(h).flatten(1))  # type: ignore[no-any-return]
+
+
+class ModelEntry(NamedTuple):
+    """A model that can be built by name."""
+
+    build: Callable[[int, int], nn.Module]  # (classes, channels) → model
+    about: str
+
+
+MODELS: dict[str, ModelEntry] = {
+    "small-resnet": ModelEntry(
+        lambda classes, channels: SmallResNet(classes, channels),
+        "four residual blocks with BatchNorm, for images of 8 to 32 pixels",
+    ),
+}
+
+
+def build(name: str, *, classes: int, channels: int) -> nn.Module:
+    """A freshly initialised model of the given name."""
+    if name not in MODELS:
+        raise ModelError(expected("the name of a model", repr(name), did_you_mean(name, MODELS)))
+    return MODELS[name].build(classes, channels)

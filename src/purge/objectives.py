@@ -1,0 +1,85 @@
+"""Arithmetic on logits: what a forgotten sample should look like, and distances to it.
+
+The direction of every KL is KL(target ‖ model), as ``F.kl_div(log p, target)`` computes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Objective = Literal["ga", "kl_uniform", "kl_retain", "masked_teacher"]
+
+
+def kl(z: Tensor, target: Tensor) -> Tensor:
+    """Mean over the batch of KL(target ‖ softmax(z)); logits (B, K), probabilities (B, K)."""
+    return F.kl_div(z.float().log_softmax(1), target, reduction="batchmean")
+
+
+def distill(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    r"""Knowledge distillation, :math:`T^2 \cdot KL(\sigma(z^0/T) \| \sigma(z/T))`, batch mean."""
+    return temperature**2 * kl(z / temperature, (teacher / temperature).softmax(1))
+
+
+def entropy(z: Tensor) -> Tensor:
+    """Mean entropy of softmax(z) over a batch, in nats."""
+    logp = z.float().log_softmax(1)
+    return -(logp.exp() * logp).sum(1).mean()
+
+
+def forget_loss(objective: Objective, z: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """L_forget: minus the cross entropy for ``ga``, otherwise KL(target ‖ softmax(z))."""
+    return -F.cross_entropy(z.float(), y) if objective == "ga" else kl(z, target)
+
+
+def at_cap(objective: Objective, z: Tensor, y: Tensor) -> Tensor:
+    """Has gradient ascent reached log K, the loss of a uniform guess? (``ga`` only)."""
+    if objective != "ga":
+        return torch.zeros((), dtype=torch.bool, device=z.device)
+    return F.cross_entropy(z.float(), y) >= math.log(z.shape[1])
+
+
+def above_gate(z: Tensor, gate: float) -> Tensor:
+    """Is the batch's mean entropy above gate · log K? A gate of 0 is off."""
+    if gate <= 0:
+        return torch.zeros((), dtype=torch.bool, device=z.device)
+    return entropy(z) > gate * math.log(z.shape[1])
+
+
+def masked_teacher(z: Tensor, y: Tensor, forgotten: frozenset[int], keep: Tensor | None = None) -> Tensor:
+    r"""Per-sample targets: the teacher's opinion once what must go has been removed from it.
+
+    For a sample of a forgotten class, the softmax of the teacher's logits without the forgotten
+    classes. For a single sample of a class that stays, its own label is removed and put back with
+    the confidence ``keep`` that an unseen sample of its rank would get:
+    :math:`t = c \cdot e_y + (1-c) \cdot \sigma(z \text{ without } y)`.
+
+    Logits (N, K), labels (N,), confidences (N,) or None (nothing is put back) → (N, K).
+    """
+    own = F.one_hot(y, z.shape[1]).bool()
+    gone = torch.zeros_like(own)
+    gone[:, sorted(forgotten)] = True
+    whole_class = (own & gone).any(1, keepdim=True)
+    hidden = torch.where(whole_class, gone, own | gone)
+    rest = z.float().masked_fill(hidden, -math.inf).softmax(1)
+    if keep is None:
+        return rest
+    back = torch.where(whole_class[:, 0], torch.zeros_like(keep), keep)[:, None]
+    return back * own.float() + (1 - back) * rest
+
+
+def unseen_confidence(z: Tensor, y: Tensor, z_unseen: Tensor, y_unseen: Tensor) -> Tensor:
+    """The confidence in its own label that each sample would get had it not been trained on.
+
+    The sample that the teacher finds hardest gets the lowest confidence found on unseen data, the
+    easiest the highest, and so on by rank: the distribution becomes that of unseen data while the
+    order of the samples stays. (N, K), (N,), (M, K), (M,) → (N,).
+    """
+    own = z.float().softmax(1).gather(1, y[:, None])[:, 0]
+    unseen = z_unseen.float().softmax(1).gather(1, y_unseen[:, None])[:, 0]
+    rank = own.argsort().argsort().float()
+    return torch.quantile(unseen, (rank + 0.5) / len(own))

@@ -1,0 +1,191 @@
+"""Records: what unlearning returned, one measured value, and the audit of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+
+from purge.checks import out_folder
+from purge.errors import FileError, MetricError, did_you_mean, expected
+from purge.models import digest, save_weights
+from purge.settings import as_dict
+from purge.tables import as_text, audit_table
+
+
+@dataclass(frozen=True)
+class Value:
+    """A measured number with its 95 % interval, or None and the reason why there is none."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value is None and not self.why:
+            raise MetricError(expected("a reason for a missing value", "none", "pass why=…"))
+
+    @classmethod
+    def missing(cls, why: str) -> Value:
+        """No number, and why."""
+        return cls(None, why=why)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The audit of a model: every value beside the retrained and the original model's.
+
+    ``report["fa_test"].value``; a metric with several values is a dict, ``report["bn_recal"]``,
+    and each of them has a dotted name, ``report["bn_recal.delta"]``.
+    """
+
+    values: dict[str, Value]
+    retrained: dict[str, Value]  # empty without a retrained model
+    original: dict[str, Value]  # empty without the original model
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.values:
+            return self.values[name]
+        parts = {k[len(name) + 1 :]: v for k, v in self.values.items() if k.startswith(name + ".")}
+        if not parts:
+            raise MetricError(
+                expected("a metric of this report", repr(name), did_you_mean(name, self.values))
+            )
+        return parts
+
+    def table(self) -> str:
+        """The report as text for people: percent for accuracies, reasons for what is missing."""
+        return as_text(audit_table(self.to_dict()))
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file."""
+        write_json(Path(path), self.to_dict())
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Report:
+        """Read a report that :meth:`to_json` wrote."""
+        raw = read_json(Path(path))
+        try:
+            groups = {
+                part: {k: Value(**v) for k, v in raw[part].items()}
+                for part in ("values", "retrained", "original")
+            }
+            return cls(**groups, info=raw["info"])
+        except (KeyError, TypeError, AttributeError):
+            raise FileError(
+                expected(f"an audit in {path}", "other JSON", "pass a file that an audit wrote")
+            ) from None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What unlearning or training returned: a new model, and how it came about."""
+
+    model: nn.Module
+    method: Any  # the frozen dataclass with all settings
+    history: list[dict[str, Any]]
+    stopped_by: str
+    seconds: float
+    steps: int
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
+        """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.
+
+        ``extra`` is put into run.json: what is needed to build the model and its data again.
+        """
+        path = out_folder(folder, force=force)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "run.json").unlink(missing_ok=True)  # a folder without it is not finished
+            atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
+            if self.history:
+                table = pa.Table.from_pylist(self.history)
+                atomically(path / "history.parquet", lambda p: pq.write_table(table, p))
+            write_json(path / "run.json", {**self.to_dict(), **extra})
+        except OSError as error:
+            raise FileError(
+                expected(f"a folder that can be written at {path}", str(error), "choose another")
+            ) from None
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but weights and history, as plain JSON values."""
+        return {
+            "method": type(self.method).__name__,
+            "settings": as_dict(self.method),
+            "stopped_by": self.stopped_by,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "digest": digest(self.model),
+            **self.info,
+            **environment(),
+        }
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, for the record."""
+    packages = ("purge-unlearning", "torch", "numpy", "scipy", "scikit-learn")
+    versions = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # run from a source tree
+            continue
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    hardware = {"machine": platform.machine(), "cpus": os.cpu_count(), "gpu": gpu}
+    return {"versions": versions, "hardware": hardware}
+
+
+def atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write to a temporary name beside ``path`` and rename: never a half-written file."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON to a temporary name and rename; NaN is refused."""
+    text = json.dumps(content, indent=2, allow_nan=False, default=str) + "\n"
+    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or say what is wrong with the file."""
+    if not path.is_file():
+        raise FileError(expected(f"a file at {path}", "nothing there", "check the path"))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise FileError(expected(f"JSON in {path}", "something else", "write the file again")) from None
+    if not isinstance(content, dict):
+        raise FileError(expected(f"a JSON object in {path}", type(content).__name__, "check the file"))
+    return content

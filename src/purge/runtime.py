@@ -1,0 +1,235 @@
+"""Everything around the loop of a method: batches, checks, history, progress, clean copies."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor, nn
+
+from purge.data import Samples, Split, batches
+from purge.errors import RunError, expected
+from purge.models import logits_of
+from purge.stopping import Check, Stopping
+
+EVAL_BATCH = 512
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A deep copy in evaluation mode whose weights take no gradient: a teacher."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; every module's training flag is put back afterwards."""
+    flags = {m: m.training for m in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
+
+
+def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
+    """The logits (N, K) of a model in evaluation mode, in float32, on the device of the run."""
+    with evaluating(model):
+        found = [logits_of(model(x)).float() for x, _ in batches(samples, EVAL_BATCH, index)]
+    return torch.cat(found)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is: the device of its first weight or buffer."""
+    first = next(iter([*model.parameters(), *model.buffers()]), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers of torch from ``seed``; the caller's generators are put back afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def progress_line(title: str, total: int, shown: bool) -> Iterator[Callable[[int, str], None]]:
+    """A progress line on stderr; the block is given ``advance(by, note)``."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    console = Console(stderr=True)
+    hidden = not (shown and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(title, total=total, note="")
+
+        def advance(by: int, note: str = "") -> None:
+            if note:
+                bar.update(task, note=note)
+            bar.advance(task, by)
+
+        yield advance
+
+
+class Run:
+    """One run of a method: it hands out steps, keeps the history and decides when to stop.
+
+    Nothing here reads a tensor's value between two checks.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        device: torch.device,
+        stop: Stopping,
+        seed: int = 0,
+        progress: bool = False,
+        title: str = "unlearn",
+    ) -> None:
+        self.device, self.seed, self.stop = device, seed, stop
+        self.stopped_by: str | None = None
+        self.step = 0  # steps taken so far
+        self.end = 0  # the step after which the loop ends; moves closer when a reason is found
+        self._split, self._progress, self._title = split, progress, title
+        self._epoch, self._landing = 1, 0
+        self._target: float | None = None
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rows: list[dict[str, Tensor]] = []
+        self._checks: dict[int, Check] = {}
+        self._first_bad = torch.full((), -1, device=device)
+
+    # -- batches ---------------------------------------------------------------------------
+
+    def order(self, samples: Samples, *, steps: int, batch_size: int) -> Tensor:
+        """Which samples make up each batch: (steps, batch), shuffled passes one after the other.
+
+        Every batch has the same size, ``batch_size`` or all samples if there are fewer.
+        """
+        n = len(samples)
+        size = min(batch_size, n)
+        passes = math.ceil(steps * size / n)
+        order = torch.cat([torch.randperm(n, generator=self._generator) for _ in range(passes)])
+        return order[: steps * size].view(steps, size).to(self.device)
+
+    def steps(self, total: int, *, epoch: int, landing: int = 0) -> Iterator[int]:
+        """Count steps 0 … total − 1, and end early once :meth:`check` has found a reason.
+
+        After the forget target has been reached, ``landing`` more steps are given for the
+        learning rate to come down in; the retain budget ends the run at once.
+        """
+        self._epoch, self._landing, self.end = epoch, landing, total
+        with progress_line(self._title, total, self._progress) as advance:
+            while self.step < self.end:
+                self.step += 1
+                yield self.step - 1
+                now = self._checks.get(self.step)
+                advance(1, "" if now is None else f"forget accuracy {now.forget_accuracy:.1%}")
+        self.stopped_by = self.stopped_by or "schedule"
+        self._raise_if_not_finite()
+
+    # -- checks ----------------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Is a check due after the step just taken?"""
+        return self.stop.due(self.step, self._epoch) or self.step == self.end
+
+    def check(self, model: nn.Module) -> None:
+        """Measure forget accuracy and retain loss, and find out whether that is a reason to stop."""
+        self._raise_if_not_finite()
+        retain, at = self._split.retain, self._sample(self._split.retain)
+        zr = logits(model, retain, at)
+        loss = F.cross_entropy(zr, retain.labels[at].to(zr.device)).item()
+        if not math.isfinite(loss):
+            raise self._not_finite(self.step)
+        now = self._checks[self.step] = Check(self._accuracy(model, self._split.forget), loss)
+        if self.step == 0:
+            return
+        reason = self.stop.reason(now, target=self._target, start=self._checks[0].retain_loss)
+        if reason == "retain_budget" or (reason and self.stopped_by is None):
+            self.stopped_by = reason
+            landing = self._landing if reason == "forget_target" else 0
+            self.end = min(self.end, self.step + landing)
+
+    def begin(self, model: nn.Module) -> None:
+        """The check before the first step: the starting retain loss L₀, and the forget target.
+
+        A target left open is 1/K for the samples whose class must go, and for single samples the
+        accuracy on test data (1/K without any), weighted by how many there are of each.
+        """
+        self._target = self.stop.forget_target
+        if self._target is None:
+            split, chance = self._split, 1 / self._split.classes
+            gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+            whole = torch.isin(split.forget.labels, gone).float().mean().item()
+            unseen = chance if split.test is None or whole == 1 else self._accuracy(model, split.test)
+            self._target = whole * chance + (1 - whole) * unseen
+        self.check(model)
+
+    def _accuracy(self, model: nn.Module, samples: Samples) -> float:
+        at = self._sample(samples)
+        guess = logits(model, samples, at).argmax(1).cpu()
+        return (guess == samples.labels[at]).float().mean().item()
+
+    def retain_batches(self) -> Iterator[Tensor]:
+        """Retain inputs for recalibrating BatchNorm: the sample that checks look at."""
+        for x, _ in batches(self._split.retain, EVAL_BATCH, self._sample(self._split.retain)):
+            yield x
+
+    # -- history ---------------------------------------------------------------------------
+
+    def log(self, **scalars: Tensor) -> None:
+        """Keep 0-d tensors of the current step on the device; they are read when the run is over."""
+        values = {k: v.detach() for k, v in scalars.items()}
+        finite = torch.stack([torch.isfinite(v).all() for v in values.values()]).all()
+        new = ~finite & (self._first_bad < 0)
+        self._first_bad = torch.where(new, torch.full_like(self._first_bad, self.step), self._first_bad)
+        self._rows.append(values)
+
+    def history(self) -> list[dict[str, Any]]:
+        """One dict per step (step 0: before the first), checks included; None where not measured."""
+        keys = list(self._rows[0]) if self._rows else []
+        columns = {k: torch.stack([row[k] for row in self._rows]).tolist() for k in keys}
+        rows: list[dict[str, Any]] = []
+        for step in range(len(self._rows) + 1):
+            values = {k: columns[k][step - 1] if step else None for k in keys}
+            now = self._checks.get(step)
+            values["check_forget_accuracy"] = now.forget_accuracy if now else None
+            values["check_retain_loss"] = now.retain_loss if now else None
+            rows.append({"step": step, **values})
+        return rows
+
+    def _raise_if_not_finite(self) -> None:
+        if (step := int(self._first_bad)) >= 0:
+            raise self._not_finite(step)
+
+    def _not_finite(self, step: int) -> RunError:
+        return RunError(
+            expected(
+                "finite losses throughout",
+                f"NaN or infinity at step {step} (nothing was returned)",
+                "lower lr, or set clip=1",
+            )
+        )
+
+    def _sample(self, samples: Samples) -> Tensor:
+        """A fixed, seeded choice of at most ``check_samples`` samples, in order."""
+        n, most = len(samples), self.stop.check_samples
+        if n <= most:
+            return torch.arange(n)
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(n, generator=generator)[:most].sort().values
