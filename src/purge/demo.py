@@ -17,10 +17,10 @@ from purge.result import Report, Result, Value
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
 
-# The paper tunes lr, epochs, erasure and kd for each data set; these are for digits, whose forget
-# set of about 140 samples makes an epoch of two steps.
-PAPER_ON_DIGITS: dict[str, Any] = {"lr": 2e-3, "epochs": 100}
-ASCENT_ON_DIGITS: dict[str, Any] = {"lr": 1e-3, "epochs": 20, "batch_size": 64}
+# Published settings, but for the number of epochs: the forget set has about 140 samples, so an epoch
+# is two or three steps. Both methods stop by themselves long before.
+PAPER_ON_DIGITS: dict[str, Any] = {"epochs": 200}
+ASCENT_ON_DIGITS: dict[str, Any] = {"epochs": 100, "batch_size": 64}
 
 
 class Row(NamedTuple):
@@ -53,7 +53,9 @@ def run_demo(
 
     base = trained("base", data, seed, {})
     retrained = trained("retrain", retain, seed + 1, {"forget_classes": [FORGET]})
-    say(f"Base model: trained in {base.seconds:.1f} s. Retrained without class {FORGET} as reference.")
+    again = trained("retrain-2", retain, seed + 2, {"forget_classes": [FORGET]})
+    say(f"Base model: trained in {base.seconds:.1f} s. Reference: retrained without class {FORGET}.")
+    say("A second retraining shows how far apart two such references are.")
 
     results: dict[str, Result] = {}
     for name, changes in (
@@ -76,7 +78,7 @@ def run_demo(
         )
 
     rows = []
-    for name, result in {"base": base, "retrain": retrained, **results}.items():
+    for name, result in {"base": base, "retrain": retrained, "retrain-2": again, **results}.items():
         report = audit(
             result.model,
             forget,
@@ -129,30 +131,27 @@ def sentences(rows: list[Row]) -> list[str]:
         assert found.value is not None, found.why
         return found.value
 
-    speed = seconds["retrain"] / seconds["purge"]
     kept = 100 * (number("purge", "ta_retain") - number("retrain", "ta_retain"))
     gained = {n: 100 * number(n, "bn_recal.delta") for n in ("purge", "purge-paper")}
     back = ", ".join(f"{n} {percent(n, 'bn_recal.before')} → {percent(n, 'bn_recal.after')}" for n in gained)
     survives = [n for n, points in gained.items() if points <= 2]
     verdict = f"survives it with {' and '.join(survives)}" if survives else "survives it with neither"
-    hurt = 100 * (number("retrain", "ra") - number("gradient-ascent", "ra"))
-    ascent_forgets = percent("gradient-ascent", "fa_test")
+    lost = 100 * (number("retrain", "ta_retain") - number("gradient-ascent", "ta_retain"))
     return [
         f"purge took the accuracy on unseen images of the forgotten class from "
         f"{percent('base', 'fa_test')} to {percent('purge', 'fa_test')} (retrained: "
-        f"{percent('retrain', 'fa_test')}) and is {abs(kept):.1f} points "
-        f"{'above' if kept >= 0 else 'below'} the retrained model on the classes that stay, in "
-        f"{seconds['purge']:.1f} s against {seconds['retrain']:.1f} s of retraining "
-        f"({speed:.1f}× {'faster' if speed >= 1 else 'as fast'}).",
+        f"{percent('retrain', 'fa_test')}) and is {_points(kept, 'above', 'below')} the retrained model "
+        f"on the classes that stay, in {seconds['purge']:.1f} s against {seconds['retrain']:.1f} s.",
         f"Re-estimating BatchNorm on retained images changes the forgotten class's accuracy thus: "
         f"{back}; the forgetting {verdict}.",
-        f"Plain gradient ascent reaches {ascent_forgets} on the forgotten class "
-        + (
-            f"and loses {hurt:.1f} points of retain accuracy against retraining."
-            if hurt > 1
-            else f"with retain accuracy within {abs(hurt):.1f} points of retraining."
-        ),
+        f"Plain gradient ascent takes the forgotten class to {percent('gradient-ascent', 'fa_test')}, is "
+        f"{_points(-lost, 'above', 'below')} the retrained model on the classes that stay, and has the "
+        f"class back at {percent('gradient-ascent', 'bn_recal.after')} after recalibration.",
     ]
+
+
+def _points(difference: float, above: str, below: str) -> str:
+    return f"{abs(difference):.1f} points {above if difference >= 0 else below}"
 
 
 def free_folder(base: Path) -> Path:

@@ -88,7 +88,7 @@ class Purge(Method):
         at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
         used, row_r = at_r.unique(return_inverse=True)  # retain samples that will be seen
-        layers = erasure_layers(teacher, split.retain, self.layers)
+        layers = erasure_layers(teacher, split.retain, self.layers) if self.erasure > 0 else ()
 
         teacher_r, means = _teacher_pass(teacher, split.retain, used.cpu(), layers)
         targets = self._targets(teacher, split, teacher_r)

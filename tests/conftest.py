@@ -1,0 +1,64 @@
+"""Fixtures that many tests share: digits, a base model, a retrained one, small networks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import purge
+from purge.datasets import load
+from purge.demo import fresh_model
+
+torch.set_num_threads(2)
+
+
+class Digits:
+    """The digits data, split by class 0, as purge.Images."""
+
+    def __init__(self) -> None:
+        self.train, self.test = load("digits")
+        self.forget, self.retain = purge.split(self.train, classes=[0])
+
+
+@pytest.fixture(scope="session")
+def digits() -> Digits:
+    return Digits()
+
+
+@pytest.fixture(scope="session")
+def base(digits: Digits) -> nn.Module:
+    """A small ResNet trained on all digits; tests must not change it."""
+    model = fresh_model("small-resnet", 10, 1, seed=0)
+    return purge.train(model, digits.train, epochs=8, seed=0, progress=False).model
+
+
+@pytest.fixture(scope="session")
+def retrained(digits: Digits) -> nn.Module:
+    """The same, without class 0 and from another seed."""
+    model = fresh_model("small-resnet", 10, 1, seed=1)
+    return purge.train(model, digits.retain, epochs=8, seed=1, progress=False).model
+
+
+def blobs(n: int = 96, classes: int = 3, features: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Well separated clusters: n samples of each of a few classes in random order."""
+    g = torch.Generator().manual_seed(seed)
+    centres = 4 * torch.randn(classes, features, generator=torch.Generator().manual_seed(7))
+    y = torch.randint(classes, (n,), generator=g)
+    return centres[y] + torch.randn(n, features, generator=g), y
+
+
+def small_mlp(seed: int = 0, features: int = 6, classes: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(features, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(),
+        nn.Linear(16, classes),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def toy() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """A trained MLP with BatchNorm on blobs, and (forget, retain, test) with class 0 to forget."""
+    data, test = blobs(), blobs(seed=1)
+    model = purge.train(small_mlp(), data, epochs=20, lr=0.05, batch_size=32, progress=False).model
+    return model, *purge.split(data, classes=[0]), test
