@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import purge
 from purge.datasets import load
 from purge.demo import fresh_model
+from tests.nets import blobs, small_mlp
 
 torch.set_num_threads(2)
 
@@ -38,22 +39,6 @@ def retrained(digits: Digits) -> nn.Module:
     """The same, without class 0 and from another seed."""
     model = fresh_model("small-resnet", 10, 1, seed=1)
     return purge.train(model, digits.retain, epochs=8, seed=1, progress=False).model
-
-
-def blobs(n: int = 96, classes: int = 3, features: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Well separated clusters: n samples of each of a few classes in random order."""
-    g = torch.Generator().manual_seed(seed)
-    centres = 4 * torch.randn(classes, features, generator=torch.Generator().manual_seed(7))
-    y = torch.randint(classes, (n,), generator=g)
-    return centres[y] + torch.randn(n, features, generator=g), y
-
-
-def small_mlp(seed: int = 0, features: int = 6, classes: int = 3) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(features, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(),
-        nn.Linear(16, classes),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

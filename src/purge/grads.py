@@ -124,14 +124,16 @@ def _apply_safely(params: Sequence[nn.Parameter], before: Tensor, moved: Tensor,
 
     A float32 weight of size 1 cannot move by less than 6e-8, so a displacement that is orthogonal
     to ``retain`` on paper may land slightly on the wrong side once it is stored. What was stored
-    is therefore measured; on the wrong side, it is corrected past the boundary, and where the
-    weights are too coarse for that too, the step is not taken.
+    is therefore measured; on the wrong side, it is corrected past the boundary by twice what
+    rounding can do, and should the weights be too coarse for that too, the step is not taken.
     """
     after = _stored(params, before - project(moved, retain))
     square = dot(retain, retain)
-    amiss = dot(_wide(before) - _wide(after), retain).clamp_max(0)
-    share = torch.where(square > 0, amiss / square, torch.zeros_like(square))
-    after = _stored(params, (_wide(after) + 2 * share * _wide(retain)).to(before.dtype))
+    amiss = dot(_wide(before) - _wide(after), retain)
+    coarsest = max(torch.finfo(p.dtype).eps for p in params) / 2
+    slack = 2 * coarsest * dot(after.abs(), retain.abs())
+    share = torch.where((square > 0) & (amiss < 0), (amiss - slack) / square, torch.zeros_like(square))
+    after = _stored(params, _wide(after) + share * _wide(retain))
     safe = dot(_wide(before) - _wide(after), retain) >= 0
     after = _stored(params, torch.where(safe, after, before))
     return _wide(before) - _wide(after)
