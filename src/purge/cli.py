@@ -268,6 +268,8 @@ def audit(
     original: Annotated[
         Path | None, typer.Option(help="Run folder of the original; default: what the run names.")
     ] = None,
+    data: Annotated[str | None, typer.Option(help="The training data; default: the run's.")] = None,
+    model: Annotated[str | None, typer.Option(help="The architecture; default: the run's.")] = None,
     metrics: Annotated[str, typer.Option(help="quick, standard, or names with commas.")] = "standard",
     forget_class: Annotated[list[int] | None, typer.Option(help="Default: the run's request.")] = None,
     forget_ids: Annotated[Path | None, typer.Option(help="Default: the run's request.")] = None,
@@ -279,7 +281,7 @@ def audit(
     """Measure what a model still knows, beside the retrained one; writes audit.json."""
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     resolve_metrics(names)
-    trained = _read_model(run, None, None)
+    trained = _read_model(run, model, data)
     facts = read_json(run / "run.json") if run.is_dir() else {}
     train_data, test = load(trained.data)
     if forget_class or forget_ids is not None or not facts.get("request"):
@@ -295,8 +297,8 @@ def audit(
         forget,
         retain,
         test,
-        original=_read_model(original, None, None).model if original else None,
-        retrained=_read_model(retrained, None, None).model if retrained else None,
+        original=_read_model(original, model, data).model if original else None,
+        retrained=_read_model(retrained, model, data).model if retrained else None,
         metrics=names,
         seed=seed,
         device=device,

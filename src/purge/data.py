@@ -288,21 +288,20 @@ def same_samples(a: Data, b: Data) -> Tensor | None:
 
 
 def fingerprints(samples: Samples) -> Tensor:
-    """An exact 64-bit hash of every sample and its label, (N,) on the CPU."""
+    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
+    if len(samples) == 0:
+        return torch.empty(0, dtype=torch.long)
+    width = _bits(samples.take(torch.zeros(1, dtype=torch.long))[0]).shape[1]
+    generator = torch.Generator().manual_seed(0)
+    odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
     found = []
-    size = 1
-    for start in range(0, len(samples), 4096):
-        index = torch.arange(start, min(start + 4096, len(samples)))
-        for part in index.split(size if start else 64):
-            x, y = samples.take(part)
-            bits = _bits(x)
-            size = max(1, min(4096, (1 << 25) // max(1, bits.shape[1])))
-            weights = torch.randint(
-                -(2**62), 2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0)
-            )
-            hashed = (bits * (2 * weights + 1).to(bits.device)).sum(1)
-            found.append((hashed * 1_000_003 + y).cpu())
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.long)
+    for x, y in batches(samples, max(1, (1 << 24) // max(1, width))):
+        # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
+        # then add up with a weight per position; integers wrap around, so the order is no matter.
+        bits = _bits(x) * 0x1E3779B97F4A7C15
+        hashed = ((bits ^ (bits >> 32)) * odd.to(bits.device)).sum(1)
+        found.append((hashed * 1_000_003 + y).cpu())
+    return torch.cat(found)
 
 
 def _bits(x: Tensor) -> Tensor:

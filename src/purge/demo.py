@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from purge.api import audit, train, unlearn
-from purge.data import split
+from purge.data import Images, split
 from purge.datasets import DATASETS, load
 from purge.models import build
 from purge.result import Report, Result, Value
@@ -21,6 +21,14 @@ DATA, MODEL, FORGET = "digits", "small-resnet", 0
 # is two or three steps. Both methods stop by themselves long before.
 PAPER_ON_DIGITS: dict[str, Any] = {"epochs": 200}
 ASCENT_ON_DIGITS: dict[str, Any] = {"epochs": 100, "batch_size": 64}
+
+
+def example(*, epochs: int = 10, seed: int = 0) -> tuple[nn.Module, Images, Images]:
+    """A small trained classifier with its training and test data: something to try things on."""
+    data, test = load(DATA)
+    entry = DATASETS[DATA]
+    fresh = fresh_model(MODEL, entry.classes, entry.channels, seed)
+    return train(fresh, data, epochs=epochs, seed=seed).model, data, test
 
 
 class Row(NamedTuple):

@@ -95,8 +95,10 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
 
 
 def _blocks(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
-    if all(name in ran for name in ("layer3", "layer4", "avgpool")):
-        return ("layer3", "layer4", "avgpool")
+    for name in ran:  # a ResNet, possibly inside a wrapper
+        resnet = tuple(name.removesuffix("layer3") + part for part in ("layer3", "layer4", "avgpool"))
+        if name.split(".")[-1] == "layer3" and set(resnet) <= set(ran):
+            return resnet
     repeated = [
         name
         for name in dict.fromkeys(ran)
@@ -104,7 +106,7 @@ def _blocks(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
     ]
     outermost = [n for n in repeated if not any(n.startswith(o + ".") for o in repeated)]
     candidates = outermost or list(dict.fromkeys(ran))
-    chosen = [candidates[(3 * len(candidates) - 1) // 4], candidates[-1]] if candidates else []
+    chosen = [candidates[max(0, 3 * len(candidates) // 4 - 1)], candidates[-1]] if candidates else []
     return tuple(dict.fromkeys(chosen + ran[-1:]))
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,7 +94,7 @@ class Purge(Method):
         teacher_r, means = _teacher_pass(teacher, split.retain, used.cpu(), layers)
         targets = self._targets(teacher, split, teacher_r)
         optimizer = self._optimizer(params)
-        run.begin(model)
+        self._check(model, run.begin, run)
         for i in run.steps(total, epoch=epoch, landing=landing):
             (xf, yf), (xr, yr) = split.forget.take(at_f[i]), split.retain.take(at_r[i])
             with statistics(model, self.norm, retain_rows=len(xr)), capture(model, layers) as h:
@@ -127,11 +128,15 @@ class Purge(Method):
                 displacement_cosine=taken.cosine,
             )
             if run.due:
-                if self.norm == "shared":
-                    recalibrate(model, run.retain_batches())
-                run.check(model)
+                self._check(model, run.check, run)
         if self.norm == "shared":
             recalibrate(model, (x for x, _ in batches(split.retain, EVAL_BATCH, used.cpu())))
+
+    def _check(self, model: nn.Module, check: Callable[[nn.Module], None], run: Run) -> None:
+        """Look at the model as it would be delivered: shared statistics belong to the weights."""
+        if self.norm == "shared":
+            recalibrate(model, run.retain_batches())
+        check(model)
 
     def _optimizer(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         if self.optimizer == "adamw":

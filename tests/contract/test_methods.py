@@ -1,0 +1,227 @@
+"""What every registered method must do, whatever it is."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.methods import METHODS, Method
+from purge.models import digest
+from purge.stopping import Stopping
+
+QUICK = {
+    "purge": {"min_steps": 12, "max_steps": 12},
+    "purge-paper": {"epochs": 6},
+    "gradient-ascent": {"lr": 1e-3},
+}
+NAMES = sorted(METHODS)
+
+
+def run(name, toy, seed=0, **changes):
+    model, forget, retain, test = toy
+    settings = {**QUICK.get(name, {}), **changes}
+    return purge.unlearn(model, forget, retain, test=test, method=name, seed=seed, progress=False, **settings)
+
+
+def facts(model: nn.Module):
+    """All that a caller could notice: weights, flags, hooks, patched methods, gradients."""
+    modules = list(model.modules())
+    return (
+        digest(model),
+        [m.training for m in modules],
+        [p.requires_grad for p in model.parameters()],
+        [p.grad is None for p in model.parameters()],
+        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
+        ["forward" in m.__dict__ for m in modules],
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_callers_model_is_untouched(name, toy):
+    before = facts(toy[0])
+    result = run(name, toy)
+    assert facts(toy[0]) == before
+    assert digest(result.model) != before[0], "returned weights must differ"
+    ours = {t.data_ptr() for t in result.model.state_dict().values() if t.numel()}
+    assert not ours & {t.data_ptr() for t in toy[0].state_dict().values()}, "no storage is shared"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_result_is_clean(name, toy):
+    model, forget, retain, test = toy
+    model = copy.deepcopy(model)
+    model.train()
+    model[1].eval()  # a caller's own mixture of flags
+    model[0].weight.requires_grad_(False)
+    before = facts(model)
+    result = run(name, (model, forget, retain, test))
+    assert facts(result.model)[1:] == before[1:]
+    assert torch.equal(result.model[0].weight, model[0].weight), "what takes no gradient is not changed"
+
+
+class Raises(nn.Module):
+    """A classifier that fails after a number of forward passes."""
+
+    def __init__(self, inner: nn.Module, after: int) -> None:
+        super().__init__()
+        self.inner, self.left = inner, [after]
+
+    def __deepcopy__(self, memo):
+        twin = Raises(copy.deepcopy(self.inner, memo), 0)
+        twin.left = self.left  # shared, so that copies count too
+        seen.append(twin)
+        return twin
+
+    def forward(self, x):
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise RuntimeError("boom")
+        return self.inner(x)
+
+
+seen: list[nn.Module] = []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("after", [2, 5, 8, 11])
+def test_nothing_is_left_behind_when_the_model_raises(name, after, toy):
+    seen.clear()
+    model = Raises(copy.deepcopy(toy[0]), after)
+    before = facts(model)
+    with pytest.raises(RuntimeError, match="boom"):
+        run(name, (model, *toy[1:]))
+    assert facts(model) == before
+    for twin in seen:  # copies and teachers that the run made
+        assert not any(sum(facts(twin)[4:], [])), "no hook and no patched forward survives"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_weights(name, toy):
+    small = {"batch_size": 16}  # smaller than the sets, so that the order matters
+    state = torch.random.get_rng_state()
+    one, two, other = (digest(run(name, toy, seed=s, **small).model) for s in (0, 0, 1))
+    assert one == two
+    assert one != other
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's generator is not disturbed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forgets_and_retains_on_digits(name, digits, base):
+    changes = {"purge-paper": {"epochs": 200}, "gradient-ascent": {"epochs": 100, "batch_size": 64}}
+    result = purge.unlearn(
+        base, digits.forget, digits.retain, method=name, progress=False, **changes.get(name, {})
+    )
+    report = purge.audit(result.model, digits.forget, digits.retain, digits.test, progress=False)
+    assert result.stopped_by == "forget_target"
+    assert report["fa_train"].value <= 0.10
+    assert report["ra"].value >= (0.85 if name == "gradient-ascent" else 0.99)
+
+
+# -- every setting matters ----------------------------------------------------------------------
+
+OTHER = {  # a value that differs from every preset's
+    "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3, "batch_size": 7,
+    "erasure": 2.0, "layers": ("0",), "kd": 7.0, "temperature": 1.5, "gate": 1e-9, "clip": 0.01,
+    "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
+    "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
+    "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
+    "epoch_ends": None, "check_samples": 3,
+}  # fmt: skip
+
+CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
+    "layers": {"erasure": 1.0},
+    "epochs": {"min_steps": 1, "max_steps": 100},
+    "min_steps": {"epochs": 1, "max_steps": 100},
+    "space": {"descend": False, "weight_decay": 0.1, "objective": "ga", "lr": 1e-2},
+    "forget_target": {"check_every": 1, "cooldown": 0.0},
+    "retain_budget": {"check_every": 1},
+    "retain_floor": {"check_every": 1, "retain_budget": 1e-6},
+    "check_every": {"forget_target": 1.0, "cooldown": 0.0, "epoch_ends": False},
+    "epoch_ends": {"forget_target": 1.0, "cooldown": 0.0, "check_every": 1000, "batch_size": 16},
+}
+
+INERT = {  # (method, setting): why it cannot change the weights
+    ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
+    ("purge", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
+    ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
+}
+
+CASES = [
+    (name, field.name)
+    for name in NAMES
+    for config in (METHODS[name].method, METHODS[name].method.stop)
+    for field in dataclasses.fields(config)
+    if field.name != "stop"
+]
+
+
+@pytest.mark.parametrize(("name", "field"), CASES)
+def test_every_setting_has_an_effect(name, field, toy):
+    method = METHODS[name].method
+    owner = method if hasattr(method, field) else method.stop
+    current = getattr(owner, field)
+    value = (not current) if isinstance(current, bool) else OTHER[field]
+    value = {("norm", "frozen"): "train", ("space", "gradient"): "update"}.get((field, current), value)
+    known = {f.name for c in (method, method.stop) for f in dataclasses.fields(c)}
+    around = {k: v for k, v in CONTEXT.get(field, {}).items() if k in known}
+    plain, changed = run(name, toy, **around), run(name, toy, **{**around, field: value})
+    same = digest(plain.model) == digest(changed.model)
+    reports = [[r["check_forget_accuracy"] for r in x.history] for x in (plain, changed)]
+    if (name, field) in INERT:
+        assert same, f"no longer inert: {INERT[name, field]}"
+    else:
+        assert not same or reports[0] != reports[1]
+
+
+# -- registry and own methods ---------------------------------------------------------------------
+
+
+def test_the_list_has_a_line_for_each():
+    assert set(purge.methods()) == set(METHODS)
+    assert all(line and "\n" not in line for line in purge.methods().values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_survive_json_and_the_command_line(name):
+    from purge.methods import resolve_method
+    from purge.settings import as_dict
+
+    method = METHODS[name].method
+    flat = {k: v for k, v in as_dict(method).items() if k != "stop"} | as_dict(method.stop)
+    as_words = {
+        k: "none" if v is None else ",".join(v) if isinstance(v, tuple) else str(v) for k, v in flat.items()
+    }
+    assert resolve_method(name, as_words) == method
+
+
+def test_a_users_own_method_needs_no_registration(toy):
+    @dataclasses.dataclass(frozen=True)
+    class Zero(Method):
+        stop: Stopping = Stopping()
+
+        def run(self, model, split, run):
+            with torch.no_grad():
+                model[-1].weight.zero_()
+
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, method=Zero(), progress=False)
+    assert float(result.model[-1].weight.detach().abs().max()) == 0
+    assert result.stopped_by == "schedule"
+
+
+def test_purge_paper_is_the_papers_table():
+    """The preset that never drifts: symbol by symbol."""
+    m = METHODS["purge-paper"].method
+    paper = {
+        "objective": "kl_retain", "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
+        "temperature": 4.0, "gate": 0.0, "clip": 1.0, "momentum": 0.9, "weight_decay": 5e-4,
+        "optimizer": "sgd", "space": "gradient", "norm": "frozen", "descend": False, "cooldown": 0.0,
+        "freeze": (), "layers": None,
+    }  # fmt: skip
+    assert {k: getattr(m, k) for k in paper} == paper
+    assert (m.stop.forget_target, m.stop.retain_budget, m.stop.check_every) == (None, 5.0, 50)

@@ -1,0 +1,91 @@
+"""The README keeps its word: its code runs as printed, its commands work, its table is the JSON's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from purge import cli
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.strip().splitlines()
+]
+
+
+def test_the_example_at_the_top_runs_as_printed(capsys):
+    block = re.search(r"```python\n(.*?)```", README, re.S).group(1)
+    assert len(block.strip().splitlines()) == 6
+    names: dict = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["report"]["fa_test"].value <= 0.02
+    assert names["report"].original["fa_test"].value >= 0.9
+    assert "fa_test" in capsys.readouterr().out
+
+
+def test_every_command_of_the_readme_works(tmp_path, monkeypatch, capsys):
+    """In the order of the page, in one empty folder; pytest is the command that is running now."""
+    monkeypatch.chdir(tmp_path)
+    assert len(COMMANDS) >= 8
+    for line in COMMANDS:
+        words = shlex.split(line)
+        assert words[:2] == ["uv", "run"], line
+        if words[2] == "pytest":
+            continue
+        assert words[2] == "purge", line
+        monkeypatch.setattr(sys, "argv", words[2:])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 0, line
+        out = capsys.readouterr().out
+        assert out.strip(), line
+        if "--json" in words:
+            json.loads(out)
+    for run in ("demo/purge", "first/base", "without3", "paper3"):
+        assert (tmp_path / "runs" / run / "run.json").exists()
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    assert "uv run pytest" in COMMANDS
+    assert "scripts/check" in (ROOT / ".ci" / "run").read_text()
+    assert "uv run pytest" in (ROOT / "scripts" / "check").read_text()
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("digits_benchmark", ROOT / "benchmarks" / "digits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_is_made_from_the_json():
+    content = json.loads((ROOT / "results" / "digits.json").read_text())
+    printed = re.search(r"digits\.py -->\n(.*?)\n<!-- end of table", README, re.S).group(1)
+    table, _, caption = printed.partition("\n\n")
+    assert table == benchmark().table(content)
+    assert content["commit"] in caption
+    assert len(content["seeds"]) >= 3
+    assert str(len(content["seeds"])) in caption
+
+
+def test_the_published_numbers_meet_the_aims():
+    """On digits: FA, RA and TA of `purge` against Retrain, and what recalibration does."""
+    rows = json.loads((ROOT / "results" / "digits.json").read_text())["rows"]
+    by_seed = {}
+    for row in rows:
+        by_seed.setdefault(row["seed"], {})[row["method"]] = row
+    for seed, at in by_seed.items():
+        ours, reference = at["purge"], at["retrain"]
+        assert at["base"]["ta"] >= 0.97, seed
+        assert ours["fa_test"] <= 0.02, seed
+        assert abs(ours["ra"] - reference["ra"]) <= 0.01, seed
+        assert abs(ours["ta_retain"] - reference["ta_retain"]) <= 0.015, seed
+        assert abs(ours["bn_recal.delta"]) <= 0.02, seed
+        assert at["purge-paper"]["bn_recal.delta"] > 0.5, "shown for what it is"

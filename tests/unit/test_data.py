@@ -1,0 +1,102 @@
+"""Samples, splits and fingerprints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.nets import blobs
+from torch.utils.data import Subset, TensorDataset
+
+import purge
+from purge.data import Images, as_samples, batches, fingerprints, same_samples
+from purge.datasets import load
+
+CPU = torch.device("cpu")
+
+
+def pixels(n=6, channels=3):
+    return torch.arange(n * channels * 4, dtype=torch.uint8).view(n, channels, 2, 2)
+
+
+def test_images_are_normalised_per_channel():
+    images = Images(pixels(), torch.arange(6), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    x, y = images.take(torch.tensor([4, 1]))
+    raw = pixels()[[4, 1]].double() / 255
+    want = (raw - torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1)) / torch.tensor([0.5, 1, 2]).view(1, 3, 1, 1)
+    assert torch.allclose(x.double(), want.double(), atol=1e-6)
+    assert y.tolist() == [4, 1]
+    assert torch.equal(images[-1][0], images.take(torch.tensor([5]))[0][0])
+    assert images[-1][1] == 5
+    with pytest.raises(IndexError):
+        images[6]
+
+
+def test_split_by_class_index_and_fraction():
+    x, y = blobs()
+    forget, retain = purge.split((x, y), classes=[0, 2])
+    assert set(forget[1].tolist()) == {0, 2}
+    assert set(retain[1].tolist()) == {1}
+    assert len(forget[1]) + len(retain[1]) == len(y)
+    forget, retain = purge.split((x, y), indices=[5, 3, 5])
+    assert torch.equal(forget[0], x[[3, 5]])
+    forget, _ = purge.split((x, y), fraction=0.25, seed=3)
+    again, _ = purge.split((x, y), fraction=0.25, seed=3)
+    other, _ = purge.split((x, y), fraction=0.25, seed=4)
+    assert len(forget[1]) == 24
+    assert torch.equal(forget[0], again[0])
+    assert not torch.equal(forget[0], other[0])
+
+
+def test_split_keeps_the_kind_of_data(digits):
+    forget, retain = purge.split(digits.train, classes=0)
+    assert isinstance(forget, Images)
+    assert not set(forget.ids.tolist()) & set(retain.ids.tolist())
+    subset, _ = purge.split(TensorDataset(*blobs()), classes=[1])
+    assert isinstance(subset, Subset)
+    assert all(int(y) == 1 for _, y in subset)
+
+
+def test_ids_tell_parts_of_one_source_apart_even_with_equal_content():
+    same = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.long), source="s")
+    a, b = same.select(torch.tensor([0, 1])), same.select(torch.tensor([2, 3]))
+    assert len(same_samples(a, b)) == 0
+    assert same_samples(a, same.select(torch.tensor([1, 2]))).tolist() == [1]
+    base = TensorDataset(*blobs())
+    nested = Subset(Subset(base, [10, 11, 12]), [1])
+    assert same_samples(nested, Subset(base, [11])).tolist() == [11]
+    assert same_samples(Subset(TensorDataset(*blobs()), [0]), Subset(base, [0])) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bfloat16])
+def test_fingerprints_are_equal_for_equal_samples_only(dtype):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 200, (5000, 7), generator=g).to(dtype)
+    y = torch.randint(0, 5, (5000,), generator=g)
+    whole = fingerprints(as_samples((x, y), CPU, "x"))
+    some = torch.tensor([4999, 0, 70])
+    assert torch.equal(fingerprints(as_samples((x[some], y[some]), CPU, "x")), whole[some])
+    assert not torch.isin(fingerprints(as_samples((x[some], y[some] + 5), CPU, "x")), whole).any()
+    distinct = {(tuple(row.tolist()), int(c)) for row, c in zip(x, y, strict=True)}
+    assert len(whole.unique()) == len(distinct)
+
+
+def test_no_batch_is_a_lone_leftover():
+    sizes = [len(y) for _, y in batches(as_samples(blobs(n=513), CPU, "x"), 512)]
+    assert sizes == [257, 256]
+
+
+def test_digits_are_what_scikit_learn_ships():
+    from sklearn.datasets import load_digits
+
+    train, test = load("digits")
+    raw = load_digits()
+    assert len(train) == 1437
+    assert len(test) == 360
+    assert not set(train.ids.tolist()) & set(test.ids.tolist())
+    i = 17
+    assert int(train.labels[i]) == raw.target[int(train.ids[i])]
+    back = (train.pixels[i, 0].double() * 16 / 255).round().numpy()
+    assert (back == raw.images[int(train.ids[i])]).all()
+    x, _ = train.take(torch.arange(len(train)))
+    assert abs(float(x.mean())) < 0.02
+    assert abs(float(x.std()) - 1) < 0.02
