@@ -53,10 +53,10 @@ def capture_input(module: nn.Module) -> Iterator[list[Tensor]]:
     """Within the block, the list holds the first input of the latest call of ``module``."""
     seen: list[Tensor] = []
 
-    def hook(_module: nn.Module, args: Any) -> None:
-        seen[:] = [args[0]]
+    def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        seen[:] = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)][:1]
 
-    handle = module.register_forward_pre_hook(hook)
+    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
     try:
         yield seen
     finally:

@@ -83,8 +83,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> None:
             m.reset_running_stats()
             m.momentum = None  # cumulative average
             m.train()
-        for x in batches:
-            logits_of(model(x))
+        for x in batches:  # a variance needs two rows: a lone one is its own twin
+            logits_of(model(x if len(x) > 1 else torch.cat([x, x])))
     finally:
         for m, momentum in zip(layers, momenta, strict=True):
             m.momentum = momentum

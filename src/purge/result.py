@@ -119,7 +119,8 @@ class Result:
         path = out_folder(folder, force=force)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            (path / "run.json").unlink(missing_ok=True)  # a folder without it is not finished
+            for old in ("run.json", "audit.json", "report.html", "history.parquet"):
+                (path / old).unlink(missing_ok=True)  # a folder without run.json is not finished
             atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
             if self.history:
                 table = pa.Table.from_pylist(self.history)
@@ -147,8 +148,8 @@ class Result:
 
 def environment() -> dict[str, Any]:
     """Versions and hardware, for the record."""
-    packages = ("purge-unlearning", "torch", "numpy", "scipy", "scikit-learn")
-    versions = {"python": platform.python_version()}
+    packages = ("purge-unlearning", "numpy", "scipy", "scikit-learn")
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:
         try:
             versions[name] = metadata.version(name)
@@ -161,6 +162,8 @@ def environment() -> dict[str, Any]:
 
 def atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Write to a temporary name beside ``path`` and rename: never a half-written file."""
+    if not path.parent.is_dir():
+        raise FileError(expected(f"a folder at {path.parent}", "none", "make it first"))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
@@ -174,8 +177,17 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON to a temporary name and rename; NaN is refused."""
-    text = json.dumps(content, indent=2, allow_nan=False, default=str) + "\n"
+    text = json.dumps(content, indent=2, allow_nan=False, default=_plain) + "\n"
     atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as numbers, paths as text."""
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def read_json(path: Path) -> dict[str, Any]:

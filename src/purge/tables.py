@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 PERCENT = (
@@ -37,7 +38,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 
@@ -47,7 +48,7 @@ def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for i, name in enumerate(columns):
         table.add_column(name, no_wrap=i == 0)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 
@@ -75,5 +76,5 @@ def audit_table(report: Mapping[str, Any]) -> Table:
         beside = [
             number(name, report[part][name]["value"]) if name in report[part] else "–" for part in others
         ]
-        table.add_row(name, number(name, v["value"]), spread, *beside, v["why"])
+        table.add_row(escape(name), number(name, v["value"]), spread, *beside, escape(v["why"]))
     return table

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.nets import blobs
 from torch.utils.data import Subset, TensorDataset
 
 import purge
 from purge.data import Images, as_samples, batches, fingerprints, same_samples
 from purge.datasets import load
+from tests.nets import blobs
 
 CPU = torch.device("cpu")
 

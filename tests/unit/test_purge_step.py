@@ -11,11 +11,11 @@ import math
 
 import pytest
 import torch
-from tests.nets import blobs
 from torch import nn
 
 import purge
 from purge.methods import Purge
+from tests.nets import blobs
 
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 STILL = {"stop": purge.Stopping(forget_target=0.0, retain_budget=None), "progress": False}

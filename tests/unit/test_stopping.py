@@ -63,8 +63,19 @@ def test_landing_steps_follow_the_target(toy):
 def test_the_budget_ends_a_run_at_once(toy):
     model, forget, retain, _ = toy
     result = purge.unlearn(
-        model, forget, retain, method="gradient-ascent", lr=1e-2, weight_decay=5.0, momentum=0.0, epochs=50,
-        check_every=1, retain_budget=1.5, retain_floor=0.0, norm="frozen", progress=False,
+        model,
+        forget,
+        retain,
+        method="gradient-ascent",
+        lr=1e-2,
+        weight_decay=5.0,
+        momentum=0.0,
+        epochs=50,
+        check_every=1,
+        retain_budget=1.5,
+        retain_floor=0.0,
+        norm="frozen",
+        progress=False,
     )  # fmt: skip  (the decay shrinks all weights by 5 % a step, so the retain loss rises)
     checks = [r["check_retain_loss"] for r in result.history if r["check_retain_loss"] is not None]
     assert result.stopped_by == "retain_budget"

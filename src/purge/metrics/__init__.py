@@ -21,11 +21,14 @@ PANELS: dict[str, tuple[str, ...]] = {
 
 def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
     """A panel's name, a metric's name, a Metric, or a list of names and Metrics."""
-    if isinstance(metrics, str) and metrics in PANELS:
-        return [METRICS[name] for name in PANELS[metrics]]
-    wanted = [metrics] if isinstance(metrics, (str, Metric)) else list(metrics)
+    if not isinstance(metrics, (str, Metric, list, tuple)):
+        raise MetricError(
+            expected("metrics by name or as Metric", type(metrics).__name__, "see purge.metrics()")
+        )
+    given = [metrics] if isinstance(metrics, (str, Metric)) else list(metrics)
+    wanted = [name for m in given for name in (PANELS.get(m, (m,)) if isinstance(m, str) else (m,))]
     found: list[Metric] = []
-    for m in wanted:
+    for m in dict.fromkeys(wanted):
         if isinstance(m, str) and m not in METRICS:
             known = [*METRICS, *PANELS]
             raise MetricError(expected("the name of a metric or panel", repr(m), did_you_mean(m, known)))
@@ -34,6 +37,9 @@ def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metr
                 expected("metrics by name or as Metric", type(m).__name__, "see purge.metrics()")
             )
         found.append(METRICS[m] if isinstance(m, str) else m)
+    names = [m.name for m in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise MetricError(expected("metrics of different names", f"{twice[0]!r} twice", "rename yours"))
     if not found:
         raise MetricError(expected("at least one metric", "none", "pass metrics='standard'"))
     return found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from purge.data import Samples, Split, batches
-from purge.errors import ModelError, expected
+from purge.errors import MetricError, ModelError, did_you_mean, expected
 from purge.hooks import capture_input, pooled
 from purge.models import anatomy
 from purge.result import Value
@@ -22,6 +22,7 @@ from purge.runtime import EVAL_BATCH, evaluating, logits
 Array = NDArray[np.float64]
 Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test"]
 
+NEEDS = ("retrained", "original", "test", "same_class_test", "kept_class_test")
 DRAWS = 1000  # bootstrap resamples behind every interval
 
 
@@ -36,6 +37,11 @@ class Metric:
     ideal: float | Literal["retrain"] = "retrain"
     cost: Literal["forward", "train", "shadow"] = "forward"
     needs: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for need in self.needs:
+            if need not in NEEDS:
+                raise MetricError(expected("needs that are known", repr(need), did_you_mean(need, NEEDS)))
 
 
 class Subject:
@@ -57,7 +63,7 @@ class Subject:
         self.model, self.split, self.seed = model, split, seed
         self.retrained, self.original = retrained, original
         self._logits: dict[str, Tensor] = {}
-        self._values: dict[str, Value | dict[str, Value]] = {}
+        self._values: dict[Metric, Value | dict[str, Value]] = {}
 
     def why_not(self, need: str) -> str:
         """The reason why something needed is missing; empty if it is there."""
@@ -128,11 +134,19 @@ class Subject:
 
     def value(self, metric: Metric) -> Value | dict[str, Value]:
         """The metric of this model, computed once."""
-        if metric.name not in self._values:
+        if metric not in self._values:
             reasons = [why for need in sorted(metric.needs) if (why := self.why_not(need))]
             found = Value.missing("; ".join(dict.fromkeys(reasons))) if reasons else metric.fn(self)
-            self._values[metric.name] = found
-        return self._values[metric.name]
+            if not isinstance(found, Value) and not (isinstance(found, dict) and found):
+                raise MetricError(
+                    expected(
+                        f"a Value or a dict of Values from {metric.name}",
+                        type(found).__name__,
+                        "return purge.Value(number), or Value.missing(reason)",
+                    )
+                )
+            self._values[metric] = found
+        return self._values[metric]
 
 
 def mean_value(x: Any, seed: int) -> Value:

@@ -43,8 +43,15 @@ def feature_cosine(subject: Subject, other: Subject | None) -> Value:
     if isinstance(pair, Value):
         return pair
     a, b = pair
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return mean_value((a * b).sum(1) / np.maximum(norms, 1e-12), subject.seed)
+    cosines = (_unit(a) * _unit(b)).sum(1)
+    both_zero = ~a.any(1) & ~b.any(1)  # equal, so as near as can be
+    return mean_value(np.where(both_zero, 1.0, cosines), subject.seed)
+
+
+def _unit(x: Array) -> Array:
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    found: Array = x / np.where(norms > 0, norms, 1.0)
+    return found
 
 
 def feature_l2(subject: Subject, other: Subject | None) -> Value:

@@ -18,6 +18,8 @@ def bn_recal(subject: Subject) -> Value | dict[str, Value]:
     """FA before and after the BatchNorm statistics are estimated anew on retain data."""
     if not batchnorms(subject.model):
         return Value.missing("the model has no BatchNorm statistics to recalibrate")
+    if len(subject.split.retain) < 2:
+        return Value.missing("statistics need at least two retain samples")
     part: Part = "same_class_test"
     before = subject.guesses(part) == subject.labels(part)
     attacked = copy.deepcopy(subject.model)
