@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.nets import blobs, small_mlp
 from torch import Tensor, nn
 
 import purge
 from purge.datasets import load
 from purge.demo import fresh_model
+from tests.nets import blobs, small_mlp
 
 torch.set_num_threads(1)  # the networks are tiny: a second thread waits more than it works
 

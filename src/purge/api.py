@@ -20,7 +20,7 @@ from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.models import MODELS
 from purge.result import Report, Result, Value, environment
 from purge.runtime import Run, progress_line, seeded
-from purge.settings import replace
+from purge.settings import checked_seed, replace
 from purge.stopping import Stopping
 from purge.training import Recipe, diverged, fit
 
@@ -48,8 +48,9 @@ def unlearn(
     them. With ``out`` a run folder is written.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
-    at = checks.device(device, model) if isinstance(model, nn.Module) else torch.device("cpu")
-    checks.seed(seed)
+    checks.classifier(model)
+    at = checks.device(device, model)
+    checked_seed(seed)
     if out is not None:
         checks.out_folder(out)
     edited = _copy(model, at)
@@ -98,11 +99,12 @@ def audit(
     What cannot be measured (no test data, no retrained model, no BatchNorm) is None with a reason.
     """
     wanted = resolve_metrics(metrics)
-    at = checks.device(device, model) if isinstance(model, nn.Module) else torch.device("cpu")
-    checks.seed(seed)
+    checks.classifier(model)
+    at = checks.device(device, model)
+    checked_seed(seed)
     subjects = {}
     split = None
-    for name, given in (("original", original), ("retrained", retrained), ("model", model)):
+    for name, given in (("audited", model), ("retrained", retrained), ("original", original)):
         if given is not None:
             own = _copy(given, at)
             split = checks.split(own, forget, retain, test, at) if split is None else split
@@ -112,14 +114,14 @@ def audit(
     for subject in subjects.values():
         subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
-    values: dict[str, dict[str, Value]] = {name: {} for name in ("original", "retrained", "model")}
+    values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
     with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
         for metric in wanted:
             for name, subject in subjects.items():
                 values[name] |= _flat(metric, subject)
             advance(1, metric.name)
     info = {"seed": seed, **_sizes(split), **environment()}
-    return Report(values["model"], values["retrained"], values["original"], info)
+    return Report(values["audited"], values["retrained"], values["original"], info)
 
 
 def train(
@@ -134,16 +136,18 @@ def train(
 ) -> Result:
     """A trained copy of ``model``. ``recipe``: epochs, lr, batch_size, momentum, weight_decay."""
     chosen = replace(Recipe(), recipe)
-    at = checks.device(device, model) if isinstance(model, nn.Module) else torch.device("cpu")
-    checks.seed(seed)
+    checks.classifier(model)
+    at = checks.device(device, model)
+    checked_seed(seed)
     trained = _copy(model, at)
     samples = checks.training_data(trained, dataset, at)
+    checks.batch_size(trained, min(chosen.batch_size, len(samples)))
     checks.parameters_to_train(trained)
     started = time.perf_counter()
     with seeded(seed, at):
         history = fit(trained, samples, chosen, seed=seed, progress=progress, title=title)
     seconds = time.perf_counter() - started
-    if diverged(history):
+    if diverged(trained, samples, history):
         raise RunError(expected("a finite loss", "NaN or infinity (nothing was returned)", "lower lr"))
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
     info = {"seed": seed, "samples": len(samples)}

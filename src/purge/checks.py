@@ -23,6 +23,7 @@ from purge.errors import (
 )
 from purge.hooks import capture
 from purge.models import anatomy, logits_of
+from purge.norm import batchnorms
 from purge.runtime import device_of, evaluating
 
 
@@ -32,20 +33,13 @@ def device(wanted: torch.device | str | None, model: nn.Module) -> torch.device:
         return device_of(model)
     try:
         found = torch.device(wanted)
-        torch.zeros(1, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        torch.zeros(1, device=found).item()  # a device without data, such as meta, fails here
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError):
         there = "cpu" + (f", cuda:0 … cuda:{n - 1}" if (n := torch.cuda.device_count()) else "")
         raise DeviceError(
             expected(f"a device that is here ({there})", repr(str(wanted)), "choose one of these")
         ) from None
     return found
-
-
-def seed(value: Any) -> int:
-    """A seed: a whole number from 0 up."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise PurgeError(expected("a whole number from 0 up as seed", repr(value), "pass seed=0, say"))
-    return value
 
 
 def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:
@@ -64,6 +58,8 @@ def classifier(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ModelError(expected("a torch.nn.Module", type(model).__name__, "pass the model itself"))
     for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if t.is_meta:
+            raise ModelError(expected("weights with values", f"{name} on meta", "load the weights first"))
         if t.is_floating_point() and not bool(torch.isfinite(t).all()):
             raise ModelError(
                 expected("finite weights", f"NaN or infinity in {name}", "load a sound checkpoint")
@@ -72,7 +68,7 @@ def classifier(model: Any) -> None:
 
 def same_classes(model: nn.Module, split: Split, what: str) -> None:
     """A further model for the same data: it must have as many outputs as the others."""
-    if (k := _classes(model, split.retain)) != split.classes:
+    if (k := _classes(model, split.retain, "retain")) != split.classes:
         raise ModelError(
             expected(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
         )
@@ -83,6 +79,14 @@ def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
     samples = as_samples(dataset, at, "the dataset")
     _sound(model, {"the dataset": samples}, dataset)
     return samples
+
+
+def batch_size(model: nn.Module, size: int) -> None:
+    """BatchNorm in training mode needs two samples for a variance."""
+    if size < 2 and batchnorms(model):
+        raise MethodError(
+            expected("batches of at least 2 samples for BatchNorm", str(size), "raise batch_size")
+        )
 
 
 def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn.Parameter]:
@@ -141,7 +145,7 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
         if len(samples) == 0:
             raise DataError(expected(f"samples in {what}", "none", "pass a set that is not empty"))
         _finite_inputs(samples, what)
-    classes = _classes(model, next(iter(parts.values())))
+    classes = max(_classes(model, samples, what) for what, samples in parts.items())
     names = getattr(data, "names", ())
     if names and len(names) != classes:
         raise ModelError(
@@ -163,18 +167,18 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
     return classes
 
 
-def _classes(model: nn.Module, samples: Samples) -> int:
+def _classes(model: nn.Module, samples: Samples, what: str) -> int:
     """K, from the shape of what the model returns for two samples."""
     x, _ = samples.take(torch.arange(min(2, len(samples))))
     try:
         with evaluating(model):
             z = logits_of(model(x))
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        if isinstance(error, PurgeError):
-            raise
+    except PurgeError:
+        raise
+    except Exception as error:  # whatever a user's model may raise
         raise ModelError(
             expected(
-                f"a model that takes a batch of shape {tuple(x.shape)} ({x.dtype})",
+                f"a model that takes {what}, a batch of shape {tuple(x.shape)} ({x.dtype})",
                 f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip("."),
                 "bring the inputs into the shape and type that the model was trained with",
             )
@@ -223,15 +227,23 @@ def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
 
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """A folder that can be written to and is empty (or may be overwritten); it is not made yet."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise FileError(expected("a folder as out", f"{path!r} ({type(path).__name__})", "pass a path"))
     folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise FileError(expected(f"a folder at {folder}", "a file", "choose another --out"))
-    if folder.is_dir() and any(folder.iterdir()) and not force:
+    try:
+        parent = next(p for p in [folder, *folder.absolute().parents] if p.exists())
+        taken = folder.is_dir() and any(folder.iterdir())
+    except OSError as error:
         raise FileError(
-            expected(f"an empty folder at {folder}", "one with files in it", "choose another, or --force")
+            expected("a folder that can be written", error.strerror or str(error), "choose another")
+        ) from None
+    if not parent.is_dir():
+        raise FileError(expected(f"a folder at {parent}", "a file", "choose another folder"))
+    if taken and not force:
+        raise FileError(
+            expected(f"an empty folder at {folder}", "one with files in it", "choose another, or use force")
         )
-    parent = next(p for p in [folder, *folder.absolute().parents] if p.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise FileError(
             expected(f"a folder that can be written, {parent}", "no permission", "choose another")
         )

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,11 +20,12 @@ from purge.api import audit as run_audit
 from purge.api import unlearn as run_unlearn
 from purge.data import Images, split
 from purge.datasets import DATASETS, load
-from purge.errors import DataError, FileError, MethodError, ModelError, PurgeError, expected
+from purge.errors import DataError, FileError, MethodError, ModelError, PurgeError, did_you_mean, expected
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
 from purge.models import MODELS, build, load_weights
 from purge.result import read_json
+from purge.settings import checked_seed
 
 app = typer.Typer(
     name="purge",
@@ -48,11 +48,11 @@ Force = Annotated[bool, typer.Option("--force", help="Write into a folder that i
 def main() -> None:
     """Run the command line: exit 0 done, 1 a threshold missed, 2 a bad request (one line)."""
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except PurgeError as error:
         _fail(str(error))
     except UsageError as error:
-        _fail(f"{error.format_message()} Fix: see {_command()} --help.")
+        _fail(f"{error.format_message().rstrip('.')}. Fix: see {_command()} --help.")
     except typer.Abort:
         sys.exit(130)
     sys.exit(code or 0)
@@ -96,6 +96,7 @@ def demo_(
     quiet: Quiet = False,
 ) -> None:
     """Watch a small model forget the digit 0, beside a retrained one, with the proof."""
+    checked_seed(seed)
     folder = demo.free_folder(Path("runs/demo")) if out is None else out
     checks.out_folder(folder, force=force)
     err = Console(stderr=True, highlight=False)
@@ -202,7 +203,7 @@ def _read_model(checkpoint: Path, model: str | None, data: str | None) -> Traine
     weights = checkpoint
     if checkpoint.is_dir():
         weights = checkpoint / "model.safetensors"
-        recipe = read_json(checkpoint / "run.json")
+        recipe = _read_facts(checkpoint)
     elif not checkpoint.exists():
         raise FileError(
             expected(f"a run folder or a file at {checkpoint}", "nothing there", "check the path")
@@ -222,6 +223,24 @@ def _read_model(checkpoint: Path, model: str | None, data: str | None) -> Traine
     load_weights(built, weights)
     facts = {"model": model, "data": data, "classes": entry.classes, "channels": entry.channels}
     return Trained(built, data, facts)
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    """What run.json says about model, data, request and original, each of the right kind."""
+    facts = read_json(folder / "run.json")
+    request = facts.get("request") or {}
+    sound = all(facts.get(k) is None or isinstance(facts[k], str) for k in ("model", "data", "original"))
+    sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
+    sound = sound and len(request) <= 1 and all(isinstance(v, list) and v for v in request.values())
+    if not sound:
+        raise FileError(
+            expected(
+                f"model, data, request and original in {folder / 'run.json'}",
+                "values of another kind",
+                "use the run.json that purge wrote",
+            )
+        )
+    return facts
 
 
 def _request(train: Images, classes: list[int] | None, ids: Path | None) -> dict[str, list[int]]:
@@ -245,10 +264,12 @@ def _read_ids(path: Path) -> list[int]:
         raise FileError(expected(f"a file of sample numbers at {path}", "nothing there", "check the path"))
     words = path.read_text(encoding="utf-8", errors="replace").replace(",", " ").split()
     for word in words:
-        if not word.isdigit():
+        if not (word.isascii() and word.isdigit()):
             raise DataError(
                 expected(f"whole numbers in {path.name}", repr(word), "write one sample number per line")
             )
+    if not words:
+        raise DataError(expected(f"sample numbers in {path.name}", "none", "write one number per line"))
     return sorted({int(word) for word in words})
 
 
@@ -282,7 +303,7 @@ def audit(
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     resolve_metrics(names)
     trained = _read_model(run, model, data)
-    facts = read_json(run / "run.json") if run.is_dir() else {}
+    facts = _read_facts(run) if run.is_dir() else {}
     train_data, test = load(trained.data)
     if forget_class or forget_ids is not None or not facts.get("request"):
         request = _request(train_data, forget_class, forget_ids)
@@ -315,23 +336,19 @@ def audit(
 # -- list -------------------------------------------------------------------------------------
 
 
-class Shelf(StrEnum):
-    """What can be listed."""
-
-    methods = "methods"
-    metrics = "metrics"
-    datasets = "datasets"
-    models = "models"
+SHELVES = ("methods", "metrics", "datasets", "models")
 
 
 @app.command("list")
 def list_(
-    shelf: Annotated[Shelf, typer.Argument(help="Which shelf.")],
+    shelf: Annotated[str, typer.Argument(help="methods, metrics, datasets or models.")],
     name: Annotated[str | None, typer.Argument(help="A method: its settings.")] = None,
     json_: Json = False,
 ) -> None:
     """Show the methods, metrics, data sets or models; or the settings of one method."""
-    if name is not None and shelf is not Shelf.methods:
+    if shelf not in SHELVES:
+        raise PurgeError(expected("something to list", repr(shelf), did_you_mean(shelf, SHELVES)))
+    if name is not None and shelf != "methods":
         raise MethodError(expected("a name only after 'methods'", repr(name), f"purge list {shelf}"))
     columns, rows = _settings_of(name) if name is not None else _shelf(shelf)
     if json_:
@@ -340,14 +357,14 @@ def list_(
         _print_table(tables.listing(columns, rows))
 
 
-def _shelf(shelf: Shelf) -> tuple[list[str], list[list[str]]]:
-    if shelf is Shelf.methods:
+def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
+    if shelf == "methods":
         return ["method", "about"], [[n, e.about] for n, e in METHODS.items()]
-    if shelf is Shelf.metrics:
+    if shelf == "metrics":
         rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in METRICS.values()]
         return ["metric", "symbol", "about", "needs"], rows
-    entries: dict[str, Any] = DATASETS if shelf is Shelf.datasets else MODELS
-    return [shelf.value[:-1], "about"], [[n, e.about] for n, e in entries.items()]
+    entries: dict[str, Any] = DATASETS if shelf == "datasets" else MODELS
+    return [shelf[:-1], "about"], [[n, e.about] for n, e in entries.items()]
 
 
 def _settings_of(name: str) -> tuple[list[str], list[list[str]]]:

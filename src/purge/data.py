@@ -7,16 +7,17 @@ Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Imag
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from purge.errors import DataError, expected
+from purge.settings import checked_seed
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
 
@@ -67,14 +68,20 @@ class Images:
                 expected("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
             )
         for what, constants in (("mean", mean), ("std", std)):
-            if len(constants) not in (1, pixels.shape[1]):
+            if not isinstance(constants, (tuple, list)) or len(constants) not in (1, pixels.shape[1]):
                 raise DataError(
                     expected(
                         f"one {what} per channel ({pixels.shape[1]})",
-                        f"{len(constants)}",
+                        repr(constants),
                         f"pass {what} with {pixels.shape[1]} numbers",
                     )
                 )
+        if not all(s > 0 for s in std):
+            raise DataError(expected("a std above 0", repr(std), "pass the spread of the pixels"))
+        if ids is not None and ids.shape != (len(pixels),):
+            raise DataError(
+                expected(f"one id per image, shape ({len(pixels)},)", str(tuple(ids.shape)), "leave ids out")
+            )
         self.pixels = pixels
         self.labels = as_labels(labels, len(pixels), "the images")
         self.mean, self.std = tuple(mean), tuple(std)
@@ -176,11 +183,12 @@ def as_samples(data: Data, device: torch.device, what: str) -> Samples:
 def _length(data: Any, what: str = "the dataset") -> int:
     if isinstance(data, (tuple, list)):
         return len(_pair(data, what)[0])
-    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+    map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if not map_style or isinstance(data, (Mapping, IterableDataset, str, Tensor, np.ndarray)):
         raise DataError(
             expected(
                 f"{what} as a dataset with a length and items, a pair of tensors or purge.Images",
-                f"{type(data).__name__}, which has no length or no items",
+                type(data).__name__,
                 "use a map-style dataset (with __len__ and __getitem__)",
             )
         )
@@ -189,7 +197,12 @@ def _length(data: Any, what: str = "the dataset") -> int:
 
 def as_labels(y: Any, n: int, what: str) -> Tensor:
     """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
-    y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
+    try:
+        y = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(
+            expected(f"whole numbers as labels in {what}", type(y).__name__, "number the classes 0 … K-1")
+        ) from None
     if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
         raise DataError(
             expected(f"whole numbers as labels in {what}", str(y.dtype), "convert them with y.long()")
@@ -223,7 +236,12 @@ def _pair(data: Sequence[Any], what: str) -> tuple[Tensor, Any]:
         raise DataError(
             expected(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
         )
-    x, y = torch.as_tensor(data[0]), torch.as_tensor(data[1])
+    try:
+        x, y = torch.as_tensor(data[0]), data[1]
+    except TypeError:
+        raise DataError(
+            expected(f"numbers as inputs in {what}", f"an array of {data[0].dtype}", "convert them to floats")
+        ) from None
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise DataError(
             expected(
@@ -245,15 +263,24 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         return Tensors(x, as_labels(y, n, what), device)
     first = _item(dataset, what)
     loader = DataLoader(dataset, batch_size=256)
-    if first.nbytes * n > RESIDENT_BYTES:
-        labels = torch.cat([_labels_of(y) for _, y in loader])
-        return Lazy(dataset, as_labels(labels, n, what), device)
-    xs, ys = zip(*((x, _labels_of(y)) for x, y in loader), strict=True)
-    return Tensors(torch.cat(xs), as_labels(torch.cat(ys), n, what), device)
-
-
-def _labels_of(y: Any) -> Tensor:
-    return y if isinstance(y, Tensor) else torch.as_tensor(y)
+    keep = first.nbytes * n <= RESIDENT_BYTES
+    xs, ys = [], []
+    try:
+        for x, y in loader:
+            ys.append(torch.as_tensor(y))
+            if keep:
+                xs.append(torch.as_tensor(x))
+        inputs = torch.cat(xs) if keep else None
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            expected(
+                f"items (x, y) of one shape in {what}",
+                f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
+                "bring all inputs to one size and return an input and its label each time",
+            )
+        ) from error
+    labels = as_labels(torch.cat(ys), n, what)
+    return Lazy(dataset, labels, device) if inputs is None else Tensors(inputs, labels, device)
 
 
 def _item(dataset: Any, what: str) -> Tensor:
@@ -314,6 +341,7 @@ def _unwrap(dataset: Any) -> tuple[Any, Tensor]:
     index = torch.arange(len(dataset))
     while isinstance(dataset, Subset):
         index = torch.as_tensor(list(dataset.indices), dtype=torch.long)[index]
+        index %= _length(dataset.dataset)
         dataset = dataset.dataset
     return dataset, index
 
@@ -365,9 +393,9 @@ def split(
         )
     if classes is not None:
         labels = as_samples(dataset, torch.device("cpu"), "the dataset").labels
-        gone = _of_classes(labels, [classes] if isinstance(classes, int) else list(classes))
+        gone = _of_classes(labels, _whole_numbers(classes, "classes"))
     elif indices is not None:
-        gone = _of_indices(_length(dataset), indices)
+        gone = _of_indices(_length(dataset), _whole_numbers(indices, "indices"))
     else:
         gone = _of_fraction(_length(dataset), fraction, seed)
     if not gone.any() or gone.all():
@@ -384,42 +412,48 @@ def split(
 def _of_classes(labels: Tensor, classes: list[int]) -> Tensor:
     there = set(labels.unique().tolist())
     absent = [c for c in classes if c not in there]
-    if absent or not classes:
+    if absent:
         raise DataError(
             expected(
                 f"classes that are in the data ({_ranges(there)})",
-                ", ".join(map(str, absent)) or "none",
+                ", ".join(map(str, absent)),
                 "check the class numbers",
             )
         )
     return torch.isin(labels, torch.tensor(sorted(classes)))
 
 
-def _of_indices(n: int, indices: Iterable[int] | Tensor) -> Tensor:
-    index = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices))
-    if index.numel() == 0 or index.dtype.is_floating_point or index.dtype == torch.bool or index.ndim != 1:
+def _of_indices(n: int, indices: list[int]) -> Tensor:
+    if wrong := [i for i in indices if not 0 <= i < n]:
         raise DataError(
-            expected(
-                "a non-empty list of whole numbers as indices",
-                f"{index.numel()} of {index.dtype}",
-                "pass the positions of the samples to forget",
-            )
-        )
-    if int(index.min()) < 0 or int(index.max()) >= n:
-        worst = int(index.min()) if int(index.min()) < 0 else int(index.max())
-        raise DataError(
-            expected(f"indices from 0 to {n - 1}", str(worst), "use positions in the training data")
+            expected(f"indices from 0 to {n - 1}", str(wrong[0]), "use positions in the training data")
         )
     gone = torch.zeros(n, dtype=torch.bool)
-    gone[index.long()] = True
+    gone[torch.tensor(indices)] = True
     return gone
+
+
+def _whole_numbers(given: Any, what: str) -> list[int]:
+    """A whole number, or a list, array, range or tensor of them, as a list of ints."""
+    values = given.tolist() if isinstance(given, (Tensor, np.ndarray, np.generic)) else given
+    several = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
+    found: list[Any] = list(values) if several else [values]
+    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in found]
+    wrong = [v for v in found if isinstance(v, bool) or not isinstance(v, int)]
+    if wrong or not found:
+        raise DataError(
+            expected(
+                f"whole numbers as {what}", repr(wrong[0]) if wrong else "none", f"pass {what}=[0, 1], say"
+            )
+        )
+    return found
 
 
 def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
         raise DataError(expected("a fraction between 0 and 1", repr(fraction), "pass fraction=0.1, say"))
     gone = torch.zeros(n, dtype=torch.bool)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(checked_seed(seed)))
     gone[order[: max(1, round(fraction * n))]] = True
     return gone
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     )
     wrong = [k for k, v in model.state_dict().items() if k in state and state[k].shape != v.shape]
     if missing or unexpected or wrong:
-        name = sorted([*missing, *unexpected, *wrong])[0]
+        name = sorted([*missing, *unexpected, *wrong], key=str)[0]
         raise FileError(
             expected(
                 f"weights of a {type(model).__name__} in {path.name}",
@@ -161,7 +162,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError, ValueError):
             raise FileError(damaged) from None
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise FileError(
             expected(
@@ -170,7 +173,7 @@ def _read(path: Path) -> dict[str, Tensor]:
                 "save model.state_dict() with torch.save, or safetensors",
             )
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError):
+    except Exception:  # a damaged file can fail in any way inside the reader
         raise FileError(damaged) from None
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise FileError(

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -64,9 +65,14 @@ def _shared(bn: _BatchNorm, rows: int, x: Tensor) -> Tensor:
 
 
 def _apart(bn: _BatchNorm, rows: int, x: Tensor) -> Tensor:
-    forward = type(bn).forward
-    parts = (x[:rows], x[rows:])
-    return torch.cat([forward(bn, part) if len(part) else part for part in parts])
+    return torch.cat([_own(bn, part) for part in (x[:rows], x[rows:]) if len(part)])
+
+
+def _own(bn: _BatchNorm, x: Tensor) -> Tensor:
+    if x.numel() > x.shape[1]:
+        return type(bn).forward(bn, x)
+    # One value per channel has no variance: the running statistics serve.
+    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any, Literal, TypeVar
 
-from purge.errors import MethodError, did_you_mean, expected
+from purge.errors import MethodError, PurgeError, did_you_mean, expected
 
 T = TypeVar("T")
 
@@ -56,9 +56,18 @@ def replace(config: T, values: dict[str, Any]) -> T:
             raise MethodError(
                 expected(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
             )
-        inner = changes.get(owner, getattr(config, owner))
+        inner = cast(owner, changes.get(owner, getattr(config, owner)), type(getattr(config, owner)))
         changes[owner] = dataclasses.replace(inner, **{key: values[key]})
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def checked_seed(value: Any) -> int:
+    """A seed: a whole number from 0 to 2³² − 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+        raise PurgeError(
+            expected("a whole number from 0 to 2^32 - 1 as seed", repr(value), "pass seed=0, say")
+        )
+    return value
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -74,7 +83,7 @@ def cast(name: str, value: Any, hint: Any) -> Any:
     wanted = next(o for o in options if o is not type(None))
     try:
         return _cast_to(wanted, value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         kind = _describe(wanted)
         if typing.get_origin(wanted) is Literal and isinstance(value, str):
             fix = did_you_mean(value, [str(o) for o in typing.get_args(wanted)])

@@ -11,7 +11,7 @@ from torch import nn
 
 from purge.data import Samples
 from purge.models import logits_of
-from purge.runtime import progress_line
+from purge.runtime import EVAL_BATCH, logits, progress_line
 from purge.settings import normalise, setting
 
 
@@ -20,7 +20,7 @@ class Recipe:
     """SGD with Nesterov momentum and a one-cycle learning rate."""
 
     epochs: int = setting(30, "passes over the training data", low=1)
-    lr: float = setting(0.1, "peak learning rate", above=0)
+    lr: float = setting(0.1, "peak learning rate", above=0, high=1e38)
     batch_size: int = setting(128, "samples per step", low=1)
     momentum: float = setting(0.9, "momentum", low=0, high=0.999)
     weight_decay: float = setting(5e-4, "weight decay", low=0)
@@ -66,6 +66,8 @@ def fit(
     return [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]
 
 
-def diverged(history: list[dict[str, float]]) -> bool:
-    """Did the loss stop being a number?"""
-    return not all(math.isfinite(row["loss"]) for row in history)
+def diverged(model: nn.Module, samples: Samples, history: list[dict[str, float]]) -> bool:
+    """Did the loss, or what the model now returns, stop being numbers?"""
+    few = torch.arange(min(len(samples), EVAL_BATCH))
+    finite = torch.isfinite(logits(model, samples, few)).all()
+    return not (bool(finite) and all(math.isfinite(row["loss"]) for row in history))

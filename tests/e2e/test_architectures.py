@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.nets import NETWORKS
 from torch.utils.data import Dataset
 
 import purge
 from purge.models import anatomy
+from tests.nets import NETWORKS
 
 EXPECTED = {  # (head, erasure layers)
     "resnet-batchnorm": ("fc", ("layer3", "layer4", "avgpool")),

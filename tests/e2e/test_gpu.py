@@ -11,6 +11,13 @@ from purge.runtime import Run
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def quiet_again():
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("method", ["purge", "purge-paper", "gradient-ascent"])
 def test_no_step_synchronises_with_the_device(method, digits, base, monkeypatch):
     """Torch raises at any synchronising call while a step is being made."""

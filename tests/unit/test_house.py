@@ -22,11 +22,13 @@ ROWS = [
     ["api"],
     ["metrics", "methods"],
     ["result"],
-    ["training", "checks"],
+    ["checks"],
+    ["training"],
     ["runtime", "norm"],
     ["hooks", "objectives", "grads"],
     ["datasets", "models", "stopping"],
-    ["data", "settings", "tables"],
+    ["data"],
+    ["settings", "tables"],
     ["errors"],
 ]
 RANK = {name: len(ROWS) - i for i, row in enumerate(ROWS) for name in row}

@@ -63,7 +63,11 @@ def resolve_method(method: str | Method, settings: dict[str, Any]) -> Method:
         method = METHODS[method].method
     elif not isinstance(method, Method):
         raise MethodError(
-            expected("a method's name or a Method", type(method).__name__, "pass method='purge'")
+            expected(
+                "a method's name or a Method",
+                f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__,
+                f"pass {method.__name__}()" if isinstance(method, type) else "pass method='purge'",
+            )
         )
     return replace(method, settings)
 

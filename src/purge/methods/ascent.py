@@ -34,7 +34,7 @@ from purge.stopping import Stopping
 class GradientAscent(Method):
     """Plain gradient ascent on the forget set, at its published settings."""
 
-    lr: float = setting(1e-4, "η: learning rate", above=0)
+    lr: float = setting(1e-4, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(5, "passes over the forget set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
     momentum: float = setting(0.9, "momentum of SGD", low=0, high=0.999)

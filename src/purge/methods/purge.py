@@ -57,7 +57,7 @@ class Purge(Method):
     """PURGE; the defaults are the preset ``purge``."""
 
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
-    lr: float = setting(2e-2, "η: learning rate", above=0)
+    lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
     min_steps: int = setting(100, "at least this many steps, however small the forget set", low=1)
     max_steps: int = setting(1000, "at most this many steps, however large the forget set", low=1)
@@ -89,7 +89,8 @@ class Purge(Method):
         at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
         used, row_r = at_r.unique(return_inverse=True)  # retain samples that will be seen
-        layers = erasure_layers(teacher, split.retain, self.layers) if self.erasure > 0 else ()
+        erasing = self.erasure > 0 or self.layers is not None
+        layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
 
         teacher_r, means = _teacher_pass(teacher, split.retain, used.cpu(), layers)
         targets = self._targets(teacher, split, teacher_r)

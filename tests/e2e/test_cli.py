@@ -1,0 +1,418 @@
+"""The command line on its good paths: the demo, and unlearn, audit and list on what it leaves.
+
+Everything runs on the folders of one ``purge demo --quick``, which is thereby tested itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import purge
+from purge import cli, demo
+from purge.datasets import load
+from purge.methods import METHODS
+from purge.metrics import METRICS, PANELS
+from purge.models import MODELS, SmallResNet, digest, load_weights
+from purge.stopping import Stopping
+from purge.tables import number
+
+ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: Any
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, so that progress is shown on it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def command(*argv: Any, terminal: bool = False) -> Done:
+    """Run the command line in this process."""
+    out, err = io.StringIO(), Terminal() if terminal else io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["purge", *map(str, argv)])
+        patch.setenv("TERM", "xterm")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Done(ended.value.code or 0, out.getvalue(), err.getvalue())
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+class Demo(NamedTuple):
+    """One run of the demo."""
+
+    folder: Path
+    done: Done
+    rows: list[demo.Row]
+    seconds: float
+    busy: bool  # others were using the machine
+
+    def value(self, name: str, key: str) -> float:
+        """A number of an audit.json."""
+        return read(self.folder / name / "audit.json")["values"][key]["value"]
+
+    def took(self, name: str) -> float:
+        return read(self.folder / name / "run.json")["seconds"]
+
+    @property
+    def lines(self) -> list[str]:
+        """What was printed: two lines of head, the rows, the sentences, where the folders are."""
+        return [line for line in self.done.out.splitlines() if line.strip()]
+
+    @property
+    def sentences(self) -> list[str]:
+        return self.lines[2 + len(ROWS) : -1]
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The demo, run once; its rows are kept as they come."""
+    folder = tmp_path_factory.mktemp("demo") / "runs"
+    rows: list[demo.Row] = []
+    run_demo = demo.run_demo
+
+    def keep(*args: Any, **more: Any) -> list[demo.Row]:
+        rows.extend(run_demo(*args, **more))
+        return rows
+
+    load_before = os.getloadavg()[0]
+    started = time.perf_counter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "run_demo", keep)
+        done = command("demo", "--quick", "--out", folder)
+    seconds = time.perf_counter() - started
+    busy = max(load_before, os.getloadavg()[0]) > (os.cpu_count() or 1) + 0.5
+    return Demo(folder, done, rows, seconds, busy)
+
+
+@pytest.fixture
+def run(shown: Demo, tmp_path: Path) -> Path:
+    """A copy of the unlearned run, to be audited."""
+    return Path(shutil.copytree(shown.folder / "purge", tmp_path / "run"))
+
+
+# -- demo ---------------------------------------------------------------------------------------
+
+
+def test_the_demo_ends_well(shown: Demo) -> None:
+    assert shown.done.code == 0
+    assert "Data: digits" in shown.done.err
+    assert "Data: digits" not in shown.done.out
+    assert shown.lines[-1].startswith(f"Run folders (weights, history, audits) in {shown.folder};")
+
+
+def test_the_demo_takes_less_than_half_a_minute(shown: Demo) -> None:
+    if shown.busy:
+        pytest.skip("the machine is busy")
+    assert shown.seconds < 30
+
+
+def test_the_demo_leaves_a_folder_per_row(shown: Demo) -> None:
+    assert sorted(p.name for p in shown.folder.iterdir()) == sorted(ROWS)
+    for name in ROWS:
+        files = {p.name for p in (shown.folder / name).iterdir()}
+        assert files == {"model.safetensors", "history.parquet", "run.json", "audit.json"}
+
+
+def test_the_demo_forgets(shown: Demo) -> None:
+    assert shown.value("base", "ta") >= 0.9
+    assert shown.value("base", "fa_test") >= 0.9
+    assert shown.value("retrain", "fa_test") == 0
+    assert shown.value("purge", "fa_test") <= 0.02
+    assert shown.value("purge", "bn_recal.after") <= 0.02
+    assert shown.value("purge", "ta_retain") >= shown.value("retrain", "ta_retain") - 0.03
+
+
+def test_the_table_shows_the_audits(shown: Demo) -> None:
+    head, _, *lines = shown.lines
+    assert head.split() == " ".join(["method", "seconds", *(title for title, _ in demo.COLUMNS)]).split()
+    for name, line in zip(ROWS, lines, strict=False):
+        numbers = [number(key, shown.value(name, key)) for _, key in demo.COLUMNS]
+        assert line.split() == " ".join([name, f"{shown.took(name):.1f}", *numbers]).split()
+
+
+def test_the_three_sentences_agree_with_the_audits(shown: Demo) -> None:
+    def percent(name: str, key: str) -> str:
+        return f"{100 * shown.value(name, key):.1f}"
+
+    def points(name: str) -> tuple[str, str]:
+        kept = 100 * (shown.value(name, "ta_retain") - shown.value("retrain", "ta_retain"))
+        return f"{abs(kept):.1f}", "above" if kept >= 0 else "below"
+
+    first, second, third = shown.sentences
+    (kept, side), (lost, other) = points("purge"), points("gradient-ascent")
+    assert re.findall(r"\d+\.\d", first) == [
+        percent("base", "fa_test"), percent("purge", "fa_test"), percent("retrain", "fa_test"), kept,
+        f"{shown.took('purge'):.1f}", f"{shown.took('retrain'):.1f}",
+    ]  # fmt: skip
+    assert f"{kept} points {side} the retrained model" in first
+    both = ("purge", "purge-paper")
+    assert re.findall(r"\d+\.\d", second) == [
+        percent(name, key) for name in both for key in ("bn_recal.before", "bn_recal.after")
+    ]
+    survivors = [name for name in both if shown.value(name, "bn_recal.delta") <= 0.02]
+    assert second.endswith(f"survives it with {' and '.join(survivors) or 'neither'}.")
+    assert re.findall(r"\d+\.\d", third) == [
+        percent("gradient-ascent", "fa_test"), lost, percent("gradient-ascent", "bn_recal.after"),
+    ]  # fmt: skip
+    assert f"{lost} points {other} the retrained model" in third
+
+
+def test_the_demo_as_json(shown: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the demo above, printed for machines."""
+    monkeypatch.setattr(demo, "run_demo", lambda *args, **more: shown.rows)
+    done = command("demo", "--quick", "--json", "--out", tmp_path / "again")
+    assert done.code == 0
+    assert [row["method"] for row in done.json["rows"]] == ROWS
+    for row in done.json["rows"]:
+        assert row["seconds"] == shown.took(row["method"])
+        assert Path(row["folder"]) == shown.folder / row["method"]
+        for _, key in demo.COLUMNS:
+            assert row[key] == shown.value(row["method"], key)
+    assert done.json["sentences"] == shown.sentences
+    assert done.json["folder"] == str(tmp_path / "again")
+
+
+def test_a_second_demo_takes_a_new_folder(tmp_path: Path) -> None:
+    base = tmp_path / "runs" / "demo"
+    assert demo.free_folder(base) == base
+    base.mkdir(parents=True)
+    assert demo.free_folder(base) == base  # empty: still free
+    for taken, free in ((base, "demo-2"), (base.with_name("demo-2"), "demo-3")):
+        taken.mkdir(exist_ok=True)
+        (taken / "run.json").write_text("{}")
+        assert demo.free_folder(base) == base.with_name(free)
+
+
+# -- unlearn ------------------------------------------------------------------------------------
+
+
+def test_unlearn_a_class(shown: Demo, tmp_path: Path) -> None:
+    base, out = shown.folder / "base", tmp_path / "new" / "run"
+    before = digest(_stored(base))
+    done = command(
+        "unlearn", base, "--forget-class", 3, "--out", out, "--json", "--seed", 7,
+        "--set", "lr=0.01", "--set", "forget_target=0.2", "--set", "batch_size=64",
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    facts = read(out / "run.json")
+    assert facts["request"] == {"forget_classes": [3]}
+    assert facts["original"] == str(base.absolute())
+    assert facts["settings"]["lr"] == 0.01
+    assert facts["settings"]["stop"]["forget_target"] == 0.2
+    assert (facts["model"], facts["data"], facts["seed"]) == ("small-resnet", "digits", 7)
+    assert facts["digest"] == digest(_stored(out)) != before
+    assert digest(_stored(base)) == before
+
+    assert done.json["folder"] == str(out)
+    assert {key: done.json[key] for key in ("steps", "seconds", "stopped_by")} == {
+        key: facts[key] for key in ("steps", "seconds", "stopped_by")
+    }
+    assert done.json["stopped_by"] == "forget_target"
+    assert done.json["forget_accuracy"] <= 0.2
+
+    audited = command("audit", out, "--metrics", "fa_test,ta_retain", "--json")
+    assert audited.json["values"]["fa_test"]["value"] <= 0.2
+    assert audited.json["values"]["ta_retain"]["value"] >= 0.9
+    assert audited.json["original"]["fa_test"]["value"] >= 0.9
+
+
+def _stored(folder: Path) -> SmallResNet:
+    model = SmallResNet()
+    load_weights(model, folder / "model.safetensors")
+    return model
+
+
+def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("5, 3\n900\n3\n")
+    out = tmp_path / "run"
+    few = ("--set", "max_steps=5", "--set", "min_steps=1", "--set", "batch_size=16")
+    done = command("unlearn", shown.folder / "base", "--forget-ids", ids, "--out", out, *few)
+    assert done.code == 0
+    facts = read(out / "run.json")
+    assert facts["request"] == {"forget_ids": [3, 5, 900]}
+    assert (facts["forget_samples"], facts["retain_samples"]) == (3, len(load("digits")[0]) - 3)
+    assert done.out.startswith("purge: 3 samples forgotten in ")
+    assert f"Written to {out}." in done.out
+
+    audited = command("audit", out, "--metrics", "ra", "--json")  # the request is read from the run
+    assert audited.json["info"]["forget_samples"] == 3
+
+
+def test_unlearn_twice_in_a_row_with_force(shown: Demo, tmp_path: Path) -> None:
+    argv = ["unlearn", shown.folder / "base", "--out", tmp_path, "--method", "gradient-ascent", "--quiet"]
+    assert command(*argv, "--forget-class", 1, "--forget-class", 2).code == 0
+    assert read(tmp_path / "run.json")["request"] == {"forget_classes": [1, 2]}
+    assert command(*argv, "--forget-class", 4).code == 2
+    assert read(tmp_path / "run.json")["request"] == {"forget_classes": [1, 2]}
+    assert command(*argv, "--forget-class", 4, "--force").code == 0
+    assert read(tmp_path / "run.json")["request"] == {"forget_classes": [4]}
+
+
+def test_progress_goes_to_stderr_and_quiet_means_quiet(shown: Demo, tmp_path: Path) -> None:
+    argv = ["unlearn", shown.folder / "base", "--forget-class", 1, "--method", "gradient-ascent", "--json"]
+    loud = command(*argv, "--out", tmp_path / "loud", terminal=True)
+    quiet = command(*argv, "--out", tmp_path / "quiet", "--quiet", terminal=True)
+    assert "gradient-ascent" in loud.err
+    assert quiet.err == ""
+    for done in (loud, quiet):
+        assert done.code == 0
+        assert done.json["method"] == "gradient-ascent"
+
+
+# -- audit --------------------------------------------------------------------------------------
+
+
+def test_audit_as_json_is_what_is_written_and_what_the_demo_found(shown: Demo, run: Path) -> None:
+    done = command("audit", run, "--retrained", shown.folder / "retrain", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json == read(run / "audit.json")
+    found = read(shown.folder / "purge" / "audit.json")
+    for part in ("values", "retrained", "original"):
+        assert done.json[part].keys() == found[part].keys()
+        for key, value in found[part].items():
+            assert done.json[part][key] == pytest.approx(value), (part, key)
+
+
+def test_audit_as_a_table(shown: Demo, run: Path) -> None:
+    done = command("audit", run, "--retrained", shown.folder / "retrain", "--metrics", "quick")
+    assert done.code == 0
+    written = read(run / "audit.json")
+    assert {key.split(".")[0] for key in written["values"]} == set(PANELS["quick"])
+    head, *rows = [line.split() for line in done.out.splitlines() if line.strip(" ─")]
+    assert head == ["metric", "value", "95", "%", "interval", "retrained", "original", "note"]
+    shown_keys = [k for k, v in written["values"].items() if v["value"] or not k.startswith("destinations.")]
+    assert [words[0] for words in rows if words[0] in written["values"]] == shown_keys
+    for words in rows:
+        if words[0] in written["values"]:
+            assert " ".join(words[1:]).startswith(number(words[0], written["values"][words[0]]["value"]))
+
+
+def test_audit_of_chosen_metrics(shown: Demo, run: Path) -> None:
+    done = command("audit", run, "--metrics", "fa_test, ra", "--json")
+    assert list(done.json["values"]) == ["fa_test", "ra"]
+    assert done.json["retrained"] == {}
+    assert done.json["values"]["ra"]["value"] == shown.value("purge", "ra")
+    assert done.json["original"]["fa_test"]["value"] == shown.value("base", "fa_test")
+
+
+def test_audit_of_another_request_beside_another_original(shown: Demo, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(shown.folder / "base", tmp_path / "base"))
+    (tmp_path / "ids.txt").write_text("1 2 3 4")
+    retrain = ("--original", shown.folder / "retrain")
+    done = command("audit", base, "--forget-class", 0, *retrain, "--metrics", "fa_test", "--json")
+    assert done.json["values"]["fa_test"]["value"] == shown.value("base", "fa_test")
+    assert done.json["original"]["fa_test"]["value"] == 0
+    done = command("audit", base, "--forget-ids", tmp_path / "ids.txt", "--metrics", "ra", "--json")
+    assert done.json["info"]["forget_samples"] == 4
+    assert done.json["original"] == {}
+
+
+# -- list, help, version --------------------------------------------------------------------------
+
+SHELVES: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": purge.methods,
+    "metrics": purge.metrics,
+    "datasets": purge.datasets,
+    "models": purge.models,
+}
+
+
+@pytest.mark.parametrize("shelf", SHELVES)
+def test_list_names_all_that_there_is(shelf: str) -> None:
+    there = SHELVES[shelf]()
+    done, machine = command("list", shelf), command("list", shelf, "--json")
+    assert (done.code, done.err, machine.code, machine.err) == (0, "", 0, "")
+    assert {row[shelf[:-1]]: row["about"] for row in machine.json} == there
+    assert there.keys() <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+
+
+def test_the_shelves_are_not_empty() -> None:
+    assert {"purge", "purge-paper", "gradient-ascent"} <= purge.methods().keys()
+    assert {"ta", "fa_test", "ra", "mia", "bn_recal"} <= METRICS.keys()
+    assert "small-resnet" in MODELS
+
+
+@pytest.mark.parametrize("name", purge.methods())
+def test_list_names_every_setting_of_a_method(name: str) -> None:
+    method = METHODS[name].method
+    settings = {f.name: getattr(method, f.name) for f in dataclasses.fields(method) if f.name != "stop"}
+    settings |= {f.name: getattr(method.stop, f.name) for f in dataclasses.fields(Stopping)}
+    done, machine = command("list", "methods", name), command("list", "methods", name, "--json")
+    assert {row["setting"]: row["value"] for row in machine.json} == {k: str(v) for k, v in settings.items()}
+    assert all(row["meaning"] for row in machine.json)
+    assert settings.keys() <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+
+
+OPTIONS = {
+    "demo": "--out --quick --seed --force --json --quiet",
+    "unlearn": (
+        "checkpoint --out --data --model --forget-class --forget-ids --method --set --seed --device "
+        "--force --json --quiet"
+    ),
+    "audit": (
+        "run --data --model --retrained --original --metrics --forget-class --forget-ids --seed --device "
+        "--json --quiet"
+    ),
+    "list": "shelf name --json",
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_help_mentions_every_option(name: str) -> None:
+    done = command(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?= <))", done.out, re.M)
+    assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--help"])
+
+
+def test_help_lists_the_commands() -> None:
+    done = command("--help")
+    assert done.code == 0
+    assert {"demo", "unlearn", "audit", "list"} <= set(re.findall(r"^  ([a-z]+)  ", done.out, re.M))
+
+
+def test_purge_alone_shows_its_help() -> None:
+    done = command()
+    assert not done.err.startswith("Error")
+    assert "\n  demo " in done.out + done.err
+
+
+def test_version() -> None:
+    assert command("--version") == Done(0, f"purge {purge.__version__}\n", "")
+
+
+def test_as_a_module() -> None:
+    argv = [sys.executable, "-m", "purge", "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"purge {purge.__version__}\n", "")
