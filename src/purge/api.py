@@ -14,7 +14,7 @@ from torch import nn
 from purge import checks
 from purge.data import Data, Split
 from purge.datasets import DATASETS
-from purge.errors import RunError, expected
+from purge.errors import ModelError, RunError, expected
 from purge.methods import METHODS, Method, resolve_method
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.models import MODELS
@@ -74,7 +74,13 @@ def unlearn(
         stopped_by=run.stopped_by or "schedule",
         seconds=seconds,
         steps=run.step,
-        info={"preset": name, "seed": seed, **_sizes(split)},
+        info={
+            "preset": name,
+            "seed": seed,
+            **_sizes(split),
+            "forget_target": run.forget_target,
+            "retain_budget": run.retain_budget,
+        },
     )
     if out is not None:
         result.save(out)
@@ -177,7 +183,16 @@ def models() -> dict[str, str]:
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:
     """A checked deep copy on the device; the caller's model is never touched after this."""
     checks.classifier(model)
-    return copy.deepcopy(model).to(device)
+    try:
+        return copy.deepcopy(model).to(device)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            expected(
+                "a model that can be copied",
+                f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
+                "make every tensor in it a parameter or a buffer, and see that the device has room",
+            )
+        ) from error
 
 
 def _tidy(model: nn.Module, flags: dict[nn.Module, bool]) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import Subset
 
-from purge.data import Data, Lazy, Samples, Split, as_samples, batches, fingerprints, same_samples
+from purge.data import Data, Images, Lazy, Samples, Split, as_samples, batches, unwrap
 from purge.errors import (
     DataError,
     DeviceError,
@@ -223,6 +224,38 @@ def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
                 "remove them from retain, purge.split does; a copy that stays keeps teaching the model",
             )
         )
+
+
+def same_samples(a: Data, b: Data) -> Tensor | None:
+    """The ids that two parts of one source have in common; None where no ids are known."""
+    if isinstance(a, Images) and isinstance(b, Images):
+        return a.ids[torch.isin(a.ids, b.ids)] if a.source and a.source == b.source else None
+    if isinstance(a, Subset) and isinstance(b, Subset):
+        (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)
+        return index_a[torch.isin(index_a, index_b)] if base_a is base_b else None
+    return None
+
+
+def fingerprints(samples: Samples) -> Tensor:
+    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
+    if len(samples) == 0:
+        return torch.empty(0, dtype=torch.long)
+    width = _bits(samples.take(torch.zeros(1, dtype=torch.long))[0]).shape[1]
+    generator = torch.Generator().manual_seed(0)
+    odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
+    found = []
+    for x, y in batches(samples, max(1, (1 << 24) // max(1, width))):
+        # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
+        # then add up with a weight per position; integers wrap around, so the order is no matter.
+        bits = _bits(x) * 0x1E3779B97F4A7C15
+        hashed = ((bits ^ (bits >> 32)) * odd.to(bits.device)).sum(1)
+        found.append((hashed * 1_000_003 + y).cpu())
+    return torch.cat(found)
+
+
+def _bits(x: Tensor) -> Tensor:
+    integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+    return x.contiguous().view(integers[x.element_size()]).flatten(1).long()
 
 
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:

@@ -178,16 +178,24 @@ def unlearn(
         "seconds": result.seconds,
         "stopped_by": result.stopped_by,
         "forget_accuracy": last["check_forget_accuracy"],
+        "forget_target": result.info["forget_target"],
         "retain_loss": last["check_retain_loss"],
+        "retain_budget": result.info["retain_budget"],
     }
     if json_:
         _print_json(summary)
         return
     print(
         f"{method}: {len(forget)} samples forgotten in {result.seconds:.1f} s, {result.steps} steps, "
-        f"stopped by {result.stopped_by}. Accuracy on them: {last['check_forget_accuracy']:.1%}.\n"
+        f"stopped by {result.stopped_by}.\n"
+        f"Accuracy on them {last['check_forget_accuracy']:.1%} (target {result.info['forget_target']:.1%}), "
+        f"retain loss {last['check_retain_loss']:.4f} (budget {_budget(result.info['retain_budget'])}).\n"
         f"Written to {out}. Next: purge audit {out} --retrained RUN"
     )
+
+
+def _budget(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

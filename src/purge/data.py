@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from purge.settings import checked_seed
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
 
-Data = Any  # Images, a pair of tensors (x, y), or a map-style Dataset of (x, y)
+Data: TypeAlias = "Images | tuple[Tensor, Tensor] | Dataset[Any]"  # what callers may bring
 
 
 class Samples(Protocol):
@@ -257,7 +257,7 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
     n = len(dataset)  # type: ignore[arg-type]
     if n == 0:
         return Tensors(torch.empty(0), torch.empty(0, dtype=torch.long), device)
-    base, index = _unwrap(dataset)
+    base, index = unwrap(dataset)
     if isinstance(base, TensorDataset) and len(base.tensors) == 2:
         x, y = base.tensors[0][index], base.tensors[1][index]
         return Tensors(x, as_labels(y, n, what), device)
@@ -304,39 +304,7 @@ def _item(dataset: Any, what: str) -> Tensor:
     return torch.as_tensor(item[0])
 
 
-def same_samples(a: Data, b: Data) -> Tensor | None:
-    """The ids that two parts of one source have in common; None where no ids are known."""
-    if isinstance(a, Images) and isinstance(b, Images):
-        return a.ids[torch.isin(a.ids, b.ids)] if a.source and a.source == b.source else None
-    if isinstance(a, Subset) and isinstance(b, Subset):
-        (base_a, index_a), (base_b, index_b) = _unwrap(a), _unwrap(b)
-        return index_a[torch.isin(index_a, index_b)] if base_a is base_b else None
-    return None
-
-
-def fingerprints(samples: Samples) -> Tensor:
-    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
-    if len(samples) == 0:
-        return torch.empty(0, dtype=torch.long)
-    width = _bits(samples.take(torch.zeros(1, dtype=torch.long))[0]).shape[1]
-    generator = torch.Generator().manual_seed(0)
-    odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
-    found = []
-    for x, y in batches(samples, max(1, (1 << 24) // max(1, width))):
-        # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
-        # then add up with a weight per position; integers wrap around, so the order is no matter.
-        bits = _bits(x) * 0x1E3779B97F4A7C15
-        hashed = ((bits ^ (bits >> 32)) * odd.to(bits.device)).sum(1)
-        found.append((hashed * 1_000_003 + y).cpu())
-    return torch.cat(found)
-
-
-def _bits(x: Tensor) -> Tensor:
-    integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
-    return x.contiguous().view(integers[x.element_size()]).flatten(1).long()
-
-
-def _unwrap(dataset: Any) -> tuple[Any, Tensor]:
+def unwrap(dataset: Any) -> tuple[Any, Tensor]:
     """The dataset under any nesting of Subset, and the indices into it."""
     index = torch.arange(len(dataset))
     while isinstance(dataset, Subset):
@@ -372,8 +340,10 @@ def split(
     indices: Iterable[int] | Tensor | None = None,
     fraction: float | None = None,
     seed: int = 0,
-) -> tuple[Data, Data]:
+) -> tuple[Any, Any]:
     """Divide training data into ``(forget, retain)`` by class, by index or by a random fraction.
+
+    Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset.
 
     >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> forget, retain = split((x, y), classes=[0])

@@ -106,7 +106,7 @@ class Run:
         self.end = 0  # the step after which the loop ends; moves closer when a reason is found
         self._split, self._progress, self._title = split, progress, title
         self._epoch, self._landing = 1, 0
-        self._target: float | None = None
+        self.forget_target: float | None = None  # what the run aims at, once it has begun
         self._generator = torch.Generator().manual_seed(seed)
         self._rows: list[dict[str, Tensor]] = []
         self._checks: dict[int, Check] = {}
@@ -144,6 +144,11 @@ class Run:
     # -- checks ----------------------------------------------------------------------------
 
     @property
+    def retain_budget(self) -> float | None:
+        """The retain loss that would end the run; None without a budget or before it has begun."""
+        return self.stop.budget(self._checks[0].retain_loss) if 0 in self._checks else None
+
+    @property
     def due(self) -> bool:
         """Is a check due after the step just taken?"""
         return self.stop.due(self.step, self._epoch) or self.step == self.end
@@ -159,7 +164,7 @@ class Run:
         now = self._checks[self.step] = Check(self._accuracy(model, self._split.forget), loss)
         if self.step == 0:
             return
-        reason = self.stop.reason(now, target=self._target, start=self._checks[0].retain_loss)
+        reason = self.stop.reason(now, target=self.forget_target, start=self._checks.get(0, now).retain_loss)
         if reason == "retain_budget" or (reason and self.stopped_by is None):
             self.stopped_by = reason
             landing = self._landing if reason == "forget_target" else 0
@@ -171,13 +176,13 @@ class Run:
         A target left open is 1/K for the samples whose class must go, and for single samples the
         accuracy on test data (1/K without any), weighted by how many there are of each.
         """
-        self._target = self.stop.forget_target
-        if self._target is None:
+        self.forget_target = self.stop.forget_target
+        if self.forget_target is None:
             split, chance = self._split, 1 / self._split.classes
             gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
             whole = torch.isin(split.forget.labels, gone).float().mean().item()
             unseen = chance if split.test is None or whole == 1 else self._accuracy(model, split.test)
-            self._target = whole * chance + (1 - whole) * unseen
+            self.forget_target = whole * chance + (1 - whole) * unseen
         self.check(model)
 
     def _accuracy(self, model: nn.Module, samples: Samples) -> float:

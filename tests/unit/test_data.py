@@ -7,7 +7,8 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import purge
-from purge.data import Images, as_samples, batches, fingerprints, same_samples
+from purge.checks import fingerprints, same_samples
+from purge.data import Images, as_samples, batches
 from purge.datasets import load
 from tests.nets import blobs
 

@@ -161,7 +161,9 @@ class Purge(Method):
         z, y = logits(teacher, split.forget), split.forget.labels.to(teacher_r.device)
         if split.single and split.test is not None:
             z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
-            keep = unseen_confidence(z, y, z_test, y_test)
+            single = ~torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
+            keep = torch.zeros(n, device=z.device)
+            keep[single] = unseen_confidence(z[single], y[single], z_test, y_test)
             return masked_teacher(z, y, split.forget_classes, keep)
         if split.single:
             logger.warning(
