@@ -1,7 +1,7 @@
 """The demo over several seeds: writes results/digits.json, from which the README's table is made.
 
-    uv run python benchmarks/digits.py            # three seeds, about two minutes on two cores
-    uv run python benchmarks/digits.py --table    # print the table of the JSON that is there
+uv run python benchmarks/digits.py            # three seeds, about two minutes on two cores
+uv run python benchmarks/digits.py --table    # print the table of the JSON that is there
 """
 
 from __future__ import annotations
