@@ -95,7 +95,11 @@ def demo_(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Watch a small model forget the digit 0, beside a retrained one, with the proof."""
+    """Watch a model forget a digit, with the proof.
+
+    Trains a small ResNet on real digits, makes it forget the 0 in three ways, retrains without the
+    0 as the reference, attacks all of them and prints one table. About half a minute on two cores.
+    """
     checked_seed(seed)
     folder = demo.free_folder(Path("runs/demo")) if out is None else out
     checks.out_folder(folder, force=force)
@@ -157,7 +161,12 @@ def unlearn(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Forget classes or samples, and write the new model into a run folder."""
+    """Forget classes or samples; write a new model.
+
+    For example: purge unlearn runs/demo/base --forget-class 3 --out runs/without3
+
+    What may be set with --set is listed by: purge list methods purge
+    """
     settings = _settings(set_ or [])
     resolve_method(method, settings)
     checks.out_folder(out, force=force)
@@ -307,7 +316,12 @@ def audit(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what a model still knows, beside the retrained one; writes audit.json."""
+    """Measure what a model still knows.
+
+    For example: purge audit runs/demo/purge --retrained runs/demo/retrain
+
+    Every number stands beside the retrained and the original model's. Writes audit.json into the run.
+    """
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     resolve_metrics(names)
     trained = _read_model(run, model, data)
@@ -353,7 +367,10 @@ def list_(
     name: Annotated[str | None, typer.Argument(help="A method: its settings.")] = None,
     json_: Json = False,
 ) -> None:
-    """Show the methods, metrics, data sets or models; or the settings of one method."""
+    """Show methods, metrics, data sets or models.
+
+    For example: purge list methods, or, for the settings of one: purge list methods purge
+    """
     if shelf not in SHELVES:
         raise PurgeError(expected("something to list", repr(shelf), did_you_mean(shelf, SHELVES)))
     if name is not None and shelf != "methods":
