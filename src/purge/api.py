@@ -15,6 +15,7 @@ from purge import checks
 from purge.data import Data, Split
 from purge.datasets import DATASETS
 from purge.errors import ModelError, RunError, expected
+from purge.hooks import training_flags_kept
 from purge.methods import METHODS, Method, resolve_method
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.models import MODELS
@@ -42,31 +43,34 @@ def unlearn(
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
 
     ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors, or
-    :class:`purge.Images`. ``test`` is what was never trained on; for single samples it says how
-    well unseen data is known, which is where forgetting ends. ``settings`` are fields of the method
+    :class:`purge.Images`. ``test`` is what was never trained on. To forget single samples, pass it:
+    it says how well unseen data is known, which is what they are brought to. Without it they are
+    pulled away from their label altogether, which is more than retraining does and can be seen
+    from outside. ``settings`` are fields of the method
     and of its stopping: ``unlearn(…, lr=0.01, forget_target=0.05)``; ``purge list methods`` names
     them. With ``out`` a run folder is written.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     checks.classifier(model)
     at = checks.device(device, model)
-    checked_seed(seed)
+    seed = checked_seed(seed)
     if out is not None:
         checks.out_folder(out)
     edited = _copy(model, at)
-    split = checks.split(edited, forget, retain, test, at)
+    with seeded(seed, at):  # a dataset may draw random numbers
+        split = checks.split(edited, forget, retain, test, at)
     checks.parameters_to_train(edited)
+    checks.differentiable(edited, split.retain)
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name)
-    flags = {m: m.training for m in edited.modules()}
     started = time.perf_counter()
-    with seeded(seed, at):
+    with seeded(seed, at), training_flags_kept(edited):
         edited.eval()
         chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
-    _tidy(edited, flags)
+    edited.zero_grad(set_to_none=True)
     result = Result(
         model=edited,
         method=chosen,
@@ -107,13 +111,15 @@ def audit(
     wanted = resolve_metrics(metrics)
     checks.classifier(model)
     at = checks.device(device, model)
-    checked_seed(seed)
+    seed = checked_seed(seed)
     subjects = {}
     split = None
     for name, given in (("audited", model), ("retrained", retrained), ("original", original)):
         if given is not None:
             own = _copy(given, at)
-            split = checks.split(own, forget, retain, test, at) if split is None else split
+            if split is None:
+                with seeded(seed, at):
+                    split = checks.split(own, forget, retain, test, at)
             checks.same_classes(own, split, name)
             subjects[name] = Subject(own, split, seed=seed)
     assert split is not None
@@ -144,11 +150,13 @@ def train(
     chosen = replace(Recipe(), recipe)
     checks.classifier(model)
     at = checks.device(device, model)
-    checked_seed(seed)
+    seed = checked_seed(seed)
     trained = _copy(model, at)
-    samples = checks.training_data(trained, dataset, at)
+    with seeded(seed, at):
+        samples = checks.training_data(trained, dataset, at)
     checks.batch_size(trained, min(chosen.batch_size, len(samples)))
     checks.parameters_to_train(trained)
+    checks.differentiable(trained, samples)
     started = time.perf_counter()
     with seeded(seed, at):
         history = fit(trained, samples, chosen, seed=seed, progress=progress, title=title)
@@ -193,13 +201,6 @@ def _copy(model: nn.Module, device: torch.device) -> nn.Module:
                 "make every tensor in it a parameter or a buffer, and see that the device has room",
             )
         ) from error
-
-
-def _tidy(model: nn.Module, flags: dict[nn.Module, bool]) -> None:
-    """Put training flags back and drop gradients."""
-    model.zero_grad(set_to_none=True)
-    for module, flag in flags.items():
-        module.training = flag
 
 
 def _sizes(split: Split) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from purge.data import Data, Images, Lazy, Samples, Split, as_samples, batches, unwrap
+from purge.data import Data, Images, Lazy, Pair, Samples, Split, as_samples, batches, unwrap
 from purge.errors import (
     DataError,
     DeviceError,
@@ -22,7 +22,7 @@ from purge.errors import (
     did_you_mean,
     expected,
 )
-from purge.hooks import capture
+from purge.hooks import capture, training_flags_kept
 from purge.models import anatomy, logits_of
 from purge.norm import batchnorms
 from purge.runtime import device_of, evaluating
@@ -45,9 +45,9 @@ def device(wanted: torch.device | str | None, model: nn.Module) -> torch.device:
 
 def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:
     """Forget, retain and test as samples on the device, fit for each other and for the model."""
-    parts = {"forget": as_samples(forget, at, "forget"), "retain": as_samples(retain, at, "retain")}
-    if test is not None:
-        parts["test"] = as_samples(test, at, "test")
+    dtype = _dtype(model)
+    given = {"forget": forget, "retain": retain} | ({} if test is None else {"test": test})
+    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
     classes = _sound(model, parts, forget)
     _disjoint(forget, retain, parts["forget"], parts["retain"])
     gone = set(parts["forget"].labels.tolist()) - set(parts["retain"].labels.tolist())
@@ -59,6 +59,10 @@ def classifier(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ModelError(expected("a torch.nn.Module", type(model).__name__, "pass the model itself"))
     for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if torch.nn.parameter.is_lazy(t):
+            raise ModelError(
+                expected("weights with values", f"{name}, not yet initialised", "run the model once first")
+            )
         if t.is_meta:
             raise ModelError(expected("weights with values", f"{name} on meta", "load the weights first"))
         if t.is_floating_point() and not bool(torch.isfinite(t).all()):
@@ -77,7 +81,7 @@ def same_classes(model: nn.Module, split: Split, what: str) -> None:
 
 def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
     """Training data as samples on the device, fit for the model."""
-    samples = as_samples(dataset, at, "the dataset")
+    samples = as_samples(dataset, at, "the dataset", _dtype(model))
     _sound(model, {"the dataset": samples}, dataset)
     return samples
 
@@ -147,6 +151,17 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
             raise DataError(expected(f"samples in {what}", "none", "pass a set that is not empty"))
         _finite_inputs(samples, what)
     classes = max(_classes(model, samples, what) for what, samples in parts.items())
+    shapes = {what: _shape(samples) for what, samples in parts.items()}
+    first, *others = shapes
+    for what in others:
+        if shapes[what] != shapes[first]:
+            raise DataError(
+                expected(
+                    f"inputs of one shape and type, {shapes[first]} as in {first}",
+                    f"{shapes[what]} in {what}",
+                    "prepare all sets in the same way",
+                )
+            )
     names = getattr(data, "names", ())
     if names and len(names) != classes:
         raise ModelError(
@@ -197,13 +212,39 @@ def _classes(model: nn.Module, samples: Samples, what: str) -> int:
     return z.shape[1]
 
 
+def _shape(samples: Samples) -> str:
+    x, _ = samples.take(torch.zeros(1, dtype=torch.long))
+    return f"{tuple(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """The floating type that the model computes in: that of its first weight."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def differentiable(model: nn.Module, samples: Samples) -> None:
+    """Some trainable parameter must reach the logits."""
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    with training_flags_kept(model), torch.enable_grad():
+        model.eval()
+        reached = logits_of(model(x)).requires_grad
+    if not reached:
+        raise ModelError(
+            expected(
+                "logits that depend on a trainable parameter",
+                "logits without a gradient",
+                "set requires_grad on layers in use, and do not wrap forward in no_grad",
+            )
+        )
+
+
 def _finite_inputs(samples: Samples, what: str) -> None:
     if isinstance(samples, Lazy):  # too large to read for this alone; a bad loss is caught in the run
         return
     at = 0
     for x, _ in batches(samples, 4096):
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            row = at + int((~torch.isfinite(x.flatten(1))).any(1).nonzero()[0])
+            row = at + int((~torch.isfinite(x.reshape(len(x), -1))).any(1).nonzero()[0])
             raise DataError(
                 expected(f"finite inputs in {what}", f"NaN or infinity in sample {row}", "clean the data")
             )
@@ -221,7 +262,7 @@ def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
             expected(
                 "every sample in forget or in retain, not in both",
                 f"{len(common)} in both (first: {int(common[0])})",
-                "remove them from retain, purge.split does; a copy that stays keeps teaching the model",
+                "remove them from retain; a copy that stays keeps teaching the model",
             )
         )
 
@@ -229,7 +270,9 @@ def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
 def same_samples(a: Data, b: Data) -> Tensor | None:
     """The ids that two parts of one source have in common; None where no ids are known."""
     if isinstance(a, Images) and isinstance(b, Images):
-        return a.ids[torch.isin(a.ids, b.ids)] if a.source and a.source == b.source else None
+        return a.ids[torch.isin(a.ids, b.ids)] if a.source == b.source else None
+    if isinstance(a, Pair) and isinstance(b, Pair):
+        return a.rows[torch.isin(a.rows, b.rows)] if a.whole is b.whole else None
     if isinstance(a, Subset) and isinstance(b, Subset):
         (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)
         return index_a[torch.isin(index_a, index_b)] if base_a is base_b else None
@@ -255,7 +298,7 @@ def fingerprints(samples: Samples) -> Tensor:
 
 def _bits(x: Tensor) -> Tensor:
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
-    return x.contiguous().view(integers[x.element_size()]).flatten(1).long()
+    return x.contiguous().view(integers[x.element_size()]).reshape(len(x), -1).long()
 
 
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -274,7 +317,11 @@ def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
         raise FileError(expected(f"a folder at {parent}", "a file", "choose another folder"))
     if taken and not force:
         raise FileError(
-            expected(f"an empty folder at {folder}", "one with files in it", "choose another, or use force")
+            expected(
+                f"an empty folder at {folder}",
+                "one with files in it",
+                "choose another, or overwrite with force",
+            )
         )
     if not os.access(parent, os.W_OK | os.X_OK):
         raise FileError(

@@ -36,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-UsageError: Any = typer.BadParameter.__mro__[2]  # the base of every complaint of the parser
+ParserError: Any = typer.BadParameter.__mro__[2]  # the base of every complaint of the parser
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -51,7 +51,7 @@ def main() -> None:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except PurgeError as error:
         _fail(str(error))
-    except UsageError as error:
+    except ParserError as error:
         _fail(f"{error.format_message().rstrip('.')}. Fix: see {_command()} --help.")
     except typer.Abort:
         sys.exit(130)
@@ -180,6 +180,7 @@ def unlearn(
     )  # fmt: skip
     result.save(out, force=force, **trained.recipe, request=request, original=str(checkpoint.absolute()))
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
+    reached = last["check_forget_accuracy"] <= result.info["forget_target"]
     summary = {
         "folder": str(out),
         "method": method,
@@ -195,8 +196,8 @@ def unlearn(
         _print_json(summary)
         return
     print(
-        f"{method}: {len(forget)} samples forgotten in {result.seconds:.1f} s, {result.steps} steps, "
-        f"stopped by {result.stopped_by}.\n"
+        f"{method}: {len(forget)} samples to forget, {result.steps} steps in {result.seconds:.1f} s, "
+        f"stopped by {result.stopped_by}{'' if reached else '; the forget target was not reached'}.\n"
         f"Accuracy on them {last['check_forget_accuracy']:.1%} (target {result.info['forget_target']:.1%}), "
         f"retain loss {last['check_retain_loss']:.4f} (budget {_budget(result.info['retain_budget'])}).\n"
         f"Written to {out}. Next: purge audit {out} --retrained RUN"
@@ -320,7 +321,8 @@ def audit(
 
     For example: purge audit runs/demo/purge --retrained runs/demo/retrain
 
-    Every number stands beside the retrained and the original model's. Writes audit.json into the run.
+    Every number stands beside the retrained and the original model's. A panel is
+    also written into the run, as audit.json.
     """
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     resolve_metrics(names)
@@ -347,7 +349,7 @@ def audit(
         device=device,
         progress=not quiet,
     )
-    if run.is_dir():
+    if run.is_dir() and metrics in PANELS:
         report.to_json(run / "audit.json")
     if json_:
         _print_json(report.to_dict())

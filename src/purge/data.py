@@ -7,6 +7,7 @@ Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Imag
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -91,7 +92,8 @@ class Images:
         )
         self.names = tuple(names)
         self.ids = torch.arange(len(pixels)) if ids is None else ids
-        self.source = source  # images of one source are told apart by their ids
+        self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
+        self.dtype = torch.float32
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -107,7 +109,8 @@ class Images:
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The images at ``index``, normalised, and their labels, on the device of the pixels."""
         index = index.to(self.pixels.device)
-        return (self.pixels[index] / 255 - self._mean) / self._std, self._y[index]
+        x = (self.pixels[index] / 255 - self._mean) / self._std
+        return x.to(self.dtype), self._y[index]
 
     def select(self, index: Tensor) -> Images:
         """The images at ``index`` as Images of their own; ids and source are kept."""
@@ -121,9 +124,9 @@ class Images:
             source=self.source,
         )
 
-    def to(self, device: torch.device | str) -> Images:
-        """The same images on another device."""
-        return Images(
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
+        """The same images on another device, given out as floats of ``dtype``."""
+        moved = Images(
             self.pixels.to(device),
             self.labels,
             mean=self.mean,
@@ -132,6 +135,21 @@ class Images:
             ids=self.ids,
             source=self.source,
         )
+        moved.dtype = dtype
+        return moved
+
+
+class Pair(tuple[Tensor, Tensor]):
+    """A pair ``(x, y)`` cut out of larger tensors; it remembers which rows it is."""
+
+    rows: Tensor
+    whole: Any
+
+    def __new__(cls, pair: tuple[Tensor, Tensor], *, rows: Tensor, whole: Any) -> Pair:
+        """Make a tuple that carries two attributes."""
+        made = super().__new__(cls, pair)
+        made.rows, made.whole = rows, whole
+        return made
 
 
 class Tensors:
@@ -169,10 +187,13 @@ class Lazy:
         return x.to(self._device), torch.as_tensor(y).to(self._device)
 
 
-def as_samples(data: Data, device: torch.device, what: str) -> Samples:
-    """Bring any accepted form of data into the one shape; ``what`` names it in messages."""
+def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype = torch.float32) -> Samples:
+    """Bring any accepted form of data into the one shape; ``what`` names it in messages.
+
+    Images are given out as floats of ``dtype``; tensors and datasets stay what they are.
+    """
     if isinstance(data, Images):
-        return data.to(device)
+        return data.to(device, dtype)
     if isinstance(data, (tuple, list)):
         x, y = _pair(data, what)
         return Tensors(x, as_labels(y, len(x), what), device)
@@ -262,7 +283,7 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         x, y = base.tensors[0][index], base.tensors[1][index]
         return Tensors(x, as_labels(y, n, what), device)
     first = _item(dataset, what)
-    loader = DataLoader(dataset, batch_size=256)
+    loader = DataLoader(dataset, batch_size=256, generator=torch.Generator())  # not the caller's
     keep = first.nbytes * n <= RESIDENT_BYTES
     xs, ys = [], []
     try:
@@ -432,7 +453,8 @@ def _select(dataset: Data, index: Tensor) -> Data:
     if isinstance(dataset, Images):
         return dataset.select(index)
     if isinstance(dataset, (tuple, list)):
-        return torch.as_tensor(dataset[0])[index], torch.as_tensor(dataset[1])[index]
+        x, y = torch.as_tensor(dataset[0]), torch.as_tensor(dataset[1])
+        return Pair((x[index], y[index]), rows=index, whole=dataset[0])
     return Subset(dataset, index.tolist())
 
 

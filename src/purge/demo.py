@@ -14,6 +14,7 @@ from purge.data import Images, split
 from purge.datasets import DATASETS, load
 from purge.models import build
 from purge.result import Report, Result, Value
+from purge.runtime import seeded
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
 
@@ -81,8 +82,8 @@ def run_demo(
         )
         results[name] = result
         say(
-            f"{name}: forgot {m} images of class {FORGET} in {result.seconds:.1f} s, "
-            f"{result.steps} steps, stopped by {result.stopped_by}."
+            f"{name}: {m} images of class {FORGET} to forget, {result.steps} steps in "
+            f"{result.seconds:.1f} s, stopped by {result.stopped_by}."
         )
 
     rows = []
@@ -104,8 +105,7 @@ def run_demo(
 
 def fresh_model(name: str, classes: int, channels: int, seed: int) -> nn.Module:
     """A model initialised from a seed; the caller's random numbers are not disturbed."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with seeded(seed, torch.device("cpu")):
         return build(name, classes=classes, channels=channels)
 
 

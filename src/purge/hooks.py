@@ -1,4 +1,4 @@
-"""Activations of named layers, through forward hooks that are always removed."""
+"""What is attached to a model for a while and always removed: hooks, and training flags."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tenso
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def training_flags_kept(model: nn.Module) -> Iterator[None]:
+    """Whatever the block does to them, every module's training flag is put back afterwards."""
+    flags = {m: m.training for m in model.modules()}
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from purge.errors import FileError, ModelError, did_you_mean, expected
+from purge.hooks import training_flags_kept
 
 
 def logits_of(output: Any) -> Tensor:
@@ -73,26 +74,25 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
         return hook
 
     modules = {name: m for name, m in model.named_modules() if name}
-    flags = {m: m.training for m in model.modules()}
-    try:
-        model.eval()
-        handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
-        shape = tuple(logits_of(model(x)).shape)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, flag in flags.items():
-            module.training = flag
+    with training_flags_kept(model):
+        try:
+            model.eval()
+            handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
+            shape = tuple(logits_of(model(x)).shape)
+        finally:
+            for handle in handles:
+                handle.remove()
 
-    leaves = [name for name, s in calls if not any(modules[name].children())]
-    weighted = [
-        name
-        for name, s in calls
-        if name in leaves and s == shape and any(True for _ in modules[name].parameters())
-    ]
-    head = weighted[-1] if weighted else None
+    heads = [name for name, s in calls if s == shape and _has_own_weights(modules[name])]
+    head = heads[-1] if heads else None
     ran = [name for name, _ in calls]
     return Anatomy(head, _blocks(modules, ran[: ran.index(head)] if head else ran))
+
+
+def _has_own_weights(module: nn.Module) -> bool:
+    """A layer rather than a container: linear, convolutional, or without layers inside."""
+    layer = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) or not any(module.children())
+    return layer and any(True for _ in module.parameters())
 
 
 def _blocks(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from purge.hooks import training_flags_kept
 from purge.models import logits_of
 
 Norm = Literal["frozen", "shared", "train"]
@@ -37,25 +38,25 @@ def statistics(model: nn.Module, kind: Norm, *, retain_rows: int) -> Iterator[No
     ``train`` normalises each part with its own batch statistics and updates the running ones with
     both, as two separate forward passes in training mode would. Without BatchNorm nothing happens.
     """
-    layers = batchnorms(model)
-    flags = [m.training for m in layers]
-    forward = {"frozen": None, "shared": _shared, "train": _apart}[kind]
-    try:
-        for m in layers:
-            m.train(kind == "train")
-            if forward is not None:
-                # An instance attribute shadows the class's forward and is deleted below.
-                m.forward = partial(forward, m, retain_rows)  # type: ignore[method-assign]
-        yield
-    finally:
-        for m, flag in zip(layers, flags, strict=True):
-            m.__dict__.pop("forward", None)
-            m.train(flag)
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    with training_flags_kept(model):
+        try:
+            for m in layers:
+                m.train(kind == "train")
+                if kind != "frozen" or m.running_mean is None:  # without any, each part has its own
+                    forward = _shared if kind == "shared" else _apart
+                    # An instance attribute shadows the class's forward and is deleted below.
+                    m.forward = partial(forward, m, retain_rows)  # type: ignore[method-assign]
+            yield
+        finally:
+            for m in layers:
+                m.__dict__.pop("forward", None)
 
 
 def _shared(bn: _BatchNorm, rows: int, x: Tensor) -> Tensor:
     over = [d for d in range(x.ndim) if d != 1]
-    var, mean = torch.var_mean(x[:rows].float(), over, correction=0)
+    part = x[:rows] if x.dtype == torch.float64 else x[:rows].float()
+    var, mean = torch.var_mean(part, over, correction=0)
     scale = torch.rsqrt(var + bn.eps)
     shift = -mean * scale
     if bn.weight is not None:
@@ -69,7 +70,7 @@ def _apart(bn: _BatchNorm, rows: int, x: Tensor) -> Tensor:
 
 
 def _own(bn: _BatchNorm, x: Tensor) -> Tensor:
-    if x.numel() > x.shape[1]:
+    if x.numel() > x.shape[1] or bn.running_mean is None:
         return type(bn).forward(bn, x)
     # One value per channel has no variance: the running statistics serve.
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
@@ -81,18 +82,16 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> None:
     layers = batchnorms(model)
     if not layers:
         return
-    flags = {m: m.training for m in model.modules()}
     momenta = [m.momentum for m in layers]
-    try:
-        model.eval()
-        for m in layers:
-            m.reset_running_stats()
-            m.momentum = None  # cumulative average
-            m.train()
-        for x in batches:  # a variance needs two rows: a lone one is its own twin
-            logits_of(model(x if len(x) > 1 else torch.cat([x, x])))
-    finally:
-        for m, momentum in zip(layers, momenta, strict=True):
-            m.momentum = momentum
-        for module, flag in flags.items():
-            module.training = flag
+    with training_flags_kept(model):
+        try:
+            model.eval()
+            for m in layers:
+                m.reset_running_stats()
+                m.momentum = None  # cumulative average
+                m.train()
+            for x in batches:  # a variance needs two rows: a lone one is its own twin
+                logits_of(model(x if len(x) > 1 else torch.cat([x, x])))
+        finally:
+            for m, momentum in zip(layers, momenta, strict=True):
+                m.momentum = momentum

@@ -65,6 +65,7 @@ def masked_teacher(z: Tensor, y: Tensor, forgotten: frozenset[int], keep: Tensor
     gone[:, sorted(forgotten)] = True
     whole_class = (own & gone).any(1, keepdim=True)
     hidden = torch.where(whole_class, gone, own | gone)
+    hidden = torch.where(hidden.all(1, keepdim=True), gone, hidden)  # only its own class is left
     rest = z.float().masked_fill(hidden, -math.inf).softmax(1)
     if keep is None:
         return rest

@@ -59,8 +59,9 @@ class Report:
     info: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
-        if name in self.values:
-            return self.values[name]
+        for known in (name, name.split(".")[0]):  # a part of what is missing is missing as well
+            if known in self.values:
+                return self.values[known]
         parts = {k[len(name) + 1 :]: v for k, v in self.values.items() if k.startswith(name + ".")}
         if not parts:
             raise MetricError(
@@ -123,8 +124,7 @@ class Result:
                 (path / old).unlink(missing_ok=True)  # a folder without run.json is not finished
             atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
             if self.history:
-                table = pa.Table.from_pylist(self.history)
-                atomically(path / "history.parquet", lambda p: pq.write_table(table, p))
+                atomically(path / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
             write_json(path / "run.json", {**self.to_dict(), **extra})
         except OSError as error:
             raise FileError(
@@ -146,6 +146,13 @@ class Result:
         }
 
 
+def _table(history: list[dict[str, Any]]) -> pa.Table:
+    """One row per step; a quantity that was never measured is a column of empty numbers."""
+    table = pa.Table.from_pylist(history)
+    fields = [pa.field(f.name, pa.float64()) if pa.types.is_null(f.type) else f for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
 def environment() -> dict[str, Any]:
     """Versions and hardware, for the record."""
     packages = ("purge-unlearning", "numpy", "scipy", "scikit-learn")
@@ -164,7 +171,12 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Write to a temporary name beside ``path`` and rename: never a half-written file."""
     if not path.parent.is_dir():
         raise FileError(expected(f"a folder at {path.parent}", "none", "make it first"))
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise FileError(
+            expected(f"a folder that can be written, {path.parent}", str(error.strerror), "choose another")
+        ) from None
     os.close(handle)
     temporary = Path(name)
     try:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from purge.data import Samples, Split, batches
 from purge.errors import RunError, expected
+from purge.hooks import training_flags_kept
 from purge.models import logits_of
 from purge.stopping import Check, Stopping
 
@@ -30,14 +31,9 @@ def frozen_copy(model: nn.Module) -> nn.Module:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; every module's training flag is put back afterwards."""
-    flags = {m: m.training for m in model.modules()}
-    try:
+    with training_flags_kept(model), torch.no_grad():
         model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
+        yield
 
 
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
@@ -56,8 +52,12 @@ def device_of(model: nn.Module) -> torch.device:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of torch from ``seed``; the caller's generators are put back afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 
@@ -105,10 +105,10 @@ class Run:
         self.step = 0  # steps taken so far
         self.end = 0  # the step after which the loop ends; moves closer when a reason is found
         self._split, self._progress, self._title = split, progress, title
-        self._epoch, self._landing = 1, 0
+        self._epoch, self._landing, self._total = 1, 0, 0
         self.forget_target: float | None = None  # what the run aims at, once it has begun
         self._generator = torch.Generator().manual_seed(seed)
-        self._rows: list[dict[str, Tensor]] = []
+        self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
         self._first_bad = torch.full((), -1, device=device)
 
@@ -129,9 +129,10 @@ class Run:
         """Count steps 0 … total − 1, and end early once :meth:`check` has found a reason.
 
         After the forget target has been reached, ``landing`` more steps are given for the
-        learning rate to come down in; the retain budget ends the run at once.
+        learning rate to come down in; should the target be lost again by then, the steps go on.
+        The retain budget ends the run at once.
         """
-        self._epoch, self._landing, self.end = epoch, landing, total
+        self._epoch, self._landing, self._total, self.end = epoch, landing, total, total
         with progress_line(self._title, total, self._progress) as advance:
             while self.step < self.end:
                 self.step += 1
@@ -169,6 +170,9 @@ class Run:
             self.stopped_by = reason
             landing = self._landing if reason == "forget_target" else 0
             self.end = min(self.end, self.step + landing)
+        elif reason is None and self.step == self.end:
+            self.stopped_by = None  # the target was lost again while landing: go on
+            self.end = self._total
 
     def begin(self, model: nn.Module) -> None:
         """The check before the first step: the starting retain loss L₀, and the forget target.
@@ -180,7 +184,7 @@ class Run:
         if self.forget_target is None:
             split, chance = self._split, 1 / self._split.classes
             gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-            whole = torch.isin(split.forget.labels, gone).float().mean().item()
+            whole = int(torch.isin(split.forget.labels, gone).sum()) / len(split.forget)
             unseen = chance if split.test is None or whole == 1 else self._accuracy(model, split.test)
             self.forget_target = whole * chance + (1 - whole) * unseen
         self.check(model)
@@ -188,7 +192,7 @@ class Run:
     def _accuracy(self, model: nn.Module, samples: Samples) -> float:
         at = self._sample(samples)
         guess = logits(model, samples, at).argmax(1).cpu()
-        return (guess == samples.labels[at]).float().mean().item()
+        return int((guess == samples.labels[at]).sum()) / len(at)  # exact: 1/K must be able to equal 1/K
 
     def retain_batches(self) -> Iterator[Tensor]:
         """Retain inputs for recalibrating BatchNorm: the sample that checks look at."""
@@ -197,10 +201,13 @@ class Run:
 
     # -- history ---------------------------------------------------------------------------
 
-    def log(self, **scalars: Tensor) -> None:
-        """Keep 0-d tensors of the current step on the device; they are read when the run is over."""
-        values = {k: v.detach() for k, v in scalars.items()}
-        finite = torch.stack([torch.isfinite(v).all() for v in values.values()]).all()
+    def log(self, **scalars: Tensor | None) -> None:
+        """Keep 0-d tensors of the current step on the device; they are read when the run is over.
+
+        None stands for what this run does not measure.
+        """
+        values = {k: None if v is None else v.detach() for k, v in scalars.items()}
+        finite = torch.stack([torch.isfinite(v) for v in values.values() if v is not None]).all()
         new = ~finite & (self._first_bad < 0)
         self._first_bad = torch.where(new, torch.full_like(self._first_bad, self.step), self._first_bad)
         self._rows.append(values)
@@ -208,7 +215,7 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """One dict per step (step 0: before the first), checks included; None where not measured."""
         keys = list(self._rows[0]) if self._rows else []
-        columns = {k: torch.stack([row[k] for row in self._rows]).tolist() for k in keys}
+        columns = {k: _column([row[k] for row in self._rows]) for k in keys}
         rows: list[dict[str, Any]] = []
         for step in range(len(self._rows) + 1):
             values = {k: columns[k][step - 1] if step else None for k in keys}
@@ -238,3 +245,8 @@ class Run:
             return torch.arange(n)
         generator = torch.Generator().manual_seed(self.seed)
         return torch.randperm(n, generator=generator)[:most].sort().values
+
+
+def _column(values: list[Tensor | None]) -> list[Any]:
+    found = [v for v in values if v is not None]
+    return torch.stack(found).tolist() if len(found) == len(values) else [None] * len(values)

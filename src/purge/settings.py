@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import types
 import typing
 from typing import Any, Literal, TypeVar
@@ -63,11 +64,12 @@ def replace(config: T, values: dict[str, Any]) -> T:
 
 def checked_seed(value: Any) -> int:
     """A seed: a whole number from 0 to 2³² − 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not 0 <= int(value) < 2**32:
         raise PurgeError(
             expected("a whole number from 0 to 2^32 - 1 as seed", repr(value), "pass seed=0, say")
         )
-    return value
+    return int(value)
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -78,7 +80,9 @@ def as_dict(config: Any) -> dict[str, Any]:
 def cast(name: str, value: Any, hint: Any) -> Any:
     """``value`` as the type of the field: "5e-4" becomes a float, "a,b" a tuple, "none" None."""
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    if type(None) in options and (value is None or value in ("none", "None", "auto")):
+    if isinstance(value, str) and value in ("none", "None", "auto") and type(None) in options:
+        return None
+    if value is None and type(None) in options:
         return None
     wanted = next(o for o in options if o is not type(None))
     try:
@@ -109,7 +113,7 @@ def _cast_to(wanted: Any, value: Any) -> Any:
             raise ValueError
         return text in ("true", "1", "yes", "on")
     if wanted in (int, float):
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        if isinstance(value, bool) or not isinstance(value, (numbers.Real, str)):
             raise TypeError
         number = float(value)
         if not math.isfinite(number) or (wanted is int and number != int(number)):

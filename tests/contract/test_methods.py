@@ -122,6 +122,11 @@ def test_forgets_and_retains_on_digits(name, digits, base):
     assert result.stopped_by == "forget_target"
     assert report["fa_train"].value <= 0.10
     assert report["ra"].value >= (0.85 if name == "gradient-ascent" else 0.99)
+    if name == "purge":
+        assert report["fa_test"].value <= 0.02
+        assert abs(report["bn_recal.delta"].value) <= 0.02
+    if name == "purge-paper":
+        assert report["bn_recal.delta"].value >= 0.3, "frozen statistics make forgetting reversible"
 
 
 # -- every setting matters ----------------------------------------------------------------------

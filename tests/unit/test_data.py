@@ -10,7 +10,7 @@ import purge
 from purge.checks import fingerprints, same_samples
 from purge.data import Images, as_samples, batches
 from purge.datasets import load
-from tests.nets import blobs
+from tests.nets import blobs, small_mlp
 
 CPU = torch.device("cpu")
 
@@ -101,3 +101,60 @@ def test_digits_are_what_scikit_learn_ships():
     x, _ = train.take(torch.arange(len(train)))
     assert abs(float(x.mean())) < 0.02
     assert abs(float(x.std()) - 1) < 0.02
+
+
+def test_repeated_rows_do_not_stop_a_split_of_ones_own():
+    """Rows of a table repeat; what split() cut apart is apart, what is pasted together is not."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randint(0, 2, (400, 6), generator=g).float(), torch.randint(3, (400,), generator=g)
+    model = small_mlp()
+    forget, retain = purge.split((x, y), fraction=0.1)
+    assert isinstance(forget, tuple)
+    few = {"min_steps": 1, "max_steps": 1, "progress": False}
+    purge.unlearn(model, forget, retain, **few)
+    with pytest.raises(purge.PurgeError, match="in both"):
+        purge.unlearn(model, (forget[0], forget[1]), (retain[0], retain[1]), **few)
+
+
+def test_datasets_do_not_touch_the_callers_random_numbers():
+    class Quiet(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return torch.full((6,), float(i)), i % 3
+
+    class Noisy(Quiet):
+        def __getitem__(self, i):
+            return torch.randn(6), i % 3
+
+    from purge.models import digest
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    images = Quiet()
+    forget, retain = purge.split(images, classes=[0])
+    assert torch.equal(torch.get_rng_state(), state)
+    forget, retain = purge.split(Noisy(), indices=range(10))
+    few = {"min_steps": 1, "max_steps": 1, "progress": False}
+    digests = {digest(purge.unlearn(small_mlp(), forget, retain, **few).model) for _ in range(2)}
+    assert len(digests) == 1, "the same seed reads the same random data"
+
+
+def test_images_follow_the_type_of_the_model():
+    images = Images(pixels(12), torch.arange(12) % 3)
+    forget, retain = purge.split(images, classes=[0])
+    for dtype in (torch.float64, torch.bfloat16):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)).to(dtype)
+        few = {"min_steps": 1, "max_steps": 1, "progress": False}
+        result = purge.unlearn(model, forget, retain, **few)
+        assert result.model[1].weight.dtype == dtype
+
+
+def test_inputs_may_have_one_dimension():
+    """Token numbers (N,) for an embedding."""
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 3))
+    x = torch.arange(48)
+    forget, retain = purge.split((x, x % 3), classes=[0])
+    result = purge.unlearn(model, forget, retain, min_steps=2, max_steps=2, progress=False)
+    assert result.steps == 2

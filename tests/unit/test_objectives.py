@@ -87,3 +87,11 @@ def test_confidences_become_those_of_unseen_data_in_the_same_order():
     assert (got.argsort() == own.argsort()).float().mean() > 0.98
     for q in (0.1, 0.5, 0.9):
         assert float(got.quantile(q)) == pytest.approx(float(unseen.quantile(q)), abs=0.02)
+
+
+def test_a_sample_of_the_only_class_left_keeps_its_label():
+    """All other classes are forgotten: a retrained model would know nothing but this one."""
+    z, y = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])
+    t = masked_teacher(z, y, frozenset({0}), torch.tensor([0.0, 0.0, 0.7, 0.7]))
+    assert torch.isfinite(t).all()
+    assert t[:, 1].tolist() == pytest.approx([1, 1, 1, 1])

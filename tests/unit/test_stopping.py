@@ -93,16 +93,48 @@ def test_a_schedule_that_ends_says_so(toy):
     assert result.history[-1]["check_forget_accuracy"] is not None, "the last step is always checked"
 
 
-def test_work_neither_vanishes_nor_explodes():
-    """Steps for a forget set of ten samples and of a hundred thousand, at the default settings."""
-    from purge.methods import METHODS
+@pytest.mark.parametrize(("n", "steps"), [(10, 100), (100_000, 1000)])
+def test_work_neither_vanishes_nor_explodes(n, steps):
+    """The whole schedule at the default settings, for ten forget samples and a hundred thousand."""
+    g = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 2)
+    forget = torch.randn(n, 2, generator=g), torch.zeros(n, dtype=torch.long)
+    retain = torch.randn(500, 2, generator=g), torch.ones(500, dtype=torch.long)
+    result = purge.unlearn(
+        model, forget, retain, lr=1e-9, forget_target=0.0, check_every=0, check_samples=50, progress=False
+    )
+    assert result.steps == steps
 
-    m = METHODS["purge"].method
-    steps = [
-        min(max(m.epochs * math.ceil(n / m.batch_size), m.min_steps), m.max_steps)
-        for n in (10, 5000, 100_000)
-    ]
-    assert steps == [100, 100, 1000]
+
+def test_one_in_k_is_chance():
+    """An accuracy of exactly 1/K has reached the target 1/K, whatever float32 makes of it."""
+    from purge.data import Split, as_samples
+    from purge.runtime import Run
+
+    x, y = torch.zeros(10, 2), torch.arange(10)
+    samples = as_samples((x, y), torch.device("cpu"), "x")
+    split = Split(samples, samples, None, 10, frozenset(range(10)))
+    run = Run(split, device=torch.device("cpu"), stop=Stopping(retain_budget=None))
+    always_zero = torch.nn.Linear(2, 10)
+    with torch.no_grad():
+        always_zero.weight.zero_()
+        always_zero.bias.copy_(torch.arange(10.0).flip(0))
+    run.begin(always_zero)
+    for _ in run.steps(3, epoch=1):
+        run.log(loss=torch.zeros(()))
+        run.check(always_zero)
+    assert (run.stopped_by, run.step) == ("forget_target", 1)
+
+
+def test_a_target_lost_while_landing_is_not_claimed(digits, base):
+    """What is delivered must meet the target that the reason names; otherwise the run goes on."""
+    for seed in range(3):
+        forget, retain = purge.split(digits.train, fraction=0.05, seed=seed)
+        result = purge.unlearn(base, forget, retain, test=digits.test, seed=seed, progress=False)
+        last = [r for r in result.history if r["check_forget_accuracy"] is not None][-1]
+        reached = last["check_forget_accuracy"] <= result.info["forget_target"]
+        assert reached == (result.stopped_by == "forget_target")
 
 
 def test_history_has_what_an_auditor_asks_for(toy):

@@ -11,10 +11,12 @@ until forget accuracy ≤ target or retain loss > α·L₀.
 
 Where we differ from the paper: the direction of every KL is KL(target ‖ model), which is what the
 usual call computes; L_rep is the mean squared error of the paper's text (a mean over features, not
-a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); checks look at up to
-``check_samples`` of each set. Ours, off in ``purge-paper``: the target ``masked_teacher``, the
-projection of the whole displacement (``space="update"``), shared BatchNorm statistics, descent on
-the retain loss beside the projected step, and a cool-down of the learning rate.
+a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
+``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
+
+Ours, off in ``purge-paper``: the target ``masked_teacher``, the projection of the whole displacement
+(``space="update"``), shared BatchNorm statistics (in the end those of the retain samples that were
+drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class Purge(Method):
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
-    min_steps: int = setting(100, "at least this many steps, however small the forget set", low=1)
-    max_steps: int = setting(1000, "at most this many steps, however large the forget set", low=1)
+    min_steps: int = setting(100, "the schedule has at least this many steps, however small the set", low=1)
+    max_steps: int = setting(1000, "the schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
     layers: tuple[str, ...] | None = setting(None, "ℓ: layers to erase; none: found by itself")
@@ -88,11 +90,14 @@ class Purge(Method):
         landing = math.ceil(self.cooldown * total)
         at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
-        used, row_r = at_r.unique(return_inverse=True)  # retain samples that will be seen
         erasing = self.erasure > 0 or self.layers is not None
         layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
 
-        teacher_r, means = _teacher_pass(teacher, split.retain, used.cpu(), layers)
+        used = at_r.unique()  # retain samples that will be drawn; means are taken over all of D_r
+        whole = erasing or self.objective == "kl_retain"
+        known = torch.arange(len(split.retain), device=run.device) if whole else used
+        teacher_r, means = _teacher_pass(teacher, split.retain, known.cpu(), layers)
+        row_r = torch.searchsorted(known, at_r)
         targets = self._targets(teacher, split, teacher_r)
         optimizer = self._optimizer(params)
         self._check(model, run.begin, run)
@@ -122,7 +127,7 @@ class Purge(Method):
             run.log(
                 retain_loss=retain_loss,
                 forget_loss=loss,
-                erasure_loss=erased,
+                erasure_loss=erased if layers else None,
                 projected=taken.projected | ((angle < 0) & ~gated & (self.space != "none")),
                 gated=gated,
                 cosine=angle,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from purge.metrics.base import Metric, Part, Subject, mean_value
 from purge.result import Value
 
@@ -20,7 +18,7 @@ def unlearning_accuracy(subject: Subject) -> Value:
 def destinations(subject: Subject) -> dict[str, Value]:
     """Share of the forget set that is predicted as each class."""
     guesses = subject.guesses("forget")
-    return {str(k): Value(float(np.mean(guesses == k)), n=len(guesses)) for k in range(subject.split.classes)}
+    return {str(k): mean_value(guesses == k, subject.seed) for k in range(subject.split.classes)}
 
 
 ACCURACY = [
