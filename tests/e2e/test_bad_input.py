@@ -226,6 +226,11 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("a tensor alone", DataError, "a pair of tensors", lambda t: {"forget": t.forget[0]}),
     ("no data at all", DataError, "NoneType", lambda t: {"forget": None}),
     ("a dict of tensors", DataError, "dict", lambda t: {"forget": {"x": t.x, "y": t.y}}),
+    ("sets of different shapes", DataError, "(5,) of float32", lambda t: {
+        "model": nn.Sequential(nn.AdaptiveAvgPool1d(6), t.model), "retain": (t.retain[0][:, :5], t.retain[1])}),
+    ("a lazy model", ModelError, "not yet initialised", lambda t: {"model": nn.LazyLinear(3)}),
+    ("a forward pass without gradients", ModelError, "without a gradient", lambda t: {
+        "model": Returns(t.model, Tensor.detach)}),
     ("a data loader", DataError, "DataLoader", lambda t: {"forget": DataLoader(TensorDataset(*t.forget))}),
     ("a stream", DataError, "Stream", lambda t: {"forget": Stream()}),
     ("a stream with a length", DataError, "CountedStream", lambda t: {"forget": CountedStream()}),
