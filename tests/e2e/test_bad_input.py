@@ -227,8 +227,8 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("no data at all", DataError, "NoneType", lambda t: {"forget": None}),
     ("a dict of tensors", DataError, "dict", lambda t: {"forget": {"x": t.x, "y": t.y}}),
     ("sets of different shapes", DataError, "(5,) of float32", lambda t: {
-        "model": nn.Sequential(nn.AdaptiveAvgPool1d(6), t.model), "retain": (t.retain[0][:, :5], t.retain[1])}),
-    ("a lazy model", ModelError, "not yet initialised", lambda t: {"model": nn.LazyLinear(3)}),
+        "model": nn.Sequential(nn.AdaptiveAvgPool1d(6), t.model),
+        "retain": (t.retain[0][:, :5], t.retain[1])}),
     ("a forward pass without gradients", ModelError, "without a gradient", lambda t: {
         "model": Returns(t.model, Tensor.detach)}),
     ("a data loader", DataError, "DataLoader", lambda t: {"forget": DataLoader(TensorDataset(*t.forget))}),
@@ -491,6 +491,12 @@ def test_python_refuses(
     given: SimpleNamespace, door: str, error: type[PurgeError], words: str, change: Change
 ) -> None:
     refused(door, good(door, given) | change(given), error, words, given.tmp)
+
+
+def test_a_lazy_model_is_refused(given: SimpleNamespace) -> None:
+    with pytest.raises(ModelError) as caught:
+        purge.unlearn(nn.LazyLinear(3), given.forget, given.retain, progress=False)
+    assert_sentence(str(caught.value), "not yet initialised")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
