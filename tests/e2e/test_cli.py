@@ -262,7 +262,7 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     facts = read(out / "run.json")
     assert facts["request"] == {"forget_ids": [3, 5, 900]}
     assert (facts["forget_samples"], facts["retain_samples"]) == (3, len(load("digits")[0]) - 3)
-    assert done.out.startswith("purge: 3 samples forgotten in ")
+    assert done.out.startswith("purge: 3 samples to forget, ")
     assert f"Written to {out}." in done.out
 
     audited = command("audit", out, "--metrics", "ra", "--json")  # the request is read from the run

@@ -129,12 +129,11 @@ def test_one_in_k_is_chance():
 
 def test_a_target_lost_while_landing_is_not_claimed(digits, base):
     """What is delivered must meet the target that the reason names; otherwise the run goes on."""
-    for seed in range(3):
-        forget, retain = purge.split(digits.train, fraction=0.05, seed=seed)
-        result = purge.unlearn(base, forget, retain, test=digits.test, seed=seed, progress=False)
-        last = [r for r in result.history if r["check_forget_accuracy"] is not None][-1]
-        reached = last["check_forget_accuracy"] <= result.info["forget_target"]
-        assert reached == (result.stopped_by == "forget_target")
+    forget, retain = purge.split(digits.train, fraction=0.05)
+    result = purge.unlearn(base, forget, retain, test=digits.test, progress=False)
+    last = [r for r in result.history if r["check_forget_accuracy"] is not None][-1]
+    reached = last["check_forget_accuracy"] <= result.info["forget_target"]
+    assert reached == (result.stopped_by == "forget_target")
 
 
 def test_history_has_what_an_auditor_asks_for(toy):
