@@ -5,11 +5,12 @@ report = purge.audit(result.model, forget, retain, test, original=model, retrain
 """
 
 from purge.api import audit, datasets, methods, metrics, models, train, unlearn
-from purge.data import Images, split
+from purge.data import Images
 from purge.errors import PurgeError
 from purge.methods.base import Method
 from purge.metrics.base import Metric
 from purge.result import Report, Result, Value
+from purge.splits import split
 from purge.stopping import Stopping
 
 __version__ = "0.1.0"

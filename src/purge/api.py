@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from purge import checks
-from purge.data import Data, Split
+from purge.data import Data
 from purge.datasets import DATASETS
 from purge.errors import ModelError, RunError, expected
 from purge.hooks import training_flags_kept
@@ -22,6 +22,7 @@ from purge.models import MODELS
 from purge.result import Report, Result, Value, environment
 from purge.runtime import Run, progress_line, seeded
 from purge.settings import checked_seed, replace
+from purge.splits import Split
 from purge.stopping import Stopping
 from purge.training import Recipe, diverged, fit
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from purge.data import Data, Images, Lazy, Pair, Samples, Split, as_samples, batches, unwrap
+from purge.data import Data, Images, Lazy, Samples, as_samples, batches, unwrap
 from purge.errors import (
     DataError,
     DeviceError,
@@ -26,6 +26,7 @@ from purge.hooks import capture, training_flags_kept
 from purge.models import anatomy, logits_of
 from purge.norm import batchnorms
 from purge.runtime import device_of, evaluating
+from purge.splits import Pair, Split
 
 
 def device(wanted: torch.device | str | None, model: nn.Module) -> torch.device:

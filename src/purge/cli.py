@@ -18,7 +18,7 @@ import purge
 from purge import checks, demo, tables
 from purge.api import audit as run_audit
 from purge.api import unlearn as run_unlearn
-from purge.data import Images, split
+from purge.data import Images
 from purge.datasets import DATASETS, load
 from purge.errors import DataError, FileError, MethodError, ModelError, PurgeError, did_you_mean, expected
 from purge.methods import METHODS, resolve_method
@@ -26,6 +26,7 @@ from purge.metrics import METRICS, PANELS, resolve_metrics
 from purge.models import MODELS, build, load_weights
 from purge.result import read_json
 from purge.settings import checked_seed
+from purge.splits import split
 
 app = typer.Typer(
     name="purge",

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from purge.api import audit, train, unlearn
-from purge.data import Images, split
+from purge.data import Images
 from purge.datasets import DATASETS, load
 from purge.models import build
 from purge.result import Report, Result, Value
 from purge.runtime import seeded
+from purge.splits import split
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
 

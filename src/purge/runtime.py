@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
-from purge.data import Samples, Split, batches
+from purge.data import Samples, batches
 from purge.errors import RunError, expected
 from purge.hooks import training_flags_kept
 from purge.models import logits_of
+from purge.splits import Split
 from purge.stopping import Check, Stopping
 
 EVAL_BATCH = 512

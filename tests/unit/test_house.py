@@ -28,6 +28,7 @@ ROWS = [
     ["objectives", "grads"],
     ["datasets", "models", "stopping"],
     ["hooks"],
+    ["splits"],
     ["data"],
     ["settings", "tables"],
     ["errors"],

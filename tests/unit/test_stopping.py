@@ -109,8 +109,9 @@ def test_work_neither_vanishes_nor_explodes(n, steps):
 
 def test_one_in_k_is_chance():
     """An accuracy of exactly 1/K has reached the target 1/K, whatever float32 makes of it."""
-    from purge.data import Split, as_samples
+    from purge.data import as_samples
     from purge.runtime import Run
+    from purge.splits import Split
 
     x, y = torch.zeros(10, 2), torch.arange(10)
     samples = as_samples((x, y), torch.device("cpu"), "x")

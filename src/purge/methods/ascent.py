@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from purge.checks import parameters_to_train
-from purge.data import Split
 from purge.methods.base import Method
 from purge.models import logits_of
 from purge.norm import statistics
 from purge.runtime import Run
 from purge.settings import setting
+from purge.splits import Split
 from purge.stopping import Stopping
 
 

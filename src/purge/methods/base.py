@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from purge.data import Split
 from purge.runtime import Run
 from purge.settings import normalise
+from purge.splits import Split
 from purge.stopping import Stopping
 
 

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.checks import erasure_layers, parameters_to_train
-from purge.data import Samples, Split, batches
+from purge.data import Samples, batches
 from purge.grads import Space, cosine, grad, project, step
 from purge.hooks import capture
 from purge.methods.base import Method
@@ -49,6 +49,7 @@ from purge.objectives import (
 )
 from purge.runtime import EVAL_BATCH, Run, evaluating, frozen_copy, logits
 from purge.settings import setting
+from purge.splits import Split
 from purge.stopping import Stopping
 
 logger = logging.getLogger("purge")

@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from purge.data import Samples, Split, batches
+from purge.data import Samples, batches
 from purge.errors import MetricError, ModelError, did_you_mean, expected
 from purge.hooks import capture_input, pooled
 from purge.models import anatomy
 from purge.result import Value
 from purge.runtime import EVAL_BATCH, evaluating, logits
+from purge.splits import Split
 
 Array = NDArray[np.float64]
 Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test"]
