@@ -47,9 +47,11 @@ def unlearn(
     :class:`purge.Images`. ``test`` is what was never trained on. To forget single samples, pass it:
     it says how well unseen data is known, which is what they are brought to. Without it they are
     pulled away from their label altogether, which is more than retraining does and can be seen
-    from outside. ``settings`` are fields of the method
-    and of its stopping: ``unlearn(…, lr=0.01, forget_target=0.05)``; ``purge list methods`` names
-    them. With ``out`` a run folder is written.
+    from outside.
+
+    ``settings`` are fields of the method and of its stopping: ``unlearn(…, lr=0.01,
+    forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
+    given; the new model stays there. With ``out`` a run folder is written.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     checks.classifier(model)
@@ -117,6 +119,7 @@ def audit(
     split = None
     for name, given in (("audited", model), ("retrained", retrained), ("original", original)):
         if given is not None:
+            checks.classifier(given)
             own = _copy(given, at)
             if split is None:
                 with seeded(seed, at):
@@ -190,8 +193,7 @@ def models() -> dict[str, str]:
 
 
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:
-    """A checked deep copy on the device; the caller's model is never touched after this."""
-    checks.classifier(model)
+    """A deep copy on the device; the caller's model is never touched after this."""
     try:
         return copy.deepcopy(model).to(device)
     except (RuntimeError, TypeError) as error:

@@ -56,7 +56,7 @@ def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: t
 
 
 def classifier(model: Any) -> None:
-    """A module with finite weights, some of them trainable."""
+    """A module whose weights are there and finite."""
     if not isinstance(model, nn.Module):
         raise ModelError(expected("a torch.nn.Module", type(model).__name__, "pass the model itself"))
     for name, t in [*model.named_parameters(), *model.named_buffers()]:
@@ -108,9 +108,7 @@ def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn
                     did_you_mean(prefix, tops),
                 )
             )
-    found = [
-        p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))
-    ] if freeze else [p for p in named.values() if p.requires_grad]  # fmt: skip
+    found = [p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))]
     if not found:
         raise ModelError(
             expected(
