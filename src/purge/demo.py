@@ -38,6 +38,7 @@ class Row(NamedTuple):
 
     name: str
     seconds: float
+    stopped_by: str
     report: Report
     folder: Path
 
@@ -100,7 +101,7 @@ def run_demo(
             progress=progress,
         )
         report.to_json(out / name / "audit.json")
-        rows.append(Row(name, result.seconds, report, out / name))
+        rows.append(Row(name, result.seconds, result.stopped_by, report, out / name))
     return rows
 
 
@@ -124,7 +125,8 @@ COLUMNS = (
 def as_record(row: Row) -> dict[str, Any]:
     """A row as plain JSON values."""
     numbers = {key: row.report[key].value for _, key in COLUMNS}
-    return {"method": row.name, "seconds": row.seconds, **numbers, "folder": str(row.folder)}
+    how = {"method": row.name, "seconds": row.seconds, "stopped_by": row.stopped_by}
+    return {**how, **numbers, "folder": str(row.folder)}
 
 
 def sentences(rows: list[Row]) -> list[str]:

@@ -89,3 +89,4 @@ def test_the_published_numbers_meet_the_aims():
         assert abs(ours["ta_retain"] - reference["ta_retain"]) <= 0.015, seed
         assert abs(ours["bn_recal.delta"]) <= 0.02, seed
         assert at["purge-paper"]["bn_recal.delta"] > 0.5, "shown for what it is"
+        assert at["purge-paper"]["stopped_by"] == at["purge"]["stopped_by"] == "forget_target", seed
