@@ -99,7 +99,7 @@ def demo_(
     """Watch a model forget a digit, with the proof.
 
     Trains a small ResNet on real digits, makes it forget the 0 in three ways, retrains without the
-    0 as the reference, attacks all of them and prints one table. About half a minute on two cores.
+    0 as the reference, attacks all of them and prints one table.
     """
     checked_seed(seed)
     folder = demo.free_folder(Path("runs/demo")) if out is None else out

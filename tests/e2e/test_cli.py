@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -73,8 +72,7 @@ class Demo(NamedTuple):
     folder: Path
     done: Done
     rows: list[demo.Row]
-    seconds: float
-    busy: bool  # others were using the machine
+    seconds: float  # of processor time, on one thread: what a machine with nothing else to do takes
 
     def value(self, name: str, key: str) -> float:
         """A number of an audit.json."""
@@ -104,14 +102,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         rows.extend(run_demo(*args, **more))
         return rows
 
-    load_before = os.getloadavg()[0]
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "run_demo", keep)
         done = command("demo", "--quick", "--out", folder)
-    seconds = time.perf_counter() - started
-    busy = max(load_before, os.getloadavg()[0]) > (os.cpu_count() or 1) + 0.5
-    return Demo(folder, done, rows, seconds, busy)
+    return Demo(folder, done, rows, time.process_time() - started)
 
 
 @pytest.fixture
@@ -131,8 +126,6 @@ def test_the_demo_ends_well(shown: Demo) -> None:
 
 
 def test_the_demo_takes_less_than_half_a_minute(shown: Demo) -> None:
-    if shown.busy:
-        pytest.skip("the machine is busy")
     assert shown.seconds < 30
 
 
