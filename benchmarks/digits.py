@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 from purge.demo import COLUMNS, as_record, run_demo
-from purge.result import environment, write_json
+from purge.files import write_json
+from purge.result import environment
 from purge.tables import number
 
 ROOT = Path(__file__).parents[1]

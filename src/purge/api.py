@@ -19,8 +19,9 @@ from purge.hooks import training_flags_kept
 from purge.methods import METHODS, Method, resolve_method
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.models import MODELS
+from purge.progress import progress_line
 from purge.result import Report, Result, Value, environment
-from purge.runtime import Run, progress_line, seeded
+from purge.runtime import Run, seeded
 from purge.settings import checked_seed, replace
 from purge.splits import Split
 from purge.stopping import Stopping

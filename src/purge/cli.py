@@ -21,10 +21,10 @@ from purge.api import unlearn as run_unlearn
 from purge.data import Images
 from purge.datasets import DATASETS, load
 from purge.errors import DataError, FileError, MethodError, ModelError, PurgeError, did_you_mean, expected
+from purge.files import read_json
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
 from purge.models import MODELS, build, load_weights
-from purge.result import read_json
 from purge.settings import checked_seed
 from purge.splits import split
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
-import tempfile
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +17,7 @@ from torch import nn
 
 from purge.checks import out_folder
 from purge.errors import FileError, MetricError, did_you_mean, expected
+from purge.files import atomically, read_json, write_json
 from purge.models import digest, save_weights
 from purge.settings import as_dict
 from purge.tables import as_text, audit_table
@@ -155,7 +153,7 @@ def _table(history: list[dict[str, Any]]) -> pa.Table:
 
 def environment() -> dict[str, Any]:
     """Versions and hardware, for the record."""
-    packages = ("purge-unlearning", "numpy", "scipy", "scikit-learn")
+    packages = ("purge-unlearning", "torchvision", "timm", "transformers", "numpy", "scipy", "scikit-learn")
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:
         try:
@@ -165,51 +163,3 @@ def environment() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     hardware = {"machine": platform.machine(), "cpus": os.cpu_count(), "gpu": gpu}
     return {"versions": versions, "hardware": hardware}
-
-
-def atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write to a temporary name beside ``path`` and rename: never a half-written file."""
-    if not path.parent.is_dir():
-        raise FileError(expected(f"a folder at {path.parent}", "none", "make it first"))
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise FileError(
-            expected(f"a folder that can be written, {path.parent}", str(error.strerror), "choose another")
-        ) from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON to a temporary name and rename; NaN is refused."""
-    text = json.dumps(content, indent=2, allow_nan=False, default=_plain) + "\n"
-    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch as numbers, paths as text."""
-    if hasattr(value, "item"):
-        return value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, or say what is wrong with the file."""
-    if not path.is_file():
-        raise FileError(expected(f"a file at {path}", "nothing there", "check the path"))
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise FileError(expected(f"JSON in {path}", "something else", "write the file again")) from None
-    if not isinstance(content, dict):
-        raise FileError(expected(f"a JSON object in {path}", type(content).__name__, "check the file"))
-    return content

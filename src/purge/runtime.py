@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
 from purge.data import Samples, batches
 from purge.errors import RunError, expected
 from purge.hooks import training_flags_kept
 from purge.models import logits_of
+from purge.progress import progress_line
 from purge.splits import Split
 from purge.stopping import Check, Stopping
 
@@ -60,29 +59,6 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
-
-
-@contextmanager
-def progress_line(title: str, total: int, shown: bool) -> Iterator[Callable[[int, str], None]]:
-    """A progress line on stderr; the block is given ``advance(by, note)``."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    console = Console(stderr=True)
-    hidden = not (shown and console.is_terminal)
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(title, total=total, note="")
-
-        def advance(by: int, note: str = "") -> None:
-            if note:
-                bar.update(task, note=note)
-            bar.advance(task, by)
-
-        yield advance
 
 
 class Run:

@@ -11,7 +11,8 @@ from torch import nn
 
 from purge.data import Samples
 from purge.models import logits_of
-from purge.runtime import EVAL_BATCH, logits, progress_line
+from purge.progress import progress_line
+from purge.runtime import EVAL_BATCH, logits
 from purge.settings import normalise, setting
 
 

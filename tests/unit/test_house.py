@@ -30,7 +30,7 @@ ROWS = [
     ["hooks"],
     ["splits"],
     ["data"],
-    ["settings", "tables"],
+    ["settings", "tables", "files", "progress"],
     ["errors"],
 ]
 RANK = {name: len(ROWS) - i for i, row in enumerate(ROWS) for name in row}

@@ -17,8 +17,9 @@ from torch import nn
 
 import purge
 from purge.errors import FileError, MetricError
+from purge.files import atomically, read_json, write_json
 from purge.models import digest, load_weights
-from purge.result import Report, Result, Value, atomically, read_json, write_json
+from purge.result import Report, Result, Value
 from purge.training import Recipe
 
 
