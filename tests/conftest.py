@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,15 @@ class Digits:
     def __init__(self) -> None:
         self.train, self.test = load("digits")
         self.forget, self.retain = purge.split(self.train, classes=[0])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests decode is kept in a folder of theirs; no data of the machine's user is seen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PURGE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("PURGE_DATA", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,10 @@ report = purge.audit(result.model, forget, retain, test, original=model, retrain
 """
 
 from purge.api import audit, datasets, methods, metrics, models, train, unlearn
-from purge.data import Images
+from purge.architectures import build
+from purge.datasets import load
 from purge.errors import PurgeError
+from purge.images import Images
 from purge.methods.base import Method
 from purge.metrics.base import Metric
 from purge.result import Report, Result, Value
@@ -25,7 +27,9 @@ __all__ = [
     "Stopping",
     "Value",
     "audit",
+    "build",
     "datasets",
+    "load",
     "methods",
     "metrics",
     "models",

@@ -5,23 +5,25 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from purge import checks
-from purge.data import Data
+from purge.architectures import FORMS as MODEL_FORMS
+from purge.architectures import MODELS
+from purge.data import Data, Samples
 from purge.datasets import DATASETS
+from purge.datasets import FORMS as DATA_FORMS
 from purge.errors import ModelError, RunError, expected
 from purge.hooks import training_flags_kept
 from purge.methods import METHODS, Method, resolve_method
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
-from purge.models import MODELS
 from purge.progress import progress_line
 from purge.result import Report, Result, Value, environment
-from purge.runtime import Run, seeded
+from purge.runtime import Run, logits, seeded
 from purge.settings import checked_seed, replace
 from purge.splits import Split
 from purge.stopping import Stopping
@@ -145,32 +147,67 @@ def train(
     model: nn.Module,
     dataset: Data,
     *,
+    test: Data | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = True,
     title: str = "train",
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    record: Mapping[str, Any] | None = None,
     **recipe: Any,
 ) -> Result:
-    """A trained copy of ``model``. ``recipe``: epochs, lr, batch_size, momentum, weight_decay."""
+    """A trained copy of ``model``. ``recipe``: fields of :class:`purge.training.Recipe`, as ``epochs=10``.
+
+    With ``test``, the accuracy there is in ``info``. With ``out`` a run folder is written
+    (``record`` goes into its run.json), and after every epoch the state of the training, from which
+    ``resume=True`` goes on after it was killed.
+    """
     chosen = replace(Recipe(), recipe)
     checks.classifier(model)
     at = checks.device(device, model)
     seed = checked_seed(seed)
+    folder = None if out is None else checks.training_folder(out, resume=resume, force=force)
     trained = _copy(model, at)
     with seeded(seed, at):
         samples = checks.training_data(trained, dataset, at)
+        unseen = None if test is None else checks.training_data(trained, test, at)
     checks.batch_size(trained, min(chosen.batch_size, len(samples)))
+    checks.augmentable(samples, chosen.augment)
     checks.parameters_to_train(trained)
     checks.differentiable(trained, samples)
+    state = None if folder is None else folder / checks.STATE
+    if state is not None:
+        state.parent.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            for old in (state, state.with_name("run.json")):  # a folder with run.json is finished
+                old.unlink(missing_ok=True)
     started = time.perf_counter()
     with seeded(seed, at):
-        history = fit(trained, samples, chosen, seed=seed, progress=progress, title=title)
+        history = fit(trained, samples, chosen, seed=seed, progress=progress, title=title, state=state)
     seconds = time.perf_counter() - started
+    trained.zero_grad(set_to_none=True)
     if diverged(trained, samples, history):
+        if state is not None:
+            state.unlink(missing_ok=True)
         raise RunError(expected("a finite loss", "NaN or infinity (nothing was returned)", "lower lr"))
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
-    info = {"seed": seed, "samples": len(samples)}
-    return Result(trained, chosen, list(history), "schedule", seconds, steps, info)
+    info = {"seed": seed, "samples": len(samples), **_accuracies(trained, unseen)}
+    result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
+    if folder is not None and state is not None:
+        result.save(folder, force=True, **(record or {}))
+        state.unlink(missing_ok=True)
+    return result
+
+
+def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
+    """The accuracy on test data, and that of each class in it."""
+    if test is None:
+        return {}
+    right = logits(model, test).argmax(1).cpu() == test.labels
+    classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
+    return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
 
 
 def methods() -> dict[str, str]:
@@ -184,13 +221,13 @@ def metrics() -> dict[str, str]:
 
 
 def datasets() -> dict[str, str]:
-    """The data sets known by name: name → one line."""
-    return {name: entry.about for name, entry in DATASETS.items()}
+    """The data sets known by name, and the forms of your own: name → one line."""
+    return {**{name: entry.about for name, entry in DATASETS.items()}, **DATA_FORMS}
 
 
 def models() -> dict[str, str]:
-    """The models that can be built by name: name → one line."""
-    return {name: entry.about for name, entry in MODELS.items()}
+    """The models that can be built by name, and the forms of other names: name → one line."""
+    return {**{name: entry.about for name, entry in MODELS.items()}, **MODEL_FORMS}
 
 
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:
@@ -211,6 +248,7 @@ def _sizes(split: Split) -> dict[str, Any]:
     return {
         "classes": split.classes,
         "forget_classes": sorted(split.forget_classes),
+        "names": list(split.names),
         "forget_samples": len(split.forget),
         "retain_samples": len(split.retain),
         "test_samples": None if split.test is None else len(split.test),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from purge.data import Data, Images, Lazy, Samples, as_samples, batches, unwrap
+from purge.data import Data, Lazy, Samples, as_samples, batches, unwrap
 from purge.errors import (
     DataError,
     DeviceError,
@@ -23,6 +23,7 @@ from purge.errors import (
     expected,
 )
 from purge.hooks import capture, training_flags_kept
+from purge.images import Images
 from purge.models import anatomy, logits_of
 from purge.norm import batchnorms
 from purge.runtime import device_of, evaluating
@@ -52,7 +53,8 @@ def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: t
     classes = _sound(model, parts, forget)
     _disjoint(forget, retain, parts["forget"], parts["retain"])
     gone = set(parts["forget"].labels.tolist()) - set(parts["retain"].labels.tolist())
-    return Split(parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone))
+    names = tuple(getattr(forget, "names", ()))
+    return Split(parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names)
 
 
 def classifier(model: Any) -> None:
@@ -92,6 +94,18 @@ def batch_size(model: nn.Module, size: int) -> None:
     if size < 2 and batchnorms(model):
         raise MethodError(
             expected("batches of at least 2 samples for BatchNorm", str(size), "raise batch_size")
+        )
+
+
+def augmentable(samples: Samples, augment: str) -> None:
+    """Only images can be moved and flipped."""
+    if augment != "none" and not isinstance(samples, Images):
+        raise MethodError(
+            expected(
+                f"purge.Images to augment by {augment}",
+                "other data",
+                "augment in the dataset itself and set augment=none",
+            )
         )
 
 
@@ -238,7 +252,7 @@ def differentiable(model: nn.Module, samples: Samples) -> None:
 
 
 def _finite_inputs(samples: Samples, what: str) -> None:
-    if isinstance(samples, Lazy):  # too large to read for this alone; a bad loss is caught in the run
+    if isinstance(samples, (Images, Lazy)):  # bytes are finite; the other is too large to read for this
         return
     at = 0
     for x, _ in batches(samples, 4096):
@@ -298,6 +312,30 @@ def fingerprints(samples: Samples) -> Tensor:
 def _bits(x: Tensor) -> Tensor:
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
     return x.contiguous().view(integers[x.element_size()]).reshape(len(x), -1).long()
+
+
+STATE = "state.safetensors"  # of a training that is not finished
+
+
+def training_folder(path: str | os.PathLike[str], *, resume: bool, force: bool) -> Path:
+    """A folder for a training: empty, to be overwritten, or with an unfinished training to go on with."""
+    folder = out_folder(path, force=force or resume)
+    begun, finished = (folder / STATE).is_file(), (folder / "run.json").is_file()
+    if resume and finished and not begun:
+        raise FileError(
+            expected(
+                f"an unfinished training in {folder}", "a finished one", "use it, or choose another folder"
+            )
+        )
+    if begun and not resume and not force:
+        raise FileError(
+            expected(
+                f"an empty folder at {folder}",
+                "one with an unfinished training",
+                "go on with it by resume, or overwrite it with force",
+            )
+        )
+    return folder if begun else out_folder(path, force=force)
 
 
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:

@@ -7,26 +7,36 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
 import purge
 from purge import checks, demo, tables
 from purge.api import audit as run_audit
+from purge.api import train as run_train
 from purge.api import unlearn as run_unlearn
-from purge.data import Images
-from purge.datasets import DATASETS, load
-from purge.errors import DataError, FileError, MethodError, ModelError, PurgeError, did_you_mean, expected
-from purge.files import read_json
+from purge.datasets import DATASETS
+from purge.errors import DataError, MethodError, PurgeError, did_you_mean, expected
+from purge.images import Images
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
-from purge.models import MODELS, build, load_weights
-from purge.settings import checked_seed
-from purge.splits import split
+from purge.runs import (
+    Request,
+    build_for,
+    choose_data,
+    choose_model,
+    cut,
+    facts_of,
+    read_model,
+    request_of,
+)
+from purge.runtime import seeded
+from purge.settings import checked_seed, replace
+from purge.training import Recipe
 
 app = typer.Typer(
     name="purge",
@@ -42,7 +52,19 @@ ParserError: Any = typer.BadParameter.__mro__[2]  # the base of every complaint 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the model's.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]
+DataName = Annotated[
+    str | None, typer.Option("--data", help="A name, a folder or a file; default: the run's.")
+]
+ModelName = Annotated[str | None, typer.Option("--model", help="The architecture; default: the run's.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where named data is; default: $PURGE_DATA, then the user's cache.")
+]
+Size = Annotated[int | None, typer.Option(help="Side of the images that the model gets, in pixels.")]
+SplitSeed = Annotated[
+    int | None, typer.Option(help="Draws the fifth held out of a folder without a test part; default: 0.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")]
 Force = Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")]
 
 
@@ -130,26 +152,128 @@ def demo_(
     print(f"\nRun folders (weights, history, audits) in {folder}; the demo took {seconds:.0f} s.")
 
 
+# -- train ------------------------------------------------------------------------------------
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option(help="Folder for the model; it must be empty.")],
+    data: DataName = None,
+    model: Annotated[str | None, typer.Option(help="See purge list models.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="A run folder: its data, model and recipe, another seed.")
+    ] = None,
+    data_dir: DataDir = None,
+    size: Size = None,
+    split_seed: SplitSeed = None,
+    skip_bad: SkipBad = False,
+    without_class: Annotated[
+        list[str] | None, typer.Option(help="A class to leave out, by number or name; repeat it.")
+    ] = None,
+    without_ids: Annotated[
+        Path | None, typer.Option(help="A file with numbers or paths of the samples to leave out.")
+    ] = None,
+    pretrained: Annotated[bool, typer.Option("--pretrained", help="Begin with published weights.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the recipe: key=value; repeat it.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of everything random; default: 0, or 1 without something.")
+    ] = None,
+    device: Device = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was killed.")] = False,
+    force: Force = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model, or the reference without what must be forgotten.
+
+    For example: purge train --data digits --model small-resnet --out runs/base
+
+    The reference: purge train --like runs/base --without-class 3 --out runs/without3
+
+    What may be set with --set is listed by: purge list recipe
+    """
+    if resume and (out / "run.json").is_file() and not (out / checks.STATE).is_file():
+        print(f"The training in {out} is finished; nothing to do.")
+        return
+    checks.training_folder(out, resume=resume, force=force)
+    facts = {} if like is None else facts_of(like)
+    name = choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    changes = {**_recipe_of(choice.data), **facts.get("settings", {}), **_settings(set_ or [])}
+    replace(Recipe(), changes)
+    train_data, test = choice.load(progress=not quiet)
+    request = request_of(train_data, without_class or [], without_ids, words="without")
+    kept = cut(train_data, request)[1] if request else train_data
+    if seed is None:
+        seed = facts.get("seed", 0) + 1 if request or like is not None else 0
+    with seeded(checked_seed(seed), torch.device("cpu")):
+        fresh = build_for(name, train_data, pretrained=pretrained)
+    record = {
+        "model": name, **dataclasses.asdict(choice), "pretrained": pretrained, "request": request,
+        "classes": len(train_data.names), "channels": train_data.shape[0], "names": train_data.names,
+    }  # fmt: skip
+    result = run_train(
+        fresh, kept, test=test, seed=seed, device=_device(device), progress=not quiet, title=name, out=out,
+        resume=resume, force=force, record=record, **changes,
+    )  # fmt: skip
+    images = result.steps * min(result.method.batch_size, len(kept))
+    summary = {
+        "folder": str(out), "model": name, "samples": len(kept), "steps": result.steps, "seed": seed,
+        "seconds": result.seconds, "images_per_second": images / result.seconds,
+        "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
+    }  # fmt: skip
+    if json_:
+        _print_json(summary)
+        return
+    gone = f" without {_in_words(request, train_data)}" if request else ""
+    lowest, accuracy = min(result.info["class_accuracy"].items(), key=lambda item: item[1])
+    print(
+        f"{name} on {Path(choice.data).name}{gone}: {len(kept)} images, {result.method.epochs} epochs in "
+        f"{result.seconds:.1f} s ({summary['images_per_second']:,.0f} images/s).\n"
+        f"Test accuracy {summary['test_accuracy']:.1%}; lowest: "
+        f"{tables.class_words([lowest], train_data.names)} {accuracy:.1%}.\n"
+        f"Written to {out}. Next: purge unlearn {out} --forget-class K --out RUN"
+    )
+
+
+def _recipe_of(data: str) -> dict[str, Any]:
+    """What the recipe of a named data set changes."""
+    return dict(DATASETS[data].recipe) if data in DATASETS else {}
+
+
+def _in_words(request: Request, images: Images) -> str:
+    if "forget_classes" in request:
+        return tables.class_words(request["forget_classes"], images.names)
+    return f"{len(request['forget_ids'])} samples"
+
+
+def _device(wanted: str | None) -> str | None:
+    """The device asked for, or a GPU where there is one."""
+    return wanted or ("cuda" if torch.cuda.is_available() else None)
+
+
 # -- unlearn ----------------------------------------------------------------------------------
-
-
-class Trained(NamedTuple):
-    """A model read from a checkpoint, and what its run.json says."""
-
-    model: nn.Module
-    data: str
-    recipe: dict[str, Any]
 
 
 @app.command()
 def unlearn(
     checkpoint: Annotated[Path, typer.Argument(help="A run folder, or a file of weights.")],
     out: Annotated[Path, typer.Option(help="Folder for the new model; it must be empty.")],
-    data: Annotated[str | None, typer.Option(help="The training data; default: the run's.")] = None,
-    model: Annotated[str | None, typer.Option(help="The architecture; default: the run's.")] = None,
-    forget_class: Annotated[list[int] | None, typer.Option(help="A class to forget; repeat it.")] = None,
+    data: DataName = None,
+    model: ModelName = None,
+    data_dir: DataDir = None,
+    size: Size = None,
+    split_seed: SplitSeed = None,
+    skip_bad: SkipBad = False,
+    forget_class: Annotated[
+        list[str] | None, typer.Option(help="A class to forget, by number or name; repeat it.")
+    ] = None,
     forget_ids: Annotated[
-        Path | None, typer.Option(help="A file with the numbers of the samples to forget.")
+        Path | None, typer.Option(help="A file with numbers or paths of the samples to forget.")
     ] = None,
     method: Annotated[str, typer.Option(help="See purge list methods.")] = "purge",
     set_: Annotated[
@@ -171,15 +295,23 @@ def unlearn(
     settings = _settings(set_ or [])
     resolve_method(method, settings)
     checks.out_folder(out, force=force)
-    trained = _read_model(checkpoint, model, data)
-    train_data, test = load(trained.data)
-    request = _request(train_data, forget_class, forget_ids)
-    forget, retain = _split(train_data, request)
+    facts = facts_of(checkpoint)
+    name = choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    train_data, test = choice.load(progress=not quiet)
+    trained = read_model(checkpoint, name, train_data)
+    request = _needed(request_of(train_data, forget_class or [], forget_ids, words="forget"))
+    forget, retain = cut(train_data, request)
     result = run_unlearn(
-        trained.model, forget, retain, test=test, method=method, seed=seed, device=device,
+        trained, forget, retain, test=test, method=method, seed=seed, device=_device(device),
         progress=not quiet, **settings,
     )  # fmt: skip
-    result.save(out, force=force, **trained.recipe, request=request, original=str(checkpoint.absolute()))
+    result.save(
+        out, force=force, model=name, **dataclasses.asdict(choice), request=request,
+        channels=train_data.shape[0], original=str(checkpoint.absolute()),
+    )  # fmt: skip
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     reached = last["check_forget_accuracy"] <= result.info["forget_target"]
     summary = {
@@ -196,9 +328,11 @@ def unlearn(
     if json_:
         _print_json(summary)
         return
+    classes = f" ({_in_words(request, train_data)})" if "forget_classes" in request else ""
     print(
-        f"{method}: {len(forget)} samples to forget, {result.steps} steps in {result.seconds:.1f} s, "
-        f"stopped by {result.stopped_by}{'' if reached else '; the forget target was not reached'}.\n"
+        f"{method}: {len(forget)} samples to forget{classes}, {result.steps} steps in "
+        f"{result.seconds:.1f} s, stopped by {result.stopped_by}"
+        f"{'' if reached else '; the forget target was not reached'}.\n"
         f"Accuracy on them {last['check_forget_accuracy']:.1%} (target {result.info['forget_target']:.1%}), "
         f"retain loss {last['check_retain_loss']:.4f} (budget {_budget(result.info['retain_budget'])}).\n"
         f"Written to {out}. Next: purge audit {out} --retrained RUN"
@@ -216,86 +350,14 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs)}
 
 
-def _read_model(checkpoint: Path, model: str | None, data: str | None) -> Trained:
-    """Build the model that a run folder describes, or the one named, and load its weights."""
-    recipe: dict[str, Any] = {}
-    weights = checkpoint
-    if checkpoint.is_dir():
-        weights = checkpoint / "model.safetensors"
-        recipe = _read_facts(checkpoint)
-    elif not checkpoint.exists():
-        raise FileError(
-            expected(f"a run folder or a file at {checkpoint}", "nothing there", "check the path")
-        )
-    model, data = model or recipe.get("model"), data or recipe.get("data")
-    if model is None:
-        raise ModelError(
-            expected("the name of the architecture", "none", "pass --model; see purge list models")
-        )
-    if data is None:
-        raise DataError(
-            expected("the name of the training data", "none", "pass --data; see purge list datasets")
-        )
-    load(data)
-    entry = DATASETS[data]
-    built = build(model, classes=entry.classes, channels=entry.channels)
-    load_weights(built, weights)
-    facts = {"model": model, "data": data, "classes": entry.classes, "channels": entry.channels}
-    return Trained(built, data, facts)
-
-
-def _read_facts(folder: Path) -> dict[str, Any]:
-    """What run.json says about model, data, request and original, each of the right kind."""
-    facts = read_json(folder / "run.json")
-    request = facts.get("request") or {}
-    sound = all(facts.get(k) is None or isinstance(facts[k], str) for k in ("model", "data", "original"))
-    sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
-    sound = sound and len(request) <= 1 and all(isinstance(v, list) and v for v in request.values())
-    if not sound:
-        raise FileError(
-            expected(
-                f"model, data, request and original in {folder / 'run.json'}",
-                "values of another kind",
-                "use the run.json that purge wrote",
-            )
-        )
-    return facts
-
-
-def _request(train: Images, classes: list[int] | None, ids: Path | None) -> dict[str, list[int]]:
-    """What must be forgotten, as it is written into run.json."""
-    if bool(classes) == (ids is not None):
+def _needed(request: Request) -> Request:
+    if not request:
         raise DataError(
             expected(
-                "either --forget-class or --forget-ids",
-                "both" if classes else "neither",
-                "say in one way what must be forgotten",
+                "either --forget-class or --forget-ids", "neither", "say in one way what must be forgotten"
             )
         )
-    if classes:
-        return {"forget_classes": sorted(set(classes))}
-    assert ids is not None
-    return {"forget_ids": _read_ids(ids)}
-
-
-def _read_ids(path: Path) -> list[int]:
-    if not path.is_file():
-        raise FileError(expected(f"a file of sample numbers at {path}", "nothing there", "check the path"))
-    words = path.read_text(encoding="utf-8", errors="replace").replace(",", " ").split()
-    for word in words:
-        if not (word.isascii() and word.isdigit()):
-            raise DataError(
-                expected(f"whole numbers in {path.name}", repr(word), "write one sample number per line")
-            )
-    if not words:
-        raise DataError(expected(f"sample numbers in {path.name}", "none", "write one number per line"))
-    return sorted({int(word) for word in words})
-
-
-def _split(train: Images, request: dict[str, list[int]]) -> tuple[Any, Any]:
-    if "forget_classes" in request:
-        return split(train, classes=request["forget_classes"])
-    return split(train, indices=request["forget_ids"])
+    return request
 
 
 # -- audit ------------------------------------------------------------------------------------
@@ -308,10 +370,14 @@ def audit(
     original: Annotated[
         Path | None, typer.Option(help="Run folder of the original; default: what the run names.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="The training data; default: the run's.")] = None,
-    model: Annotated[str | None, typer.Option(help="The architecture; default: the run's.")] = None,
+    data: DataName = None,
+    model: ModelName = None,
+    data_dir: DataDir = None,
+    size: Size = None,
+    split_seed: SplitSeed = None,
+    skip_bad: SkipBad = False,
     metrics: Annotated[str, typer.Option(help="quick, standard, or names with commas.")] = "standard",
-    forget_class: Annotated[list[int] | None, typer.Option(help="Default: the run's request.")] = None,
+    forget_class: Annotated[list[str] | None, typer.Option(help="Default: the run's request.")] = None,
     forget_ids: Annotated[Path | None, typer.Option(help="Default: the run's request.")] = None,
     seed: Seed = 0,
     device: Device = None,
@@ -327,27 +393,28 @@ def audit(
     """
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     resolve_metrics(names)
-    trained = _read_model(run, model, data)
-    facts = _read_facts(run) if run.is_dir() else {}
-    train_data, test = load(trained.data)
-    if forget_class or forget_ids is not None or not facts.get("request"):
-        request = _request(train_data, forget_class, forget_ids)
-    else:
-        request = facts["request"]
-    forget, retain = _split(train_data, request)
+    facts = facts_of(run)
+    choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    train_data, test = choice.load(progress=not quiet)
+    audited = read_model(run, model, train_data)
+    request = request_of(train_data, forget_class or [], forget_ids, words="forget")
+    forget, retain = cut(train_data, _needed(request or facts.get("request") or {}))
     named = facts.get("original")
     if original is None and named is not None and Path(named).exists():
         original = Path(named)
     report = run_audit(
-        trained.model,
+        audited,
         forget,
         retain,
         test,
-        original=_read_model(original, model, data).model if original else None,
-        retrained=_read_model(retrained, model, data).model if retrained else None,
+        original=read_model(original, model, train_data) if original else None,
+        retrained=read_model(retrained, model, train_data) if retrained else None,
         metrics=names,
         seed=seed,
-        device=device,
+        device=_device(device),
         progress=not quiet,
     )
     if run.is_dir() and metrics in PANELS:
@@ -361,24 +428,33 @@ def audit(
 # -- list -------------------------------------------------------------------------------------
 
 
-SHELVES = ("methods", "metrics", "datasets", "models")
+SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
 
 
 @app.command("list")
 def list_(
-    shelf: Annotated[str, typer.Argument(help="methods, metrics, datasets or models.")],
-    name: Annotated[str | None, typer.Argument(help="A method: its settings.")] = None,
+    shelf: Annotated[str, typer.Argument(help="methods, metrics, datasets, models or recipe.")],
+    name: Annotated[
+        str | None, typer.Argument(help="A method: its settings. After recipe, a data set.")
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Show methods, metrics, data sets or models.
+    """Show methods, metrics, data sets, models, or the recipe of training.
 
     For example: purge list methods, or, for the settings of one: purge list methods purge
     """
     if shelf not in SHELVES:
         raise PurgeError(expected("something to list", repr(shelf), did_you_mean(shelf, SHELVES)))
-    if name is not None and shelf != "methods":
+    if name is not None and shelf not in ("methods", "recipe"):
         raise MethodError(expected("a name only after 'methods'", repr(name), f"purge list {shelf}"))
-    columns, rows = _settings_of(name) if name is not None else _shelf(shelf)
+    if shelf == "recipe":
+        if name is not None and name not in DATASETS:
+            raise DataError(expected("the name of a data set", repr(name), did_you_mean(name, DATASETS)))
+        columns, rows = _settings_of(replace(Recipe(), _recipe_of(name or "")))
+    elif name is not None:
+        columns, rows = _settings_of(method := resolve_method(name, {}), method.stop)
+    else:
+        columns, rows = _shelf(shelf)
     if json_:
         _print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -391,14 +467,14 @@ def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
     if shelf == "metrics":
         rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in METRICS.values()]
         return ["metric", "symbol", "about", "needs"], rows
-    entries: dict[str, Any] = DATASETS if shelf == "datasets" else MODELS
-    return [shelf[:-1], "about"], [[n, e.about] for n, e in entries.items()]
+    entries = purge.datasets() if shelf == "datasets" else purge.models()
+    return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
 
 
-def _settings_of(name: str) -> tuple[list[str], list[list[str]]]:
+def _settings_of(*configs: Any) -> tuple[list[str], list[list[str]]]:
     rows = []
-    for config in (method := resolve_method(name, {}), method.stop):
-        for f in dataclasses.fields(config):  # type: ignore[arg-type]
+    for config in configs:
+        for f in dataclasses.fields(config):
             if f.name != "stop":
                 rows.append([f.name, str(getattr(config, f.name)), f.metadata["help"]])
     return ["setting", "value", "meaning"], rows

@@ -1,13 +1,15 @@
 """Data of any accepted form, in one shape.
 
 Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Images`) becomes a
-:class:`Samples`: labels known up front, batches fetched by an index tensor on the device.
+:class:`Samples`: labels known up front, batches fetched by an index tensor on the device. Where the
+data lives is chosen here: on the device if it fits, in host memory and copied ahead of use if not,
+and read again and again by a ``DataLoader`` if it is too large to keep at all.
 """
 
 from __future__ import annotations
 
 import math
-import uuid
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -17,8 +19,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from purge.errors import DataError, expected
+from purge.images import Images, as_labels
+from purge.placement import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
+
+INPUT_KEYS = ("pixel_values", "image", "x")  # where items that are dicts keep their input,
+LABEL_KEYS = ("label", "labels", "y")  # and their label
 
 Data: TypeAlias = "Images | tuple[Tensor, Tensor] | Dataset[Any]"  # what callers may bring
 
@@ -34,130 +41,49 @@ class Samples(Protocol):
         """The samples at ``index`` as a batch ``(x, y)`` on the device of the run."""
         ...
 
-
-class Images:
-    """Images as one uint8 tensor (N, C, H, W) with labels, held on a device.
-
-    Pixels become floats in batches: ``(x / 255 - mean) / std`` per channel.
-
-    >>> data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
-    >>> x, y = data.take(torch.tensor([0, 3]))
-    >>> x.shape, y.tolist()
-    (torch.Size([2, 1, 8, 8]), [0, 1])
-    """
-
-    def __init__(
-        self,
-        pixels: Tensor,
-        labels: Tensor,
-        *,
-        mean: Sequence[float] = (0.0,),
-        std: Sequence[float] = (1.0,),
-        names: Sequence[str] = (),
-        ids: Tensor | None = None,
-        source: str = "",
-    ) -> None:
-        if not (isinstance(pixels, Tensor) and pixels.ndim == 4 and pixels.dtype == torch.uint8):
-            got = (
-                f"{tuple(pixels.shape)} of {pixels.dtype}"
-                if isinstance(pixels, Tensor)
-                else type(pixels).__name__
-            )
-            raise DataError(
-                expected("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
-            )
-        for what, constants in (("mean", mean), ("std", std)):
-            if not isinstance(constants, (tuple, list)) or len(constants) not in (1, pixels.shape[1]):
-                raise DataError(
-                    expected(
-                        f"one {what} per channel ({pixels.shape[1]})",
-                        repr(constants),
-                        f"pass {what} with {pixels.shape[1]} numbers",
-                    )
-                )
-        if not all(s > 0 for s in std):
-            raise DataError(expected("a std above 0", repr(std), "pass the spread of the pixels"))
-        if ids is not None and ids.shape != (len(pixels),):
-            raise DataError(
-                expected(f"one id per image, shape ({len(pixels)},)", str(tuple(ids.shape)), "leave ids out")
-            )
-        self.pixels = pixels
-        self.labels = as_labels(labels, len(pixels), "the images")
-        self.mean, self.std = tuple(mean), tuple(std)
-        self._y = self.labels.to(pixels.device)
-        self._mean, self._std = (
-            torch.tensor(c, device=pixels.device).view(1, -1, 1, 1) for c in (self.mean, self.std)
-        )
-        self.names = tuple(names)
-        self.ids = torch.arange(len(pixels)) if ids is None else ids
-        self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
-        self.dtype = torch.float32
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        x, y = self.take(torch.tensor([range(len(self))[i]]))
-        return x[0], int(y)
-
-    def __repr__(self) -> str:
-        n, *shape = self.pixels.shape
-        return f"Images({n} × {'×'.join(map(str, shape))} on {self.pixels.device})"
-
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The images at ``index``, normalised, and their labels, on the device of the pixels."""
-        index = index.to(self.pixels.device)
-        x = (self.pixels[index] / 255 - self._mean) / self._std
-        return x.to(self.dtype), self._y[index]
-
-    def select(self, index: Tensor) -> Images:
-        """The images at ``index`` as Images of their own; ids and source are kept."""
-        return Images(
-            self.pixels[index.to(self.pixels.device)],
-            self.labels[index.cpu()],
-            mean=self.mean,
-            std=self.std,
-            names=self.names,
-            ids=self.ids[index.cpu()],
-            source=self.source,
-        )
-
-    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
-        """The same images on another device, given out as floats of ``dtype``."""
-        moved = Images(
-            self.pixels.to(device),
-            self.labels,
-            mean=self.mean,
-            std=self.std,
-            names=self.names,
-            ids=self.ids,
-            source=self.source,
-        )
-        moved.dtype = dtype
-        return moved
+    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches at each index tensor of ``order``; what must be copied is copied ahead."""
+        ...
 
 
 class Tensors:
-    """Inputs and labels as tensors, moved to the device once."""
+    """Inputs and labels as tensors: on the device if they fit, else copied ahead of use."""
 
     def __init__(self, x: Tensor, labels: Tensor, device: torch.device) -> None:
         self.labels = labels
         self._device = device
-        fits = device.type != "cuda" or x.nbytes < 0.5 * torch.cuda.mem_get_info(device)[0]
-        self._x = x.to(device) if fits else x.pin_memory()
+        self._x = x.to(device) if x.device == device or fits(x.nbytes, device) else x
         self._y = labels.to(device)
+        if not self._resident:
+            say_once(
+                f"The inputs ({x.nbytes / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
+                f"memory of {device}: they stay in host memory and are copied ahead of use."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def _resident(self) -> bool:
+        return self._x.device == self._y.device
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The rows at ``index``."""
         x = self._x[index.to(self._x.device)].to(self._device, non_blocking=True)
         return x, self._y[index.to(self._device)]
 
+    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows at each index tensor of ``order``."""
+        if self._resident:
+            yield from map(self.take, order)
+            return
+        copies = copied_ahead(lambda index: self._x[index], order, self._y.device)
+        for index, x in zip(order, copies, strict=True):
+            yield x, self._y[index.to(self._y.device)]
+
 
 class Lazy:
-    """A map-style dataset too large to keep: its items are read batch by batch."""
+    """A map-style dataset too large to keep: a DataLoader reads its items in every pass."""
 
     def __init__(self, dataset: Dataset[Any], labels: Tensor, device: torch.device) -> None:
         self.labels = labels
@@ -168,8 +94,39 @@ class Lazy:
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The items at ``index``, collated."""
-        x, y = default_collate([self._dataset[i] for i in index.tolist()])
+        x, y = input_and_label(default_collate([self._dataset[i] for i in index.tolist()]))
         return x.to(self._device), torch.as_tensor(y).to(self._device)
+
+    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+        """The items at each index tensor of ``order``, read ahead by worker processes for a GPU."""
+        for_gpu = self._device.type == "cuda"
+        loader = DataLoader(
+            self._dataset,
+            batch_sampler=[index.tolist() for index in order],
+            num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
+            pin_memory=for_gpu,
+        )
+        for batch in loader:
+            x, y = input_and_label(batch)
+            yield x.to(self._device, non_blocking=True), torch.as_tensor(y).to(self._device)
+
+
+def input_and_label(item: Any, what: str = "the dataset") -> tuple[Any, Any]:
+    """The input and the label in an item (or a batch) of a dataset: a pair, or a dict of both."""
+    if isinstance(item, Mapping):
+        found = [next((item[k] for k in keys if k in item), None) for keys in (INPUT_KEYS, LABEL_KEYS)]
+        if all(part is not None for part in found):
+            return found[0], found[1]
+    elif isinstance(item, (tuple, list)) and len(item) == 2:
+        return item[0], item[1]
+    got = f"a dict of {', '.join(map(repr, item))}" if isinstance(item, Mapping) else type(item).__name__
+    raise DataError(
+        expected(
+            f"items (x, y), or dicts with 'pixel_values' and 'label', in {what}",
+            got,
+            "return an input and its label",
+        )
+    )
 
 
 def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype = torch.float32) -> Samples:
@@ -202,39 +159,10 @@ def length(data: Any, what: str = "the dataset") -> int:
     return len(data)
 
 
-def as_labels(y: Any, n: int, what: str) -> Tensor:
-    """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
-    try:
-        y = torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError):
-        raise DataError(
-            expected(f"whole numbers as labels in {what}", type(y).__name__, "number the classes 0 … K-1")
-        ) from None
-    if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-        raise DataError(
-            expected(f"whole numbers as labels in {what}", str(y.dtype), "convert them with y.long()")
-        )
-    if y.shape != (n,):
-        raise DataError(
-            expected(
-                f"one label per sample in {what}, shape ({n},)",
-                str(tuple(y.shape)),
-                "pass class indices, not one-hot rows",
-            )
-        )
-    if n and int(y.min()) < 0:
-        raise DataError(
-            expected(f"labels from 0 up in {what}", str(int(y.min())), "number the classes 0 … K-1")
-        )
-    labels: Tensor = y.detach().long().cpu()
-    return labels
-
-
 def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """Go once through the samples (those at ``index``), in order, without shuffling."""
     order = torch.arange(len(samples)) if index is None else index
-    for part in order.tensor_split(math.ceil(len(order) / size)):  # parts of almost equal size
-        yield samples.take(part)
+    yield from samples.stream(order.tensor_split(math.ceil(len(order) / size)))  # of almost equal size
 
 
 def _pair(data: Sequence[Any], what: str) -> tuple[Tensor, Any]:
@@ -269,11 +197,15 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         x, y = base.tensors[0][index], base.tensors[1][index]
         return Tensors(x, as_labels(y, n, what), device)
     first = _item(dataset, what)
-    loader = DataLoader(dataset, batch_size=256, generator=torch.Generator())  # not the caller's
     keep = first.nbytes * n <= RESIDENT_BYTES
+    labels = None if keep else _known_labels(base, index)
+    if labels is not None:
+        return _lazy(dataset, as_labels(labels, n, what), device, first.nbytes * n)
+    loader = DataLoader(dataset, batch_size=256, generator=torch.Generator())  # not the caller's
     xs, ys = [], []
     try:
-        for x, y in loader:
+        for batch in loader:
+            x, y = input_and_label(batch, what)
             ys.append(torch.as_tensor(y))
             if keep:
                 xs.append(torch.as_tensor(x))
@@ -287,28 +219,42 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
             )
         ) from error
     labels = as_labels(torch.cat(ys), n, what)
-    return Lazy(dataset, labels, device) if inputs is None else Tensors(inputs, labels, device)
+    if inputs is None:
+        return _lazy(dataset, labels, device, first.nbytes * n)
+    return Tensors(inputs, labels, device)
+
+
+def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int) -> Lazy:
+    say_once(
+        f"The inputs ({size / 1e9:.1f} GB) are too large to keep: a DataLoader reads them in every pass."
+    )
+    return Lazy(dataset, labels, device)
+
+
+def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
+    """Labels that a dataset lists, as those of torchvision do, so that not every item must be read."""
+    listed = getattr(dataset, "targets", None)
+    if listed is None or getattr(dataset, "target_transform", None) is not None:
+        return None
+    try:
+        return torch.as_tensor(listed)[index]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return None
 
 
 def _item(dataset: Any, what: str) -> Tensor:
-    item = dataset[0]
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise DataError(
-            expected(f"items (x, y) from {what}", type(item).__name__, "return an input and its label")
-        )
-    if not isinstance(item[0], (Tensor, np.ndarray)):
+    x, y = input_and_label(dataset[0], what)
+    if not isinstance(x, (Tensor, np.ndarray)):
         raise DataError(
             expected(
                 f"tensors as inputs from {what}",
-                type(item[0]).__name__,
+                type(x).__name__,
                 "add a transform such as torchvision.transforms.ToTensor()",
             )
         )
-    if not isinstance(item[1], (int, np.integer, Tensor)) or isinstance(item[1], bool):
-        raise DataError(
-            expected(f"whole numbers as labels in {what}", type(item[1]).__name__, "return int labels")
-        )
-    return torch.as_tensor(item[0])
+    if not isinstance(y, (int, np.integer, Tensor)) or isinstance(y, bool):
+        raise DataError(expected(f"whole numbers as labels in {what}", type(y).__name__, "return int labels"))
+    return torch.as_tensor(x)
 
 
 def unwrap(dataset: Any) -> tuple[Any, Tensor]:

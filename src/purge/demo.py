@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from purge.api import audit, train, unlearn
-from purge.data import Images
-from purge.datasets import DATASETS, load
-from purge.models import build
+from purge.architectures import build
+from purge.datasets import load
+from purge.images import Images
 from purge.result import Report, Result, Value
 from purge.runtime import seeded
 from purge.splits import split
@@ -28,8 +28,7 @@ ASCENT_ON_DIGITS: dict[str, Any] = {"epochs": 100, "batch_size": 64}
 def example(*, epochs: int = 10, seed: int = 0) -> tuple[nn.Module, Images, Images]:
     """A small trained classifier with its training and test data: something to try things on."""
     data, test = load(DATA)
-    entry = DATASETS[DATA]
-    fresh = fresh_model(MODEL, entry.classes, entry.channels, seed)
+    fresh = fresh_model(MODEL, len(data.names), data.channels, seed)
     return train(fresh, data, epochs=epochs, seed=seed).model, data, test
 
 
@@ -48,16 +47,16 @@ def run_demo(
 ) -> list[Row]:
     """Train, retrain, unlearn three ways, audit all; one row per model, one folder each."""
     epochs = 10 if quick else 25
-    entry = DATASETS[DATA]
     data, test = load(DATA)
+    classes, channels = len(data.names), data.channels
     forget, retain = split(data, classes=[FORGET])
     n, m = len(data), len(forget)
-    say(f"Data: {DATA}, {n} training images, {len(test)} test images, {entry.classes} classes.")
+    say(f"Data: {DATA}, {n} training images, {len(test)} test images, {classes} classes.")
 
-    recipe = {"model": MODEL, "classes": entry.classes, "channels": entry.channels, "data": DATA}
+    recipe = {"model": MODEL, "classes": classes, "channels": channels, "data": DATA}
 
     def trained(name: str, on: Any, its_seed: int, request: dict[str, Any]) -> Result:
-        fresh = fresh_model(MODEL, entry.classes, entry.channels, its_seed)
+        fresh = fresh_model(MODEL, classes, channels, its_seed)
         result = train(fresh, on, seed=its_seed, epochs=epochs, progress=progress, title=name)
         result.save(out / name, force=force, **recipe, request=request)
         return result

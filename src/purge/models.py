@@ -1,4 +1,4 @@
-"""Models: what they return, where their features are, how they are stored, and the embedded one."""
+"""Models: what they return, where their features are, and how they are stored."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from purge.errors import FileError, ModelError, did_you_mean, expected
-from purge.hooks import training_flags_kept
+from purge.errors import FileError, ModelError, expected
+from purge.hooks import pooled, training_flags_kept
 
 
 def logits_of(output: Any) -> Tensor:
@@ -60,16 +59,17 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
     The head is the last layer with weights to run whose output has the size of the logits. Erasure
     uses layer3, layer4 and avgpool where they exist (ResNets); elsewhere, of the repeated blocks
     (children of a ModuleList or Sequential), the one at three quarters of the depth and the last,
-    and the last layer to run before the head.
+    and the last layer to run before the head whose pooled output is as wide as the head's input.
     """
-    calls: list[tuple[str, tuple[int, ...]]] = []
+    calls: list[tuple[str, tuple[int, ...], int]] = []  # name, shape and pooled width of the output
     handles = []
 
     def remember(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
-            if isinstance(first, Tensor) and first.ndim >= 2 and len(first) == len(x):
-                calls.append((name, tuple(first.shape)))
+            rows = isinstance(first, Tensor) and first.ndim >= 2 and len(first) == len(x)
+            if rows and first.is_floating_point():
+                calls.append((name, tuple(first.shape), pooled(first).shape[1]))
 
         return hook
 
@@ -83,10 +83,14 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
             for handle in handles:
                 handle.remove()
 
-    heads = [name for name, s in calls if s == shape and _has_own_weights(modules[name])]
+    heads = [name for name, s, _ in calls if s == shape and _has_own_weights(modules[name])]
     head = heads[-1] if heads else None
-    ran = [name for name, _ in calls]
-    return Anatomy(head, _blocks(modules, ran[: ran.index(head)] if head else ran))
+    before = calls[: [name for name, _, _ in calls].index(head)] if head else calls
+    weight = getattr(modules[head], "weight", None) if head else None
+    width = weight.shape[1] if isinstance(weight, Tensor) and weight.ndim > 1 else None
+    # The very last may be another head, or a pooling that leaves the channels where tokens should be.
+    features = [name for name, _, w in before if width in (None, w)] or [name for name, _, _ in before]
+    return Anatomy(head, _blocks(modules, [name for name, _, _ in before], features[-1:]))
 
 
 def _has_own_weights(module: nn.Module) -> bool:
@@ -95,7 +99,7 @@ def _has_own_weights(module: nn.Module) -> bool:
     return layer and any(True for _ in module.parameters())
 
 
-def _blocks(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
+def _blocks(modules: dict[str, nn.Module], ran: list[str], last: list[str]) -> tuple[str, ...]:
     for name in ran:  # a ResNet, possibly inside a wrapper
         resnet = tuple(name.removesuffix("layer3") + part for part in ("layer3", "layer4", "avgpool"))
         if name.split(".")[-1] == "layer3" and set(resnet) <= set(ran):
@@ -108,7 +112,7 @@ def _blocks(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
     outermost = [n for n in repeated if not any(n.startswith(o + ".") for o in repeated)]
     candidates = outermost or list(dict.fromkeys(ran))
     chosen = [candidates[max(0, 3 * len(candidates) // 4 - 1)], candidates[-1]] if candidates else []
-    return tuple(dict.fromkeys(chosen + ran[-1:]))
+    return tuple(dict.fromkeys(chosen + last))
 
 
 # -- storing ----------------------------------------------------------------------------------
@@ -184,70 +188,3 @@ def _read(path: Path) -> dict[str, Tensor]:
             )
         )
     return dict(state)
-
-
-# -- the embedded model -----------------------------------------------------------------------
-
-
-class Block(nn.Module):
-    """Two 3×3 convolutions with BatchNorm around a shortcut."""
-
-    def __init__(self, width_in: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or width_in != width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) → (B, width, H / stride, W / stride)."""
-        h = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(h)) + self.shortcut(x))
-
-
-class SmallResNet(nn.Module):
-    """A ResNet of four blocks for tiny images, with the layer names of the large ones."""
-
-    def __init__(self, classes: int = 10, channels: int = 1, width: int = 16) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = Block(width, width, 1)
-        self.layer2 = Block(width, 2 * width, 2)
-        self.layer3 = Block(2 * width, 4 * width, 2)
-        self.layer4 = Block(4 * width, 4 * width, 1)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(4 * width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, H, W) → (B, classes)."""
-        h = F.relu(self.bn1(self.conv1(x)))
-        h = self.layer4(self.layer3(self.layer2(self.layer1(h))))
-        return self.fc(self.avgpool(h).flatten(1))  # type: ignore[no-any-return]
-
-
-class ModelEntry(NamedTuple):
-    """A model that can be built by name."""
-
-    build: Callable[[int, int], nn.Module]  # (classes, channels) → model
-    about: str
-
-
-MODELS: dict[str, ModelEntry] = {
-    "small-resnet": ModelEntry(
-        lambda classes, channels: SmallResNet(classes, channels),
-        "four residual blocks with BatchNorm, for images of 8 to 32 pixels",
-    ),
-}
-
-
-def build(name: str, *, classes: int, channels: int) -> nn.Module:
-    """A freshly initialised model of the given name."""
-    if name not in MODELS:
-        raise ModelError(expected("the name of a model", repr(name), did_you_mean(name, MODELS)))
-    return MODELS[name].build(classes, channels)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from purge.data import Data, Images, Samples, as_samples, length
+from purge.data import Data, Samples, as_samples, length
 from purge.errors import DataError, expected
+from purge.images import Images
 from purge.settings import checked_seed
 
 
@@ -25,6 +26,7 @@ class Split:
     test: Samples | None
     classes: int
     forget_classes: frozenset[int]  # classes that only the forget set has; empty: single samples
+    names: tuple[str, ...] = ()  # of all classes, where the data tells them
 
     @property
     def single(self) -> bool:

@@ -64,7 +64,8 @@ def number(name: str, value: float | None) -> str:
 def audit_table(report: Mapping[str, Any]) -> Table:
     """An audit: one row per value, beside the retrained and the original model's."""
     others = [part for part in ("retrained", "original") if report[part]]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    names = report["info"].get("names") or []
+    table = Table(title=_forgotten(report["info"]), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("metric", no_wrap=True)
     for name in ("value", "95 % interval", *others):
         table.add_column(name, justify="right", no_wrap=True)
@@ -76,5 +77,27 @@ def audit_table(report: Mapping[str, Any]) -> Table:
         beside = [
             number(name, report[part][name]["value"]) if name in report[part] else "–" for part in others
         ]
-        table.add_row(escape(name), number(name, v["value"]), spread, *beside, escape(v["why"]))
+        kind, _, which = name.partition(".")
+        known = names[int(which)] if kind == "destinations" and names else which
+        called = name if known == which else f"{name} ({known})"
+        table.add_row(escape(called), number(name, v["value"]), spread, *beside, escape(v["why"]))
     return table
+
+
+def _forgotten(info: Mapping[str, Any]) -> str | None:
+    """What was to be forgotten, in words; None where the report does not tell."""
+    if "forget_samples" not in info:
+        return None
+    classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
+    return escape(f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else ""))
+
+
+def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
+    """Classes as people call them.
+
+    >>> class_words([0, 3], ["airplane", "automobile", "bird", "cat"])
+    'class 0 (airplane), class 3 (cat)'
+    """
+    return ", ".join(
+        f"class {c} ({names[c]})" if names and names[c] != str(c) else f"class {c}" for c in classes
+    )

@@ -1,68 +1,151 @@
-"""Training: the base model, and the retrained reference by the same recipe."""
+"""Training: the base model, and the retrained reference by the same recipe.
+
+SGD with Nesterov momentum. On a GPU: bf16, channels last, images and their augmentation on the
+device, nothing read from it between two epochs. Every epoch can be kept in a file, from which a
+training that was killed goes on; on the CPU it then ends bit-identically.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from purge.data import Samples
-from purge.models import logits_of
+from purge.errors import FileError, expected
+from purge.files import atomically
+from purge.images import Images, draw_moves
+from purge.models import digest, logits_of
 from purge.progress import progress_line
-from purge.runtime import EVAL_BATCH, logits
-from purge.settings import normalise, setting
+from purge.runtime import EVAL_BATCH, device_of, logits
+from purge.settings import as_dict, normalise, setting
+
+Augment = Literal["none", "crop", "flip", "crop-flip"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with Nesterov momentum and a one-cycle learning rate."""
+    """How a model is trained."""
 
     epochs: int = setting(30, "passes over the training data", low=1)
     lr: float = setting(0.1, "peak learning rate", above=0, high=1e38)
     batch_size: int = setting(128, "samples per step", low=1)
-    momentum: float = setting(0.9, "momentum", low=0, high=0.999)
+    momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
     weight_decay: float = setting(5e-4, "weight decay", low=0)
+    schedule: Literal["one-cycle", "cosine"] = setting("one-cycle", "how the rate rises and falls")
+    augment: Augment = setting("none", "random moves of images: crop (by up to an eighth), flip, both")
+    label_smoothing: float = setting(0.0, "share of each label spread over all classes", low=0, high=0.99)
+    ema: float = setting(
+        0.0, "decay of the mean of the weights that is kept in the end; 0: off", low=0, high=0.99999
+    )
+    precision: Literal["float32", "bf16"] | None = setting(None, "none: bf16 on a GPU that has it")
+    channels_last: bool | None = setting(None, "memory layout of convolutions; none: on a GPU")
+    compile: bool = setting(False, "compile the model first: slow to start, then faster")
 
     def __post_init__(self) -> None:
         normalise(self)
 
 
 def fit(
-    model: nn.Module, samples: Samples, recipe: Recipe, *, seed: int, progress: bool, title: str
+    model: nn.Module,
+    samples: Samples,
+    recipe: Recipe,
+    *,
+    seed: int,
+    progress: bool,
+    title: str,
+    state: Path | None = None,
 ) -> list[dict[str, float]]:
-    """Train ``model`` in place; the mean loss of each epoch is returned."""
-    n = len(samples)
+    """Train ``model`` in place; the mean loss of each epoch is returned.
+
+    With ``state``, each epoch is written to that file, and a file that is there is gone on from.
+    """
+    n, device = len(samples), device_of(model)
     size = min(recipe.batch_size, n)
     per_epoch = max(1, n // size)  # the last, smaller batch is left out: BatchNorm dislikes it
+    total = recipe.epochs * per_epoch
+    rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
+    generator = torch.Generator().manual_seed(seed)
+    kept = Kept(state, _identity(model, samples, recipe, seed)) if state is not None else None
     optimizer = torch.optim.SGD(
         model.parameters(),
         recipe.lr,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.momentum > 0,
+        fused=device.type == "cuda",
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: one_cycle(i, recipe.epochs * per_epoch))
-    generator = torch.Generator().manual_seed(seed)
+    mean = {k: v.detach().clone() for k, v in _floats(model).items()} if recipe.ema > 0 else {}
     model.train()
-    losses = []
-    with progress_line(title, recipe.epochs, progress) as advance:
-        for _ in range(recipe.epochs):
-            total = torch.zeros((), device=next(model.parameters()).device)
-            for part in torch.randperm(n, generator=generator)[: per_epoch * size].split(size):
-                x, y = samples.take(part)
-                loss = F.cross_entropy(logits_of(model(x)).float(), y)
+    forward = torch.compile(model) if recipe.compile else model
+    with _fast(model, recipe), progress_line(title, recipe.epochs, progress) as advance:
+        losses = kept.restore(model, optimizer, mean, generator) if kept is not None else []
+        advance(len(losses), "")
+        for epoch in range(len(losses), recipe.epochs):
+            loss_sum = torch.zeros((), device=device)
+            order = torch.randperm(n, generator=generator)[: per_epoch * size].view(per_epoch, size)
+            for i, (x, y) in enumerate(_batches(samples, order.to(device), recipe.augment, generator)):
+                step = epoch * per_epoch + i
+                optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, total)
+                loss = F.cross_entropy(
+                    logits_of(forward(x)).float(), y, label_smoothing=recipe.label_smoothing
+                )
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                schedule.step()
-                total += loss.detach()
-            losses.append(total / per_epoch)
+                loss_sum += loss.detach()
+                if mean:
+                    _average(mean, model, min(recipe.ema, (1 + step) / (10 + step)))
+            losses.append(loss_sum / per_epoch)
+            if kept is not None:
+                kept.write(model, optimizer, mean, generator, losses)
             advance(1, "")
+    if kept is not None:
+        kept.close()
+    if mean:
+        model.load_state_dict(mean, strict=False)
     model.eval()
     return [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]
+
+
+def _batches(
+    samples: Samples, order: Tensor, augment: Augment, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    if augment == "none" or not isinstance(samples, Images):
+        return samples.stream(order)
+    pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in augment else 0
+    moves = draw_moves(order.numel(), pad=pad, flip="flip" in augment, generator=generator)
+    return samples.stream(order, moves.to(order.device).view(*order.shape, 3))
+
+
+@contextmanager
+def _fast(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """Precision and memory layout as the recipe says; weights stay float32 and are laid out as before."""
+    device = device_of(model)
+    gpu = device.type == "cuda"
+    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and torch.cuda.is_bf16_supported())
+    last = recipe.channels_last or (recipe.channels_last is None and gpu)
+    if last:
+        model.to(memory_format=torch.channels_last)
+    with (
+        torch.autocast(device.type, torch.bfloat16, enabled=bf16),
+        torch.backends.cudnn.flags(enabled=True, benchmark=gpu),
+    ):
+        yield
+    if last:
+        model.to(memory_format=torch.contiguous_format)
 
 
 def one_cycle(step: int, total: int) -> float:
@@ -74,7 +157,25 @@ def one_cycle(step: int, total: int) -> float:
     up = max(1, total // 4)
     if step < up:
         return (step + 1) / up
-    return 0.5 * (1 + math.cos(math.pi * (step - up) / max(1, total - up)))
+    return cosine(step - up, max(1, total - up))
+
+
+def cosine(step: int, total: int) -> float:
+    """Share of the peak learning rate: down as a cosine from the first step.
+
+    >>> [round(cosine(i, 4), 2) for i in range(4)]
+    [1.0, 0.85, 0.5, 0.15]
+    """
+    return 0.5 * (1 + math.cos(math.pi * step / total))
+
+
+def _floats(model: nn.Module) -> dict[str, Tensor]:
+    return {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
+
+
+@torch.no_grad()
+def _average(mean: dict[str, Tensor], model: nn.Module, decay: float) -> None:
+    torch._foreach_lerp_(list(mean.values()), list(_floats(model).values()), 1 - decay)
 
 
 def diverged(model: nn.Module, samples: Samples, history: list[dict[str, float]]) -> bool:
@@ -82,3 +183,102 @@ def diverged(model: nn.Module, samples: Samples, history: list[dict[str, float]]
     few = torch.arange(min(len(samples), EVAL_BATCH))
     finite = torch.isfinite(logits(model, samples, few)).all()
     return not (bool(finite) and all(math.isfinite(row["loss"]) for row in history))
+
+
+# -- going on after having been killed --------------------------------------------------------
+
+
+def _identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """What must be the same for a training to go on: the fresh model, the labels, recipe and seed."""
+    labels = hashlib.sha256(samples.labels.numpy().tobytes()).hexdigest()
+    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": labels}
+
+
+class Kept:
+    """The state of a training after its latest epoch, in one file that is replaced whole."""
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self._path, self._identity = path, identity
+        self._thread = ThreadPoolExecutor(1)  # writes while the next epoch runs
+        self._writing = self._thread.submit(lambda: None)
+
+    def restore(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        mean: dict[str, Tensor],
+        generator: torch.Generator,
+    ) -> list[Tensor]:
+        """Put everything back as it was after the latest epoch; its losses so far are returned."""
+        if not self._path.is_file():
+            return []
+        try:
+            with safe_open(self._path, "pt") as file:
+                facts = json.loads(file.metadata()["facts"])
+            found = load_file(self._path)
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+            raise FileError(
+                expected(f"the state of a training in {self._path}", "a damaged file", "start anew")
+            ) from None
+        if other := [k for k, v in self._identity.items() if facts["identity"].get(k) != v]:
+            raise FileError(
+                expected(
+                    "the model, data and settings that the training was begun with",
+                    f"another {other[0]}",
+                    "give the same again, or start anew in another folder",
+                )
+            )
+        device = device_of(model)
+        model.load_state_dict(_under(found, "model."))  # in place: the layout in memory stays
+        params = list(model.parameters())
+        for i, buffer in _under(found, "momentum.").items():
+            optimizer.state[params[int(i)]]["momentum_buffer"] = torch.empty_like(params[int(i)]).copy_(
+                buffer
+            )
+        for name, value in _under(found, "mean.").items():
+            mean[name].copy_(value)
+        generator.set_state(found["random.order"])
+        torch.set_rng_state(found["random.cpu"])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(found["random.gpu"], device)
+        return list(found["losses"].to(device))
+
+    def write(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        mean: dict[str, Tensor],
+        generator: torch.Generator,
+        losses: list[Tensor],
+    ) -> None:
+        """Write the state after an epoch, while the next one runs."""
+        buffers = [optimizer.state[p].get("momentum_buffer") for p in model.parameters()]
+        device = device_of(model)
+        state = {
+            **{f"model.{k}": v for k, v in model.state_dict().items()},
+            **{f"momentum.{i}": b for i, b in enumerate(buffers) if b is not None},
+            **{f"mean.{k}": v for k, v in mean.items()},
+            "random.order": generator.get_state(),
+            "random.cpu": torch.get_rng_state(),
+            "losses": torch.stack(losses),
+        }
+        if device.type == "cuda":
+            state["random.gpu"] = torch.cuda.get_rng_state(device)
+        copied = {
+            k: v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for k, v in state.items()
+        }
+        facts = {"facts": json.dumps({"identity": self._identity, "epochs": len(losses)})}
+        self._writing.result()
+        self._writing = self._thread.submit(
+            atomically, self._path, lambda to: save_file(copied, to, metadata=facts)
+        )
+
+    def close(self) -> None:
+        """Wait for the last epoch to be written."""
+        self._writing.result()
+        self._thread.shutdown()
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in sorted(tensors.items()) if k.startswith(prefix)}

@@ -276,7 +276,7 @@ def samples(x: torch.Tensor, y: torch.Tensor) -> SimpleNamespace:
         def __len__(self) -> int:
             return len(y)
 
-    return Held(labels=y, take=lambda index: (x[index], y[index]))
+    return Held(labels=y, take=lambda i: (x[i], y[i]), stream=lambda order: ((x[i], y[i]) for i in order))
 
 
 def test_a_metric_that_fails_leaves_models_and_random_numbers_alone(case):

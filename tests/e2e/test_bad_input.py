@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import purge
 from purge import cli
+from purge.architectures import SmallResNet
 from purge.errors import (
     DataError,
     DeviceError,
@@ -39,7 +40,7 @@ from purge.errors import (
     RunError,
 )
 from purge.methods import Purge
-from purge.models import SmallResNet, digest, load_weights, save_weights
+from purge.models import digest, load_weights, save_weights
 
 SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
 NAN, INF = float("nan"), float("inf")
@@ -236,7 +237,8 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("a stream with a length", DataError, "CountedStream", lambda t: {"forget": CountedStream()}),
     ("items of one", DataError, "items (x, y)", lambda t: {"forget": Items(torch.zeros(6))}),
     ("items of three", DataError, "items (x, y)", lambda t: {"forget": Items((torch.zeros(6), 0, 1))}),
-    ("items are dicts", DataError, "got dict", lambda t: {"forget": Items({"x": torch.zeros(6), "y": 0})}),
+    ("items are dicts", DataError, "a dict of 'a'", lambda t: {
+        "forget": Items({"a": torch.zeros(6), "y": 0})}),
     ("inputs are images", DataError, "Picture", lambda t: {"retain": Items((Picture(), 0))}),
     ("inputs are paths", DataError, "got str", lambda t: {"retain": Items(("cat.png", 0))}),
     ("labels of items are words", DataError, "got str", lambda t: {"retain": Items((torch.zeros(6), "cat"))}),
@@ -746,6 +748,7 @@ COMMANDS: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
     # what must be forgotten
     ("neither class nor ids", "neither", lambda s: s.unlearn(what=())),
     ("class and ids", "both", lambda s: s.unlearn("--forget-ids", s.file("ids.txt", "1"))),
+    ("class by a wrong name", "got 'three'", lambda s: s.unlearn(what=("--forget-class", "three"))),
     ("class not there", "got 10", lambda s: s.unlearn(what=("--forget-class", 10))),
     ("class negative", "got -1", lambda s: s.unlearn(what=("--forget-class", -1))),
     ("every class", "something to retain", lambda s: s.unlearn(
@@ -847,7 +850,6 @@ PARSED: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
     ("unknown option", "--frobnicate", lambda s: s.unlearn("--frobnicate")),
     ("no out", "--out", lambda s: ["unlearn", s.base, "--forget-class", 3]),
     ("no checkpoint", "checkpoint", lambda s: ["unlearn", "--out", s.out]),
-    ("a class as a word", "--forget-class", lambda s: s.unlearn(what=("--forget-class", "three"))),
     ("a seed as a word", "--seed", lambda s: s.unlearn("--seed", "one")),
     ("an option without its value", "--set", lambda s: s.unlearn("--set")),
     ("one argument too many", "extra", lambda s: s.unlearn("extra")),

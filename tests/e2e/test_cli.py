@@ -22,10 +22,11 @@ import pytest
 
 import purge
 from purge import cli, demo
+from purge.architectures import MODELS, SmallResNet
 from purge.datasets import load
 from purge.methods import METHODS
 from purge.metrics import METRICS, PANELS
-from purge.models import MODELS, SmallResNet, digest, load_weights
+from purge.models import digest, load_weights
 from purge.stopping import Stopping
 from purge.tables import number
 
@@ -302,7 +303,8 @@ def test_audit_as_a_table(shown: Demo, run: Path) -> None:
     assert done.code == 0
     written = read(run / "audit.json")
     assert {key.split(".")[0] for key in written["values"]} == set(PANELS["quick"])
-    head, *rows = [line.split() for line in done.out.splitlines() if line.strip(" ─")]
+    title, head, *rows = [line.split() for line in done.out.splitlines() if line.strip(" ─")]
+    assert " ".join(title) == "Forgotten: 142 samples, class 0"
     assert head == ["metric", "value", "95", "%", "interval", "retrained", "original", "note"]
     shown_keys = [k for k, v in written["values"].items() if v["value"] or not k.startswith("destinations.")]
     assert [words[0] for words in rows if words[0] in written["values"]] == shown_keys
@@ -369,12 +371,18 @@ def test_list_names_every_setting_of_a_method(name: str) -> None:
 
 OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
+    "train": (
+        "--out --data --model --like --data-dir --size --split-seed --skip-bad --without-class --without-ids "
+        "--pretrained --set --seed --device --resume --force --json --quiet"
+    ),
     "unlearn": (
-        "checkpoint --out --data --model --forget-class --forget-ids --method --set --seed --device "
+        "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "
+        "--forget-class --forget-ids --method --set --seed --device "
         "--force --json --quiet"
     ),
     "audit": (
-        "run --data --model --retrained --original --metrics --forget-class --forget-ids --seed --device "
+        "run --data --data-dir --size --split-seed --skip-bad --model "
+        "--retrained --original --metrics --forget-class --forget-ids --seed --device "
         "--json --quiet"
     ),
     "list": "shelf name --json",

@@ -51,8 +51,7 @@ class GradientAscent(Method):
         total = self.epochs * epoch
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
         run.begin(model)
-        for i in run.steps(total, epoch=epoch):
-            x, y = split.forget.take(at[i])
+        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
             with statistics(model, self.norm, retain_rows=0):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
             optimizer.zero_grad()

@@ -102,8 +102,9 @@ class Purge(Method):
         targets = self._targets(teacher, split, teacher_r)
         optimizer = self._optimizer(params)
         self._check(model, run.begin, run)
-        for i in run.steps(total, epoch=epoch, landing=landing):
-            (xf, yf), (xr, yr) = split.forget.take(at_f[i]), split.retain.take(at_r[i])
+        pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
+        steps = run.steps(total, epoch=epoch, landing=landing)
+        for i, ((xf, yf), (xr, yr)) in zip(steps, pairs, strict=False):
             with statistics(model, self.norm, retain_rows=len(xr)), capture(model, layers) as h:
                 z = logits_of(model(torch.cat([xr, xf])))
             zr, zf = z[: len(xr)], z[len(xr) :]

@@ -1,0 +1,58 @@
+"""Where data lives: on the device if it fits, otherwise in host memory, copied ahead of use."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger("purge")
+
+DEVICE_FRACTION = 0.5  # data up to this share of the free device memory is held on the device
+AHEAD = 3  # batches gathered and copied before they are asked for
+
+Order: TypeAlias = "Tensor | Sequence[Tensor]"  # the index tensor of each batch
+
+
+def fits(size: int, device: torch.device, fraction: float = DEVICE_FRACTION) -> bool:
+    """Do ``size`` bytes fit into a share of the free memory of the device?"""
+    return device.type != "cuda" or size <= fraction * torch.cuda.mem_get_info(device)[0]
+
+
+@cache
+def say_once(message: str) -> None:
+    """A message to the user, once in the life of the process."""
+    logger.warning(message)
+
+
+def copied_ahead(gather: Callable[[Tensor], Tensor], order: Order, device: torch.device) -> Iterator[Tensor]:
+    """``gather(index)`` of each batch, on the device.
+
+    A thread gathers into pinned memory and copies on a stream of its own, a few batches ahead.
+    """
+    copying = torch.cuda.Stream(device)
+
+    def fetch(index: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+        with torch.cuda.stream(copying):
+            there = gather(index).pin_memory().to(device, non_blocking=True)
+            return there, copying.record_event()
+
+    parts = iter(order.cpu() if isinstance(order, Tensor) else [index.cpu() for index in order])
+    with ThreadPoolExecutor(1) as thread:
+        waiting = deque(thread.submit(fetch, index) for _, index in zip(range(AHEAD), parts, strict=False))
+        try:
+            while waiting:
+                there, copied = waiting.popleft().result()
+                waiting.extend(thread.submit(fetch, index) for _, index in zip(range(1), parts, strict=False))
+                torch.cuda.current_stream(device).wait_event(copied)
+                there.record_stream(torch.cuda.current_stream(device))
+                yield there
+        finally:
+            for one in waiting:
+                one.cancel()

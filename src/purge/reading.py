@@ -1,0 +1,421 @@
+"""Images from files: decoded once, in parallel, and kept on disk as bytes to be mapped into memory.
+
+A source is a folder of images (``DIR/train/<class>/*`` and ``DIR/test/<class>/*``, or one tree of
+classes), Parquet in the Hugging Face image layout, or an ``.npz``. What it becomes is kept under the
+user's cache in a folder named by a digest of the source's files, so that the next start reads
+nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from purge.decoding import DEFAULT_SIZE, Array, Decoded, Encoded, Parts, form_of, write
+from purge.errors import DataError, FileError, expected
+from purge.files import read_json, write_json
+from purge.images import Images
+from purge.placement import DEVICE_FRACTION, say_once
+from purge.progress import progress_line
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+HELD_OUT = ("test", "val", "valid", "validation")  # what the part for testing may be called
+NAMED = 100  # bad images that an error names one by one
+LAYOUT = 1  # of the kept folders; a new one makes old folders be made again
+
+
+class Source(NamedTuple):
+    """Where images come from, and how to read them should they not have been kept."""
+
+    name: str
+    files: list[Path]  # what the digest is of
+    read: Callable[[], tuple[Parts, tuple[str, ...]]]  # the parts and the names of the classes
+
+
+def cache_folder() -> Path:
+    """``$PURGE_CACHE``, or ``purge`` in the user's cache."""
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("PURGE_CACHE") or Path(user) / "purge")
+
+
+def images_of(
+    source: Source,
+    *,
+    size: int | None,
+    split_seed: int,
+    skip_bad: bool,
+    progress: bool,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    channels: int | None = None,
+    device_fraction: float = DEVICE_FRACTION,
+) -> tuple[Images, Images]:
+    """The training and test images of a source, mapped from what is kept of it on disk."""
+    folder = kept(source, size=size, skip_bad=skip_bad, progress=progress)
+    facts = read_json(folder / "facts.json")
+    bad = [path for part in facts["parts"].values() for path in part["bad"]]
+    if bad and not skip_bad:
+        raise _unreadable(bad)
+    if bad:
+        total = sum(len(part["labels"]) for part in facts["parts"].values()) + len(bad)
+        say_once(f"{len(bad)} of {total} images cannot be read and are left out: {', '.join(bad[:NAMED])}.")
+
+    def images(name: str) -> Images:
+        part = facts["parts"][name]
+        shape = (len(part["labels"]), *facts["form"])
+        flat = torch.from_file(
+            str(folder / f"{name}.bin"), shared=False, size=math.prod(shape), dtype=torch.uint8
+        )
+        return Images(
+            flat.view(shape),
+            torch.tensor(part["labels"]),
+            mean=mean or tuple(facts["mean"]),
+            std=std or tuple(facts["std"]),
+            size=size,
+            channels=channels,
+            names=facts["names"],
+            paths=part["paths"],
+            source=f"{folder.name}-{name}",
+            device_fraction=device_fraction,
+        )
+
+    if "all" not in facts["parts"]:
+        return images("train"), images("test")
+    everything = images("all")
+    train, test = _split(everything.labels.numpy(), split_seed)
+    return everything.select(torch.from_numpy(train)), everything.select(torch.from_numpy(test))
+
+
+def _split(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions for training and testing: a fifth of each class, drawn from the seed, is for testing."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    held = [order[labels[order] == c] for c in np.unique(labels)]
+    test = np.sort(np.concatenate([rows[: round(0.2 * len(rows))] for rows in held]))
+    if not len(test):
+        raise DataError(
+            expected("at least 3 images of some class", "fewer", "add images, or a test folder of your own")
+        )
+    return np.setdiff1d(np.arange(len(labels)), test), test
+
+
+# -- keeping ----------------------------------------------------------------------------------
+
+
+def kept(source: Source, *, size: int | None, skip_bad: bool, progress: bool) -> Path:
+    """The folder with the decoded images of a source; made now if there is none."""
+    digest = _digest(source.files)
+    at = cache_folder() / "decoded"
+    wanted = at / f"{digest}-{size or DEFAULT_SIZE}"
+    for folder in (at / f"{digest}-native", wanted):
+        if _complete(folder):
+            return folder
+    parts, names = source.read()
+    _check_parts(source.name, parts, names)
+    form, native = form_of(parts, size, progress)
+    try:
+        at.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(dir=at, prefix=".making-"))
+    except OSError as error:
+        raise FileError(
+            expected(f"a cache that can be written, {at}", str(error.strerror), "set PURGE_CACHE to a folder")
+        ) from None
+    try:
+        found, counts = {}, np.zeros((form.channels, 256), dtype=np.int64)
+        total = sum(len(p.labels) for p in parts.values())
+        with progress_line(f"decode {source.name}", total, progress) as on:
+            for name, part in parts.items():
+                found[name] = write(part, form, making / f"{name}.bin", counts, lambda n: on(n, ""))
+        bad = [path for part in found.values() for path in part["bad"]]
+        if bad and not skip_bad:
+            raise _unreadable(bad)
+        if not all(part["labels"] for part in found.values()):
+            raise DataError(expected(f"images that can be read in {source.name}", "none", "check the files"))
+        mean, std = _constants(counts)
+        known = {"source": source.name, "form": form, "names": names, "mean": mean, "std": std}
+        write_json(making / "facts.json", {**known, "parts": found})
+        final = at / f"{digest}-native" if native else wanted
+        if final.exists() and not _complete(final):
+            shutil.rmtree(final)
+        if not final.exists():  # another process may have been faster
+            making.rename(final)
+        return final
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """A digest of the names, sizes and times of change of the files."""
+    h = hashlib.sha256(str(LAYOUT).encode())
+    for path in files:
+        facts = path.stat()
+        h.update(json.dumps([str(path.absolute()), facts.st_size, facts.st_mtime_ns]).encode())
+    return h.hexdigest()[:32]
+
+
+def _complete(folder: Path) -> bool:
+    if not (folder / "facts.json").is_file():
+        return False
+    facts = read_json(folder / "facts.json")
+    sizes = {
+        folder / f"{name}.bin": len(part["labels"]) * math.prod(facts["form"])
+        for name, part in facts["parts"].items()
+    }
+    return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
+
+
+def _check_parts(source: str, parts: Parts, names: tuple[str, ...]) -> None:
+    for name, part in parts.items():
+        if not part.labels:
+            raise DataError(expected(f"images in the {name} part of {source}", "none", "add some"))
+        if not 0 <= min(part.labels) <= max(part.labels) < len(names):
+            outside = min(part.labels) if min(part.labels) < 0 else max(part.labels)
+            raise DataError(
+                expected(
+                    f"labels from 0 to {len(names) - 1} in {source}",
+                    str(outside),
+                    "number the classes 0 … K-1, or correct the list of their names",
+                )
+            )
+    if len(names) < 2:
+        raise DataError(expected(f"at least 2 classes in {source}", str(len(names)), "add another class"))
+
+
+def _unreadable(bad: list[str]) -> DataError:
+    more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+    return DataError(
+        expected(
+            "images that can be read",
+            f"{len(bad)} that cannot ({', '.join(bad[:NAMED])}{more})",
+            "repair or remove them, or leave them out with --skip-bad (skip_bad=True)",
+        )
+    )
+
+
+def _constants(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, in units of 255, from how often each value occurs."""
+    values, n = np.arange(256) / 255, counts.sum(1)
+    mean = counts @ values / n
+    std = np.sqrt(np.maximum(counts @ values**2 / n - mean**2, 0))
+    return mean.round(4).tolist(), np.maximum(std.round(4), 1e-3).tolist()
+
+
+# -- the forms that a user's own data may have ------------------------------------------------
+
+
+def find_source(path: Path) -> Source:
+    """A folder or file of the user's as a source of images."""
+    if path.is_file() and path.suffix == ".npz":
+        return Source(path.name, [path], lambda: read_npz(path))
+    if shards := _shards(path):
+        files = [f for found in shards.values() for f in found]
+        return Source(path.name, files, lambda: read_parquet(shards))
+    if path.is_dir() and (trees := _trees(path)):
+        images = {part: _images_in(root) for part, root in trees.items()}
+        if files := [f for found in images.values() for _, f in found]:
+            return Source(path.name, files, lambda: _read_folders(path, images))
+    raise DataError(
+        expected(
+            f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet or .npz",
+            "a folder without them" if path.is_dir() else "another kind of file",
+            "put the images of each class into a folder of its own",
+        )
+    )
+
+
+def _trees(path: Path) -> dict[str, Path]:
+    """The folders whose subfolders are classes: train and test, or one for all."""
+    held_out = next((path / n for n in HELD_OUT if (path / n).is_dir()), None)
+    if (path / "train").is_dir():
+        return {"train": path / "train", "test": held_out} if held_out else {"all": path / "train"}
+    return {"all": path}
+
+
+def _images_in(root: Path) -> list[tuple[str, Path]]:
+    """Class and path of every image below a folder of classes, in order."""
+    classes = sorted((d for d in root.iterdir() if d.is_dir() and not d.name.startswith(".")), key=_by_number)
+    return [(d.name, f) for d in classes for f in sorted(d.rglob("*")) if f.suffix.lower() in SUFFIXES]
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    """Classes called 0, 1, … 10 in the order of their numbers, others by name."""
+    return (int(path.name), "") if path.name.isascii() and path.name.isdigit() else (1 << 62, path.name)
+
+
+def _read_folders(root: Path, files: dict[str, list[tuple[str, Path]]]) -> tuple[Parts, tuple[str, ...]]:
+    names = tuple(dict.fromkeys(c for c, _ in files.get("train", files.get("all", []))))
+    if strange := sorted({c for c, _ in files.get("test", [])} - set(names)):
+        raise DataError(
+            expected(
+                f"test images of the classes in {root / 'train'}",
+                f"a class {strange[0]!r} that is only in the test part",
+                "give both parts the same folders of classes",
+            )
+        )
+    number = {name: i for i, name in enumerate(names)}
+    return {
+        part: Encoded(
+            [number[c] for c, _ in found],
+            [f.relative_to(root).as_posix() for _, f in found],
+            lambda found=found: (f for _, f in found),  # type: ignore[misc]
+        )
+        for part, found in files.items()
+    }, names
+
+
+def _shards(path: Path) -> dict[str, list[Path]]:
+    """Parquet files by part: ``train-*`` and ``test-*``, or all of them together."""
+    if path.is_file():
+        return {"all": [path]} if path.suffix == ".parquet" else {}
+    found = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
+    train = [f for f in found if f.name.startswith("train")]
+    for name in HELD_OUT:
+        if train and (test := [f for f in found if f.name.startswith(name)]):
+            return {"train": train, "test": test}
+    return {"all": train or found} if found else {}
+
+
+def read_parquet(shards: dict[str, list[Path]]) -> tuple[Parts, tuple[str, ...]]:
+    """Hugging Face's image layout: ``image`` with ``bytes`` and ``path``, and ``label``."""
+    schemas = {path: _schema(path) for files in shards.values() for path in files}
+    first = next(iter(schemas))
+    columns = {path: _columns(path, schema) for path, schema in schemas.items()}
+
+    def encoded(files: list[Path]) -> Encoded:
+        labels: list[int] = []
+        paths: list[str] = []
+        for path in files:
+            image, label = columns[path]
+            with pq.ParquetFile(path) as file:
+                labels += _whole(file.read([label])[label].to_pylist(), path)
+                kind = schemas[path].field(image).type
+                named = pa.types.is_struct(kind) and kind.get_field_index("path") >= 0
+                listed = file.read([f"{image}.path"])[image].to_pylist() if named else []
+            paths += [row["path"] or "" if row else "" for row in listed]
+        unique = len(paths) == len(labels) == len(set(paths))
+        return Encoded(
+            labels,
+            paths if unique else [f"row {i}" for i in range(len(labels))],
+            lambda: (item for path in files for item in _rows(path, columns[path][0])),
+        )
+
+    parts: Parts = {part: encoded(files) for part, files in shards.items()}
+    highest = max((max(p.labels, default=0) for p in parts.values()), default=0)
+    return parts, _class_names(schemas[first]) or tuple(map(str, range(highest + 1)))
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowException, OSError):
+        raise FileError(expected(f"Parquet in {path}", "a damaged file", "write it again")) from None
+
+
+def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
+    image = next((c for c in ("image", "img") if c in schema.names), None)
+    label = next((c for c in ("label", "labels", "fine_label") if c in schema.names), None)
+    if image is None or label is None:
+        raise DataError(
+            expected(
+                f"columns 'image' and 'label' in {path.name}",
+                ", ".join(map(repr, schema.names)) or "none",
+                "rename the columns",
+            )
+        )
+    return image, label
+
+
+def _rows(path: Path, column: str) -> Iterator[bytes]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(1024, columns=[column]):
+            for row in batch.column(0).to_pylist():
+                found = row.get("bytes") if isinstance(row, dict) else row
+                yield found if isinstance(found, bytes) else b""
+
+
+def _class_names(schema: pa.Schema) -> tuple[str, ...]:
+    """Class names as metadata may give them: our key, or the features that Hugging Face writes."""
+    metadata = schema.metadata or {}
+    try:
+        if b"classes" in metadata:
+            return tuple(map(str, json.loads(metadata[b"classes"])))
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return tuple(next(map(str, f["names"]) for f in features.values() if f.get("names")))
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        return ()
+
+
+def read_npz(path: Path) -> tuple[Parts, tuple[str, ...]]:
+    """Arrays ``train_images``, ``train_labels``, ``test_…``; ``x_train`` …; or ``images``, ``labels``."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        raise FileError(
+            expected(f"plain arrays in {path}", "a damaged file, or one of Python objects", "write it again")
+        ) from None
+    for keys in (
+        {"train": ("train_images", "train_labels"), "test": ("test_images", "test_labels")},
+        {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")},
+        {"all": ("images", "labels")},
+        {"all": ("x", "y")},
+    ):
+        if all(key in arrays for pair in keys.values() for key in pair):
+            parts: Parts = {
+                part: Decoded(_whole(arrays[y].reshape(-1).tolist(), path), _bytes(arrays[x], path))
+                for part, (x, y) in keys.items()
+            }
+            highest = max(max(p.labels, default=0) for p in parts.values())
+            given = next((arrays[k] for k in ("classes", "names") if k in arrays), np.arange(highest + 1))
+            return parts, tuple(map(str, given.tolist()))
+    raise DataError(
+        expected(
+            f"arrays images and labels, or train_images, train_labels, test_images … in {path.name}",
+            ", ".join(arrays) or "none",
+            "save the arrays under these names",
+        )
+    )
+
+
+def _whole(labels: list[Any], path: Path) -> list[int]:
+    wrong = [v for v in labels if isinstance(v, bool) or not isinstance(v, int)]
+    if wrong or not labels:
+        raise DataError(
+            expected(
+                f"whole numbers as labels in {path.name}",
+                repr(wrong[0]) if wrong else "none",
+                "number the classes 0 … K-1",
+            )
+        )
+    return labels
+
+
+def _bytes(pixels: NDArray[Any], path: Path) -> Array:
+    """Pixels of an array as bytes: 8 bits as they are, 16 scaled, floats from 0 to 1."""
+    shaped = pixels.ndim == 3 or (pixels.ndim == 4 and bool({1, 3} & {pixels.shape[1], pixels.shape[3]}))
+    if shaped and pixels.dtype == np.uint8:
+        return pixels
+    if shaped and pixels.dtype == np.uint16:
+        return (pixels / 257).round().astype(np.uint8)
+    if shaped and pixels.dtype.kind == "f" and pixels.size and 0 <= pixels.min() <= pixels.max() <= 1:
+        return (pixels * 255).round().astype(np.uint8)
+    raise DataError(
+        expected(
+            f"images (N, H, W) or (N, H, W, 1 or 3) of bytes in {path.name}",
+            f"{pixels.shape} of {pixels.dtype}",
+            "save uint8 pixels, or floats from 0 to 1",
+        )
+    )

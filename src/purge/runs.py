@@ -1,0 +1,208 @@
+"""Run folders and requests: which data and model a run has, and what was to be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from purge.architectures import build
+from purge.datasets import DATASETS, load
+from purge.errors import DataError, FileError, ModelError, did_you_mean, expected
+from purge.files import read_json
+from purge.images import Images
+from purge.models import load_weights
+from purge.splits import split
+
+Request = dict[str, list[int]]  # {"forget_classes": […]} or {"forget_ids": […]}; empty: nothing
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """Which data, and how to read it: what is written into run.json to read it again."""
+
+    data: str  # a name, or an absolute path
+    data_dir: str | None = None
+    size: int | None = None
+    split_seed: int = 0
+    skip_bad: bool = False
+
+    def load(self, *, progress: bool) -> tuple[Images, Images]:
+        """The training and test images."""
+        return load(
+            self.data,
+            data_dir=self.data_dir,
+            size=self.size,
+            split_seed=self.split_seed,
+            skip_bad=self.skip_bad,
+            progress=progress,
+        )
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "model": (str,),
+    "data": (str,),
+    "data_dir": (str,),
+    "size": (int,),
+    "split_seed": (int,),
+    "skip_bad": (bool,),
+    "original": (str,),
+    "settings": (dict,),
+    "seed": (int,),
+}
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What run.json says, each value that is used later of the right kind."""
+    facts = read_json(folder / "run.json")
+    request = facts.get("request") or {}
+    sound = all(facts.get(k) is None or isinstance(facts[k], kind) for k, kind in KINDS.items())
+    sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
+    sound = sound and len(request) <= 1 and all(isinstance(v, list) and v for v in request.values())
+    if not sound:
+        raise FileError(
+            expected(
+                f"model, data, request and original in {folder / 'run.json'}",
+                "values of another kind",
+                "use the run.json that purge wrote",
+            )
+        )
+    return facts
+
+
+def choose_data(
+    facts: dict[str, Any],
+    *,
+    data: str | None,
+    data_dir: Path | None,
+    size: int | None,
+    split_seed: int | None,
+    skip_bad: bool,
+) -> DataChoice:
+    """The data that is named, or the run's; paths become absolute."""
+    name = data or facts.get("data")
+    if name is None:
+        raise DataError(
+            expected("the name of the training data", "none", "pass --data; see purge list datasets")
+        )
+    if data is not None and data not in DATASETS and Path(data).exists():
+        name = str(Path(data).absolute())
+    at = facts.get("data_dir") if data_dir is None else str(data_dir.absolute())
+    seed = facts.get("split_seed") if split_seed is None else split_seed
+    return DataChoice(name, at, size or facts.get("size"), seed or 0, skip_bad or bool(facts.get("skip_bad")))
+
+
+def facts_of(checkpoint: Path) -> dict[str, Any]:
+    """What is known about a checkpoint: run.json of a run folder, nothing about a file of weights."""
+    if checkpoint.is_dir():
+        return read_facts(checkpoint)
+    if not checkpoint.exists():
+        raise FileError(
+            expected(f"a run folder or a file at {checkpoint}", "nothing there", "check the path")
+        )
+    return {}
+
+
+def choose_model(facts: dict[str, Any], name: str | None) -> str:
+    """The architecture that is named, or the run's."""
+    found = name or facts.get("model")
+    if found is None:
+        raise ModelError(
+            expected("the name of the architecture", "none", "pass --model; see purge list models")
+        )
+    return str(found)
+
+
+def read_model(checkpoint: Path, name: str | None, images: Images) -> nn.Module:
+    """Build the model that is named, or the one of the run, for these images; load its weights."""
+    built = build_for(choose_model(facts_of(checkpoint), name), images)
+    load_weights(built, checkpoint / "model.safetensors" if checkpoint.is_dir() else checkpoint)
+    return built
+
+
+def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Module:
+    """A model with an output for each class of the images and an input of their shape."""
+    channels, height, width = images.shape
+    return build(
+        name,
+        classes=len(images.names),
+        channels=channels,
+        size=min(height, width),
+        pretrained=pretrained,
+    )
+
+
+# -- requests ---------------------------------------------------------------------------------
+
+
+def request_of(train: Images, classes: Sequence[str], ids: Path | None, *, words: str) -> Request:
+    """What must go, as it is written into run.json; ``words``: the stem of the two options."""
+    if classes and ids is not None:
+        raise DataError(
+            expected(
+                f"either --{words}-class or --{words}-ids", "both", "say in one way what must be forgotten"
+            )
+        )
+    if classes:
+        return {"forget_classes": sorted({_class_number(c, train.names) for c in classes})}
+    return {} if ids is None else {"forget_ids": _read_ids(ids, train)}
+
+
+def cut(train: Images, request: Request) -> tuple[Images, Images]:
+    """Divide training images into what must go and what must stay."""
+    if "forget_classes" in request:
+        return split(train, classes=request["forget_classes"])
+    return split(train, indices=request["forget_ids"])
+
+
+def _class_number(given: str, names: Sequence[str]) -> int:
+    """A class by its name or its number; the name wins where a class is called by another's number."""
+    if given in names:
+        return names.index(given)
+    if given.lstrip("-").isascii() and given.lstrip("-").isdigit():
+        return int(given)
+    raise DataError(
+        expected("the number or the name of a class", repr(given), did_you_mean(given, list(names)))
+    )
+
+
+def _read_ids(path: Path, train: Images) -> list[int]:
+    """Positions in the training data: numbers, or paths as the data has them, one per line."""
+    if not path.is_file():
+        raise FileError(expected(f"a file of sample numbers at {path}", "nothing there", "check the path"))
+    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    position = {train.paths[id]: i for i, id in enumerate(train.ids.tolist())} if train.paths else {}
+    found = set[int]()
+    for line in filter(None, lines):
+        numbers = line.replace(",", " ").split()
+        if line in position:
+            found.add(position[line])
+        elif all(word.isascii() and word.isdigit() for word in numbers):
+            found.update(map(int, numbers))
+        else:
+            raise _not_an_id(path, line if position else _first_wrong(numbers), train)
+    if not found:
+        raise DataError(expected(f"sample numbers in {path.name}", "none", "write one number per line"))
+    return sorted(found)
+
+
+def _first_wrong(words: list[str]) -> str:
+    return next(word for word in words if not (word.isascii() and word.isdigit()))
+
+
+def _not_an_id(path: Path, line: str, train: Images) -> DataError:
+    if not train.paths:
+        return DataError(
+            expected(f"whole numbers in {path.name}", repr(line), "write one sample number per line")
+        )
+    held_out = line in train.paths
+    return DataError(
+        expected(
+            f"numbers or paths of training images in {path.name}",
+            f"{line!r}, " + ("which is held out for testing" if held_out else "which is not there"),
+            f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}",
+        )
+    )
