@@ -70,6 +70,7 @@ def unlearn(
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name)
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited):
         edited.eval()
@@ -168,7 +169,7 @@ def train(
     checks.classifier(model)
     at = checks.device(device, model)
     seed = checked_seed(seed)
-    folder = None if out is None else checks.training_folder(out, resume=resume, force=force)
+    folder = checks.training_folder(out, resume=resume, force=force)
     trained = _copy(model, at)
     with seeded(seed, at):
         samples = checks.training_data(trained, dataset, at)
@@ -178,15 +179,15 @@ def train(
     checks.parameters_to_train(trained)
     checks.differentiable(trained, samples)
     state = None if folder is None else folder / checks.STATE
-    if state is not None:
-        state.parent.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            for old in (state, state.with_name("run.json")):  # a folder with run.json is finished
-                old.unlink(missing_ok=True)
-    started = time.perf_counter()
+    if folder is not None and state is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        old = [] if resume else [state, folder / "run.json"]  # a folder with run.json is finished
+        for file in [*old, *folder.glob(checks.HALF)]:
+            file.unlink(missing_ok=True)
     with seeded(seed, at):
-        history = fit(trained, samples, chosen, seed=seed, progress=progress, title=title, state=state)
-    seconds = time.perf_counter() - started
+        history, seconds = fit(
+            trained, samples, chosen, seed=seed, progress=progress, title=title, state=state
+        )
     trained.zero_grad(set_to_none=True)
     if diverged(trained, samples, history):
         if state is not None:

@@ -315,12 +315,20 @@ def _bits(x: Tensor) -> Tensor:
 
 
 STATE = "state.safetensors"  # of a training that is not finished
+HALF = ".*.safetensors.*"  # what a training that was killed had half written
 
 
-def training_folder(path: str | os.PathLike[str], *, resume: bool, force: bool) -> Path:
+def training_folder(path: str | os.PathLike[str] | None, *, resume: bool, force: bool) -> Path | None:
     """A folder for a training: empty, to be overwritten, or with an unfinished training to go on with."""
-    folder = out_folder(path, force=force or resume)
-    begun, finished = (folder / STATE).is_file(), (folder / "run.json").is_file()
+    if path is None:
+        if resume:
+            raise FileError(
+                expected("the folder of the training to go on with, as resume asks", "none", "pass out=…")
+            )
+        return None
+    folder = out_folder(path, force=True)
+    finished = (folder / "run.json").is_file()
+    begun = (folder / STATE).is_file() or (not finished and any(folder.glob(HALF)))
     if resume and finished and not begun:
         raise FileError(
             expected(

@@ -32,6 +32,7 @@ from purge.runs import (
     cut,
     facts_of,
     read_model,
+    recipe_of,
     request_of,
 )
 from purge.runtime import seeded
@@ -195,7 +196,11 @@ def train(
     What may be set with --set is listed by: purge list recipe
     """
     if resume and (out / "run.json").is_file() and not (out / checks.STATE).is_file():
-        print(f"The training in {out} is finished; nothing to do.")
+        if json_:
+            known = ("model", "samples", "steps", "seed", "seconds", "test_accuracy", "class_accuracy")
+            _print_json({"folder": str(out), **{key: facts_of(out).get(key) for key in known}})
+        else:
+            print(f"The training in {out} is finished; nothing to do.")
         return
     checks.training_folder(out, resume=resume, force=force)
     facts = {} if like is None else facts_of(like)
@@ -203,13 +208,16 @@ def train(
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )
-    changes = {**_recipe_of(choice.data), **facts.get("settings", {}), **_settings(set_ or [])}
+    copied = {} if like is None else recipe_of(like, facts)
+    changes = {**_recipe_of(choice.data), **copied, **_settings(set_ or [])}
     replace(Recipe(), changes)
     train_data, test = choice.load(progress=not quiet)
     request = request_of(train_data, without_class or [], without_ids, words="without")
     kept = cut(train_data, request)[1] if request else train_data
     if seed is None:
-        seed = facts.get("seed", 0) + 1 if request or like is not None else 0
+        seed = (facts.get("seed") or 0) + 1 if request or like is not None else 0
+    if model is None and facts.get("pretrained") is True:
+        pretrained = True  # a reference begins where its model began
     with seeded(checked_seed(seed), torch.device("cpu")):
         fresh = build_for(name, train_data, pretrained=pretrained)
     record = {

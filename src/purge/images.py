@@ -199,9 +199,9 @@ def _check_images(
         raise DataError(
             expected(f"one id per image, shape ({len(pixels)},)", str(tuple(ids.shape)), "leave ids out")
         )
-    if size is not None and not 1 <= size <= 4096:
-        raise DataError(expected("a size from 1 to 4096 pixels", str(size), "pass size=32, say"))
-    if channels is not None and channels != pixels.shape[1] and pixels.shape[1] != 1:
+    if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
+        raise DataError(expected("a size from 1 to 4096 pixels", repr(size), "pass size=32, say"))
+    if channels not in (None, pixels.shape[1]) and not (pixels.shape[1] == 1 and channels > 1):
         raise DataError(
             expected(
                 f"{pixels.shape[1]} channels, as the images have",
@@ -242,7 +242,7 @@ def moved(pixels: Tensor, rows: Tensor, moves: Tensor) -> Tensor:
     y = torch.arange(h, device=pixels.device) + down
     x = torch.arange(w, device=pixels.device)
     x = torch.where(flip.bool(), w - 1 - x, x) + right
-    y, x = ((n - 1) - ((n - 1) - i.abs()).abs() for i, n in ((y, h), (x, w)))
+    y, x = ((n - 1) - ((n - 1) - i % max(1, 2 * (n - 1))).abs() for i, n in ((y, h), (x, w)))
     rows = rows.to(pixels.device)[:, None, None]
     return pixels[rows, :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
 

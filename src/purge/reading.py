@@ -14,8 +14,8 @@ import math
 import os
 import shutil
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from purge.decoding import DEFAULT_SIZE, Array, Decoded, Encoded, Parts, form_of, write
+from purge.decoding import DEFAULT_SIZE, Array, Decoded, Encoded, Parts, form_of, threads, write
 from purge.errors import DataError, FileError, expected
 from purge.files import read_json, write_json
 from purge.images import Images
@@ -117,7 +117,7 @@ def _split(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDA
 
 def kept(source: Source, *, size: int | None, skip_bad: bool, progress: bool) -> Path:
     """The folder with the decoded images of a source; made now if there is none."""
-    digest = _digest(source.files)
+    digest = _digest(source)
     at = cache_folder() / "decoded"
     wanted = at / f"{digest}-{size or DEFAULT_SIZE}"
     for folder in (at / f"{digest}-native", wanted):
@@ -126,54 +126,61 @@ def kept(source: Source, *, size: int | None, skip_bad: bool, progress: bool) ->
     parts, names = source.read()
     _check_parts(source.name, parts, names)
     form, native = form_of(parts, size, progress)
+    workers = threads(form, native=native)
+    final = at / f"{digest}-native" if native else wanted
     try:
         at.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(dir=at, prefix=".making-"))
+        with tempfile.TemporaryDirectory(dir=at, prefix=".making-") as making:
+            found, counts = {}, np.zeros((form.channels, 256), dtype=np.int64)
+            total = sum(len(p.labels) for p in parts.values())
+            with progress_line(f"decode {source.name}", total, progress) as on:
+                for name, part in parts.items():
+                    to = Path(making, f"{name}.bin")
+                    found[name] = write(part, form, to, counts, lambda n: on(n, ""), workers)
+            _check_found(source.name, found, skip_bad)
+            mean, std = _constants(counts)
+            known = {"source": source.name, "form": form, "names": names, "mean": mean, "std": std}
+            write_json(Path(making, "facts.json"), {**known, "parts": found})
+            _put(Path(making), final)
     except OSError as error:
+        got = error.strerror or str(error)
         raise FileError(
-            expected(f"a cache that can be written, {at}", str(error.strerror), "set PURGE_CACHE to a folder")
+            expected(f"a cache that can be written, {at}", got, "set PURGE_CACHE to a folder with room")
         ) from None
+    return final
+
+
+def _put(made: Path, final: Path) -> None:
+    """Give a finished folder its name, in place of a damaged one; another process may be faster."""
+    made.chmod(0o755)  # temporary folders are for their maker only, caches may be shared
+    if final.exists() and not _complete(final):
+        shutil.rmtree(final)
     try:
-        found, counts = {}, np.zeros((form.channels, 256), dtype=np.int64)
-        total = sum(len(p.labels) for p in parts.values())
-        with progress_line(f"decode {source.name}", total, progress) as on:
-            for name, part in parts.items():
-                found[name] = write(part, form, making / f"{name}.bin", counts, lambda n: on(n, ""))
-        bad = [path for part in found.values() for path in part["bad"]]
-        if bad and not skip_bad:
-            raise _unreadable(bad)
-        if not all(part["labels"] for part in found.values()):
-            raise DataError(expected(f"images that can be read in {source.name}", "none", "check the files"))
-        mean, std = _constants(counts)
-        known = {"source": source.name, "form": form, "names": names, "mean": mean, "std": std}
-        write_json(making / "facts.json", {**known, "parts": found})
-        final = at / f"{digest}-native" if native else wanted
-        if final.exists() and not _complete(final):
-            shutil.rmtree(final)
-        if not final.exists():  # another process may have been faster
-            making.rename(final)
-        return final
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+        made.rename(final)
+    except OSError:
+        if not _complete(final):
+            raise
 
 
-def _digest(files: Sequence[Path]) -> str:
-    """A digest of the names, sizes and times of change of the files."""
-    h = hashlib.sha256(str(LAYOUT).encode())
-    for path in files:
+def _digest(source: Source) -> str:
+    """A digest of the source's name and the paths, sizes and times of change of its files."""
+    h = hashlib.sha256(json.dumps([LAYOUT, source.name]).encode())
+    for path in source.files:
         facts = path.stat()
         h.update(json.dumps([str(path.absolute()), facts.st_size, facts.st_mtime_ns]).encode())
     return h.hexdigest()[:32]
 
 
 def _complete(folder: Path) -> bool:
-    if not (folder / "facts.json").is_file():
+    """Is all there that facts.json, which is written last, speaks of?"""
+    try:
+        facts = read_json(folder / "facts.json")
+        sizes = {
+            folder / f"{name}.bin": len(part["labels"]) * math.prod(facts["form"])
+            for name, part in facts["parts"].items()
+        }
+    except (FileError, KeyError, TypeError, AttributeError):
         return False
-    facts = read_json(folder / "facts.json")
-    sizes = {
-        folder / f"{name}.bin": len(part["labels"]) * math.prod(facts["form"])
-        for name, part in facts["parts"].items()
-    }
     return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
@@ -192,6 +199,14 @@ def _check_parts(source: str, parts: Parts, names: tuple[str, ...]) -> None:
             )
     if len(names) < 2:
         raise DataError(expected(f"at least 2 classes in {source}", str(len(names)), "add another class"))
+
+
+def _check_found(source: str, found: dict[str, Any], skip_bad: bool) -> None:
+    bad = [path for part in found.values() for path in part["bad"]]
+    if bad and not skip_bad:
+        raise _unreadable(bad)
+    if not all(part["labels"] for part in found.values()):
+        raise DataError(expected(f"images that can be read in {source}", "none", "check the files"))
 
 
 def _unreadable(bad: list[str]) -> DataError:
@@ -216,13 +231,14 @@ def _constants(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
 # -- the forms that a user's own data may have ------------------------------------------------
 
 
-def find_source(path: Path) -> Source:
-    """A folder or file of the user's as a source of images."""
+def find_source(path: Path, names: tuple[str, ...] = ()) -> Source:
+    """A folder or file of the user's as a source of images; ``names``: where Parquet tells none."""
+    path = path.absolute()  # "." has no name
     if path.is_file() and path.suffix == ".npz":
         return Source(path.name, [path], lambda: read_npz(path))
-    if shards := _shards(path):
+    if shards := shards_in(path):
         files = [f for found in shards.values() for f in found]
-        return Source(path.name, files, lambda: read_parquet(shards))
+        return Source(path.name, files, lambda: read_parquet(shards, names))
     if path.is_dir() and (trees := _trees(path)):
         images = {part: _images_in(root) for part, root in trees.items()}
         if files := [f for found in images.values() for _, f in found]:
@@ -239,7 +255,7 @@ def find_source(path: Path) -> Source:
 def _trees(path: Path) -> dict[str, Path]:
     """The folders whose subfolders are classes: train and test, or one for all."""
     held_out = next((path / n for n in HELD_OUT if (path / n).is_dir()), None)
-    if (path / "train").is_dir():
+    if (path / "train").is_dir() and (held_out or any((path / "train").glob("*/"))):  # else a class of trains
         return {"train": path / "train", "test": held_out} if held_out else {"all": path / "train"}
     return {"all": path}
 
@@ -247,7 +263,11 @@ def _trees(path: Path) -> dict[str, Path]:
 def _images_in(root: Path) -> list[tuple[str, Path]]:
     """Class and path of every image below a folder of classes, in order."""
     classes = sorted((d for d in root.iterdir() if d.is_dir() and not d.name.startswith(".")), key=_by_number)
-    return [(d.name, f) for d in classes for f in sorted(d.rglob("*")) if f.suffix.lower() in SUFFIXES]
+    return [(d.name, f) for d in classes for f in sorted(d.rglob("*")) if _is_image(f)]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")  # ._x.jpg is Apple's, no image
 
 
 def _by_number(path: Path) -> tuple[int, str]:
@@ -276,7 +296,7 @@ def _read_folders(root: Path, files: dict[str, list[tuple[str, Path]]]) -> tuple
     }, names
 
 
-def _shards(path: Path) -> dict[str, list[Path]]:
+def shards_in(path: Path) -> dict[str, list[Path]]:
     """Parquet files by part: ``train-*`` and ``test-*``, or all of them together."""
     if path.is_file():
         return {"all": [path]} if path.suffix == ".parquet" else {}
@@ -288,7 +308,7 @@ def _shards(path: Path) -> dict[str, list[Path]]:
     return {"all": train or found} if found else {}
 
 
-def read_parquet(shards: dict[str, list[Path]]) -> tuple[Parts, tuple[str, ...]]:
+def read_parquet(shards: dict[str, list[Path]], names: tuple[str, ...] = ()) -> tuple[Parts, tuple[str, ...]]:
     """Hugging Face's image layout: ``image`` with ``bytes`` and ``path``, and ``label``."""
     schemas = {path: _schema(path) for files in shards.values() for path in files}
     first = next(iter(schemas))
@@ -299,13 +319,13 @@ def read_parquet(shards: dict[str, list[Path]]) -> tuple[Parts, tuple[str, ...]]
         paths: list[str] = []
         for path in files:
             image, label = columns[path]
-            with pq.ParquetFile(path) as file:
+            with _opened(path) as file:
                 labels += _whole(file.read([label])[label].to_pylist(), path)
                 kind = schemas[path].field(image).type
                 named = pa.types.is_struct(kind) and kind.get_field_index("path") >= 0
                 listed = file.read([f"{image}.path"])[image].to_pylist() if named else []
             paths += [row["path"] or "" if row else "" for row in listed]
-        unique = len(paths) == len(labels) == len(set(paths))
+        unique = all(paths) and len(paths) == len(labels) == len(set(paths))
         return Encoded(
             labels,
             paths if unique else [f"row {i}" for i in range(len(labels))],
@@ -314,14 +334,22 @@ def read_parquet(shards: dict[str, list[Path]]) -> tuple[Parts, tuple[str, ...]]
 
     parts: Parts = {part: encoded(files) for part, files in shards.items()}
     highest = max((max(p.labels, default=0) for p in parts.values()), default=0)
-    return parts, _class_names(schemas[first]) or tuple(map(str, range(highest + 1)))
+    told = _class_names(schemas[first], columns[first][1])
+    return parts, told or names or tuple(map(str, range(highest + 1)))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError):
+        raise FileError(expected(f"Parquet in {path}", "a damaged file", "write it again")) from None
 
 
 def _schema(path: Path) -> pa.Schema:
-    try:
-        return pq.read_schema(path)
-    except (pa.ArrowException, OSError):
-        raise FileError(expected(f"Parquet in {path}", "a damaged file", "write it again")) from None
+    with _opened(path) as file:
+        return file.schema_arrow
 
 
 def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
@@ -339,31 +367,31 @@ def _columns(path: Path, schema: pa.Schema) -> tuple[str, str]:
 
 
 def _rows(path: Path, column: str) -> Iterator[bytes]:
-    with pq.ParquetFile(path) as file:
+    with _opened(path) as file:
         for batch in file.iter_batches(1024, columns=[column]):
             for row in batch.column(0).to_pylist():
                 found = row.get("bytes") if isinstance(row, dict) else row
                 yield found if isinstance(found, bytes) else b""
 
 
-def _class_names(schema: pa.Schema) -> tuple[str, ...]:
+def _class_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
     """Class names as metadata may give them: our key, or the features that Hugging Face writes."""
     metadata = schema.metadata or {}
     try:
         if b"classes" in metadata:
             return tuple(map(str, json.loads(metadata[b"classes"])))
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
-        return tuple(next(map(str, f["names"]) for f in features.values() if f.get("names")))
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        return tuple(map(str, features[label]["names"]))
+    except (ValueError, KeyError, TypeError):
         return ()
 
 
 def read_npz(path: Path) -> tuple[Parts, tuple[str, ...]]:
     """Arrays ``train_images``, ``train_labels``, ``test_…``; ``x_train`` …; or ``images``, ``labels``."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    except Exception:  # a damaged file can fail in any way inside its reader
         raise FileError(
             expected(f"plain arrays in {path}", "a damaged file, or one of Python objects", "write it again")
         ) from None

@@ -92,7 +92,8 @@ def choose_data(
         name = str(Path(data).absolute())
     at = facts.get("data_dir") if data_dir is None else str(data_dir.absolute())
     seed = facts.get("split_seed") if split_seed is None else split_seed
-    return DataChoice(name, at, size or facts.get("size"), seed or 0, skip_bad or bool(facts.get("skip_bad")))
+    size = facts.get("size") if size is None else size
+    return DataChoice(name, at, size, seed or 0, skip_bad or bool(facts.get("skip_bad")))
 
 
 def facts_of(checkpoint: Path) -> dict[str, Any]:
@@ -107,13 +108,23 @@ def facts_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def choose_model(facts: dict[str, Any], name: str | None) -> str:
-    """The architecture that is named, or the run's."""
+    """The architecture that is named, or the run's; a folder in it becomes absolute."""
     found = name or facts.get("model")
     if found is None:
         raise ModelError(
             expected("the name of the architecture", "none", "pass --model; see purge list models")
         )
-    return str(found)
+    form, _, path = str(found).partition(":")
+    return f"hf:{Path(path).absolute()}" if form == "hf" and Path(path).is_dir() else str(found)
+
+
+def recipe_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that was trained."""
+    if facts.get("method", "Recipe") != "Recipe":
+        raise FileError(
+            expected(f"a run of purge train in {run}", "one of purge unlearn", "name the run it began with")
+        )
+    return facts.get("settings") or {}
 
 
 def read_model(checkpoint: Path, name: str | None, images: Images) -> nn.Module:

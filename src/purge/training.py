@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from purge.data import Samples
+from purge.data import Lazy, Samples
 from purge.errors import FileError, expected
 from purge.files import atomically
 from purge.images import Images, draw_moves
@@ -67,8 +68,8 @@ def fit(
     progress: bool,
     title: str,
     state: Path | None = None,
-) -> list[dict[str, float]]:
-    """Train ``model`` in place; the mean loss of each epoch is returned.
+) -> tuple[list[dict[str, float]], float]:
+    """Train ``model`` in place; the mean loss of each epoch and the seconds of them all are returned.
 
     With ``state``, each epoch is written to that file, and a file that is there is gone on from.
     """
@@ -76,6 +77,9 @@ def fit(
     size = min(recipe.batch_size, n)
     per_epoch = max(1, n // size)  # the last, smaller batch is left out: BatchNorm dislikes it
     total = recipe.epochs * per_epoch
+    gpu = device.type == "cuda"
+    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and torch.cuda.is_bf16_supported())
+    last = recipe.channels_last if recipe.channels_last is not None else gpu
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generator = torch.Generator().manual_seed(seed)
     kept = Kept(state, _identity(model, samples, recipe, seed)) if state is not None else None
@@ -85,13 +89,18 @@ def fit(
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.momentum > 0,
-        fused=device.type == "cuda",
+        fused=gpu,
     )
     mean = {k: v.detach().clone() for k, v in _floats(model).items()} if recipe.ema > 0 else {}
     model.train()
     forward = torch.compile(model) if recipe.compile else model
-    with _fast(model, recipe), progress_line(title, recipe.epochs, progress) as advance:
-        losses = kept.restore(model, optimizer, mean, generator) if kept is not None else []
+    with (
+        closing(kept) if kept is not None else nullcontext(),
+        _laid_out(model, last=last),
+        progress_line(title, recipe.epochs, progress) as advance,
+    ):
+        losses, before = kept.restore(model, optimizer, mean, generator) if kept is not None else ([], 0.0)
+        started = time.perf_counter() - before
         advance(len(losses), "")
         for epoch in range(len(losses), recipe.epochs):
             loss_sum = torch.zeros((), device=device)
@@ -99,9 +108,9 @@ def fit(
             for i, (x, y) in enumerate(_batches(samples, order.to(device), recipe.augment, generator)):
                 step = epoch * per_epoch + i
                 optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, total)
-                loss = F.cross_entropy(
-                    logits_of(forward(x)).float(), y, label_smoothing=recipe.label_smoothing
-                )
+                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):  # keeps casts until it ends
+                    z = logits_of(forward(x)).float()
+                loss = F.cross_entropy(z, y, label_smoothing=recipe.label_smoothing)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -110,14 +119,13 @@ def fit(
                     _average(mean, model, min(recipe.ema, (1 + step) / (10 + step)))
             losses.append(loss_sum / per_epoch)
             if kept is not None:
-                kept.write(model, optimizer, mean, generator, losses)
+                kept.write(model, optimizer, mean, generator, losses, time.perf_counter() - started)
             advance(1, "")
-    if kept is not None:
-        kept.close()
     if mean:
         model.load_state_dict(mean, strict=False)
     model.eval()
-    return [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]
+    history = [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]  # waits for the device
+    return history, time.perf_counter() - started
 
 
 def _batches(
@@ -131,21 +139,24 @@ def _batches(
 
 
 @contextmanager
-def _fast(model: nn.Module, recipe: Recipe) -> Iterator[None]:
-    """Precision and memory layout as the recipe says; weights stay float32 and are laid out as before."""
-    device = device_of(model)
-    gpu = device.type == "cuda"
-    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and torch.cuda.is_bf16_supported())
-    last = recipe.channels_last or (recipe.channels_last is None and gpu)
+def _laid_out(model: nn.Module, *, last: bool) -> Iterator[None]:
+    """Weights of convolutions with channels last, and cuDNN's fastest algorithms, within the block."""
+    exact = torch.backends.cudnn.deterministic
     if last:
-        model.to(memory_format=torch.channels_last)
-    with (
-        torch.autocast(device.type, torch.bfloat16, enabled=bf16),
-        torch.backends.cudnn.flags(enabled=True, benchmark=gpu),
+        _arrange(model, torch.channels_last)
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=device_of(model).type == "cuda" and not exact, deterministic=exact
     ):
         yield
     if last:
-        model.to(memory_format=torch.contiguous_format)
+        _arrange(model, torch.contiguous_format)
+
+
+def _arrange(model: nn.Module, layout: torch.memory_format) -> None:
+    """Lay out weights of four dimensions; torch's own way would fail at those of five, as of Conv3d."""
+    for weight in [*model.parameters(), *model.buffers()]:
+        if weight.ndim == 4:
+            weight.data = weight.data.contiguous(memory_format=layout)
 
 
 def one_cycle(step: int, total: int) -> float:
@@ -189,9 +200,23 @@ def diverged(model: nn.Module, samples: Samples, history: list[dict[str, float]]
 
 
 def _identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
-    """What must be the same for a training to go on: the fresh model, the labels, recipe and seed."""
-    labels = hashlib.sha256(samples.labels.numpy().tobytes()).hexdigest()
-    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": labels}
+    """What must be the same for a training to go on: recipe and seed, the fresh model, the data."""
+    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": _fingerprint(samples)}
+
+
+def _fingerprint(samples: Samples) -> str:
+    """A digest of the labels and of some inputs; of images also of which they are and their size."""
+    h = hashlib.sha256(samples.labels.numpy().tobytes())
+    n, few = len(samples), min(len(samples), 256)
+    spread = torch.arange(few) * n // few
+    if isinstance(samples, Images):
+        h.update(repr((samples.shape, samples.mean, samples.std)).encode())
+        h.update(samples.ids.numpy().tobytes())
+        h.update(samples.select(spread).pixels.cpu().numpy().tobytes())
+    elif not isinstance(samples, Lazy):  # which may draw random numbers for every item
+        x, _ = samples.take(spread)
+        h.update(x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
 
 
 class Kept:
@@ -208,19 +233,20 @@ class Kept:
         optimizer: torch.optim.Optimizer,
         mean: dict[str, Tensor],
         generator: torch.Generator,
-    ) -> list[Tensor]:
-        """Put everything back as it was after the latest epoch; its losses so far are returned."""
+    ) -> tuple[list[Tensor], float]:
+        """Put everything back as it was after the latest epoch: losses and seconds so far are returned."""
         if not self._path.is_file():
-            return []
+            return [], 0.0
         try:
             with safe_open(self._path, "pt") as file:
                 facts = json.loads(file.metadata()["facts"])
+            identity, seconds = dict(facts["identity"]), float(facts["seconds"])
             found = load_file(self._path)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError):
             raise FileError(
                 expected(f"the state of a training in {self._path}", "a damaged file", "start anew")
             ) from None
-        if other := [k for k, v in self._identity.items() if facts["identity"].get(k) != v]:
+        if other := [k for k, v in self._identity.items() if identity.get(k) != v]:
             raise FileError(
                 expected(
                     "the model, data and settings that the training was begun with",
@@ -239,9 +265,9 @@ class Kept:
             mean[name].copy_(value)
         generator.set_state(found["random.order"])
         torch.set_rng_state(found["random.cpu"])
-        if device.type == "cuda":
+        if device.type == "cuda" and "random.gpu" in found:  # it may have begun on the CPU
             torch.cuda.set_rng_state(found["random.gpu"], device)
-        return list(found["losses"].to(device))
+        return list(found["losses"].to(device)), seconds
 
     def write(
         self,
@@ -250,6 +276,7 @@ class Kept:
         mean: dict[str, Tensor],
         generator: torch.Generator,
         losses: list[Tensor],
+        seconds: float,
     ) -> None:
         """Write the state after an epoch, while the next one runs."""
         buffers = [optimizer.state[p].get("momentum_buffer") for p in model.parameters()]
@@ -268,16 +295,24 @@ class Kept:
             k: v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for k, v in state.items()
         }
-        facts = {"facts": json.dumps({"identity": self._identity, "epochs": len(losses)})}
-        self._writing.result()
+        facts = {"facts": json.dumps({"identity": self._identity, "seconds": seconds})}
+        self._wait()
         self._writing = self._thread.submit(
             atomically, self._path, lambda to: save_file(copied, to, metadata=facts)
         )
 
     def close(self) -> None:
         """Wait for the last epoch to be written."""
-        self._writing.result()
         self._thread.shutdown()
+        self._wait()
+
+    def _wait(self) -> None:
+        try:
+            self._writing.result()
+        except (OSError, SafetensorError) as error:
+            raise FileError(
+                expected(f"to be able to write {self._path}", str(error), "make room, then go on by resume")
+            ) from None
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

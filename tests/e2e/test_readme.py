@@ -48,7 +48,7 @@ def test_every_command_of_the_readme_works(tmp_path, monkeypatch, capsys):
         assert out.strip(), line
         if "--json" in words:
             json.loads(out)
-    for run in ("demo/purge", "demo/retrain-2", "without3", "paper3"):
+    for run in ("demo/purge", "demo/retrain-2", "base", "retrained", "without3", "paper3"):
         assert (tmp_path / "runs" / run / "run.json").exists()
 
 

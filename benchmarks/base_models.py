@@ -1,0 +1,92 @@
+"""Base models by the default recipes, and one reference without class 0: results/base_models.json.
+
+uv run python benchmarks/base_models.py --data-dir DIR            # needs a GPU; minutes
+uv run python benchmarks/base_models.py --data-dir DIR mnist      # one data set; the others' rows stay
+
+Each training counts from the first step to the last weight, with all images on the device. The
+first one in a process also pays for starting CUDA and choosing cuDNN's algorithms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import torch
+
+import purge
+from purge.datasets import DATASETS
+from purge.files import write_json
+from purge.result import environment
+from purge.runs import build_for
+from purge.runtime import logits, seeded
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "results" / "base_models.json"
+SEEDS = (0, 1, 2)
+FORGET = 0
+NAMES = ("cifar10", "mnist", "pathmnist")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--data-dir")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--device", default="cuda")
+    asked = parser.parse_args()
+    old = json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
+    rows = [row for row in old if row["data"] not in asked.names]
+    for name in asked.names:
+        train, test = (part.to(asked.device) for part in purge.load(name, data_dir=asked.data_dir))
+        _, retain = purge.split(train, classes=[FORGET])
+        jobs: list[tuple[int, purge.Images, int | None]] = [(seed, train, None) for seed in SEEDS]
+        if name == "cifar10":  # the reference: the same recipe, another seed
+            jobs.append((SEEDS[-1] + 1, retain, FORGET))
+        for seed, data, without in jobs:
+            rows.append(row(name, data, test, seed, without, asked.device))
+            print(rows[-1], flush=True)
+            write_json(
+                asked.out,
+                {"seeds": SEEDS, "model": "resnet18", "commit": commit(), **environment(), "rows": rows},
+            )
+
+
+def row(
+    name: str, data: purge.Images, test: purge.Images, seed: int, without: int | str, device: str
+) -> dict:
+    recipe = dict(DATASETS[name].recipe)
+    with seeded(seed, torch.device("cpu")):
+        model = build_for("resnet18", data)
+    result = purge.train(model, data, test=test, seed=seed, device=device, **recipe)
+    forgotten = result.info["class_accuracy"][FORGET]
+    kept = test.labels != FORGET
+    right = logits(result.model, test).argmax(1).cpu() == test.labels
+    return {
+        "data": name,
+        "size": data.shape[1],
+        "without_class": without,
+        "seed": seed,
+        "test_accuracy": result.info["test_accuracy"],
+        "test_accuracy_class_0": forgotten,
+        "test_accuracy_other_classes": float(right[kept].float().mean()),
+        "seconds": result.seconds,
+        "images_per_second": result.steps * result.method.batch_size / result.seconds,
+        "last_loss": result.history[-1]["loss"],
+        "recipe": recipe,
+    }
+
+
+def commit() -> str:
+    """The commit that made the numbers, from git or, where there is none, from $PURGE_COMMIT."""
+    if given := os.environ.get("PURGE_COMMIT"):
+        return given
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()
