@@ -2,6 +2,7 @@
 
 uv run python benchmarks/base_models.py --data-dir DIR            # needs a GPU; minutes
 uv run python benchmarks/base_models.py --data-dir DIR mnist      # one data set; the others' rows stay
+uv run python benchmarks/base_models.py --table                   # print the README's table
 
 Each training counts from the first step to the last weight, with all images on the device. The
 first one in a process also pays for starting CUDA and choosing cuDNN's algorithms.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -37,11 +39,17 @@ def main() -> None:
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--size", type=int, help="other than the data set's own")
+    parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
+    if asked.table:
+        print(table(json.loads(asked.out.read_text())))
+        return
     old = json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
     rows = [row for row in old if row["data"] not in asked.names]
     for name in asked.names:
-        train, test = (part.to(asked.device) for part in purge.load(name, data_dir=asked.data_dir))
+        loaded = purge.load(name, data_dir=asked.data_dir, size=asked.size)
+        train, test = (part.to(asked.device) for part in loaded)
         _, retain = purge.split(train, classes=[FORGET])
         jobs: list[tuple[int, purge.Images, int | None]] = [(seed, train, None) for seed in SEEDS]
         if name == "cifar10":  # the reference: the same recipe, another seed
@@ -78,6 +86,23 @@ def row(
         "last_loss": result.history[-1]["loss"],
         "recipe": recipe,
     }
+
+
+def table(content: dict) -> str:
+    """A Markdown table: the mean over seeds with its range."""
+    lines = ["| data | size | epochs | seconds | images/s | test accuracy |", "|---|---|---|---|---|---|"]
+    for name, without in dict.fromkeys((r["data"], r["without_class"]) for r in content["rows"]):
+        rows = [r for r in content["rows"] if (r["data"], r["without_class"]) == (name, without)]
+        seconds, rate = (statistics.mean(r[k] for r in rows) for k in ("seconds", "images_per_second"))
+        key = "test_accuracy" if without is None else "test_accuracy_other_classes"
+        found = [100 * r[key] for r in rows]
+        spread = f" ({min(found):.2f}–{max(found):.2f})" if len(rows) > 1 else ", on the others"
+        called = name if without is None else f"{name} without class {without}"
+        lines.append(
+            f"| {called} | {rows[0]['size']} | {rows[0]['recipe']['epochs']} | {seconds:.1f} "
+            f"| {rate:,.0f} | {statistics.mean(found):.2f} %{spread} |"
+        )
+    return "\n".join(lines)
 
 
 def commit() -> str:

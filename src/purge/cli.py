@@ -34,6 +34,7 @@ from purge.runs import (
     read_model,
     recipe_of,
     request_of,
+    same_data,
 )
 from purge.runtime import seeded
 from purge.settings import checked_seed, replace
@@ -223,6 +224,7 @@ def train(
     record = {
         "model": name, **dataclasses.asdict(choice), "pretrained": pretrained, "request": request,
         "classes": len(train_data.names), "channels": train_data.shape[0], "names": train_data.names,
+        "source": train_data.source,
     }  # fmt: skip
     result = run_train(
         fresh, kept, test=test, seed=seed, device=_device(device), progress=not quiet, title=name, out=out,
@@ -318,7 +320,7 @@ def unlearn(
     )  # fmt: skip
     result.save(
         out, force=force, model=name, **dataclasses.asdict(choice), request=request,
-        channels=train_data.shape[0], original=str(checkpoint.absolute()),
+        channels=train_data.shape[0], original=str(checkpoint.absolute()), source=train_data.source,
     )  # fmt: skip
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     reached = last["check_forget_accuracy"] <= result.info["forget_target"]
@@ -409,6 +411,8 @@ def audit(
     train_data, test = choice.load(progress=not quiet)
     audited = read_model(run, model, train_data)
     request = request_of(train_data, forget_class or [], forget_ids, words="forget")
+    if not request:
+        same_data(facts, train_data)
     forget, retain = cut(train_data, _needed(request or facts.get("request") or {}))
     named = facts.get("original")
     if original is None and named is not None and Path(named).exists():
@@ -454,7 +458,9 @@ def list_(
     if shelf not in SHELVES:
         raise PurgeError(expected("something to list", repr(shelf), did_you_mean(shelf, SHELVES)))
     if name is not None and shelf not in ("methods", "recipe"):
-        raise MethodError(expected("a name only after 'methods'", repr(name), f"purge list {shelf}"))
+        raise MethodError(
+            expected("a name only after 'methods' or 'recipe'", repr(name), f"purge list {shelf}")
+        )
     if shelf == "recipe":
         if name is not None and name not in DATASETS:
             raise DataError(expected("the name of a data set", repr(name), did_you_mean(name, DATASETS)))

@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from purge.decoding import Decoded, Encoded, Parts
 from purge.errors import DataError, FileError, did_you_mean, expected
@@ -77,6 +75,9 @@ class DatasetEntry(NamedTuple):
 @cache
 def _digits_once() -> Parts:
     """1,797 handwritten digits of 8×8 pixels that come with scikit-learn; a fifth is for testing."""
+    from sklearn.datasets import load_digits  # takes long to import
+    from sklearn.model_selection import train_test_split
+
     raw = load_digits()
     pixels = (raw.images * (255 / 16)).round().astype(np.uint8)
     train, test = train_test_split(range(len(pixels)), test_size=0.2, random_state=0, stratify=raw.target)
@@ -300,7 +301,7 @@ DATASETS: dict[str, DatasetEntry] = {
         (("pathmnist.npz",),),
         lambda: [Download("pathmnist.npz", "https://zenodo.org/records/10519652/files/pathmnist.npz",
                           "a8b06965200029087d5bd730944a56c1")],
-        {"epochs": 4, "batch_size": 256, "lr": 0.1},
+        {"epochs": 20, "batch_size": 512, "lr": 0.4},
     ),
     "tiny-imagenet": DatasetEntry(
         "110,000 photographs of 200 kinds of things, 64×64; the validation part is for testing",
@@ -446,6 +447,11 @@ def _read(name: str, entry: DatasetEntry, paths: list[Path]) -> Read:
     return parts, entry.names or names or tuple(map(str, range(highest + 1)))
 
 
+NO_ANSWER = (
+    urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError,
+)  # fmt: skip
+
+
 def _fetch(download: Download, folder: Path, progress: bool) -> Path:
     """Download a file, with its checksum, unless it is there."""
     path = folder / download.file
@@ -473,13 +479,9 @@ def _fetch(download: Download, folder: Path, progress: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         atomically(path, write)
-    except (
-        urllib.error.URLError,
-        http.client.HTTPException,
-        ssl.SSLError,
-        TimeoutError,
-        ConnectionError,
-    ) as error:
+    except NO_ANSWER as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the server's answer as well
         raise FileError(
             expected(
                 f"{download.file} in {folder}",

@@ -147,9 +147,17 @@ def _header(item: bytes | Path) -> Form | None:
             w, h = image.size
             if image.getexif().get(0x0112, 1) >= 5:  # a photograph that lies on its side
                 w, h = h, w
-            return Form(1 if image.mode in GREY else 3, h, w)
+            return Form(1 if _is_grey(image) else 3, h, w)
     except Exception:  # a damaged file can fail in any way inside the decoder
         return None
+
+
+def _is_grey(image: Image.Image) -> bool:
+    """Has an image no colour, by its mode or by its palette?"""
+    if image.mode != "P":
+        return image.mode in GREY
+    colours = np.reshape(image.getpalette() or [], (-1, 3))
+    return bool((colours == colours[:, :1]).all())
 
 
 def _decode(item: bytes | Path, form: Form) -> Array | None:

@@ -408,7 +408,7 @@ def read_npz(path: Path) -> tuple[Parts, tuple[str, ...]]:
             }
             highest = max(max(p.labels, default=0) for p in parts.values())
             given = next((arrays[k] for k in ("classes", "names") if k in arrays), np.arange(highest + 1))
-            return parts, tuple(map(str, given.tolist()))
+            return parts, tuple(map(str, np.atleast_1d(given).tolist()))
     raise DataError(
         expected(
             f"arrays images and labels, or train_images, train_labels, test_images … in {path.name}",
@@ -434,11 +434,12 @@ def _whole(labels: list[Any], path: Path) -> list[int]:
 def _bytes(pixels: NDArray[Any], path: Path) -> Array:
     """Pixels of an array as bytes: 8 bits as they are, 16 scaled, floats from 0 to 1."""
     shaped = pixels.ndim == 3 or (pixels.ndim == 4 and bool({1, 3} & {pixels.shape[1], pixels.shape[3]}))
+    shaped = shaped and pixels.size > 0
     if shaped and pixels.dtype == np.uint8:
         return pixels
-    if shaped and pixels.dtype == np.uint16:
+    if shaped and pixels.dtype.kind == "u" and pixels.itemsize == 2:
         return (pixels / 257).round().astype(np.uint8)
-    if shaped and pixels.dtype.kind == "f" and pixels.size and 0 <= pixels.min() <= pixels.max() <= 1:
+    if shaped and pixels.dtype.kind == "f" and 0 <= pixels.min() <= pixels.max() <= 1:
         return (pixels * 255).round().astype(np.uint8)
     raise DataError(
         expected(

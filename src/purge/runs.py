@@ -15,6 +15,7 @@ from purge.errors import DataError, FileError, ModelError, did_you_mean, expecte
 from purge.files import read_json
 from purge.images import Images
 from purge.models import load_weights
+from purge.placement import say_once
 from purge.splits import split
 
 Request = dict[str, list[int]]  # {"forget_classes": […]} or {"forget_ids": […]}; empty: nothing
@@ -50,6 +51,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "split_seed": (int,),
     "skip_bad": (bool,),
     "original": (str,),
+    "source": (str,),
     "settings": (dict,),
     "seed": (int,),
 }
@@ -144,6 +146,15 @@ def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Modu
         size=min(height, width),
         pretrained=pretrained,
     )
+
+
+def same_data(facts: dict[str, Any], images: Images) -> None:
+    """Say so where a run's sample numbers may by now mean other images."""
+    if facts.get("source") not in (None, images.source) and "forget_ids" in (facts.get("request") or {}):
+        say_once(
+            "The files of the data are others than when the run was made (names, sizes or times): the "
+            "numbers of its samples may now mean other images. Give --forget-ids again to be sure."
+        )
 
 
 # -- requests ---------------------------------------------------------------------------------

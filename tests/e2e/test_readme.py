@@ -58,8 +58,8 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert "uv run pytest" in (ROOT / "scripts" / "check").read_text()
 
 
-def benchmark():
-    spec = importlib.util.spec_from_file_location("digits_benchmark", ROOT / "benchmarks" / "digits.py")
+def benchmark(name="digits"):
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -90,3 +90,20 @@ def test_the_published_numbers_meet_the_aims():
         assert abs(ours["bn_recal.delta"]) <= 0.02, seed
         assert at["purge-paper"]["bn_recal.delta"] > 0.5, "shown for what it is"
         assert at["purge-paper"]["stopped_by"] == at["purge"]["stopped_by"] == "forget_target", seed
+
+
+def test_the_base_models_are_those_of_the_json():
+    content = json.loads((ROOT / "results" / "base_models.json").read_text())
+    printed = re.search(r"base_models\.py -->\n(.*?)\n<!-- end of base models", README, re.S).group(1)
+    table, _, caption = printed.partition("\n\n")
+    assert table == benchmark("base_models").table(content)
+    assert content["commit"] in caption
+    speed = json.loads((ROOT / "results" / "training_speed.json").read_text())
+    for key in ("images_per_second", "images_per_second_dataloader"):
+        assert f"{speed[key]:,.0f}" in caption
+    for row in content["rows"]:
+        if row["data"] == "cifar10":
+            assert row["seconds"] <= 60
+            assert row["without_class"] is not None or row["test_accuracy"] >= 0.945
+        assert row["data"] != "mnist" or row["test_accuracy"] >= 0.994
+    assert speed["images_per_second"] >= 40_000
