@@ -42,6 +42,7 @@ def unlearn(
     device: torch.device | str | None = None,
     progress: bool = True,
     out: str | os.PathLike[str] | None = None,
+    fresh: nn.Module | None = None,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -54,10 +55,12 @@ def unlearn(
 
     ``settings`` are fields of the method and of its stopping: ``unlearn(…, lr=0.01,
     forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
-    given; the new model stays there. With ``out`` a run folder is written.
+    given; the new model stays there. With ``out`` a run folder is written. ``fresh``: an untrained
+    model of the same kind for methods that need one; by default the layers of yours are drawn anew.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
-    checks.classifier(model)
+    for given in (model,) if fresh is None else (model, fresh):
+        checks.classifier(given)
     at = checks.device(device, model)
     seed = checked_seed(seed)
     if out is not None:
@@ -69,7 +72,7 @@ def unlearn(
     checks.differentiable(edited, split.retain)
 
     name = method if isinstance(method, str) else type(method).__name__
-    run = Run(split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name)
+    run = Run(split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh)
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited):

@@ -37,7 +37,7 @@ from purge.runs import (
     same_data,
 )
 from purge.runtime import seeded
-from purge.settings import checked_seed, replace
+from purge.settings import checked_seed, flat_fields, replace
 from purge.training import Recipe
 
 app = typer.Typer(
@@ -303,7 +303,7 @@ def unlearn(
     What may be set with --set is listed by: purge list methods purge
     """
     settings = _settings(set_ or [])
-    resolve_method(method, settings)
+    needs = resolve_method(method, settings).needs
     checks.out_folder(out, force=force)
     facts = facts_of(checkpoint)
     name = choose_model(facts, model)
@@ -314,9 +314,11 @@ def unlearn(
     trained = read_model(checkpoint, name, train_data)
     request = _needed(request_of(train_data, forget_class or [], forget_ids, words="forget"))
     forget, retain = cut(train_data, request)
+    with seeded(checked_seed(seed), torch.device("cpu")):
+        fresh = build_for(name, train_data) if "fresh" in needs else None
     result = run_unlearn(
         trained, forget, retain, test=test, method=method, seed=seed, device=_device(device),
-        progress=not quiet, **settings,
+        progress=not quiet, fresh=fresh, **settings,
     )  # fmt: skip
     result.save(
         out, force=force, model=name, **dataclasses.asdict(choice), request=request,
@@ -466,7 +468,7 @@ def list_(
             raise DataError(expected("the name of a data set", repr(name), did_you_mean(name, DATASETS)))
         columns, rows = _settings_of(replace(Recipe(), _recipe_of(name or "")))
     elif name is not None:
-        columns, rows = _settings_of(method := resolve_method(name, {}), method.stop)
+        columns, rows = _settings_of(resolve_method(name, {}))
     else:
         columns, rows = _shelf(shelf)
     if json_:
@@ -477,7 +479,7 @@ def list_(
 
 def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
     if shelf == "methods":
-        return ["method", "about"], [[n, e.about] for n, e in METHODS.items()]
+        return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in METHODS.items()]
     if shelf == "metrics":
         rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in METRICS.values()]
         return ["metric", "symbol", "about", "needs"], rows
@@ -485,12 +487,8 @@ def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
     return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
 
 
-def _settings_of(*configs: Any) -> tuple[list[str], list[list[str]]]:
-    rows = []
-    for config in configs:
-        for f in dataclasses.fields(config):
-            if f.name != "stop":
-                rows.append([f.name, str(getattr(config, f.name)), f.metadata["help"]])
+def _settings_of(config: Any) -> tuple[list[str], list[list[str]]]:
+    rows = [[f.name, str(value), f.metadata["help"]] for f, value in flat_fields(config)]
     return ["setting", "value", "meaning"], rows
 
 

@@ -22,7 +22,13 @@ DATA, MODEL, FORGET = "digits", "small-resnet", 0
 # Published settings, but for the number of epochs: the forget set has about 140 samples, so an epoch
 # is two or three steps. Both methods stop by themselves long before.
 PAPER_ON_DIGITS: dict[str, Any] = {"epochs": 200}
-ASCENT_ON_DIGITS: dict[str, Any] = {"epochs": 100, "batch_size": 64}
+ASCENT_ON_DIGITS: dict[str, Any] = {
+    "epochs": 100,
+    "batch_size": 64,
+    "early": True,
+    "forget_target": 0.0,
+    "retain_budget": None,
+}
 
 
 def example(*, epochs: int = 10, seed: int = 0) -> tuple[nn.Module, Images, Images]:

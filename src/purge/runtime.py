@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.data import Samples, batches
-from purge.errors import RunError, expected
+from purge.errors import ModelError, RunError, expected
 from purge.hooks import training_flags_kept
 from purge.models import logits_of
 from purge.progress import progress_line
@@ -26,6 +26,26 @@ EVAL_BATCH = 512
 def frozen_copy(model: nn.Module) -> nn.Module:
     """A deep copy in evaluation mode whose weights take no gradient: a teacher."""
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def reinitialised(model: nn.Module) -> nn.Module:
+    """A copy whose layers have drawn their weights anew, each in its own way."""
+    twin = copy.deepcopy(model)
+    drawn: set[Tensor] = set()
+    for module in twin.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+            drawn.update([*module.parameters(), *module.buffers()])
+    stale = [name for name, p in twin.named_parameters() if p not in drawn]
+    if stale:
+        raise ModelError(
+            expected(
+                "layers that can draw their weights anew (reset_parameters)",
+                f"{stale[0]}, which cannot",
+                "pass fresh=…, an untrained model of the same kind",
+            )
+        )
+    return twin
 
 
 @contextmanager
@@ -76,12 +96,14 @@ class Run:
         seed: int = 0,
         progress: bool = False,
         title: str = "unlearn",
+        fresh: nn.Module | None = None,
     ) -> None:
         self.device, self.seed, self.stop = device, seed, stop
+        self._fresh = fresh
         self.stopped_by: str | None = None
         self.step = 0  # steps taken so far
         self.end = 0  # the step after which the loop ends; moves closer when a reason is found
-        self._split, self._progress, self._title = split, progress, title
+        self._split, self.progress, self._title = split, progress, title
         self._epoch, self._landing, self._total = 1, 0, 0
         self.forget_target: float | None = None  # what the run aims at, once it has begun
         self._generator = torch.Generator().manual_seed(seed)
@@ -110,7 +132,7 @@ class Run:
         The retain budget ends the run at once.
         """
         self._epoch, self._landing, self._total, self.end = epoch, landing, total, total
-        with progress_line(self._title, total, self._progress) as advance:
+        with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
                 self.step += 1
                 yield self.step - 1
@@ -118,6 +140,12 @@ class Run:
                 advance(1, "" if now is None else f"forget accuracy {now.forget_accuracy:.1%}")
         self.stopped_by = self.stopped_by or "schedule"
         self._raise_if_not_finite()
+
+    def fresh(self, model: nn.Module) -> nn.Module:
+        """An untrained model like ``model``, on the device: the caller's, or ``model`` drawn anew."""
+        if self._fresh is not None:
+            return copy.deepcopy(self._fresh).to(self.device)
+        return reinitialised(model)
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -226,4 +254,5 @@ class Run:
 
 def _column(values: list[Tensor | None]) -> list[Any]:
     found = [v for v in values if v is not None]
-    return torch.stack(found).tolist() if len(found) == len(values) else [None] * len(values)
+    numbers = iter(torch.stack(found).tolist() if found else [])
+    return [None if v is None else next(numbers) for v in values]

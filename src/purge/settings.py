@@ -62,6 +62,15 @@ def replace(config: T, values: dict[str, Any]) -> T:
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
+def flat_fields(config: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """Every setting with its value, those of nested dataclasses among them."""
+    found: list[tuple[dataclasses.Field[Any], Any]] = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        found += flat_fields(value) if dataclasses.is_dataclass(value) else [(f, value)]
+    return found
+
+
 def checked_seed(value: Any) -> int:
     """A seed: a whole number from 0 to 2³² − 1."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)

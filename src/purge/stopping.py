@@ -34,6 +34,7 @@ class Stopping:
         0.02, "a starting retain loss below this counts as this, so that a near-perfect model "
         "does not stop at once", low=0,
     )  # fmt: skip
+    early: bool = setting(True, "end before the schedule does if there is a reason; no: only look")
     check_every: int = setting(50, "steps between two checks; 0: at epoch ends only", low=0)
     epoch_ends: bool = setting(True, "also check whenever the forget set has been gone through")
     check_samples: int = setting(10_000, "a check looks at no more than this many samples of each set", low=1)
@@ -52,6 +53,8 @@ class Stopping:
 
     def reason(self, now: Check, *, target: float | None, start: float) -> str | None:
         """Why to stop now, or None. The budget comes first: it is the safety net."""
+        if not self.early:
+            return None
         budget = self.budget(start)
         if budget is not None and now.retain_loss > budget:
             return "retain_budget"

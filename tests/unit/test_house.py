@@ -31,6 +31,7 @@ ROWS = [
     ["splits", "decoding"],
     ["data"],
     ["images"],
+    ["optim"],
     ["placement", "settings", "tables", "files", "progress"],
     ["errors"],
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from purge.errors import MethodError, did_you_mean, expected
-from purge.methods.ascent import GradientAscent
+from purge.methods.ascent import GradientAscent, NegGradPlus
 from purge.methods.base import Method
+from purge.methods.finetune import FineTune
 from purge.methods.purge import Purge
+from purge.methods.retrain import Retrain
 from purge.settings import replace
 from purge.stopping import Stopping
 
@@ -17,12 +19,14 @@ class Entry(NamedTuple):
 
     method: Method
     about: str
+    cite: str  # authors and where to find them
 
 
 METHODS: dict[str, Entry] = {
     "purge": Entry(
         Purge(),
-        "projected erasure that survives recalibration: our default (PURGE, extended)",
+        "projected erasure that survives recalibration: our default",
+        "PURGE, extended",
     ),
     "purge-paper": Entry(
         Purge(
@@ -46,11 +50,32 @@ METHODS: dict[str, Entry] = {
             cooldown=0.0,
             stop=Stopping(retain_budget=5.0, check_every=50),
         ),
-        "PURGE as published, CIFAR-10 settings (Jawandhia et al.)",
+        "projected erasure as published, CIFAR-10 settings",
+        "PURGE, Jawandhia et al.",
+    ),
+    "retrain": Entry(
+        Retrain(), "a fresh model trained without the forget set: the reference", "the training recipe"
+    ),
+    "finetune": Entry(FineTune(), "train on with the retain set", "FT; Golatkar et al., arXiv:1911.04933"),
+    "l1-sparse": Entry(
+        FineTune(l1=1e-4),
+        "train on with the retain set and a penalty on all weights",
+        "Jia et al., arXiv:2304.04934",
+    ),
+    "not": Entry(
+        FineTune(negate=True, epochs=50),
+        "negate the first convolution, then train on with the retain set",
+        "NoT; Khalil et al., arXiv:2503.05657",
     ),
     "gradient-ascent": Entry(
         GradientAscent(),
-        "climb the loss of the forget set, nothing else (Thudi et al., arXiv:2109.13398)",
+        "climb the loss of the forget set, nothing else",
+        "GA; Thudi et al., arXiv:2109.13398",
+    ),
+    "neggrad-plus": Entry(
+        NegGradPlus(),
+        "descend on the retain set and climb on the forget set in one step",
+        "Kurmanji et al., arXiv:2302.09880",
     ),
 }
 
@@ -72,4 +97,14 @@ def resolve_method(method: str | Method, settings: dict[str, Any]) -> Method:
     return replace(method, settings)
 
 
-__all__ = ["METHODS", "Entry", "GradientAscent", "Method", "Purge", "resolve_method"]
+__all__ = [
+    "METHODS",
+    "Entry",
+    "FineTune",
+    "GradientAscent",
+    "Method",
+    "NegGradPlus",
+    "Purge",
+    "Retrain",
+    "resolve_method",
+]

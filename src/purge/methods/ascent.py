@@ -1,13 +1,20 @@
-"""Gradient ascent, also called NegGrad: climb the loss of what must be forgotten.
+"""Climbing the loss of the forget set: GA and NegGrad+.
 
-Thudi, Deza, Chandrasekaran, Papernot, "Unrolling SGD: Understanding Factors Influencing Machine
-Unlearning", 2022, arXiv:2109.13398::
+GA. Thudi, Deza, Chandrasekaran, Papernot: "Unrolling SGD: Understanding Factors Influencing Machine
+Unlearning", EuroS&P 2022, arXiv:2109.13398::
 
-    θ ← θ + η·∇ CE(f_θ(x_f), y_f)
+    θ ← θ + η ∇ CE(x_f, y_f)
 
-Retain data is used only to watch the retain loss at checks. Deviations: none in the step; the
-stopping interface is offered, by default with no budget and a forget target of zero. BatchNorm is
-in training mode, as published, so its running statistics follow the forget batches.
+NegGrad+. Kurmanji, Triantafillou, Hayes, Triantafillou: "Towards Unbounded Machine Unlearning",
+NeurIPS 2023, arXiv:2302.09880, section 4 (the baseline)::
+
+    θ ← θ − η ∇[ α CE(x_r, y_r) − (1 − α) CE(x_f, y_f) ]
+
+Published defaults: GA SGD, η = 1e-4, 5 epochs; NegGrad+ SGD, η = 1e-2, α = 0.95, 10 epochs over D_r
+with D_f gone through again and again. Both without clipping, with BatchNorm in training mode, each
+part normalised by itself.
+
+Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning.
 """
 
 from __future__ import annotations
@@ -21,9 +28,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from purge.checks import parameters_to_train
-from purge.methods.base import Method
+from purge.methods.base import PUBLISHED, Method
 from purge.models import logits_of
 from purge.norm import statistics
+from purge.optim import Optim
 from purge.runtime import Run
 from purge.settings import setting
 from purge.splits import Split
@@ -32,21 +40,17 @@ from purge.stopping import Stopping
 
 @dataclass(frozen=True)
 class GradientAscent(Method):
-    """Plain gradient ascent on the forget set, at its published settings."""
+    """Plain gradient ascent on the forget set."""
 
-    lr: float = setting(1e-4, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(5, "passes over the forget set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
-    momentum: float = setting(0.9, "momentum of SGD", low=0, high=0.999)
-    weight_decay: float = setting(5e-4, "weight decay", low=0)
-    clip: float = setting(0.0, "gradient norm limit; 0: off", low=0)
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
-    stop: Stopping = Stopping(forget_target=0.0, retain_budget=None)
+    optim: Optim = Optim(lr=1e-4)
+    stop: Stopping = PUBLISHED
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
-        """Climb for ``epochs`` passes over the forget set, or until nothing of it is known."""
-        params = parameters_to_train(model)
-        optimizer = torch.optim.SGD(params, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        """Climb for ``epochs`` passes over the forget set."""
+        optimizer = self.optim.make(parameters_to_train(model))
         epoch = math.ceil(len(split.forget) / self.batch_size)
         total = self.epochs * epoch
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
@@ -54,11 +58,38 @@ class GradientAscent(Method):
         for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
             with statistics(model, self.norm, retain_rows=0):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
-            optimizer.zero_grad()
-            (-loss).backward()
-            if self.clip > 0:
-                nn.utils.clip_grad_norm_(params, self.clip)
-            optimizer.step()
+            self.optim.step(optimizer, -loss)
             run.log(forget_loss=loss)
+            if run.due:
+                run.check(model)
+
+
+@dataclass(frozen=True)
+class NegGradPlus(Method):
+    """Descend on retained samples and climb on forgotten ones, in one step."""
+
+    alpha: float = setting(0.95, "α: weight of the retain loss; the rest is the forget loss", low=0, high=1)
+    epochs: int = setting(10, "passes over the retain set", low=1)
+    batch_size: int = setting(256, "samples of each set per step", low=1)
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=1e-2)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Go through the retain set ``epochs`` times, beside it through the forget set."""
+        optimizer = self.optim.make(parameters_to_train(model))
+        epoch = math.ceil(len(split.retain) / self.batch_size)
+        total = self.epochs * epoch
+        at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
+        at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
+        pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
+        run.begin(model)
+        for _, ((xf, yf), (xr, yr)) in zip(run.steps(total, epoch=epoch), pairs, strict=False):
+            with statistics(model, self.norm, retain_rows=len(xr)):
+                z = logits_of(model(torch.cat([xr, xf]))).float()
+            retain_loss = F.cross_entropy(z[: len(xr)], yr)
+            forget_loss = F.cross_entropy(z[len(xr) :], yf)
+            self.optim.step(optimizer, self.alpha * retain_loss - (1 - self.alpha) * forget_loss)
+            run.log(retain_loss=retain_loss, forget_loss=forget_loss)
             if run.due:
                 run.check(model)

@@ -12,6 +12,9 @@ from purge.settings import normalise
 from purge.splits import Split
 from purge.stopping import Stopping
 
+# A published method goes through its whole schedule; what it does is looked at after each epoch.
+PUBLISHED = Stopping(early=False, check_every=0, check_samples=2048)
+
 
 class Method(ABC):
     """An unlearning method. Subclass it as a frozen dataclass and write ``run``.
@@ -19,6 +22,7 @@ class Method(ABC):
     The fields are the settings; they are cast and checked when the object is made.
     """
 
+    # What it cannot do without; "fresh" stands for an untrained model of the same kind.
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain"})
     stop: Stopping
 

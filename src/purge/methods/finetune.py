@@ -1,0 +1,91 @@
+"""Training on without the forget set: FT, ℓ1-sparse, NoT.
+
+FT: catastrophic forgetting alone, as in Warnecke et al., arXiv:2108.11577, and Golatkar et al.,
+arXiv:1911.04933::
+
+    θ ← θ − η ∇ CE(x_r, y_r)
+
+ℓ1-sparse. Jia et al.: "Model Sparsity Can Simplify Machine Unlearning", NeurIPS 2023,
+arXiv:2304.04934: the same with a penalty on all weights that falls to 0 in a straight line::
+
+    θ ← θ − η ∇[ CE(x_r, y_r) + α_e ‖θ‖₁ ],    α_e = α (1 − e / (E − E₀)) for e < E − E₀, then 0
+
+NoT. Khalil et al.: "NoT: Federated Unlearning via Weight Negation", CVPR 2025, arXiv:2503.05657: the
+weights of the first convolution change their sign, then FT.
+
+Published defaults: FT and ℓ1-sparse SGD, η = 1e-2, 10 epochs, α = 1e-4 (the parser's 0.2 in the
+authors' code is not the value used); NoT 50 epochs. No clipping, BatchNorm in training mode.
+
+Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; NoT
+of a network without convolutions negates its first layer with weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.checks import parameters_to_train
+from purge.methods.base import PUBLISHED, Method
+from purge.models import logits_of
+from purge.norm import statistics
+from purge.optim import Optim
+from purge.runtime import Run
+from purge.settings import setting
+from purge.splits import Split
+from purge.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class FineTune(Method):
+    """Train on with the retained samples, as they are, with a penalty, or after a negation."""
+
+    epochs: int = setting(10, "passes over the retain set", low=1)
+    batch_size: int = setting(256, "samples per step", low=1)
+    l1: float = setting(0.0, "α: weight of ‖θ‖₁ at the start; 0: off", low=0)
+    free_epochs: int = setting(0, "E₀: epochs at the end that have no penalty", low=0)
+    negate: bool = setting(False, "change the sign of the first convolution's weights first")
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=1e-2)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Go through the retain set ``epochs`` times."""
+        params = parameters_to_train(model)
+        optimizer = self.optim.make(params)
+        epoch = math.ceil(len(split.retain) / self.batch_size)
+        total = self.epochs * epoch
+        at = run.order(split.retain, steps=total, batch_size=self.batch_size)
+        run.begin(model)
+        if self.negate:
+            _negate_first(model)
+        for i, (x, y) in zip(run.steps(total, epoch=epoch), split.retain.stream(at), strict=False):
+            with statistics(model, self.norm, retain_rows=len(x)):
+                loss = F.cross_entropy(logits_of(model(x)).float(), y)
+            weight = self._penalty(i // epoch)
+            self.optim.step(optimizer, loss + weight * _l1(params) if weight else loss)
+            run.log(retain_loss=loss)
+            if run.due:
+                run.check(model)
+
+    def _penalty(self, epoch: int) -> float:
+        """α_e: falls from α in a straight line, 0 in the last ``free_epochs``."""
+        penalised = self.epochs - self.free_epochs
+        return self.l1 * (1 - epoch / penalised) if epoch < penalised else 0.0
+
+
+def _l1(params: list[nn.Parameter]) -> Tensor:
+    return torch.stack([p.abs().sum().float() for p in params]).sum()
+
+
+@torch.no_grad()
+def _negate_first(model: nn.Module) -> None:
+    weights = {m: w for m in model.modules() if isinstance(w := getattr(m, "weight", None), nn.Parameter)}
+    layers = [m for m, w in weights.items() if w.requires_grad]
+    convolutions = [m for m in layers if isinstance(m, nn.modules.conv._ConvNd)]
+    weights[(convolutions or layers)[0]].neg_()

@@ -1,0 +1,49 @@
+"""Retrain: the reference that all others are compared with.
+
+A fresh model, trained on the retained samples alone, by the recipe of training. ``fresh=`` (on the
+command line: the architecture's name) gives the untrained model; without it the layers draw their
+weights anew, each by its own ``reset_parameters``, which for some networks is not quite how their
+authors begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from purge.checks import batch_size
+from purge.methods.base import PUBLISHED, Method
+from purge.runtime import Run
+from purge.splits import Split
+from purge.stopping import Stopping
+from purge.training import Recipe, fit
+
+
+@dataclass(frozen=True)
+class Retrain(Method):
+    """Train a fresh model without the forget set."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "fresh"})
+
+    recipe: Recipe = Recipe()
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Train from scratch on the retain set; one row of the history is one epoch."""
+        batch_size(model, min(self.recipe.batch_size, len(split.retain)))
+        run.begin(model)
+        fresh = run.fresh(model)
+        for ours, given in zip(fresh.parameters(), model.parameters(), strict=True):
+            if not given.requires_grad:  # a layer that was not trained is not trained now
+                ours.data.copy_(given.data)
+            ours.requires_grad_(given.requires_grad)
+        history, _ = fit(
+            fresh, split.retain, self.recipe, seed=run.seed, progress=run.progress, title="retrain"
+        )
+        model.load_state_dict(fresh.state_dict())
+        for _, row in zip(run.steps(len(history), epoch=len(history)), history, strict=True):
+            run.log(retain_loss=torch.tensor(row["loss"], device=run.device))
+        run.check(model)
