@@ -5,7 +5,6 @@ Everything runs on the folders of one ``purge demo --quick``, which is thereby t
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import re
@@ -27,7 +26,7 @@ from purge.datasets import load
 from purge.methods import METHODS
 from purge.metrics import METRICS, PANELS
 from purge.models import digest, load_weights
-from purge.stopping import Stopping
+from purge.settings import flat_fields
 from purge.tables import number
 
 ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]
@@ -360,9 +359,7 @@ def test_the_shelves_are_not_empty() -> None:
 
 @pytest.mark.parametrize("name", purge.methods())
 def test_list_names_every_setting_of_a_method(name: str) -> None:
-    method = METHODS[name].method
-    settings = {f.name: getattr(method, f.name) for f in dataclasses.fields(method) if f.name != "stop"}
-    settings |= {f.name: getattr(method.stop, f.name) for f in dataclasses.fields(Stopping)}
+    settings = {f.name: value for f, value in flat_fields(METHODS[name].method)}
     done, machine = command("list", "methods", name), command("list", "methods", name, "--json")
     assert {row["setting"]: row["value"] for row in machine.json} == {k: str(v) for k, v in settings.items()}
     assert all(row["meaning"] for row in machine.json)
