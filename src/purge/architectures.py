@@ -247,6 +247,12 @@ FORMS: dict[str, str] = {
 }
 
 
+def known_name(name: str) -> None:
+    """A name of MODELS, or one of another form, which only building can tell about."""
+    if ":" not in name and name not in MODELS:
+        raise ModelError(expected("the name of a model", repr(name), did_you_mean(name, [*MODELS, *FORMS])))
+
+
 def build(
     name: str, *, classes: int, channels: int, size: int | None = None, pretrained: bool = False
 ) -> nn.Module:
@@ -265,8 +271,7 @@ def build(
         return _timm(rest, classes, channels, size, pretrained)
     if form == "hf" and colon:
         return _hugging_face(rest, classes, channels, size, pretrained)
-    if not colon and name not in MODELS:
-        raise ModelError(expected("the name of a model", repr(name), did_you_mean(name, [*MODELS, *FORMS])))
+    known_name(name)
     if pretrained and (colon or not MODELS[name].weights):
         known = ", ".join(sorted(n for n, entry in MODELS.items() if entry.weights))
         raise ModelError(

@@ -13,6 +13,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 import purge
 from purge import checks, demo, tables
@@ -20,24 +21,27 @@ from purge.api import audit as run_audit
 from purge.api import train as run_train
 from purge.api import unlearn as run_unlearn
 from purge.datasets import DATASETS
-from purge.errors import DataError, MethodError, PurgeError, did_you_mean, expected
+from purge.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
 from purge.images import Images
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
 from purge.runs import (
     Request,
+    both,
     build_for,
     choose_data,
     choose_model,
     cut,
     facts_of,
+    gone_of,
     read_model,
     recipe_of,
     request_of,
     same_data,
+    same_kind,
 )
 from purge.runtime import seeded
-from purge.settings import checked_seed, flat_fields, replace
+from purge.settings import as_dict, checked_seed, flat_fields, replace
 from purge.training import Recipe
 
 app = typer.Typer(
@@ -196,14 +200,9 @@ def train(
 
     What may be set with --set is listed by: purge list recipe
     """
-    if resume and (out / "run.json").is_file() and not (out / checks.STATE).is_file():
-        if json_:
-            known = ("model", "samples", "steps", "seed", "seconds", "test_accuracy", "class_accuracy")
-            _print_json({"folder": str(out), **{key: facts_of(out).get(key) for key in known}})
-        else:
-            print(f"The training in {out} is finished; nothing to do.")
-        return
-    checks.training_folder(out, resume=resume, force=force)
+    finished = resume and (out / "run.json").is_file() and not (out / checks.STATE).is_file()
+    if not finished:
+        checks.training_folder(out, resume=resume, force=force)
     facts = {} if like is None else facts_of(like)
     name = choose_model(facts, model)
     choice = choose_data(
@@ -211,12 +210,17 @@ def train(
     )
     copied = {} if like is None else recipe_of(like, facts)
     changes = {**_recipe_of(choice.data), **copied, **_settings(set_ or [])}
-    replace(Recipe(), changes)
+    recipe = replace(Recipe(), changes)
+    checks.device(_device(device), nn.Identity())
     train_data, test = choice.load(progress=not quiet)
     request = request_of(train_data, without_class or [], without_ids, words="without")
+    request = request or facts.get("request") or {}  # another reference like the one named
     kept = cut(train_data, request)[1] if request else train_data
     if seed is None:
         seed = (facts.get("seed") or 0) + 1 if request or like is not None else 0
+    if finished:
+        _say_finished(out, name, choice.data, seed, request, recipe, json_)
+        return
     if model is None and facts.get("pretrained") is True:
         pretrained = True  # a reference begins where its model began
     with seeded(checked_seed(seed), torch.device("cpu")):
@@ -240,14 +244,37 @@ def train(
         _print_json(summary)
         return
     gone = f" without {_in_words(request, train_data)}" if request else ""
-    lowest, accuracy = min(result.info["class_accuracy"].items(), key=lambda item: item[1])
+    there = set(kept.labels.tolist())
+    of_class = {c: a for c, a in result.info["class_accuracy"].items() if c in there}
+    lowest = min(of_class, key=lambda c: of_class[c])
+    on = "Test accuracy" + (" (all classes)" if len(there) < len(train_data.names) else "")
+    then = f"audit RUN --retrained {out}" if request else f"unlearn {out} --forget-class K --out RUN"
     print(
         f"{name} on {Path(choice.data).name}{gone}: {len(kept)} images, {result.method.epochs} epochs in "
         f"{result.seconds:.1f} s ({summary['images_per_second']:,.0f} images/s).\n"
-        f"Test accuracy {summary['test_accuracy']:.1%}; lowest: "
-        f"{tables.class_words([lowest], train_data.names)} {accuracy:.1%}.\n"
-        f"Written to {out}. Next: purge unlearn {out} --forget-class K --out RUN"
+        f"{on} {summary['test_accuracy']:.1%}; lowest: "
+        f"{tables.class_words([lowest], train_data.names)} {of_class[lowest]:.1%}.\n"
+        f"Written to {out}. Next: purge {then}"
     )
+
+
+def _say_finished(
+    out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe, json_: bool
+) -> None:
+    """A training to be resumed is finished already, if it is the one that was asked for."""
+    facts = facts_of(out)
+    asked = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
+    if other := [key for key, value in asked.items() if facts.get(key) != value]:
+        raise FileError(
+            expected(
+                f"the training that is finished in {out}", f"another {other[0]}", "choose another folder"
+            )
+        )
+    if json_:
+        known = ("model", "samples", "steps", "seed", "seconds", "test_accuracy", "class_accuracy")
+        _print_json({"folder": str(out), **{key: facts.get(key) for key in known}})
+    else:
+        print(f"The training in {out} is finished; nothing to do.")
 
 
 def _recipe_of(data: str) -> dict[str, Any]:
@@ -313,7 +340,8 @@ def unlearn(
     train_data, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, train_data)
     request = _needed(request_of(train_data, forget_class or [], forget_ids, words="forget"))
-    forget, retain = cut(train_data, request)
+    before = gone_of(facts)  # a model that has forgotten before must not be taught that again
+    forget, retain = cut(train_data, request, before)
     with seeded(checked_seed(seed), torch.device("cpu")):
         fresh = build_for(name, train_data) if "fresh" in needs else None
     result = run_unlearn(
@@ -321,7 +349,7 @@ def unlearn(
         progress=not quiet, fresh=fresh, **settings,
     )  # fmt: skip
     result.save(
-        out, force=force, model=name, **dataclasses.asdict(choice), request=request,
+        out, force=force, model=name, **dataclasses.asdict(choice), request=request, gone=before,
         channels=train_data.shape[0], original=str(checkpoint.absolute()), source=train_data.source,
     )  # fmt: skip
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
@@ -414,11 +442,15 @@ def audit(
     audited = read_model(run, model, train_data)
     request = request_of(train_data, forget_class or [], forget_ids, words="forget")
     if not request:
-        same_data(facts, train_data)
-    forget, retain = cut(train_data, _needed(request or facts.get("request") or {}))
+        same_data(facts, choice, train_data)
+    gone = both(gone_of(facts), request)
+    forget, retain = cut(train_data, request or _needed(gone), gone)
     named = facts.get("original")
     if original is None and named is not None and Path(named).exists():
         original = Path(named)
+    for what, path in (("retrained", retrained), ("original", original)):
+        if path is not None:
+            same_kind(facts_of(path), choice, gone, what)
     report = run_audit(
         audited,
         forget,

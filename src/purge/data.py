@@ -143,6 +143,18 @@ def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype =
     return _from_dataset(data, device, what)
 
 
+def labels_of(data: Data, what: str) -> Tensor:
+    """The labels of any accepted form of data; items are read only if nothing lists them."""
+    if isinstance(data, Images):
+        return data.labels
+    if not isinstance(data, (tuple, list)):
+        n = length(data, what)
+        base, index = unwrap(data)
+        if n and (listed := _known_labels(base, index)) is not None:
+            return as_labels(listed, n, what)
+    return as_samples(data, torch.device("cpu"), what).labels
+
+
 def length(data: Any, what: str = "the dataset") -> int:
     """How many samples there are, or a DataError if the data cannot say."""
     if isinstance(data, (tuple, list)):
@@ -194,10 +206,14 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         return Tensors(torch.empty(0), torch.empty(0, dtype=torch.long), device)
     base, index = unwrap(dataset)
     if isinstance(base, TensorDataset) and len(base.tensors) == 2:
-        x, y = base.tensors[0][index], base.tensors[1][index]
+        untouched = base is dataset  # then nothing need be copied
+        x, y = base.tensors if untouched else (t[index] for t in base.tensors)
         return Tensors(x, as_labels(y, n, what), device)
     first = _item(dataset, what)
-    keep = first.nbytes * n <= RESIDENT_BYTES
+    moving = _differ_when_read_again(dataset, what)
+    if moving:
+        say_once("Items of the data differ when read again (random transforms?): every pass reads them anew.")
+    keep = first.nbytes * n <= RESIDENT_BYTES and not moving
     labels = None if keep else _known_labels(base, index)
     if labels is not None:
         return _lazy(dataset, as_labels(labels, n, what), device, first.nbytes * n)
@@ -224,10 +240,18 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
     return Tensors(inputs, labels, device)
 
 
+def _differ_when_read_again(dataset: Any, what: str) -> bool:
+    """Does a dataset draw random numbers for its items? A few of them are read twice to see."""
+    few = range(min(8, len(dataset)))
+    twice = [[torch.as_tensor(input_and_label(dataset[i], what)[0]) for i in few] for _ in range(2)]
+    return any(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(*twice, strict=True))
+
+
 def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int) -> Lazy:
-    say_once(
-        f"The inputs ({size / 1e9:.1f} GB) are too large to keep: a DataLoader reads them in every pass."
-    )
+    if size > RESIDENT_BYTES:
+        say_once(
+            f"The inputs ({size / 1e9:.1f} GB) are too large to keep: a DataLoader reads them in every pass."
+        )
     return Lazy(dataset, labels, device)
 
 

@@ -222,7 +222,8 @@ def _from_mirror(dataset: str) -> list[Download]:
     from torchvision import datasets
 
     cls = getattr(datasets, dataset)
-    return [Download(file, cls.mirrors[-1] + file, md5) for file, md5 in cls.resources]
+    mirror = next(m for m in cls.mirrors if "yann.lecun.com" not in m)  # which no longer answers
+    return [Download(file, mirror + file, md5) for file, md5 in cls.resources]
 
 
 def _from_archive(dataset: str) -> list[Download]:
@@ -396,8 +397,9 @@ def _source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: boo
     """The original files of a data set, or Parquet in a folder of its name; downloaded if missing."""
     roots = [data_dir] if data_dir is not None else _roots()
     for root in roots:
-        if shards_in(root / name):
-            return find_source(root / name, entry.names)
+        for folder in (root / name, *([root] if root.name == name else [])):
+            if shards_in(folder):
+                return find_source(folder, entry.names)
         for layout in entry.layouts:
             for folder in _folders(root, name, entry):
                 paths = [folder / file for file in layout]
@@ -458,15 +460,17 @@ def _fetch(download: Download, folder: Path, progress: bool) -> Path:
     if path.is_file():
         return path
 
-    def write(to: Path) -> None:
+    def write(answer: Any, to: Path) -> None:
         digest = hashlib.md5(usedforsecurity=False)
-        with urllib.request.urlopen(download.url, timeout=30) as answer, to.open("wb") as file:
-            total = int(answer.headers.get("Content-Length") or 0)
-            with progress_line(f"download {download.file} (MB)", total >> 20, progress) as on:
-                while block := answer.read(1 << 20):
-                    file.write(block)
-                    digest.update(block)
-                    on(1, "")
+        total = int(answer.headers.get("Content-Length") or 0)
+        with (
+            to.open("wb") as file,
+            progress_line(f"download {download.file} (MB)", total >> 20, progress) as on,
+        ):
+            while block := answer.read(1 << 20):
+                file.write(block)
+                digest.update(block)
+                on(1, "")
         if digest.hexdigest() != download.md5:
             raise FileError(
                 expected(
@@ -477,8 +481,9 @@ def _fetch(download: Download, folder: Path, progress: bool) -> Path:
             )
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        atomically(path, write)
+        with urllib.request.urlopen(download.url, timeout=30) as answer:
+            folder.mkdir(parents=True, exist_ok=True)  # not before there is something to put into it
+            atomically(path, lambda to: write(answer, to))
     except NO_ANSWER as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it is the server's answer as well

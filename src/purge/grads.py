@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from purge.errors import MethodError, expected
+from purge.models import logits_of
 
 Space = Literal["none", "gradient", "update"]
 
@@ -32,6 +38,47 @@ def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = Fal
     """The gradient of ``loss``, flat, in float32; parameters that are not used get zeros."""
     found = torch.autograd.grad(loss, params, retain_graph=keep_graph, allow_unused=True)
     return flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)])
+
+
+def per_sample_grads(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of each sample's cross-entropy, (B, P), and the losses, (B,).
+
+    P counts the trainable parameters in the order of :func:`flat`. All samples go through the model
+    at once (``torch.func.vmap``), which takes about 2·B·P numbers of memory. The model is to be in
+    evaluation mode. One that vmap cannot take is refused in a sentence; one that fails by itself
+    raises its own error.
+    """
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        z = logits_of(torch.func.functional_call(model, weights, (x[None],))).float()
+        return F.cross_entropy(z, y[None])
+
+    if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules()):
+        raise _no_single_samples("a BatchNorm layer without any, which looks at the whole batch")
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    each = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # vmap takes the fused kernels of attention one by one
+            found, losses = each(weights, x, y)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a layer may raise when it meets vmap
+        with torch.no_grad():
+            model(x)
+        reason = (str(error) or "?").splitlines()[0].rstrip(".")
+        raise _no_single_samples(f"{type(error).__name__}: {reason}") from error
+    rows = [g.reshape(len(x), -1) for g in found.values()]
+    return torch.cat([g if g.dtype == torch.float64 else g.float() for g in rows], 1), losses
+
+
+def _no_single_samples(got: str) -> MethodError:
+    return MethodError(
+        expected(
+            "a model with gradients of single samples (torch.func.vmap; BatchNorm with running statistics)",
+            got,
+            "change that layer, or choose a method that does not need them",
+        )
+    )
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -123,6 +123,7 @@ class Images:
     def select(self, index: Tensor) -> Images:
         """The images at ``index`` as Images of their own; pixels are shared, ids and source kept."""
         part, index = copy.copy(self), index.cpu()
+        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index  # a mask
         rows = index.to(self._store.device)
         part._rows = rows if self._rows is None else self._rows[rows]
         part.labels, part.ids = self.labels[index], self.ids[index]

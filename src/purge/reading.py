@@ -32,8 +32,10 @@ from purge.images import Images
 from purge.placement import DEVICE_FRACTION, say_once
 from purge.progress import progress_line
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
-HELD_OUT = ("test", "val", "valid", "validation")  # what the part for testing may be called
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
+            ".jfif", ".jpe", ".jp2", ".avif", ".tga", ".dib"}  # fmt: skip
+TRAIN = ("train", "training")  # what the part for training may be called, in any case,
+HELD_OUT = ("test", "testing", "val", "valid", "validation")  # and the one for testing
 NAMED = 100  # bad images that an error names one by one
 LAYOUT = 1  # of the kept folders; a new one makes old folders be made again
 
@@ -65,7 +67,7 @@ def images_of(
     device_fraction: float = DEVICE_FRACTION,
 ) -> tuple[Images, Images]:
     """The training and test images of a source, mapped from what is kept of it on disk."""
-    folder = kept(source, size=size, skip_bad=skip_bad, progress=progress)
+    folder = kept(source, size=size, progress=progress)
     facts = read_json(folder / "facts.json")
     bad = [path for part in facts["parts"].values() for path in part["bad"]]
     if bad and not skip_bad:
@@ -115,7 +117,7 @@ def _split(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDA
 # -- keeping ----------------------------------------------------------------------------------
 
 
-def kept(source: Source, *, size: int | None, skip_bad: bool, progress: bool) -> Path:
+def kept(source: Source, *, size: int | None, progress: bool) -> Path:
     """The folder with the decoded images of a source; made now if there is none."""
     digest = _digest(source)
     at = cache_folder() / "decoded"
@@ -137,7 +139,9 @@ def kept(source: Source, *, size: int | None, skip_bad: bool, progress: bool) ->
                 for name, part in parts.items():
                     to = Path(making, f"{name}.bin")
                     found[name] = write(part, form, to, counts, lambda n: on(n, ""), workers)
-            _check_found(source.name, found, skip_bad)
+            if not all(part["labels"] for part in found.values()):
+                fix = "check the files"
+                raise DataError(expected(f"images that can be read in {source.name}", "none", fix))
             mean, std = _constants(counts)
             known = {"source": source.name, "form": form, "names": names, "mean": mean, "std": std}
             write_json(Path(making, "facts.json"), {**known, "parts": found})
@@ -166,8 +170,12 @@ def _digest(source: Source) -> str:
     """A digest of the source's name and the paths, sizes and times of change of its files."""
     h = hashlib.sha256(json.dumps([LAYOUT, source.name]).encode())
     for path in source.files:
-        facts = path.stat()
-        h.update(json.dumps([str(path.absolute()), facts.st_size, facts.st_mtime_ns]).encode())
+        try:
+            facts = path.stat()
+            known = [facts.st_size, facts.st_mtime_ns]
+        except OSError:  # a link to nowhere; decoding will say so
+            known = []
+        h.update(json.dumps([str(path.absolute()), *known]).encode())
     return h.hexdigest()[:32]
 
 
@@ -199,14 +207,6 @@ def _check_parts(source: str, parts: Parts, names: tuple[str, ...]) -> None:
             )
     if len(names) < 2:
         raise DataError(expected(f"at least 2 classes in {source}", str(len(names)), "add another class"))
-
-
-def _check_found(source: str, found: dict[str, Any], skip_bad: bool) -> None:
-    bad = [path for part in found.values() for path in part["bad"]]
-    if bad and not skip_bad:
-        raise _unreadable(bad)
-    if not all(part["labels"] for part in found.values()):
-        raise DataError(expected(f"images that can be read in {source}", "none", "check the files"))
 
 
 def _unreadable(bad: list[str]) -> DataError:
@@ -254,9 +254,20 @@ def find_source(path: Path, names: tuple[str, ...] = ()) -> Source:
 
 def _trees(path: Path) -> dict[str, Path]:
     """The folders whose subfolders are classes: train and test, or one for all."""
-    held_out = next((path / n for n in HELD_OUT if (path / n).is_dir()), None)
-    if (path / "train").is_dir() and (held_out or any((path / "train").glob("*/"))):  # else a class of trains
-        return {"train": path / "train", "test": held_out} if held_out else {"all": path / "train"}
+    folders = {d.name.lower(): d for d in sorted(path.iterdir()) if d.is_dir()}
+    train = next((folders[n] for n in TRAIN if n in folders), None)
+    held_out = next((folders[n] for n in HELD_OUT if n in folders), None)
+    if train and (held_out or any(train.glob("*/"))):  # else a class of trains
+        return {"train": train, "test": held_out} if held_out else {"all": train}
+    inner = [{d.name for d in f.iterdir() if d.is_dir()} for f in folders.values() if f.name[0] != "."]
+    if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
+        raise DataError(
+            expected(
+                f"folders of classes in {path}, or train and test",
+                f"{', '.join(f.name for f in folders.values())}, which hold the same folders",
+                "call the part for training train and the one for testing test",
+            )
+        )
     return {"all": path}
 
 
@@ -317,10 +328,12 @@ def read_parquet(shards: dict[str, list[Path]], names: tuple[str, ...] = ()) -> 
     def encoded(files: list[Path]) -> Encoded:
         labels: list[int] = []
         paths: list[str] = []
+        rows: list[str] = []
         for path in files:
             image, label = columns[path]
             with _opened(path) as file:
                 labels += _whole(file.read([label])[label].to_pylist(), path)
+                rows += [f"{path.name} row {i}" for i in range(len(labels) - len(rows))]
                 kind = schemas[path].field(image).type
                 named = pa.types.is_struct(kind) and kind.get_field_index("path") >= 0
                 listed = file.read([f"{image}.path"])[image].to_pylist() if named else []
@@ -328,7 +341,7 @@ def read_parquet(shards: dict[str, list[Path]], names: tuple[str, ...] = ()) -> 
         unique = all(paths) and len(paths) == len(labels) == len(set(paths))
         return Encoded(
             labels,
-            paths if unique else [f"row {i}" for i in range(len(labels))],
+            paths if unique else rows,
             lambda: (item for path in files for item in _rows(path, columns[path][0])),
         )
 

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from purge.architectures import build
+from purge.architectures import build, known_name
 from purge.datasets import DATASETS, load
 from purge.errors import DataError, FileError, ModelError, did_you_mean, expected
 from purge.files import read_json
 from purge.images import Images
 from purge.models import load_weights
 from purge.placement import say_once
-from purge.splits import split
+from purge.splits import rows_of_classes, rows_of_indices
 
-Request = dict[str, list[int]]  # {"forget_classes": […]} or {"forget_ids": […]}; empty: nothing
+Request = dict[str, list[int]]  # {"forget_classes": […]}, {"forget_ids": […]} or both; empty: nothing
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ KINDS: dict[str, tuple[type, ...]] = {
 def read_facts(folder: Path) -> dict[str, Any]:
     """What run.json says, each value that is used later of the right kind."""
     facts = read_json(folder / "run.json")
-    request = facts.get("request") or {}
     sound = all(facts.get(k) is None or isinstance(facts[k], kind) for k, kind in KINDS.items())
-    sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
-    sound = sound and len(request) <= 1 and all(isinstance(v, list) and v for v in request.values())
+    for request in (facts.get("request") or {}, facts.get("gone") or {}):
+        sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
+        sound = sound and all(isinstance(v, list) and v for v in request.values())
     if not sound:
         raise FileError(
             expected(
@@ -116,6 +117,7 @@ def choose_model(facts: dict[str, Any], name: str | None) -> str:
         raise ModelError(
             expected("the name of the architecture", "none", "pass --model; see purge list models")
         )
+    known_name(str(found))
     form, _, path = str(found).partition(":")
     return f"hf:{Path(path).absolute()}" if form == "hf" and Path(path).is_dir() else str(found)
 
@@ -148,12 +150,33 @@ def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Modu
     )
 
 
-def same_data(facts: dict[str, Any], images: Images) -> None:
+def same_data(facts: dict[str, Any], choice: DataChoice, images: Images) -> None:
     """Say so where a run's sample numbers may by now mean other images."""
-    if facts.get("source") not in (None, images.source) and "forget_ids" in (facts.get("request") or {}):
+    others = (
+        facts.get("source") not in (None, images.source)
+        or (facts.get("split_seed") or 0) != choice.split_seed
+    )
+    if others and "forget_ids" in gone_of(facts):
         say_once(
-            "The files of the data are others than when the run was made (names, sizes or times): the "
+            "The data is not what it was when the run was made (files, or how they are split): the "
             "numbers of its samples may now mean other images. Give --forget-ids again to be sure."
+        )
+
+
+def same_kind(facts: dict[str, Any], choice: DataChoice, gone: Request, what: str) -> None:
+    """A model to compare with must have got the same images; say so if it never saw other ones."""
+    if facts and (facts.get("size"), facts.get("data")) != (choice.size, choice.data):
+        kind = f"{facts.get('data')} at size {facts.get('size') or 'of the data'}"
+        raise DataError(
+            expected(
+                f"{choice.data} at size {choice.size or 'of the data'} for the {what} model too",
+                kind,
+                "train it like the other: purge train --like RUN",
+            )
+        )
+    if facts and what == "retrained" and gone_of(facts) != gone:
+        say_once(
+            "The retrained model was trained without other data than the audited one is to have forgotten."
         )
 
 
@@ -173,11 +196,38 @@ def request_of(train: Images, classes: Sequence[str], ids: Path | None, *, words
     return {} if ids is None else {"forget_ids": _read_ids(ids, train)}
 
 
-def cut(train: Images, request: Request) -> tuple[Images, Images]:
-    """Divide training images into what must go and what must stay."""
+def gone_of(facts: dict[str, Any]) -> Request:
+    """All that a model is to know nothing of: what its run forgot, and what was gone before."""
+    return both(facts.get("gone") or {}, facts.get("request") or {})
+
+
+def both(a: Request, b: Request) -> Request:
+    """Two requests as one."""
+    return {key: sorted({*a.get(key, []), *b.get(key, [])}) for key in sorted({*a, *b})}
+
+
+def cut(train: Images, request: Request, before: Request | None = None) -> tuple[Images, Images]:
+    """Divide training images into what must go and what must stay; what was gone ``before`` does not stay."""
+    forget, gone = _rows(train, request), _rows(train, before or {})
+    retain = ~forget & ~gone
+    if not forget.any() or not retain.any():
+        raise DataError(
+            expected(
+                "something to forget and something to retain",
+                f"{int(forget.sum())} of {len(train)} samples to forget",
+                "choose fewer or more of them",
+            )
+        )
+    return train.select(forget), train.select(retain)
+
+
+def _rows(train: Images, request: Request) -> Tensor:
+    found = torch.zeros(len(train), dtype=torch.bool)
     if "forget_classes" in request:
-        return split(train, classes=request["forget_classes"])
-    return split(train, indices=request["forget_ids"])
+        found |= rows_of_classes(train.labels, request["forget_classes"])
+    if "forget_ids" in request:
+        found |= rows_of_indices(len(train), request["forget_ids"])
+    return found
 
 
 def _class_number(given: str, names: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,7 +113,7 @@ class Run:
 
     # -- batches ---------------------------------------------------------------------------
 
-    def order(self, samples: Samples, *, steps: int, batch_size: int) -> Tensor:
+    def order(self, samples: Sized, *, steps: int, batch_size: int) -> Tensor:
         """Which samples make up each batch: (steps, batch), shuffled passes one after the other.
 
         Every batch has the same size, ``batch_size`` or all samples if there are fewer.
@@ -196,7 +196,10 @@ class Run:
 
     def _accuracy(self, model: nn.Module, samples: Samples) -> float:
         at = self._sample(samples)
-        guess = logits(model, samples, at).argmax(1).cpu()
+        z = logits(model, samples, at)
+        if not bool(torch.isfinite(z).all()):
+            raise self._not_finite(self.step)
+        guess = z.argmax(1).cpu()
         return int((guess == samples.labels[at]).sum()) / len(at)  # exact: 1/K must be able to equal 1/K
 
     def retain_batches(self) -> Iterator[Tensor]:

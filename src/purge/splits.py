@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from purge.data import Data, Samples, as_samples, length
+from purge.data import Data, Samples, labels_of, length
 from purge.errors import DataError, expected
 from purge.images import Images
 from purge.settings import checked_seed
@@ -76,10 +76,10 @@ def split(
             )
         )
     if classes is not None:
-        labels = as_samples(dataset, torch.device("cpu"), "the dataset").labels
-        gone = _of_classes(labels, _whole_numbers(classes, "classes"))
+        labels = labels_of(dataset, "the dataset")
+        gone = rows_of_classes(labels, _whole_numbers(classes, "classes"))
     elif indices is not None:
-        gone = _of_indices(length(dataset), _whole_numbers(indices, "indices"))
+        gone = rows_of_indices(length(dataset), _whole_numbers(indices, "indices"))
     else:
         gone = _of_fraction(length(dataset), fraction, seed)
     if not gone.any() or gone.all():
@@ -93,7 +93,8 @@ def split(
     return _select(dataset, gone.nonzero()[:, 0]), _select(dataset, (~gone).nonzero()[:, 0])
 
 
-def _of_classes(labels: Tensor, classes: list[int]) -> Tensor:
+def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
+    """Which samples are of these classes, (N,) bool; every class must be there."""
     there = set(labels.unique().tolist())
     absent = [c for c in classes if c not in there]
     if absent:
@@ -107,7 +108,8 @@ def _of_classes(labels: Tensor, classes: list[int]) -> Tensor:
     return torch.isin(labels, torch.tensor(sorted(classes)))
 
 
-def _of_indices(n: int, indices: list[int]) -> Tensor:
+def rows_of_indices(n: int, indices: list[int]) -> Tensor:
+    """Which of ``n`` samples are at these positions, (N,) bool."""
     if wrong := [i for i in indices if not 0 <= i < n]:
         raise DataError(
             expected(f"indices from 0 to {n - 1}", str(wrong[0]), "use positions in the training data")

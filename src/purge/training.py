@@ -11,12 +11,12 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +59,19 @@ class Recipe:
         normalise(self)
 
 
+class Updates(Protocol):
+    """Who wants to see every step of a training: see :class:`purge.methods.amnesiac.UpdateLog`."""
+
+    def before(self, model: nn.Module, step: int, index: Tensor) -> None:
+        """Step ``step`` is about to be taken with the samples at ``index`` (on the CPU)."""
+
+    def after(self, model: nn.Module) -> None:
+        """The step has been taken."""
+
+    def finish(self, model: nn.Module) -> None:
+        """The training is over; ``model`` is what it returns."""
+
+
 def fit(
     model: nn.Module,
     samples: Samples,
@@ -68,17 +81,21 @@ def fit(
     progress: bool,
     title: str,
     state: Path | None = None,
+    shuffle: Callable[[int], Tensor] | None = None,
+    updates: Updates | None = None,
 ) -> tuple[list[dict[str, float]], float]:
     """Train ``model`` in place; the mean loss of each epoch and the seconds of them all are returned.
 
     With ``state``, each epoch is written to that file, and a file that is there is gone on from.
+    ``shuffle`` gives the order of the samples in an epoch, by default drawn from the seed;
+    ``updates`` is told of every step.
     """
     n, device = len(samples), device_of(model)
     size = min(recipe.batch_size, n)
     per_epoch = max(1, n // size)  # the last, smaller batch is left out: BatchNorm dislikes it
     total = recipe.epochs * per_epoch
     gpu = device.type == "cuda"
-    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and torch.cuda.is_bf16_supported())
+    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and _has_bf16(device))
     last = recipe.channels_last if recipe.channels_last is not None else gpu
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generator = torch.Generator().manual_seed(seed)
@@ -104,9 +121,12 @@ def fit(
         advance(len(losses), "")
         for epoch in range(len(losses), recipe.epochs):
             loss_sum = torch.zeros((), device=device)
-            order = torch.randperm(n, generator=generator)[: per_epoch * size].view(per_epoch, size)
+            drawn = torch.randperm(n, generator=generator) if shuffle is None else shuffle(epoch)
+            order = drawn[: per_epoch * size].view(per_epoch, size)
             for i, (x, y) in enumerate(_batches(samples, order.to(device), recipe.augment, generator)):
                 step = epoch * per_epoch + i
+                if updates is not None:
+                    updates.before(model, step, order[i])
                 optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, total)
                 with torch.autocast(device.type, torch.bfloat16, enabled=bf16):  # keeps casts until it ends
                     z = logits_of(forward(x)).float()
@@ -114,6 +134,8 @@ def fit(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                if updates is not None:
+                    updates.after(model)
                 loss_sum += loss.detach()
                 if mean:
                     _average(mean, model, min(recipe.ema, (1 + step) / (10 + step)))
@@ -124,8 +146,15 @@ def fit(
     if mean:
         model.load_state_dict(mean, strict=False)
     model.eval()
+    if updates is not None:
+        updates.finish(model)
     history = [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]  # waits for the device
     return history, time.perf_counter() - started
+
+
+def _has_bf16(device: torch.device) -> bool:
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def _batches(
@@ -141,11 +170,14 @@ def _batches(
 @contextmanager
 def _laid_out(model: nn.Module, *, last: bool) -> Iterator[None]:
     """Weights of convolutions with channels last, and cuDNN's fastest algorithms, within the block."""
-    exact = torch.backends.cudnn.deterministic
+    cudnn = torch.backends.cudnn
     if last:
         _arrange(model, torch.channels_last)
-    with torch.backends.cudnn.flags(
-        enabled=True, benchmark=device_of(model).type == "cuda" and not exact, deterministic=exact
+    with cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=device_of(model).type == "cuda" and not cudnn.deterministic,
+        deterministic=cudnn.deterministic,
+        allow_tf32=cudnn.allow_tf32,
     ):
         yield
     if last:

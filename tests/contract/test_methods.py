@@ -26,6 +26,20 @@ QUICK = {
     "l1-sparse": {"epochs": 2, "batch_size": 16},
     "not": {"epochs": 2, "batch_size": 16},
     "neggrad-plus": {"epochs": 2, "batch_size": 16},
+    "random-label": {"epochs": 2, "batch_size": 16},
+    "salun": {"epochs": 2, "batch_size": 16},
+    "salun-soft": {"epochs": 2, "batch_size": 16},
+    "amnesiac-relabel": {"epochs": 2, "batch_size": 16},
+    "scrub": {"epochs": 2, "max_steps": 1, "batch_size": 16},
+    "bad-teacher": {"batch_size": 16},
+    "delete": {"epochs": 4, "batch_size": 16},
+    "boundary-expand": {"lr": 1e-3},
+    "boundary-shrink": {"lr": 1e-3, "step": 0.22},
+    "influence": {"samples": 40, "batch_size": 8},
+    "fisher": {"batch_size": 16},
+    "ssd": {"alpha": 2.0, "batch_size": 8},
+    "unsir": {"noise_repeats": 3, "per_class": 20},
+    "iewp": {"epochs": 3, "batch_size": 16},
 }
 NAMES = sorted(METHODS)
 
@@ -116,7 +130,7 @@ def test_same_seed_same_weights(name, toy):
     state = torch.random.get_rng_state()
     one, two, other = (digest(run(name, toy, seed=s, **small).model) for s in (0, 0, 1))
     assert one == two
-    assert one != other
+    assert (one != other) == (name != "ssd")  # which draws nothing
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's generator is not disturbed"
 
 
@@ -131,6 +145,20 @@ ON_DIGITS = {
     "l1-sparse": ({"lr": 0.05, "l1": 1e-3}, 1.0, 0.97),
     "not": ({"lr": 0.05, "epochs": 10}, 1.0, 0.97),
     "neggrad-plus": ({"epochs": 4, "clip": 1.0}, 0.1, 0.95),
+    "random-label": ({"batch_size": 64, "epochs": 5}, 0.05, 0.99),
+    "salun": ({"batch_size": 64, "epochs": 5, "lr": 0.03}, 0.05, 0.99),
+    "salun-soft": ({"batch_size": 64, "epochs": 5, "lr": 0.03}, 0.1, 0.99),
+    "amnesiac-relabel": ({"lr": 1e-3}, 0.05, 0.99),
+    "scrub": ({}, 0.05, 0.99),
+    "bad-teacher": ({"lr": 1e-3, "epochs": 3, "share": 1.0}, 0.1, 0.99),
+    "delete": ({"lr": 1e-3}, 0.05, 0.99),
+    "boundary-expand": ({}, 0.4, 0.97),
+    "boundary-shrink": ({"lr": 1e-3, "step": 0.3}, 0.1, 0.95),
+    "influence": ({"alpha": 20, "samples": 200}, 0.05, 0.97),
+    "fisher": ({"samples": 100}, 0.05, 0.95),
+    "ssd": ({"alpha": 8}, 0.05, 0.97),
+    "unsir": ({"lr": 1e-3, "repair_lr": 1e-3, "noise_repeats": 20}, 0.1, 0.97),
+    "iewp": ({"lr": 2e-2, "epochs": 20}, 0.15, 0.95),
 }
 
 
@@ -160,6 +188,12 @@ OTHER = {  # a value that differs from every preset's
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
     "epoch_ends": None, "check_samples": 3, "early": None,
     "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
+    "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
+    "gamma": 0.5, "forget_batch_size": 7, "decay": 0.5, "rewind": None,
+    "step": 0.3, "unit": "input", "clamp": None, "retain_steps": 3,
+    "noise_samples": 5, "noise_steps": 7, "noise_lr": 0.3, "noise_decay": 1.0, "noise_repeats": 5,
+    "per_class": 6, "impair_epochs": 2, "repair_epochs": 3, "repair_batch_size": 9, "repair_lr": 3e-3,
+    "samples": 12, "damping": 0.01, "exact": None, "per_sample": None, "dampening": 0.3,
 }  # fmt: skip
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
@@ -171,6 +205,9 @@ CONTEXT = {  # settings that only speak in company: what must hold for them to b
     "retain_budget": {"check_every": 1},
     "retain_floor": {"check_every": 1, "retain_budget": 1e-6},
     "check_every": {"forget_target": 1.0, "cooldown": 0.0, "epoch_ends": False, "batch_size": 8},
+    "decay": {"epochs": 5},
+    "optimizer": {"weight_decay": 0.1},  # Adam and AdamW are the same without
+    "batch_size": {"per_sample": False},
     "early": {"forget_target": 1.0, "check_every": 1, "cooldown": 0.0},
     "free_epochs": {"l1": 1e-2},
     "epoch_ends": {"forget_target": 1.0, "cooldown": 0.0, "check_every": 1000, "batch_size": 16},
@@ -179,6 +216,7 @@ CONTEXT = {  # settings that only speak in company: what must hold for them to b
 INERT = {  # (method, setting): why it cannot change the weights
     ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
     ("purge", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
+    ("scrub", "rewind"): "on blobs the last epoch is nearest; see tests/unit/test_distillation.py",
     ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
 }
 

@@ -33,6 +33,7 @@ from purge.architectures import SmallResNet, build
 from purge.checks import STATE
 from purge.datasets import DATASETS, load
 from purge.models import digest, load_weights
+from purge.placement import say_once
 from purge.runs import build_for
 from purge.runtime import logits, seeded
 from purge.training import Recipe
@@ -330,7 +331,8 @@ def test_the_whole_pass_over_own_images(own: tuple[Path, list[Done]], pictures: 
     base, reference, unlearned, audited, single, audited_single = (done.out for done in commands)
     assert base.startswith("small-resnet on my digits: 240 images, 10 epochs in ")
     assert reference.startswith("small-resnet on my digits without class 5 (seven): 216 images, ")
-    assert "lowest: class 5 (seven) 0.0%" in reference
+    assert "(seven) 0.0%" not in reference  # the lowest of those it knows
+    assert "Next: purge audit RUN --retrained" in reference
     assert unlearned.startswith("purge: 24 samples to forget (class 5 (seven)), ")
     assert "Forgotten: 24 samples, class 5 (seven)" in audited
     assert re.search(r"destinations\.\d \((zero|one|two|three|four|five|six|eight|nine)\)", audited)
@@ -587,3 +589,68 @@ def test_a_reference_begins_with_the_same_published_weights(
         found = load_file(tmp_path / name / "model.safetensors")
         for key, value in begun.items():
             torch.testing.assert_close(found[key], value, rtol=0, atol=1e-6)
+
+
+# -- one request after the other ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base model, class 3 forgotten, then class 5, and a reference without class 3."""
+    runs = tmp_path_factory.mktemp("twice")
+    quick = ["--set", "min_steps=20", "--set", "max_steps=20"]
+    for argv in (
+        ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=4", "--out", runs / "base"],
+        ["unlearn", runs / "base", "--forget-class", 3, *quick, "--out", runs / "three"],
+        ["unlearn", runs / "three", "--forget-class", 5, *quick, "--out", runs / "both"],
+        ["train", "--like", runs / "base", "--without-class", 3, "--out", runs / "without3"],
+    ):
+        assert command(*argv, "--quiet").code == 0
+    return runs
+
+
+def test_what_was_forgotten_before_is_not_taught_again(twice: Path) -> None:
+    one, two = (read(twice / name / "run.json") for name in ("three", "both"))
+    assert two["request"] == {"forget_classes": [5]}
+    assert two["gone"] == {"forget_classes": [3]}
+    of_5 = two["forget_samples"]
+    assert two["retain_samples"] == one["retain_samples"] - of_5  # class 3 is not among them
+    report = command("audit", twice / "both", "--metrics", "fa_train", "--json").json
+    assert report["info"]["forget_classes"] == [3, 5]
+    only = command("audit", twice / "both", "--forget-class", 5, "--metrics", "fa_train", "--json").json
+    assert only["info"]["forget_samples"] == of_5
+    assert only["info"]["retain_samples"] == report["info"]["retain_samples"]
+
+
+def test_another_reference_is_remarked_upon(twice: Path, caplog: pytest.LogCaptureFixture) -> None:
+    say_once.cache_clear()
+    quick = ["--metrics", "fa_train"]
+    assert command("audit", twice / "three", "--retrained", twice / "without3", *quick).code == 0
+    assert not caplog.records
+    assert command("audit", twice / "both", "--retrained", twice / "without3", *quick).code == 0
+    assert "without other data" in caplog.text
+
+
+def test_a_reference_for_images_of_another_size_is_refused(twice: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    argv = ["train", "--like", twice / "without3", "--size", 16, "--set", "epochs=1", "--out", large]
+    assert command(*argv).code == 0
+    assert read(large / "run.json")["request"] == {"forget_classes": [3]}  # as the one it is like
+    done = command("audit", twice / "three", "--retrained", large)
+    assert done.code == 2
+    assert "size 16" in done.err
+
+
+def test_a_finished_training_is_not_taken_for_another(twice: Path) -> None:
+    base = twice / "base"
+    argv = ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=4", "--out", base]
+    assert command(*argv, "--resume").code == 0
+    done = command(*argv, "--resume", "--seed", 9)
+    assert done.code == 2
+    assert "another seed" in done.err
+
+
+def test_a_models_name_is_looked_at_before_the_data(tmp_path: Path) -> None:
+    done = command("train", "--data", tmp_path / "nothing", "--model", "resnt18", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "resnet18" in done.err

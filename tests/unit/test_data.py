@@ -159,3 +159,41 @@ def test_inputs_may_have_one_dimension():
     forget, retain = purge.split((x, x % 3), classes=[0])
     result = purge.unlearn(model, forget, retain, min_steps=2, max_steps=2, progress=False)
     assert result.steps == 2
+
+
+class Counted(torch.utils.data.Dataset):
+    """Counts how often an item is read; with noise, items are never the same twice."""
+
+    def __init__(self, noise=0.0, targets=False):
+        self.x, self.y = blobs()
+        self.noise, self.reads = noise, 0
+        if targets:
+            self.targets = self.y.tolist()
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return self.x[i] + self.noise * torch.rand(6), int(self.y[i])
+
+
+def test_random_transforms_are_drawn_anew_in_every_epoch():
+    still, moving = Counted(), Counted(noise=0.1)
+    for data in (still, moving):
+        purge.train(small_mlp(), data, epochs=5, batch_size=32, progress=False)
+    assert still.reads < 2 * len(still)
+    assert moving.reads >= 5 * len(moving)
+
+
+def test_labels_that_are_listed_are_not_read_one_by_one():
+    data = Counted(targets=True)
+    forget, _ = purge.split(data, classes=[0])
+    assert data.reads == 0
+    assert all(int(data.y[i]) == 0 for i in forget.indices)
+
+
+def test_a_mask_selects_like_its_positions(digits):
+    mask = digits.train.labels == 3
+    part, same = digits.train.select(mask), digits.train.select(mask.nonzero()[:, 0])
+    assert torch.equal(part.take(torch.arange(5))[0], same.take(torch.arange(5))[0])

@@ -734,8 +734,9 @@ def test_without_a_network_the_message_says_which_file_goes_where(offered, tmp_p
     text = sentence(error)
     assert f"cifar-10-python.tar.gz in {tmp_path / 'here' / 'cifar10'}" in text
     assert "127.0.0.1:9" in text
-    assert [p for p in (tmp_path / "here").rglob("*") if p.is_file()] == []
+    assert not (tmp_path / "here").exists()
     there = tmp_path / "there" / "cifar-10-python.tar.gz"
+    (tmp_path / "here" / "cifar10").mkdir(parents=True)
     shutil.copy(there, tmp_path / "here" / "cifar10")  # what the message asks for works
     purge.load("cifar10", data_dir=tmp_path / "here", progress=False)
 
@@ -789,7 +790,7 @@ def test_addresses_and_checksums_fit_the_files_that_are_looked_for(monkeypatch):
         for download in downloads:
             assert re.fullmatch(r"https?://\S+/" + re.escape(download.file), download.url), download
             assert re.fullmatch("[0-9a-f]{32}", download.md5), download
-            assert re.match("mnist|fashion", name) is None or "/" in download.url
+            assert "yann.lecun.com" not in download.url, "a server that no longer answers"
 
 
 def test_constants_of_the_table_have_the_right_shapes():

@@ -426,7 +426,42 @@ def test_images_that_cannot_be_read_are_named_all_at_once(tmp_path, cache):
     assert "3 that cannot" in text
     assert all(path in text for path in bad)
     assert "skip_bad" in text
-    assert not list(cache.iterdir())
+
+
+def test_what_could_be_read_beside_bad_images_is_not_decoded_again(tmp_path, cache, monkeypatch):
+    with_three_broken(tmp_path / "own")
+    with pytest.raises(DataError):
+        load(tmp_path / "own")
+    monkeypatch.setattr("purge.decoding._decode", lambda item, form: pytest.fail("decoded again"))
+    assert sum(map(len, load(tmp_path / "own", skip_bad=True))) == 37
+
+
+def test_a_link_to_nowhere_is_a_bad_image(tmp_path, cache):
+    with_three_broken(tmp_path / "own")
+    (tmp_path / "own" / "a" / "dead.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(DataError, match=r"4 that cannot.*a/dead\.png"):
+        load(tmp_path / "own")
+
+
+@pytest.mark.parametrize("parts", [("Training", "Testing"), ("TRAIN", "Val"), ("train", "Test")])
+def test_parts_may_be_called_otherwise(tmp_path, cache, parts):
+    for part, n in zip(parts, (6, 2), strict=True):
+        for name in ("cat", "dog"):
+            (tmp_path / "own" / part / name).mkdir(parents=True)
+            for i in range(n):
+                Image.new("L", (8, 8), i).save(tmp_path / "own" / part / name / f"{i}.png")
+    train, test = load(tmp_path / "own")
+    assert train.names == ("cat", "dog")
+    assert (len(train), len(test)) == (12, 4)
+
+
+def test_parts_without_one_for_training_are_not_classes(tmp_path, cache):
+    for part in ("val", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "own" / part / name).mkdir(parents=True)
+            Image.new("L", (8, 8)).save(tmp_path / "own" / part / name / "0.png")
+    with pytest.raises(DataError, match=r"Expected folders of classes.*hold the same folders"):
+        load(tmp_path / "own")
 
 
 def test_images_that_cannot_be_read_may_be_left_out(tmp_path, cache, caplog):
@@ -584,16 +619,16 @@ def test_images_may_be_plain_bytes_and_paths_may_be_missing(tmp_path):
     pq.write_table(table, tmp_path / "plain.parquet")
     train, _ = load(tmp_path / "plain.parquet")
     assert np.array_equal(train.pixels.numpy(), pixels.transpose(0, 3, 1, 2)[train.ids.numpy()])
-    assert paths_of(train)[0] == f"row {train.ids[0]}"
+    assert paths_of(train)[0] == f"plain.parquet row {train.ids[0]}"
     parquet(tmp_path / "x" / "none.parquet", [0, 1] * 5, paths=False)
-    assert paths_of(load(tmp_path / "x")[0])[0].startswith("row ")
+    assert paths_of(load(tmp_path / "x")[0])[0].startswith("none.parquet row ")
 
 
 def test_rows_of_parquet_that_cannot_be_read_are_named(tmp_path):
     rows = [png(noise(8, 8, 3, seed=i)) for i in range(10)]
     table = pa.table({"image": [*rows[:4], None, b"text", *rows[6:]], "label": [0, 1] * 5})
     pq.write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=r"2 that cannot \(row 4, row 5\)"):
+    with pytest.raises(DataError, match=r"2 that cannot \(x.parquet row 4, x.parquet row 5\)"):
         load(tmp_path / "x.parquet")
     assert sum(map(len, load(tmp_path / "x.parquet", skip_bad=True))) == 8
 

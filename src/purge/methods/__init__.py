@@ -6,10 +6,21 @@ from typing import Any, NamedTuple
 
 from purge.errors import MethodError, did_you_mean, expected
 from purge.methods.ascent import GradientAscent, NegGradPlus
+from purge.methods.badteacher import BadTeacher
 from purge.methods.base import Method
+from purge.methods.boundary import BoundaryExpand, BoundaryShrink
+from purge.methods.delete import Delete
 from purge.methods.finetune import FineTune
+from purge.methods.fisher import FisherForgetting
+from purge.methods.iewp import IEWP
+from purge.methods.influence import Influence
 from purge.methods.purge import Purge
+from purge.methods.relabel import RandomLabel, SalUn
 from purge.methods.retrain import Retrain
+from purge.methods.scrub import Scrub
+from purge.methods.ssd import SelectiveDampening
+from purge.methods.unsir import UNSIR
+from purge.optim import Optim
 from purge.settings import replace
 from purge.stopping import Stopping
 
@@ -77,6 +88,83 @@ METHODS: dict[str, Entry] = {
         "descend on the retain set and climb on the forget set in one step",
         "Kurmanji et al., arXiv:2302.09880",
     ),
+    "random-label": Entry(
+        RandomLabel(),
+        "train on, with random labels for the forget set",
+        "RL; Golatkar et al., arXiv:1911.04933",
+    ),
+    "salun": Entry(
+        SalUn(),
+        "random labels, learnt by the weights that matter most for the forget set",
+        "Fan et al., arXiv:2310.12508",
+    ),
+    "salun-soft": Entry(
+        SalUn(soft=True, mixed=True),
+        "random labels, with the smallest changes taken back after each step",
+        "Fan et al., arXiv:2310.12508",
+    ),
+    "amnesiac-relabel": Entry(
+        RandomLabel(
+            epochs=3,
+            batch_size=128,
+            mixed=True,
+            wrong=True,
+            redraw=False,
+            optim=Optim(optimizer="adam", lr=1e-4, weight_decay=0.0),
+        ),
+        "train on, with a wrong label for each forgotten sample, drawn once",
+        "Graves et al., arXiv:2010.10981",
+    ),
+    "scrub": Entry(
+        Scrub(),
+        "climb away from the original on the forget set, return to it on the rest, in turns",
+        "Kurmanji et al., arXiv:2302.09880",
+    ),
+    "bad-teacher": Entry(
+        BadTeacher(),
+        "distil what must go from an untrained network, what must stay from the original",
+        "Chundawat et al., arXiv:2205.08096",
+    ),
+    "delete": Entry(
+        Delete(),
+        "distil the original without each sample's own label, on the forget set alone",
+        "DELETE; Zhou et al., arXiv:2503.23751",
+    ),
+    "boundary-expand": Entry(
+        BoundaryExpand(),
+        "send the forget set to a class of its own, then drop that class",
+        "BE; Chen et al., arXiv:2303.11570",
+    ),
+    "boundary-shrink": Entry(
+        BoundaryShrink(),
+        "teach each forget sample the label across its nearest boundary",
+        "BS; Chen et al., arXiv:2303.11570",
+    ),
+    "influence": Entry(
+        Influence(),
+        "one Newton step that takes the forget set's influence away",
+        "IU; Jia et al., arXiv:2304.04934",
+    ),
+    "fisher": Entry(
+        FisherForgetting(),
+        "noise on the weights that the retain set does not need",
+        "Golatkar et al., arXiv:1911.04933",
+    ),
+    "ssd": Entry(
+        SelectiveDampening(),
+        "shrink the weights that matter more to the forget set",
+        "SSD; Foster et al., arXiv:2308.07707",
+    ),
+    "unsir": Entry(
+        UNSIR(),
+        "impair with noise that stands for the class, repair with retained samples",
+        "Tarun et al., arXiv:2111.08947",
+    ),
+    "iewp": Entry(
+        IEWP(),
+        "raise the entropy of influential forget samples, between retain steps",
+        "IEWPv2; PURGE's predecessor, Jawandhia et al.",
+    ),
 }
 
 
@@ -98,13 +186,25 @@ def resolve_method(method: str | Method, settings: dict[str, Any]) -> Method:
 
 
 __all__ = [
+    "IEWP",
     "METHODS",
+    "UNSIR",
+    "BadTeacher",
+    "BoundaryExpand",
+    "BoundaryShrink",
+    "Delete",
     "Entry",
     "FineTune",
+    "FisherForgetting",
     "GradientAscent",
+    "Influence",
     "Method",
     "NegGradPlus",
     "Purge",
+    "RandomLabel",
     "Retrain",
+    "SalUn",
+    "Scrub",
+    "SelectiveDampening",
     "resolve_method",
 ]

@@ -1,0 +1,113 @@
+"""Bad Teacher: a model that knows nothing teaches the forget set, the original teaches the rest.
+
+Chundawat, Tarun, Mandal, Kankanhalli: "Can Bad Teaching Induce Forgetting? Unlearning in Deep Networks
+Using an Incompetent Teacher", AAAI 2023, arXiv:2205.08096. With θ₀ the frozen original and θ_d an
+untrained network of the same kind, for batches of B samples from D_f ∪ (a share of D_r), shuffled::
+
+    t = σ(z_d / T) for x in D_f,    t = σ(z⁰ / T) for x in D_r
+    θ ← θ − η ∇ 1/(B·K) Σ_x Σ_k t_k (log t_k − log σ(z / T)_k)
+
+The sum is divided by the number of classes K too (PyTorch's reduction ``mean``), as in the authors'
+code; where a port divides by B alone, its loss and its gradient are K times as large. There is no T².
+
+Published defaults: Adam, η = 1e-4, no weight decay, 1 epoch, batches of 256, T = 1, 30 % of D_r drawn
+once; both teachers in evaluation mode, the student's BatchNorm in training mode over the mixed batch.
+No clipping.
+
+Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; the
+untrained network is the caller's ``fresh``, or the model with its weights drawn anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.checks import parameters_to_train
+from purge.errors import ModelError, expected
+from purge.methods.base import PUBLISHED, Method
+from purge.models import logits_of
+from purge.norm import statistics
+from purge.optim import Optim
+from purge.runtime import Run, frozen_copy, logits
+from purge.settings import setting
+from purge.splits import Split
+from purge.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class BadTeacher(Method):
+    """Distil from an untrained network what must go, and from the original what must stay."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "fresh"})
+
+    share: float = setting(0.3, "share of the retain set that is distilled beside it", above=0, high=1)
+    temperature: float = setting(1.0, "T: of both teachers and the student", above=0)
+    epochs: int = setting(1, "passes over the forget set and that share", low=1)
+    batch_size: int = setting(256, "samples of both together per step", low=1)
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(optimizer="adam", lr=1e-4, weight_decay=0.0)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Go ``epochs`` times through the forget set and a share of the retain set."""
+        good, bad = frozen_copy(model), frozen_copy(run.fresh(model))
+        _same_classes(bad, split)
+        optimizer = self.optim.make(parameters_to_train(model))
+        kept = torch.randperm(len(split.retain))[: max(1, int(self.share * len(split.retain)))]
+        epoch = math.ceil((len(kept) + len(split.forget)) / self.batch_size)
+        total = self.epochs * epoch
+        batches = _mixed(split, kept.to(run.device), steps=total, batch_size=self.batch_size)
+        run.begin(model)
+        for _, (x, rows) in zip(run.steps(total, epoch=epoch), batches, strict=False):
+            with torch.no_grad():
+                taught = [(good, x[:rows]), (bad, x[rows:])]
+                z = torch.cat([logits_of(teacher(part)).float() for teacher, part in taught if len(part)])
+                target = (z / self.temperature).softmax(1)
+            with statistics(model, self.norm, retain_rows=0):  # one batch, normalised as one
+                logp = (logits_of(model(x)).float() / self.temperature).log_softmax(1)
+            each = F.kl_div(logp, target, reduction="none").mean(1)  # over K: see above
+            self.optim.step(optimizer, each.mean())
+            run.log(
+                retain_loss=each[:rows].mean() if rows else None,
+                forget_loss=each[rows:].mean() if rows < len(x) else None,
+            )
+            if run.due:
+                run.check(model)
+
+
+def _same_classes(bad: nn.Module, split: Split) -> None:
+    few = torch.arange(min(2, len(split.forget)))
+    if (k := logits(bad, split.forget, few).shape[1]) != split.classes:
+        raise ModelError(
+            expected(
+                f"{split.classes} outputs from the untrained model",
+                str(k),
+                "pass fresh=…, an untrained model of the same kind",
+            )
+        )
+
+
+def _mixed(split: Split, kept: Tensor, *, steps: int, batch_size: int) -> Iterator[tuple[Tensor, int]]:
+    """Batches of the forget set and the retain samples at ``kept``, shuffled together.
+
+    Each is ``[retain rows; forget rows]``, with the number of the former, which varies. Every batch
+    is full: the passes follow one another.
+    """
+    n, m = len(kept) + len(split.forget), len(kept)
+    size = min(batch_size, n)
+    passes = torch.cat([torch.randperm(n) for _ in range(math.ceil(steps * size / n))])
+    order = passes[: steps * size].view(steps, size).sort(1).values  # below m: retained, so they come first
+    rows = (order < m).sum(1).tolist()
+    at = list(zip(order.to(kept.device), rows, strict=True))
+    retain = split.retain.stream([kept[index[:k]] for index, k in at if k])
+    forget = split.forget.stream([index[k:] - m for index, k in at if k < size])
+    for k in rows:
+        drawn = [samples for samples, there in ((retain, k > 0), (forget, k < size)) if there]
+        yield torch.cat([next(samples)[0] for samples in drawn]), k

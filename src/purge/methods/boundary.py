@@ -1,0 +1,208 @@
+"""Moving the boundary of what must go: Boundary Expanding (BE) and Boundary Shrink (BS).
+
+Chen, Gao, Liu, Peng, Wang: "Boundary Unlearning: Rapid Forgetting of Deep Networks via Shifting the
+Decision Boundary", CVPR 2023, arXiv:2303.11570. Both look at the forget set alone.
+
+BE gives the head one more class, K, sends the forget set there, and drops the class again::
+
+    W ← [W; w],  b ← [b; b'],    θ ← θ − η ∇ CE(f(x_f), K),    W ← W[:K],  b ← b[:K]
+
+BS sends each forget sample to the class across its nearest boundary, as θ₀, the original, sees it::
+
+    x' = clamp(x_f + ε·sign ∇ₓ CE(f_θ₀(x_f), y_f)),    y' = argmax f_θ₀(x'),    θ ← θ − η ∇ CE(f(x_f), y')
+
+Published defaults: SGD, momentum 0.9, η = 1e-5, no weight decay, 10 epochs, batches of 64, BatchNorm
+in training mode; ε = 0.1 for pixels between 0 and 1. No clipping.
+
+Where we differ: every batch is full, dropout is off. BE: checks look at the model with K outputs, as
+it will be delivered; the new row has the default initialisation of a linear layer. BS: inputs arrive
+normalised, so ε is a share of the range of values that the forget set has in each channel (for pixels
+that use all of [0, 1], that is the published step; ``unit="input"`` takes ε as it is), the clamp is to
+that range, and x' is not rounded to 1/255; y' is found once, since neither θ₀ nor x_f changes. The
+variants with weights and with a curvature penalty are not here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.checks import parameters_to_train
+from purge.data import Samples, batches
+from purge.errors import MethodError, ModelError, expected
+from purge.methods.base import PUBLISHED, Method
+from purge.models import anatomy, logits_of
+from purge.norm import statistics
+from purge.optim import Optim
+from purge.runtime import EVAL_BATCH, Run, evaluating, frozen_copy
+from purge.settings import setting
+from purge.splits import Split
+from purge.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class BoundaryExpand(Method):
+    """Send the forget set to a class of its own, then drop that class."""
+
+    epochs: int = setting(10, "passes over the forget set", low=1)
+    batch_size: int = setting(64, "samples per step", low=1)
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=1e-5, weight_decay=0.0)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Train towards the new class for ``epochs`` passes over the forget set."""
+        head = _Head(_linear_head(model, split))
+        epoch = math.ceil(len(split.forget) / self.batch_size)
+        total = self.epochs * epoch
+        at = run.order(split.forget, steps=total, batch_size=self.batch_size)
+        run.begin(model)
+        head.widen()
+        _widens(model, split)
+        optimizer = self.optim.make(parameters_to_train(model))
+        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+            with statistics(model, self.norm, retain_rows=0):
+                z = logits_of(model(x)).float()
+            loss = F.cross_entropy(z, torch.full_like(y, split.classes))
+            self.optim.step(optimizer, loss)
+            run.log(forget_loss=loss)
+            if run.due:
+                head.narrow()
+                run.check(model)
+                head.widen()
+        head.narrow()
+
+
+@dataclass(frozen=True)
+class BoundaryShrink(Method):
+    """Teach each forget sample the label across its nearest boundary."""
+
+    step: float = setting(0.1, "ε: size of the adversarial step", above=0)
+    unit: Literal["range", "input"] = setting(
+        "range", "of the step: range (of the forget set's values in a channel) or input (as it is)"
+    )
+    clamp: bool = setting(True, "keep what the step leads to within the values that the forget set has")
+    epochs: int = setting(10, "passes over the forget set", low=1)
+    batch_size: int = setting(64, "samples per step", low=1)
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=1e-5, weight_decay=0.0)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Train on the neighbours' labels for ``epochs`` passes over the forget set."""
+        neighbour = self._neighbours(frozen_copy(model), split.forget)
+        optimizer = self.optim.make(parameters_to_train(model))
+        epoch = math.ceil(len(split.forget) / self.batch_size)
+        total = self.epochs * epoch
+        at = run.order(split.forget, steps=total, batch_size=self.batch_size)
+        run.begin(model)
+        for i, (x, _) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+            with statistics(model, self.norm, retain_rows=0):
+                loss = F.cross_entropy(logits_of(model(x)).float(), neighbour[at[i]])
+            self.optim.step(optimizer, loss)
+            run.log(forget_loss=loss)
+            if run.due:
+                run.check(model)
+
+    def _neighbours(self, teacher: nn.Module, forget: Samples) -> Tensor:
+        """y' of every forget sample, (|D_f|,): what the teacher says one step up its own loss."""
+        low, high = _range(forget)
+        step = self.step * (high - low) if self.unit == "range" else self.step
+        found = []
+        for x, y in batches(forget, EVAL_BATCH):
+            x = x.detach().requires_grad_()
+            # A sum, in float64 where there is one: what is far from the boundary keeps its sign.
+            z = logits_of(teacher(x))
+            z = z.float() if z.device.type == "mps" else z.double()
+            (g,) = torch.autograd.grad(F.cross_entropy(z, y, reduction="sum"), x)
+            with torch.no_grad():
+                moved = x + step * g.sign()
+                moved = torch.clamp(moved, low, high) if self.clamp else moved
+                found.append(logits_of(teacher(moved.to(x.dtype))).argmax(1))
+        return torch.cat(found)
+
+
+class _Head:
+    """A linear head in two forms: its own, and one with one more class."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        self._head = head
+        self._own = dict(head.named_parameters(recurse=False))
+        weight = head.weight
+        new = nn.Linear(
+            head.in_features, 1, head.bias is not None, device=weight.device, dtype=weight.dtype
+        )  # the default initialisation depends on the number of inputs alone
+        self._wide = {
+            name: nn.Parameter(torch.cat([p.detach(), new.get_parameter(name).detach()]), p.requires_grad)
+            for name, p in self._own.items()
+        }
+
+    def widen(self) -> None:
+        """The form with one more class, as it was left."""
+        self._put(self._wide)
+
+    @torch.no_grad()
+    def narrow(self) -> None:
+        """The model's own parameters, with what the wide ones have learnt, the last row left out."""
+        for name, p in self._own.items():
+            p.copy_(self._wide[name][: len(p)])
+        self._put(self._own)
+
+    def _put(self, form: dict[str, nn.Parameter]) -> None:
+        for name, p in form.items():
+            setattr(self._head, name, p)
+        self._head.out_features = len(form["weight"])
+
+
+def _linear_head(model: nn.Module, split: Split) -> nn.Linear:
+    """The layer that makes the logits, if it is one that can be given another row."""
+    x, _ = split.forget.take(torch.arange(min(2, len(split.forget))))
+    name = anatomy(model, x).head
+    head = None if name is None else model.get_submodule(name)
+    if not isinstance(head, nn.Linear) or "weight" not in dict(head.named_parameters(recurse=False)):
+        raise ModelError(
+            expected(
+                "nn.Linear as the last layer, to give it one more class",
+                "none" if head is None else f"{type(head).__name__} ({name})",
+                "use boundary-shrink, which needs no head",
+            )
+        )
+    return head
+
+
+def _widens(model: nn.Module, split: Split) -> None:
+    """Does the new class come out of the model?"""
+    x, _ = split.forget.take(torch.arange(min(2, len(split.forget))))
+    with evaluating(model):
+        k = logits_of(model(x)).shape[1]
+    if k != split.classes + 1:
+        raise ModelError(
+            expected(
+                f"{split.classes + 1} logits from a head with one more class",
+                str(k),
+                "use boundary-shrink, which needs no other head",
+            )
+        )
+
+
+def _range(samples: Samples) -> tuple[Tensor, Tensor]:
+    """The least and greatest value, of each channel for images (1, C, 1, 1), otherwise of all."""
+    lows, highs = [], []
+    for x, _ in batches(samples, EVAL_BATCH):
+        if not x.is_floating_point():
+            raise MethodError(
+                expected(
+                    "floating-point inputs, to take a step in them",
+                    str(x.dtype).removeprefix("torch."),
+                    "use a method that leaves the inputs alone",
+                )
+            )
+        over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
+        lows.append(x.amin(over, keepdim=True))
+        highs.append(x.amax(over, keepdim=True))
+    return torch.cat(lows).amin(0, keepdim=True), torch.cat(highs).amax(0, keepdim=True)

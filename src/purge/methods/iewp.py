@@ -1,0 +1,131 @@
+"""IEWP: the predecessor of PURGE that its authors gave up.
+
+Jawandhia et al., BITS Pilani: the paper on PURGE, section "Why we abandoned IEWPv2"
+(Influence-Weighted Entropy Unlearning Protocol v2). It says no more than this: entropy is maximised
+with a weight for influence, gradient norms stand for influence, and forget steps alternate with retain
+steps. Written out, with θ₀ the original::
+
+    w_i = ‖∇_θ CE(f_θ₀(x_i), y_i)‖ / mean_{D_f} ‖∇_θ CE(f_θ₀(x), y)‖
+    θ ← θ + η ∇ mean_i w_i H(σ(f_θ(x_i)))        a forget step
+    θ ← θ − η ∇ CE(x_r, y_r)                     then a retain step
+
+Published defaults: none. Batches of 128, 15 epochs, SGD with η = 5e-4, momentum 0.9, weight decay 5e-4
+and frozen BatchNorm are those of PURGE in the same paper. No clipping.
+
+What the paper leaves open, and what we chose: w is taken once, at θ₀, where influence is defined, and
+has mean 1, so that η means the same for every model; one optimiser takes both kinds of step. The norm
+is that of the gradient of all trainable parameters, sample by sample, by ``torch.func.vmap``: the
+formula for the last layer alone, (1 + ‖h‖²)^½ ‖σ(z) − e_y‖, would cost less but measures the head only
+and needs to know where it is. Every batch is full, dropout is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from purge.checks import parameters_to_train
+from purge.data import Samples, batches
+from purge.errors import ModelError, expected
+from purge.methods.base import PUBLISHED, Method
+from purge.models import logits_of
+from purge.norm import statistics
+from purge.optim import Optim
+from purge.runtime import EVAL_BATCH, Run, frozen_copy
+from purge.settings import setting
+from purge.splits import Split
+from purge.stopping import Stopping
+
+GRADIENTS = 1 << 28  # numbers in the gradients of single samples that are held at a time
+
+
+@dataclass(frozen=True)
+class IEWP(Method):
+    """Raise the entropy of forgotten samples by their influence, between retain steps."""
+
+    retain_steps: int = setting(1, "retain steps after each forget step", low=1)
+    epochs: int = setting(15, "passes over the forget set", low=1)
+    batch_size: int = setting(128, "samples per step", low=1)
+    norm: Literal["frozen", "train"] = setting("frozen", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=5e-4)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Alternate for ``epochs`` passes over the forget set."""
+        weights = _influence(model, split.forget)
+        optimizer = self.optim.make(parameters_to_train(model))
+        epoch = math.ceil(len(split.forget) / self.batch_size)
+        total = self.epochs * epoch
+        at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
+        at_r = run.order(split.retain, steps=total * self.retain_steps, batch_size=self.batch_size)
+        turn = 1 + self.retain_steps
+        steps = run.steps(total * turn, epoch=epoch * turn)
+        run.begin(model)
+        for _, (w, x, y) in zip(steps, self._turns(split, at_f, at_r, weights), strict=False):
+            with statistics(model, self.norm, retain_rows=len(x) if w is None else 0):
+                z = logits_of(model(x)).float()
+            loss = F.cross_entropy(z, y) if w is None else -(w * _entropy(z)).mean()
+            self.optim.step(optimizer, loss)
+            run.log(retain_loss=loss if w is None else None, forget_loss=None if w is None else loss)
+            if run.due:
+                run.check(model)
+
+    def _turns(
+        self, split: Split, at_f: Tensor, at_r: Tensor, weights: Tensor
+    ) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
+        """A forget batch with its weights, then ``retain_steps`` retain batches without, and so on."""
+        retain = split.retain.stream(at_r)
+        for index, (xf, yf) in zip(at_f, split.forget.stream(at_f), strict=True):
+            yield weights[index], xf, yf
+            for _, (xr, yr) in zip(range(self.retain_steps), retain, strict=False):
+                yield None, xr, yr
+
+
+def _entropy(z: Tensor) -> Tensor:
+    """H(σ(z)) of each row, in nats."""
+    logp = z.log_softmax(1)
+    return -(logp.exp() * logp).sum(1)
+
+
+def _influence(model: nn.Module, forget: Samples) -> Tensor:
+    """w: the norm of each sample's gradient, divided by their mean, (|D_f|,)."""
+    _samples_apart(model)
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    teacher = frozen_copy(model)
+
+    def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        z = logits_of(functional_call(teacher, params, (x[None],)))
+        return F.cross_entropy(z.float(), y[None])
+
+    def norm(x: Tensor, y: Tensor) -> Tensor:
+        g = grad(loss)(trained, x, y)
+        return torch.stack([part.float().square().sum() for part in g.values()]).sum().sqrt()
+
+    at_once = min(EVAL_BATCH, max(1, GRADIENTS // sum(p.numel() for p in trained.values())))
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention do not know vmap
+        found = [vmap(norm, chunk_size=at_once)(x, y) for x, y in batches(forget, EVAL_BATCH)]
+    norms = torch.cat(found)
+    total = norms.mean()
+    return torch.where(total > 0, norms / total, torch.ones_like(norms))
+
+
+def _samples_apart(model: nn.Module) -> None:
+    """A sample has a gradient of its own only where no layer mixes it with others."""
+    mixing = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
+    if mixing:
+        raise ModelError(
+            expected(
+                "BatchNorm with running statistics, for gradients of single samples",
+                f"{mixing[0]}, which has none",
+                "use a method that takes gradients of batches",
+            )
+        )

@@ -1,0 +1,232 @@
+"""Training on with wrong labels for the forget set: RL, SalUn, and Amnesiac's relabelling.
+
+RL. Golatkar, Achille, Soatto: "Eternal Sunshine of the Spotless Net: Selective Forgetting in Deep
+Networks", CVPR 2020, arXiv:1911.04933 (the baseline), as Fan et al. run it. In every epoch first a
+pass over D_f, then a pass over D_r::
+
+    θ ← θ − η ∇ CE(x_f, y'),    y' ~ U{0 … K−1}, drawn anew for every batch; it may equal y
+    θ ← θ − η ∇ CE(x_r, y_r)
+
+SalUn. Fan, Liu, Zhang, Wong, Wei, Liu: "SalUn: Empowering Machine Unlearning via Gradient-based
+Weight Saliency in Both Image Classification and Generation", ICLR 2024, arXiv:2310.12508: RL in
+which only salient weights move. θ₀ is the original, n the number of parameters::
+
+    m = 1 for the q·n largest of | Σ_{x in D_f} ∇ −CE(x, y; θ₀) | over all parameters, else 0
+    ∇ ← m ∇;  after each step θ ← m θ + (1 − m) θ₀, and the momentum ← m · momentum
+
+``soft`` has no mask: after each step, with θ_e the weights at the beginning of the epoch e of E::
+
+    θ ← θ_e + sign(θ − θ_e) max(|θ − θ_e| − τ, 0),    τ = the r-th smallest |θ − θ_e|
+    r = (1 − q) (1 − progress) n,    progress: the share of steps taken after the epoch's first one
+
+Amnesiac relabelling. Graves, Nagisetty, Ganesh: "Amnesiac Machine Learning", AAAI 2021,
+arXiv:2010.10981, as Chundawat et al. (arXiv:2205.08096) run it: every y' is one of the K − 1 other
+classes, drawn once, and each epoch is one shuffled pass over D_f and D_r together.
+
+Published defaults: RL and SalUn SGD, η = 0.013, momentum 0.9, weight decay 5e-4, 10 epochs, q = 0.5,
+batches of 256; for CIFAR-100 and for the soft variant each epoch is one shuffled pass over both sets
+(``mixed``). Amnesiac Adam, η = 1e-4, 3 epochs, batches of 128. No clipping, BatchNorm in training
+mode, the samples of a batch normalised together; the saliency is taken in evaluation mode.
+
+Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; each
+sample counts alike in the saliency, where in the authors' code those of a smaller last batch count
+more; the share 1 − q of the soft variant has no published value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.checks import parameters_to_train
+from purge.data import Samples, batches
+from purge.errors import MethodError, expected
+from purge.grads import flat, grad, write
+from purge.methods.base import PUBLISHED, Method
+from purge.models import logits_of
+from purge.norm import statistics
+from purge.optim import Optim
+from purge.runtime import Run
+from purge.settings import setting
+from purge.splits import Split
+from purge.stopping import Stopping
+
+Plan = list[tuple[Tensor, Tensor]]  # for each step, the retained and the forgotten samples of its batch
+Hold = Callable[[int], None]  # what is done to the weights after step i, counted from 0
+
+
+@dataclass(frozen=True)
+class RandomLabel(Method):
+    """Train on, with random labels for the forget set and the true ones for the retain set."""
+
+    epochs: int = setting(10, "passes over both sets", low=1)
+    batch_size: int = setting(256, "samples per step", low=1)
+    mixed: bool = setting(False, "one shuffled pass over both sets; no: first D_f, then D_r")
+    wrong: bool = setting(False, "draw among the other classes only; no: the true label may come up")
+    redraw: bool = setting(True, "draw labels anew in every pass; no: once, for good")
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=0.013)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Go through both sets ``epochs`` times."""
+        params = parameters_to_train(model)
+        optimizer = self.optim.make(params)
+        plan = self._plan(split, run)
+        epoch = len(plan) // self.epochs
+        holding = self._holding(model, split, params, optimizer, epoch)
+        run.begin(model)
+        with holding as hold:
+            steps = zip(run.steps(len(plan), epoch=epoch), self._batches(split, plan), strict=False)
+            for i, (x, y, kept) in steps:
+                with statistics(model, self.norm, retain_rows=len(x)):  # all rows together
+                    each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
+                self.optim.step(optimizer, each.mean())
+                hold(i)
+                run.log(retain_loss=_mean(each[:kept]), forget_loss=_mean(each[kept:]))
+                if run.due:
+                    run.check(model)
+
+    def _holding(
+        self,
+        model: nn.Module,
+        split: Split,
+        params: list[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        epoch: int,
+    ) -> AbstractContextManager[Hold]:
+        """What keeps some weights where they are; here they are all free."""
+        return nullcontext(lambda _: None)
+
+    def _plan(self, split: Split, run: Run) -> Plan:
+        kept, lost, size = len(split.retain), len(split.forget), self.batch_size
+        if self.mixed:
+            total = self.epochs * math.ceil((kept + lost) / size)
+            both = range(kept + lost)  # retained samples first; only its length is looked at
+            at = run.order(both, steps=total, batch_size=size)
+            at = at.sort(1).values  # [retain; forget] within each batch
+            rows = (at < kept).sum(1).tolist()
+            return [(one[:k], one[k:] - kept) for one, k in zip(at, rows, strict=True)]
+        per_f, per_r = math.ceil(lost / size), math.ceil(kept / size)
+        at_f = run.order(split.forget, steps=self.epochs * per_f, batch_size=size).split(per_f)
+        at_r = run.order(split.retain, steps=self.epochs * per_r, batch_size=size).split(per_r)
+        plan, none = Plan(), torch.empty(0, dtype=torch.long, device=run.device)
+        for f, r in zip(at_f, at_r, strict=True):
+            plan += [(none, at) for at in f] + [(at, none) for at in r]
+        return plan
+
+    def _batches(self, split: Split, plan: Plan) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Inputs ``[retain; forget]`` of each step, the labels to learn, how many are retained."""
+        retain = split.retain.stream([r for r, _ in plan if len(r)])
+        forget = split.forget.stream([f for _, f in plan if len(f)])
+        labels = split.forget.labels.to(plan[0][0].device)
+        once = None if self.redraw else self._draw(labels, split.classes)
+        for r, f in plan:
+            parts = [next(retain)] if len(r) else []
+            if len(f):
+                x, y = next(forget)
+                parts.append((x, self._draw(y, split.classes) if once is None else once[f]))
+            xs, ys = zip(*parts, strict=True)
+            yield torch.cat(xs), torch.cat(ys), len(r)
+
+    def _draw(self, y: Tensor, classes: int) -> Tensor:
+        """A label for each sample, all classes alike; with ``wrong`` any but the true one."""
+        if self.wrong:
+            return (y + torch.randint(1, classes, y.shape, device=y.device)) % classes
+        return torch.randint(classes, y.shape, device=y.device)
+
+
+@dataclass(frozen=True)
+class SalUn(RandomLabel):
+    """Random labels, learnt by the weights that matter most for the forget set."""
+
+    share: float = setting(0.5, "q: share of all parameters that may move", above=0, high=1)
+    soft: bool = setting(False, "no mask: the smallest changes are taken back, ever fewer of them")
+
+    def _holding(
+        self,
+        model: nn.Module,
+        split: Split,
+        params: list[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        epoch: int,
+    ) -> AbstractContextManager[Hold]:
+        n = sum(p.numel() for p in params)
+        if self.share * n < 1:
+            raise MethodError(
+                expected(f"a share that frees at least one of {n} parameters", str(self.share), "raise share")
+            )
+        if self.soft:
+            return nullcontext(_SoftThreshold(params, 1 - self.share, epoch, self.epochs * epoch))
+        free = _salient(model, split.forget, params, int(self.share * n), self.batch_size)
+        return _masked(params, free, optimizer)
+
+
+def _salient(
+    model: nn.Module, forget: Samples, params: list[nn.Parameter], most: int, size: int
+) -> list[Tensor]:
+    """Masks like the parameters, true at the ``most`` largest |Σ ∇CE| of all of them together."""
+    total = torch.zeros_like(flat(params))
+    for x, y in batches(forget, size):
+        with statistics(model, "frozen", retain_rows=0):
+            total += grad(F.cross_entropy(logits_of(model(x)).float(), y, reduction="sum"), params)
+    mask = torch.zeros_like(total, dtype=torch.bool)
+    mask[total.abs().argsort(descending=True, stable=True)[:most]] = True  # by rank: ties do not add to it
+    parts = mask.split([p.numel() for p in params])
+    return [part.view_as(p) for part, p in zip(parts, params, strict=True)]
+
+
+@contextmanager
+def _masked(
+    params: list[nn.Parameter], free: list[Tensor], optimizer: torch.optim.Optimizer
+) -> Iterator[Hold]:
+    """Within the block only free coordinates have gradients; the others are put back when asked."""
+    start = [p.detach().clone() for p in params]
+    hooks = [p.register_hook(m.mul) for p, m in zip(params, free, strict=True)]
+
+    @torch.no_grad()
+    def put_back(_: int) -> None:
+        # No gradient is not enough: weight decay moves a weight without any, and fills its momentum.
+        for p, m, origin in zip(params, free, start, strict=True):
+            p.copy_(torch.where(m, p, origin))
+            for kept in optimizer.state.get(p, {}).values():
+                if isinstance(kept, Tensor) and kept.shape == p.shape:
+                    kept.mul_(m)
+
+    try:
+        yield put_back
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _SoftThreshold:
+    """Shrinks all changes since the beginning of the epoch by the r-th smallest of them."""
+
+    def __init__(self, params: list[nn.Parameter], held: float, epoch: int, total: int) -> None:
+        self._params, self._held, self._epoch, self._total = params, held, epoch, total
+        self._start = flat(params)
+
+    @torch.no_grad()
+    def __call__(self, i: int) -> None:
+        progress = (i - i % self._epoch + 1) / self._total
+        rank = int(self._held * (1 - progress) * len(self._start))
+        if rank > 0:
+            change = flat(self._params) - self._start
+            size = change.abs()
+            tau = size.topk(rank, largest=False, sorted=False).values.max()
+            shrunk = change.sign() * (size - tau).clamp_min(0)
+            write(self._params, self._start + shrunk)
+        if (i + 1) % self._epoch == 0:
+            self._start = flat(self._params)
+
+
+def _mean(losses: Tensor) -> Tensor | None:
+    return losses.mean() if len(losses) else None

@@ -1,0 +1,163 @@
+"""SCRUB and SCRUB+R: away from the teacher on the forget set, towards it on the rest, in turns.
+
+Kurmanji, Triantafillou, Hayes, Triantafillou: "Towards Unbounded Machine Unlearning", NeurIPS 2023,
+arXiv:2302.09880. With θ₀ the frozen original and d(x) = T² · KL(σ(z⁰/T) ‖ σ(z/T)), in epochs e = 1 … E::
+
+    if e ≤ M, for x in D_f:    θ ← θ + η ∇ d(x)                            a max-step
+    for (x, y) in D_r:         θ ← θ − η ∇[ γ CE(x, y) + α d(x) ]          a min-step
+
+SCRUB+R (``rewind``): the model is kept after every epoch; in the end the one is taken whose error on
+D_f is nearest to the error that the last one makes on held-out samples of the same classes.
+
+Published defaults, those of the experiments called Large: SGD, η = 5e-4 (a tenth after each of the
+epochs 3, 5 and 9), momentum 0.9, weight decay 5e-4, γ = 0.99, α = 0.001, T = 4, M = 2, E = 3, batches
+of 128 of D_r and 32 of D_f; one optimiser for both kinds of steps, BatchNorm in training mode. Small:
+Adam, weight decay 0.1, γ = 1, α = 0.5, T = 2, M = 3, E = 10. No clipping; it may diverge without.
+
+Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning. The
+held-out samples are the test samples whose class is in D_f. Where epochs are equally near, the latest
+is taken, which has been repaired for longest.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.checks import parameters_to_train
+from purge.data import Samples
+from purge.errors import MethodError, expected
+from purge.methods.base import PUBLISHED, Method
+from purge.models import logits_of
+from purge.norm import statistics
+from purge.objectives import distill
+from purge.optim import Optim
+from purge.runtime import Run, frozen_copy, logits
+from purge.settings import setting
+from purge.splits import Split
+from purge.stopping import Stopping
+
+logger = logging.getLogger("purge")
+
+DECAY_AFTER = (3, 5, 9)  # epochs, counted from 1
+
+
+class Batch(NamedTuple):
+    """One step of the schedule."""
+
+    x: Tensor
+    y: Tensor
+    epoch: int  # counted from 1
+    climb: bool  # a max-step, on the forget set
+    last: bool  # of its epoch
+
+
+@dataclass(frozen=True)
+class Scrub(Method):
+    """Max-steps on the forget set and min-steps on the retain set, pass by pass."""
+
+    gamma: float = setting(0.99, "γ: weight of the cross entropy on retain data", low=0)
+    alpha: float = setting(0.001, "α: weight of the distillation on retain data", low=0)
+    temperature: float = setting(4.0, "T: distillation temperature", above=0)
+    max_steps: int = setting(
+        2, "M: epochs, from the first, that begin with a pass over the forget set", low=0
+    )
+    epochs: int = setting(3, "E: passes over the retain set", low=1)
+    batch_size: int = setting(128, "retained samples per step", low=1)
+    forget_batch_size: int = setting(32, "forgotten samples per step", low=1)
+    decay: float = setting(0.1, "factor on the learning rate after epochs 3, 5 and 9", above=0, high=1)
+    rewind: bool = setting(False, "SCRUB+R: take the epoch that forgets as held-out data is unknown")
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=5e-4)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Go through both sets in turns, ``epochs`` times."""
+        held_out = _held_out(split) if self.rewind else None
+        teacher = frozen_copy(model)
+        optimizer = self.optim.make(parameters_to_train(model))
+        kept: list[dict[str, Tensor]] = []
+        total = self.epochs * _steps(split.retain, self.batch_size)
+        total += min(self.max_steps, self.epochs) * _steps(split.forget, self.forget_batch_size)
+        run.begin(model)
+        for _, b in zip(run.steps(total, epoch=total), self._batches(split, run), strict=False):
+            optimizer.param_groups[0]["lr"] = self._rate(b.epoch)
+            with torch.no_grad():
+                taught = logits_of(teacher(b.x)).float()
+            with statistics(model, self.norm, retain_rows=0 if b.climb else len(b.x)):
+                z = logits_of(model(b.x)).float()
+            distance = distill(z, taught, self.temperature)
+            if b.climb:
+                self.optim.step(optimizer, -distance)
+                run.log(retain_loss=None, forget_loss=distance)
+            else:
+                retain_loss = F.cross_entropy(z, b.y)
+                self.optim.step(optimizer, self.gamma * retain_loss + self.alpha * distance)
+                run.log(retain_loss=retain_loss, forget_loss=None)
+            if run.due or (b.last and self.stop.due(run.step, run.step)):  # epochs differ in length
+                run.check(model)
+            if self.rewind and (b.last or run.step == run.end):
+                kept.append({name: t.clone() for name, t in model.state_dict().items()})
+        if held_out is not None:
+            _rewind(model, kept, split.forget, held_out)
+
+    def _batches(self, split: Split, run: Run) -> Iterator[Batch]:
+        """Epoch by epoch: a pass over the forget set in the first ones, then a pass over the retain set."""
+        for epoch in range(1, self.epochs + 1):
+            for climb in (True, False) if epoch <= self.max_steps else (False,):
+                samples = split.forget if climb else split.retain
+                size = self.forget_batch_size if climb else self.batch_size
+                steps = _steps(samples, size)
+                order = run.order(samples, steps=steps, batch_size=size)
+                for i, (x, y) in enumerate(samples.stream(order)):
+                    yield Batch(x, y, epoch, climb, last=not climb and i == steps - 1)
+
+    def _rate(self, epoch: int) -> float:
+        """η, times ``decay`` for each of the epochs 3, 5 and 9 that is over."""
+        return self.optim.lr * self.decay ** sum(epoch > after for after in DECAY_AFTER)
+
+
+def _steps(samples: Samples, batch_size: int) -> int:
+    return math.ceil(len(samples) / batch_size)
+
+
+def _held_out(split: Split) -> tuple[Samples, Tensor]:
+    """The test data, and which of its samples are of a class that the forget set has."""
+    if split.test is None:
+        raise MethodError(expected("test data for rewind (SCRUB+R)", "none", "pass test=…, or rewind=False"))
+    at = torch.isin(split.test.labels, split.forget.labels).nonzero()[:, 0]
+    if len(at) == 0:
+        raise MethodError(
+            expected(
+                "test samples of the forgotten classes for rewind (SCRUB+R)",
+                "none",
+                "pass test data that has them, or rewind=False",
+            )
+        )
+    return split.test, at
+
+
+def _rewind(
+    model: nn.Module, kept: list[dict[str, Tensor]], forget: Samples, held_out: tuple[Samples, Tensor]
+) -> None:
+    """Bring the model back to the epoch whose forget error is nearest to its own held-out error."""
+    reference = _error(model, *held_out)
+    distances = []
+    for state in kept:
+        model.load_state_dict(state)
+        distances.append(abs(_error(model, forget) - reference))
+    best = max(i for i, distance in enumerate(distances) if distance == min(distances))
+    model.load_state_dict(kept[best])
+    logger.info("SCRUB+R: the model after epoch %d of %d is taken.", best + 1, len(kept))
+
+
+def _error(model: nn.Module, samples: Samples, index: Tensor | None = None) -> float:
+    labels = samples.labels if index is None else samples.labels[index]
+    return int((logits(model, samples, index).argmax(1).cpu() != labels).sum()) / len(labels)
