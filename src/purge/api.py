@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +17,11 @@ from purge.architectures import MODELS
 from purge.data import Data, Samples
 from purge.datasets import DATASETS
 from purge.datasets import FORMS as DATA_FORMS
-from purge.errors import ModelError, RunError, expected
+from purge.errors import MethodError, ModelError, RunError, expected
 from purge.hooks import training_flags_kept
 from purge.methods import METHODS, Method, resolve_method
+from purge.methods.amnesiac import UpdateLog
+from purge.methods.sisa import SisaModel, Vote, train_sisa
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.progress import progress_line
 from purge.result import Report, Result, Value, environment
@@ -97,7 +99,7 @@ def unlearn(
         },
     )
     if out is not None:
-        result.save(out)
+        save(result, out)
     return result
 
 
@@ -160,6 +162,8 @@ def train(
     resume: bool = False,
     force: bool = False,
     record: Mapping[str, Any] | None = None,
+    log_updates: str | os.PathLike[str] | None = None,
+    log_only: Data | None = None,
     **recipe: Any,
 ) -> Result:
     """A trained copy of ``model``. ``recipe``: fields of :class:`purge.training.Recipe`, as ``epochs=10``.
@@ -167,8 +171,19 @@ def train(
     With ``test``, the accuracy there is in ``info``. With ``out`` a run folder is written
     (``record`` goes into its run.json), and after every epoch the state of the training, from which
     ``resume=True`` goes on after it was killed.
+
+    ``log_updates``: a folder for the update of every step, which the method ``amnesiac`` needs; with
+    ``log_only``, a part of the data, only of steps with one of its samples.
     """
     chosen = replace(Recipe(), recipe)
+    if (log_updates is not None and resume) or (log_updates is None and log_only is not None):
+        raise MethodError(
+            expected(
+                "log_updates=… in a training from its start",
+                "resume" if resume else "log_only alone",
+                "train anew with log_updates=FOLDER, or without a log",
+            )
+        )
     checks.classifier(model)
     at = checks.device(device, model)
     seed = checked_seed(seed)
@@ -177,10 +192,12 @@ def train(
     with seeded(seed, at):
         samples = checks.training_data(trained, dataset, at)
         unseen = None if test is None else checks.training_data(trained, test, at)
+        only = None if log_only is None else checks.training_data(trained, log_only, at)
     checks.batch_size(trained, min(chosen.batch_size, len(samples)))
     checks.augmentable(samples, chosen.augment)
     checks.parameters_to_train(trained)
     checks.differentiable(trained, samples)
+    log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
     state = None if folder is None else folder / checks.STATE
     if folder is not None and state is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +206,7 @@ def train(
             file.unlink(missing_ok=True)
     with seeded(seed, at):
         history, seconds = fit(
-            trained, samples, chosen, seed=seed, progress=progress, title=title, state=state
+            trained, samples, chosen, seed=seed, progress=progress, title=title, state=state, updates=log
         )
     trained.zero_grad(set_to_none=True)
     if diverged(trained, samples, history):
@@ -198,11 +215,62 @@ def train(
         raise RunError(expected("a finite loss", "NaN or infinity (nothing was returned)", "lower lr"))
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
     info = {"seed": seed, "samples": len(samples), **_accuracies(trained, unseen)}
+    if log_updates is not None:
+        info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
     if folder is not None and state is not None:
         result.save(folder, force=True, **(record or {}))
         state.unlink(missing_ok=True)
     return result
+
+
+def train_sharded(
+    model: nn.Module | Callable[[], nn.Module],
+    dataset: Data,
+    *,
+    shards: int,
+    slices: int = 1,
+    vote: Vote = "mean",
+    test: Data | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    record: Mapping[str, Any] | None = None,
+    **recipe: Any,
+) -> Result:
+    """A :class:`SisaModel`, from which the method ``sisa`` deletes samples exactly.
+
+    ``model``: a network whose layers are drawn anew for each shard, or a function that builds one.
+    """
+    chosen = replace(Recipe(), recipe)
+    if out is not None:
+        checks.out_folder(out, force=force)
+    started = time.perf_counter()
+    trained = train_sisa(
+        model, dataset, shards=shards, slices=slices, vote=vote, recipe=chosen, seed=seed, device=device,
+        progress=progress,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    unseen = None if test is None else checks.training_data(trained, test, checks.device(device, trained))
+    info = {"seed": seed, "samples": len(trained.ids), **_accuracies(trained, unseen)}
+    steps = sum(row["steps"] for row in trained.history)
+    result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
+    if out is not None:
+        save(result, out, force=force, **(record or {}))
+    return result
+
+
+def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> None:
+    """Write a run folder, with all that later deletions need where a model can do them."""
+    checks.out_folder(folder, force=force)
+    if isinstance(result.model, SisaModel):  # first: run.json says that a folder is complete
+        result.model.save(folder)
+        plan = result.model.plan
+        extra |= {"shards": plan.shards, "slices": plan.slices, "retrained": result.model.retrained}
+        force = True
+    result.save(folder, force=force, **extra)
 
 
 def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:

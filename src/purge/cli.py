@@ -18,7 +18,9 @@ from torch import nn
 import purge
 from purge import checks, demo, tables
 from purge.api import audit as run_audit
+from purge.api import save as save_run
 from purge.api import train as run_train
+from purge.api import train_sharded
 from purge.api import unlearn as run_unlearn
 from purge.datasets import DATASETS
 from purge.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
@@ -187,6 +189,18 @@ def train(
         int | None, typer.Option(help="Seed of everything random; default: 0, or 1 without something.")
     ] = None,
     device: Device = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Train this many models on parts of the data, for the method sisa.")
+    ] = None,
+    slices: Annotated[
+        int | None, typer.Option(help="With --shards: checkpoints per shard; more make deletions cheaper.")
+    ] = None,
+    log_updates: Annotated[
+        Path | None, typer.Option(help="Folder for the update of every step, for the method amnesiac.")
+    ] = None,
+    log_only_ids: Annotated[
+        Path | None, typer.Option(help="With --log-updates: only steps with a sample named in this file.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was killed.")] = False,
     force: Force = False,
     json_: Json = False,
@@ -200,6 +214,7 @@ def train(
 
     What may be set with --set is listed by: purge list recipe
     """
+    _sharded_or_logged(shards, slices, log_updates, log_only_ids, resume)
     finished = resume and (out / "run.json").is_file() and not (out / checks.STATE).is_file()
     if not finished:
         checks.training_folder(out, resume=resume, force=force)
@@ -230,10 +245,20 @@ def train(
         "classes": len(train_data.names), "channels": train_data.shape[0], "names": train_data.names,
         "source": train_data.source,
     }  # fmt: skip
-    result = run_train(
-        fresh, kept, test=test, seed=seed, device=_device(device), progress=not quiet, title=name, out=out,
-        resume=resume, force=force, record=record, **changes,
-    )  # fmt: skip
+    shards = facts.get("shards") if shards is None and log_updates is None else shards
+    if shards is not None:
+        result = train_sharded(
+            lambda: build_for(name, train_data, pretrained=pretrained), kept, shards=shards,
+            slices=slices or facts.get("slices") or 1, test=test, seed=seed, device=_device(device),
+            progress=not quiet, out=out, force=force, record=record, **changes,
+        )  # fmt: skip
+    else:
+        only = None if log_only_ids is None else _named(kept, log_only_ids)
+        result = run_train(
+            fresh, kept, test=test, seed=seed, device=_device(device), progress=not quiet, title=name,
+            out=out, resume=resume, force=force, record=record, log_updates=log_updates, log_only=only,
+            **changes,
+        )  # fmt: skip
     images = result.steps * min(result.method.batch_size, len(kept))
     summary = {
         "folder": str(out), "model": name, "samples": len(kept), "steps": result.steps, "seed": seed,
@@ -256,6 +281,26 @@ def train(
         f"{tables.class_words([lowest], train_data.names)} {of_class[lowest]:.1%}.\n"
         f"Written to {out}. Next: purge {then}"
     )
+
+
+def _sharded_or_logged(
+    shards: int | None, slices: int | None, log: Path | None, only: Path | None, resume: bool
+) -> None:
+    """Options of training that need or exclude each other."""
+    wrong = [
+        (slices is not None and shards is None, "--slices with --shards", "--slices alone", "add --shards 5"),
+        (only is not None and log is None, "--log-only-ids with --log-updates", "it alone", "add a folder"),
+        (shards is not None and log is not None, "--shards or --log-updates", "both", "leave one out"),
+        (resume and (shards or log), "a training from its start", "--resume", "train anew in another folder"),
+    ]
+    for is_wrong, what, got, fix in wrong:
+        if is_wrong:
+            raise MethodError(expected(what, got, fix))
+
+
+def _named(images: Images, ids: Path) -> Images:
+    """The images that a file names."""
+    return cut(images, request_of(images, [], ids, words="log-only"))[0]
 
 
 def _say_finished(
@@ -343,13 +388,16 @@ def unlearn(
     before = gone_of(facts)  # a model that has forgotten before must not be taught that again
     forget, retain = cut(train_data, request, before)
     with seeded(checked_seed(seed), torch.device("cpu")):
-        fresh = build_for(name, train_data) if "fresh" in needs else None
+        one = "fresh" in needs and facts.get("shards") is None  # the layers of an ensemble are drawn anew
+        fresh = build_for(name, train_data) if one else None
+    if "updates" in needs and facts.get("log_updates") is not None:
+        settings = {"log": facts["log_updates"], **settings}
     result = run_unlearn(
         trained, forget, retain, test=test, method=method, seed=seed, device=_device(device),
         progress=not quiet, fresh=fresh, **settings,
     )  # fmt: skip
-    result.save(
-        out, force=force, model=name, **dataclasses.asdict(choice), request=request, gone=before,
+    save_run(
+        result, out, force=force, model=name, **dataclasses.asdict(choice), request=request, gone=before,
         channels=train_data.shape[0], original=str(checkpoint.absolute()), source=train_data.source,
     )  # fmt: skip
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]

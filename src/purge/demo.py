@@ -25,9 +25,7 @@ PAPER_ON_DIGITS: dict[str, Any] = {"epochs": 200}
 ASCENT_ON_DIGITS: dict[str, Any] = {
     "epochs": 100,
     "batch_size": 64,
-    "early": True,
     "forget_target": 0.0,
-    "retain_budget": None,
 }
 
 

@@ -15,6 +15,7 @@ from purge.datasets import DATASETS, load
 from purge.errors import DataError, FileError, ModelError, did_you_mean, expected
 from purge.files import read_json
 from purge.images import Images
+from purge.methods.sisa import SisaModel
 from purge.models import load_weights
 from purge.placement import say_once
 from purge.splits import rows_of_classes, rows_of_indices
@@ -55,6 +56,9 @@ KINDS: dict[str, tuple[type, ...]] = {
     "source": (str,),
     "settings": (dict,),
     "seed": (int,),
+    "shards": (int,),
+    "slices": (int,),
+    "log_updates": (str,),
 }
 
 
@@ -133,7 +137,10 @@ def recipe_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 def read_model(checkpoint: Path, name: str | None, images: Images) -> nn.Module:
     """Build the model that is named, or the one of the run, for these images; load its weights."""
-    built = build_for(choose_model(facts_of(checkpoint), name), images)
+    facts = facts_of(checkpoint)
+    built = build_for(choose_model(facts, name), images)
+    if facts.get("shards") is not None:
+        return SisaModel.load(checkpoint, built)
     load_weights(built, checkpoint / "model.safetensors" if checkpoint.is_dir() else checkpoint)
     return built
 

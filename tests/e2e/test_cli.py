@@ -370,7 +370,8 @@ OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --without-class --without-ids "
-        "--pretrained --set --seed --device --resume --force --json --quiet"
+        "--pretrained --set --seed --device --shards --slices --log-updates --log-only-ids --resume --force "
+        "--json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "

@@ -654,3 +654,45 @@ def test_a_models_name_is_looked_at_before_the_data(tmp_path: Path) -> None:
     done = command("train", "--data", tmp_path / "nothing", "--model", "resnt18", "--out", tmp_path / "out")
     assert done.code == 2
     assert "resnet18" in done.err
+
+
+# -- trainings that deletions need ------------------------------------------------------------------
+
+
+def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> None:
+    base, gone, again, reference = (tmp_path / n for n in ("base", "gone", "again", "reference"))
+    (tmp_path / "ids").write_text("5\n6\n")
+    few = ["--set", "epochs=2", "--set", "batch_size=64"]
+    for argv in (
+        ["train", "--data", "digits", "--model", "small-resnet", "--shards", 3, "--slices", 2, *few,
+         "--out", base],
+        ["unlearn", base, "--forget-class", 3, "--method", "sisa", "--out", gone],
+        ["unlearn", gone, "--forget-ids", tmp_path / "ids", "--method", "sisa", "--out", again],
+        ["train", "--like", base, "--seed", 0, "--without-class", 3, "--out", reference],
+    ):  # fmt: skip
+        done = command(*argv, "--quiet")
+        assert done.code == 0, done.err
+    assert read(gone / "run.json")["digest"] == read(reference / "run.json")["digest"]  # exact deletion
+    assert 1 <= len(read(again / "run.json")["retrained"]) <= 2  # two samples are in two shards at most
+    report = command("audit", again, "--retrained", reference, "--metrics", "fa_train,ra", "--json").json
+    assert report["values"]["ra"]["value"] is not None
+    refused = command(
+        "train", "--data", "digits", "--model", "small-resnet", "--slices", 2, "--out", tmp_path / "z"
+    )
+    assert refused.code == 2
+    assert "--shards" in refused.err
+
+
+def test_updates_are_logged_and_taken_back_from_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("5\n")
+    base, out, log = tmp_path / "base", tmp_path / "out", tmp_path / "log"
+    argv = ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=2", "--log-updates", log,
+            "--log-only-ids", tmp_path / "ids", "--out", base]  # fmt: skip
+    assert command(*argv, "--quiet").code == 0
+    done = command("unlearn", base, "--forget-ids", tmp_path / "ids", "--method", "amnesiac", "--out", out)
+    assert done.code == 0, done.err
+    refused = command("unlearn", base, "--forget-class", 3, "--method", "amnesiac", "--out", tmp_path / "no")
+    assert refused.code == 2  # the log has only the steps of that one sample
+    assert (
+        command("unlearn", base, "--forget-class", 3, "--method", "sisa", "--out", tmp_path / "no").code == 2
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from purge.errors import MethodError, did_you_mean, expected
+from purge.methods.amnesiac import Amnesiac
 from purge.methods.ascent import GradientAscent, NegGradPlus
 from purge.methods.badteacher import BadTeacher
 from purge.methods.base import Method
@@ -18,6 +19,7 @@ from purge.methods.purge import Purge
 from purge.methods.relabel import RandomLabel, SalUn
 from purge.methods.retrain import Retrain
 from purge.methods.scrub import Scrub
+from purge.methods.sisa import Sisa
 from purge.methods.ssd import SelectiveDampening
 from purge.methods.unsir import UNSIR
 from purge.optim import Optim
@@ -155,6 +157,16 @@ METHODS: dict[str, Entry] = {
         "shrink the weights that matter more to the forget set",
         "SSD; Foster et al., arXiv:2308.07707",
     ),
+    "amnesiac": Entry(
+        Amnesiac(),
+        "take back the logged updates of batches with forgotten samples (purge train --log-updates)",
+        "Graves et al., arXiv:2010.10981",
+    ),
+    "sisa": Entry(
+        Sisa(),
+        "exact deletion from a model that was trained in shards (purge train --shards)",
+        "SISA; Bourtoule et al., arXiv:1912.03817",
+    ),
     "unsir": Entry(
         UNSIR(),
         "impair with noise that stands for the class, repair with retained samples",
@@ -182,6 +194,8 @@ def resolve_method(method: str | Method, settings: dict[str, Any]) -> Method:
                 f"pass {method.__name__}()" if isinstance(method, type) else "pass method='purge'",
             )
         )
+    if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
+        settings = {"early": True, **settings}
     return replace(method, settings)
 
 
@@ -189,6 +203,7 @@ __all__ = [
     "IEWP",
     "METHODS",
     "UNSIR",
+    "Amnesiac",
     "BadTeacher",
     "BoundaryExpand",
     "BoundaryShrink",
@@ -206,5 +221,6 @@ __all__ = [
     "SalUn",
     "Scrub",
     "SelectiveDampening",
+    "Sisa",
     "resolve_method",
 ]

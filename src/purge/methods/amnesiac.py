@@ -32,7 +32,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +68,8 @@ LARGE = 1 << 30  # a log of more bytes than this is announced
 @dataclass(frozen=True)
 class Amnesiac(Method):
     """Take back the logged updates of the batches with forgotten samples, then repair."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "updates"})
 
     log: str | None = setting(None, "folder of the log that training wrote; see UpdateLog")
     epochs: int = setting(1, "passes over the retain set afterwards; 0: no repair", low=0)

@@ -13,7 +13,7 @@ from purge.splits import Split
 from purge.stopping import Stopping
 
 # A published method goes through its whole schedule; what it does is looked at after each epoch.
-PUBLISHED = Stopping(early=False, check_every=0, check_samples=2048)
+PUBLISHED = Stopping(early=False, retain_budget=None, check_every=0, check_samples=2048)
 
 
 class Method(ABC):
@@ -22,7 +22,8 @@ class Method(ABC):
     The fields are the settings; they are cast and checked when the object is made.
     """
 
-    # What it cannot do without; "fresh" stands for an untrained model of the same kind.
+    # What it cannot do without; "fresh": an untrained model of the same kind, "shards" and "updates": a
+    # training that kept them.
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain"})
     stop: Stopping
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,8 @@ class Sisa(Method):
 
     How is laid down by the model, so there is nothing to set.
     """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "shards"})
 
     stop: Stopping = PUBLISHED
 
