@@ -95,3 +95,9 @@ def test_the_loop_does_not_branch_on_tensors():
 def test_importing_needs_no_development_package():
     code = "import sys; sys.modules['pytest'] = sys.modules['hypothesis'] = None; import purge.cli"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_method_is_in_the_table_of_the_documentation():
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
+    assert {name for name, _ in rows} == set(purge.methods())
+    assert all(len(re.split(r"(?<!\\)\|", cells)) == 5 for _, cells in rows)
