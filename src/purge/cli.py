@@ -269,13 +269,14 @@ def train(
         _print_json(summary)
         return
     gone = f" without {_in_words(request, train_data)}" if request else ""
+    epochs = "1 epoch" if result.method.epochs == 1 else f"{result.method.epochs} epochs"
     there = set(kept.labels.tolist())
     of_class = {c: a for c, a in result.info["class_accuracy"].items() if c in there}
     lowest = min(of_class, key=lambda c: of_class[c])
     on = "Test accuracy" + (" (all classes)" if len(there) < len(train_data.names) else "")
     then = f"audit RUN --retrained {out}" if request else f"unlearn {out} --forget-class K --out RUN"
     print(
-        f"{name} on {Path(choice.data).name}{gone}: {len(kept)} images, {result.method.epochs} epochs in "
+        f"{name} on {Path(choice.data).name}{gone}: {len(kept)} images, {epochs} in "
         f"{result.seconds:.1f} s ({summary['images_per_second']:,.0f} images/s).\n"
         f"{on} {summary['test_accuracy']:.1%}; lowest: "
         f"{tables.class_words([lowest], train_data.names)} {of_class[lowest]:.1%}.\n"

@@ -141,7 +141,7 @@ def test_without_single_samples_and_like_a_reference(runs: Path, tmp_path: Path)
     (tmp_path / "ids.txt").write_text("5, 3\n900\n")
     more = ("--without-ids", tmp_path / "ids.txt", "--set", "epochs=1", "--set", "lr=0.05")
     done = good(command("train", "--like", runs / "without", *more, "--out", tmp_path / "run"))
-    assert done.out.startswith("small-resnet on digits without 3 samples: 1434 images, 1 epochs in ")
+    assert done.out.startswith("small-resnet on digits without 3 samples: 1434 images, 1 epoch in ")
     facts = read(tmp_path / "run" / "run.json")
     assert facts["request"] == {"forget_ids": [3, 5, 900]}  # that of the run it is like is not taken over
     assert (facts["seed"], facts["samples"]) == (2, 1434)
