@@ -4,7 +4,7 @@ result = purge.unlearn(model, forget, retain)
 report = purge.audit(result.model, forget, retain, test, original=model, retrained=retrained)
 """
 
-from purge.api import audit, datasets, methods, metrics, models, train, unlearn
+from purge.api import audit, datasets, methods, metrics, models, train, train_sharded, unlearn
 from purge.architectures import build
 from purge.datasets import load
 from purge.errors import PurgeError
@@ -35,5 +35,6 @@ __all__ = [
     "models",
     "split",
     "train",
+    "train_sharded",
     "unlearn",
 ]
