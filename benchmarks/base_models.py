@@ -85,6 +85,7 @@ def row(
         "images_per_second": result.steps * result.method.batch_size / result.seconds,
         "last_loss": result.history[-1]["loss"],
         "recipe": recipe,
+        "commit": commit(),  # rows of other data sets stay when one is measured again
     }
 
 
