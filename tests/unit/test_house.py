@@ -27,6 +27,7 @@ ROWS = [
     ["runtime", "norm"],
     ["objectives", "grads"],
     ["architectures", "datasets", "models", "stopping"],
+    ["originals"],
     ["hooks", "reading"],
     ["splits", "decoding"],
     ["data"],
