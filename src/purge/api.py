@@ -194,7 +194,7 @@ def train(
         unseen = None if test is None else checks.training_data(trained, test, at)
         only = None if log_only is None else checks.training_data(trained, log_only, at)
     checks.batch_size(trained, min(chosen.batch_size, len(samples)))
-    checks.augmentable(samples, chosen.augment)
+    checks.augmentable(samples, chosen.augment, chosen.colour)
     checks.parameters_to_train(trained)
     checks.differentiable(trained, samples)
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)

@@ -97,14 +97,15 @@ def batch_size(model: nn.Module, size: int) -> None:
         )
 
 
-def augmentable(samples: Samples, augment: str) -> None:
-    """Only images can be moved and flipped."""
-    if augment != "none" and not isinstance(samples, Images):
+def augmentable(samples: Samples, augment: str, colour: float) -> None:
+    """Only images can be moved, flipped and coloured."""
+    by = [augment] * (augment != "none") + ["colour"] * (colour > 0)
+    if by and not isinstance(samples, Images):
         raise MethodError(
             expected(
-                f"purge.Images to augment by {augment}",
+                f"purge.Images to augment by {' and '.join(by)}",
                 "other data",
-                "augment in the dataset itself and set augment=none",
+                "augment in the dataset itself and set augment=none, colour=0",
             )
         )
 

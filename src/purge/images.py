@@ -248,6 +248,22 @@ def moved(pixels: Tensor, rows: Tensor, moves: Tensor) -> Tensor:
     return pixels[rows, :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
 
 
+def draw_colours(n: int, channels: int, strength: float, generator: torch.Generator) -> Tensor:
+    """A random gain, 1 − strength … 1 + strength, and shift, ± strength, of each channel: (n, channels, 2)."""
+    drawn = strength * (2 * torch.rand(n, channels, 2, generator=generator) - 1)
+    return drawn + torch.tensor([1.0, 0.0])
+
+
+def recoloured(x: Tensor, colours: Tensor) -> Tensor:
+    """Prepared images (B, C, H, W): each channel stretched about its own mean by a gain, then shifted.
+
+    A shift of 1 is one standard deviation of the data, as the images have been normalised.
+    """
+    gain, shift = colours.to(x.dtype)[..., None, None].unbind(2)  # each (B, C, 1, 1)
+    mean = x.mean((2, 3), keepdim=True)
+    return mean + (x - mean) * gain + shift
+
+
 def as_labels(y: Any, n: int, what: str) -> Tensor:
     """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
     try:

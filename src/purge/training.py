@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from purge.data import Lazy, Samples
 from purge.errors import FileError, expected
 from purge.files import atomically
-from purge.images import Images, draw_moves
+from purge.images import Images, draw_colours, draw_moves, recoloured
 from purge.models import digest, logits_of
 from purge.progress import progress_line
 from purge.runtime import EVAL_BATCH, device_of, logits
@@ -47,6 +47,9 @@ class Recipe:
     weight_decay: float = setting(5e-4, "weight decay", low=0)
     schedule: Literal["one-cycle", "cosine"] = setting("one-cycle", "how the rate rises and falls")
     augment: Augment = setting("none", "random moves of images: crop (by up to an eighth), flip, both")
+    colour: float = setting(
+        0.0, "random gain and shift of each colour of an image, up to this share of its spread", low=0, high=1
+    )
     label_smoothing: float = setting(0.0, "share of each label spread over all classes", low=0, high=0.99)
     ema: float = setting(
         0.0, "decay of the mean of the weights that is kept in the end; 0: off", low=0, high=0.99999
@@ -123,7 +126,7 @@ def fit(
             loss_sum = torch.zeros((), device=device)
             drawn = torch.randperm(n, generator=generator) if shuffle is None else shuffle(epoch)
             order = drawn[: per_epoch * size].view(per_epoch, size)
-            for i, (x, y) in enumerate(_batches(samples, order.to(device), recipe.augment, generator)):
+            for i, (x, y) in enumerate(_batches(samples, order.to(device), recipe, generator)):
                 step = epoch * per_epoch + i
                 if updates is not None:
                     updates.before(model, step, order[i])
@@ -158,13 +161,23 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def _batches(
-    samples: Samples, order: Tensor, augment: Augment, generator: torch.Generator
+    samples: Samples, order: Tensor, recipe: Recipe, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    if augment == "none" or not isinstance(samples, Images):
+    """The batches of an epoch, as the recipe moves and colours them."""
+    if not isinstance(samples, Images):
         return samples.stream(order)
-    pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in augment else 0
-    moves = draw_moves(order.numel(), pad=pad, flip="flip" in augment, generator=generator)
-    return samples.stream(order, moves.to(order.device).view(*order.shape, 3))
+    moves, augment = None, recipe.augment
+    if augment != "none":
+        pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in augment else 0
+        drawn = draw_moves(order.numel(), pad=pad, flip="flip" in augment, generator=generator)
+        moves = drawn.to(order.device).view(*order.shape, 3)
+    stream = samples.stream(order, moves)
+    if recipe.colour == 0:
+        return stream
+    channels = samples.pixel_shape[0]
+    colours = draw_colours(order.numel(), channels, recipe.colour, generator).to(order.device)
+    each = colours.view(*order.shape, channels, 2)
+    return ((recoloured(x, c), y) for (x, y), c in zip(stream, each, strict=True))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import purge
 from purge import training
 from purge.checks import STATE
 from purge.errors import FileError, MethodError, RunError
-from purge.images import Images, draw_moves
+from purge.images import Images, draw_colours, draw_moves
 from purge.models import digest, load_weights, save_weights
 from purge.training import Recipe
 from tests.nets import blobs, small_mlp
@@ -30,7 +30,7 @@ OTHER = {
     "epochs": 3, "lr": 0.01, "batch_size": 24, "momentum": 0.5, "weight_decay": 0.1, "schedule": "cosine",
     "label_smoothing": 0.1, "ema": 0.9, "precision": "bf16",
 }  # fmt: skip
-ELSEWHERE = {"augment", "channels_last", "compile"}  # need images, convolutions, a compiler
+ELSEWHERE = {"augment", "colour", "channels_last", "compile"}  # need images, convolutions, a compiler
 
 
 def train(**changes):
@@ -261,7 +261,7 @@ def test_the_moves_of_an_epoch(few):
     order = torch.arange(48).view(3, 16)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
     moves = draw_moves(48, pad=1, flip=True, generator=two).view(3, 16, 3)
-    batches = list(training._batches(few, order, "crop-flip", one))
+    batches = list(training._batches(few, order, Recipe(augment="crop-flip"), one))
     assert len(batches) == 3
     for rows, move, (x, y) in zip(order, moves, batches, strict=True):
         wanted, labels = few.take(rows, move)
@@ -271,14 +271,50 @@ def test_the_moves_of_an_epoch(few):
     assert torch.equal(one.get_state(), two.get_state())
 
 
+@pytest.mark.parametrize("augment", ["none", "flip"])
+def test_the_colours_of_an_epoch(augment):
+    """A gain about its own mean and a shift for every channel of every image, after the moves."""
+    pixels = torch.randint(0, 256, (20, 3, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+    images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+    order = torch.arange(18).view(3, 6)
+    one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+    plain = list(training._batches(images, order, Recipe(augment=augment), two))
+    colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
+    found = list(training._batches(images, order, Recipe(augment=augment, colour=0.25), one))
+    for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
+        assert torch.equal(y, label)
+        for image in range(6):
+            for channel in range(3):
+                gain, shift = drawn[image, channel].tolist()
+                before = was[image, channel].double()
+                wanted = before.mean() + (before - before.mean()) * gain + shift
+                torch.testing.assert_close(x[image, channel].double(), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(one.get_state(), two.get_state())
+
+
+def test_colours_fill_their_range():
+    gain, shift = draw_colours(5000, 3, 0.25, torch.Generator().manual_seed(0)).unbind(2)
+    assert 0.75 <= gain.min() < 0.76
+    assert 1.24 < gain.max() <= 1.25
+    assert -0.25 <= shift.min() < -0.24
+    assert 0.24 < shift.max() <= 0.25
+    assert abs(float(torch.corrcoef(torch.stack([gain[:, 0], gain[:, 1]]))[0, 1])) < 0.05
+
+
+def test_colour_changes_a_training(few):
+    assert digest(on_images(few, colour=0.2).model) != digest(on_images(few).model)
+    assert digest(on_images(few, colour=0.2).model) == digest(on_images(few, colour=0.2).model)
+
+
 @pytest.mark.gpu
 def test_the_moves_are_the_same_on_every_device(few):
     order = torch.arange(48).view(3, 16)
     held = copy.copy(few)
     held.device_fraction = 0  # stays in host memory
+    recipe = Recipe(augment="crop-flip", colour=0.3)
     for images in (few.to("cuda"), held.to("cuda")):
-        there = training._batches(images, order.cuda(), "crop-flip", torch.Generator().manual_seed(3))
-        here = training._batches(few, order, "crop-flip", torch.Generator().manual_seed(3))
+        there = training._batches(images, order.cuda(), recipe, torch.Generator().manual_seed(3))
+        here = training._batches(few, order, recipe, torch.Generator().manual_seed(3))
         for (a, _), (b, _) in zip(here, there, strict=True):
             torch.testing.assert_close(b.cpu(), a)
 
@@ -286,6 +322,8 @@ def test_the_moves_are_the_same_on_every_device(few):
 def test_only_images_are_augmented():
     with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip, got .+ Fix: .+\."):
         train(augment="flip")
+    with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip and colour, got .+\."):
+        train(augment="flip", colour=0.1)
 
 
 # -- killed and gone on with ----------------------------------------------------------------------

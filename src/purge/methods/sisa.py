@@ -129,7 +129,7 @@ def train_sisa(
     with seeded(plan.seed, at):  # a dataset may draw random numbers
         samples = checks.training_data(nets[0], dataset, at)
     checks.batch_size(sisa, recipe.batch_size)
-    checks.augmentable(samples, recipe.augment)
+    checks.augmentable(samples, recipe.augment, recipe.colour)
     checks.parameters_to_train(sisa)
     checks.differentiable(sisa, samples)
     ids = identities(samples)
