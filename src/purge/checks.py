@@ -108,6 +108,9 @@ def augmentable(samples: Samples, augment: str, colour: float) -> None:
                 "augment in the dataset itself and set augment=none, colour=0",
             )
         )
+    if augment == "turn" and isinstance(samples, Images) and len(set(samples.pixel_shape[1:])) > 1:
+        _, h, w = samples.pixel_shape
+        raise MethodError(expected("square images to turn", f"{h}×{w} pixels", "set augment=flip"))
 
 
 def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn.Parameter]:

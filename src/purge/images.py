@@ -223,33 +223,39 @@ def resized(x: Tensor, size: int) -> Tensor:
     return x[:, :, top : top + size, left : left + size]
 
 
-def draw_moves(n: int, *, pad: int, flip: bool, generator: torch.Generator) -> Tensor:
+def draw_moves(n: int, *, pad: int, flip: bool, generator: torch.Generator, turn: bool = False) -> Tensor:
     """Random moves of ``n`` images, (n, 3): down and right by −pad … pad, and 1 to flip sideways.
 
-    Drawn on the CPU, so that a seed means the same moves on every device.
+    With ``turn`` (n, 5): also 1 to flip upside down and 1 to swap height and width, so that each of the
+    eight ways in which a square can lie is equally likely. Drawn on the CPU, so that a seed means the
+    same moves on every device.
     """
     shift = torch.randint(-pad, pad + 1, (n, 2), generator=generator)
     flips = torch.randint(0, 2 if flip else 1, (n, 1), generator=generator)
-    return torch.cat([shift, flips], 1)
+    turns = torch.randint(0, 2, (n, 2 if turn else 0), generator=generator)
+    return torch.cat([shift, flips, turns], 1)
 
 
 def moved(pixels: Tensor, rows: Tensor, moves: Tensor) -> Tensor:
     """The images of (N, C, H, W) at ``rows``, moved; what comes in at an edge is mirrored there.
 
-    Padding, cropping and flipping are one gather, at the size that the pixels are stored in.
+    Padding, cropping, flipping and turning are one gather, at the size that the pixels are stored in.
     """
     h, w = pixels.shape[2:]
-    down, right, flip = moves.to(pixels.device)[:, :, None].unbind(1)  # each (B, 1)
-    y = torch.arange(h, device=pixels.device) + down
-    x = torch.arange(w, device=pixels.device)
+    down, right, flip, *turns = moves.to(pixels.device)[:, :, None].unbind(1)  # each (B, 1)
+    y, x = (torch.arange(n, device=pixels.device) for n in (h, w))
     x = torch.where(flip.bool(), w - 1 - x, x) + right
+    y = (torch.where(turns[0].bool(), h - 1 - y, y) if turns else y) + down
     y, x = ((n - 1) - ((n - 1) - i % max(1, 2 * (n - 1))).abs() for i, n in ((y, h), (x, w)))
-    rows = rows.to(pixels.device)[:, None, None]
-    return pixels[rows, :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
+    rows, y, x = rows.to(pixels.device)[:, None, None], y[:, :, None], x[:, None, :]
+    if turns:
+        swap = turns[1].bool()[:, :, None]
+        y, x = (torch.where(swap, i.mT, i) for i in (y.expand(-1, h, w), x.expand(-1, h, w)))
+    return pixels[rows, :, y, x].permute(0, 3, 1, 2)  # (B, C, H, W)
 
 
 def draw_colours(n: int, channels: int, strength: float, generator: torch.Generator) -> Tensor:
-    """A random gain, 1 − strength … 1 + strength, and shift, ± strength, of each channel: (n, channels, 2)."""
+    """A random gain, 1 ± strength at most, and shift, ± strength, of each channel: (n, channels, 2)."""
     drawn = strength * (2 * torch.rand(n, channels, 2, generator=generator) - 1)
     return drawn + torch.tensor([1.0, 0.0])
 

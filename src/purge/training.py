@@ -33,7 +33,7 @@ from purge.progress import progress_line
 from purge.runtime import EVAL_BATCH, device_of, logits
 from purge.settings import as_dict, normalise, setting
 
-Augment = Literal["none", "crop", "flip", "crop-flip"]
+Augment = Literal["none", "crop", "flip", "crop-flip", "turn"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class Recipe:
     momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
     weight_decay: float = setting(5e-4, "weight decay", low=0)
     schedule: Literal["one-cycle", "cosine"] = setting("one-cycle", "how the rate rises and falls")
-    augment: Augment = setting("none", "random moves of images: crop (by up to an eighth), flip, both")
+    augment: Augment = setting(
+        "none", "random moves of images: crop (by up to an eighth), flip, both, or turn: all eight ways"
+    )
     colour: float = setting(
         0.0, "random gain and shift of each colour of an image, up to this share of its spread", low=0, high=1
     )
@@ -169,8 +171,11 @@ def _batches(
     moves, augment = None, recipe.augment
     if augment != "none":
         pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in augment else 0
-        drawn = draw_moves(order.numel(), pad=pad, flip="flip" in augment, generator=generator)
-        moves = drawn.to(order.device).view(*order.shape, 3)
+        turn = augment == "turn"
+        drawn = draw_moves(
+            order.numel(), pad=pad, flip=turn or "flip" in augment, turn=turn, generator=generator
+        )
+        moves = drawn.to(order.device).view(*order.shape, -1)
     stream = samples.stream(order, moves)
     if recipe.colour == 0:
         return stream

@@ -150,6 +150,28 @@ def test_moves_come_from_the_seed_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_turning_gives_the_eight_ways_in_which_a_square_can_lie():
+    raw = torch.arange(2 * 3 * 5 * 5).reshape(2, 3, 5, 5).byte()
+    ways = torch.cartesian_prod(*[torch.tensor([0, 1])] * 3)  # flip, upside down, swap
+    moves = torch.cat([torch.zeros(8, 2, dtype=torch.long), ways], 1)
+    found = moved(raw, torch.ones(8, dtype=torch.long), moves)
+    for image, (flip, down, swap) in zip(found, ways.tolist(), strict=True):
+        want = raw[1].flip(2) if flip else raw[1]
+        want = want.flip(1) if down else want
+        assert torch.equal(image, want.mT if swap else want)
+    assert len({tuple(image.flatten().tolist()) for image in found}) == 8
+    quarter_turns = [torch.rot90(raw[1], k, (1, 2)) for k in range(4)]
+    assert all(any(torch.equal(turned, image) for image in found) for turned in quarter_turns)
+
+
+def test_every_way_is_drawn_as_often():
+    moves = draw_moves(8000, pad=0, flip=True, turn=True, generator=torch.Generator().manual_seed(0))
+    assert moves.shape == (8000, 5)
+    _, counts = moves[:, 2:].unique(dim=0, return_counts=True)
+    assert len(counts) == 8
+    assert counts.min() > 900
+
+
 def test_moves_reach_every_place_and_no_other():
     moves = drawn(0, n=5000, pad=2, flip=True)
     assert {tuple(m) for m in moves.tolist()} == {

@@ -9,6 +9,7 @@ import math
 import re
 import time
 from contextlib import contextmanager
+from typing import get_args
 
 import pyarrow.parquet as pq
 import pytest
@@ -250,8 +251,8 @@ def test_a_compiled_model_is_trained_the_same(few):
 
 
 def test_augmentation_changes_images_and_nothing_else_does(few):
-    runs = {a: digest(on_images(few, augment=a).model) for a in ("none", "crop", "flip", "crop-flip")}
-    assert len(set(runs.values())) == 4
+    runs = {a: digest(on_images(few, augment=a).model) for a in get_args(training.Augment)}
+    assert len(set(runs.values())) == 5
     assert runs["crop-flip"] == digest(on_images(few, augment="crop-flip").model)
     assert runs["crop-flip"] != digest(on_images(few, augment="crop-flip", seed=1).model)
 
@@ -324,6 +325,12 @@ def test_only_images_are_augmented():
         train(augment="flip")
     with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip and colour, got .+\."):
         train(augment="flip", colour=0.1)
+
+
+def test_only_square_images_are_turned():
+    wide = Images(torch.zeros(20, 1, 8, 10, dtype=torch.uint8), torch.arange(20) % 2, size=8)
+    with pytest.raises(MethodError, match=r"Expected square images to turn, got 8×10 pixels"):
+        on_images(wide, augment="turn")
 
 
 # -- killed and gone on with ----------------------------------------------------------------------
