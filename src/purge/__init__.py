@@ -11,6 +11,7 @@ from purge.errors import PurgeError
 from purge.images import Images
 from purge.methods.base import Method
 from purge.metrics.base import Metric
+from purge.metrics.shadow import Shadows
 from purge.result import Report, Result, Value
 from purge.splits import split
 from purge.stopping import Stopping
@@ -24,6 +25,7 @@ __all__ = [
     "PurgeError",
     "Report",
     "Result",
+    "Shadows",
     "Stopping",
     "Value",
     "audit",

@@ -23,8 +23,9 @@ from purge.methods import METHODS, Method, resolve_method
 from purge.methods.amnesiac import UpdateLog
 from purge.methods.sisa import SisaModel, Vote, train_sisa
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
+from purge.metrics.shadow import Ensemble, Shadows
 from purge.progress import progress_line
-from purge.result import Report, Result, Value, environment
+from purge.result import Report, Result, Value, columns, environment
 from purge.runtime import Run, logits, seeded
 from purge.settings import checked_seed, replace
 from purge.splits import Split
@@ -104,14 +105,15 @@ def unlearn(
 
 
 def audit(
-    model: nn.Module,
+    model: nn.Module | Result,
     forget: Data,
     retain: Data,
     test: Data | None,
     *,
     original: nn.Module | None = None,
-    retrained: nn.Module | None = None,
+    retrained: nn.Module | Sequence[nn.Module] | None = None,
     metrics: str | Metric | Sequence[str | Metric] = "standard",
+    shadows: Shadows | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = True,
@@ -119,23 +121,37 @@ def audit(
     """Measure what a model still knows, beside the retrained and the original model.
 
     What cannot be measured (no test data, no retrained model, no BatchNorm) is None with a reason.
+    Of several ``retrained`` models the first is what everything is compared with; the others tell how
+    far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
+    report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
+    describes and attacks by comparison with them.
     """
     wanted = resolve_metrics(metrics)
+    run = model if isinstance(model, Result) else None
+    model = model.model if isinstance(model, Result) else model
     checks.classifier(model)
     at = checks.device(device, model)
     seed = checked_seed(seed)
-    subjects = {}
+    references = [retrained] if isinstance(retrained, nn.Module) else list(retrained or [])
+    given = {"audited": model}
+    given |= {f"retrained {i}" if i else "retrained": m for i, m in enumerate(references)}
+    given |= {} if original is None else {"original": original}
+    subjects: dict[str, Subject] = {}
     split = None
-    for name, given in (("audited", model), ("retrained", retrained), ("original", original)):
-        if given is not None:
-            checks.classifier(given)
-            own = _copy(given, at)
-            if split is None:
-                with seeded(seed, at):
-                    split = checks.split(own, forget, retain, test, at)
-            checks.same_classes(own, split, name)
-            subjects[name] = Subject(own, split, seed=seed)
+    for name, one in given.items():
+        checks.classifier(one)
+        own = _copy(one, at)
+        if split is None:
+            with seeded(seed, at):
+                split = checks.split(own, forget, retain, test, at)
+        checks.same_classes(own, split, name)
+        subjects[name] = Subject(own, split, seed=seed)
     assert split is not None
+    if shadows is not None:
+        ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress)
+        subjects["audited"].shadows = ensemble
+        if "retrained" in subjects:
+            subjects["retrained"].shadows = ensemble
     for subject in subjects.values():
         subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
@@ -143,10 +159,34 @@ def audit(
     with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
         for metric in wanted:
             for name, subject in subjects.items():
-                values[name] |= _flat(metric, subject)
+                further = name.startswith("retrained ")  # only what is quick, or a distance
+                if not further or metric.cost == "forward" or "retrained" in metric.needs:
+                    values.setdefault(name, {}).update(_flat(metric, subject))
             advance(1, metric.name)
     info = {"seed": seed, **_sizes(split), **environment()}
-    return Report(values["audited"], values["retrained"], values["original"], info)
+    curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
+    if run is not None:
+        info["run"] = {**run.to_dict(), "seconds": run.seconds}
+        curves["audited"]["history"] = columns(run.history)
+    return Report(
+        values["audited"],
+        values["retrained"],
+        values["original"],
+        info,
+        _floor([found for name, found in values.items() if name.startswith("retrained ")]),
+        curves,
+    )
+
+
+def _floor(others: list[dict[str, Value]]) -> dict[str, Value]:
+    """What further retrained models reach: mean, lowest, highest, and how many there are."""
+    found = {}
+    for name in others[0] if others else {}:
+        found_in = [other[name].value for other in others if name in other]
+        numbers = [v for v in found_in if v is not None]
+        if numbers:
+            found[name] = Value(sum(numbers) / len(numbers), min(numbers), max(numbers), len(numbers))
+    return found
 
 
 def train(

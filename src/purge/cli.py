@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,9 +26,11 @@ from purge.api import train_sharded
 from purge.api import unlearn as run_unlearn
 from purge.datasets import DATASETS
 from purge.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
+from purge.files import atomically
 from purge.images import Images
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
+from purge.result import Report, columns, read_history
 from purge.runs import (
     Request,
     both,
@@ -518,6 +522,123 @@ def audit(
         _print_json(report.to_dict())
     else:
         _print_table(tables.audit_table(report.to_dict()))
+        for line in report.verdict():
+            print(line)
+
+
+# -- report -----------------------------------------------------------------------------------
+
+
+@app.command("report")
+def report_(
+    run: Annotated[list[Path], typer.Argument(help="Audited run folders; several are compared.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; default, for one run: RUN/report.html.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure into this folder, as PNG and SVG.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    json_: Json = False,
+) -> None:
+    """Write an audit as one HTML page that people can read.
+
+    For example: purge report runs/demo/purge
+
+    The page needs no other file and no network. Several runs become a comparison:
+    purge report runs/demo/purge runs/demo/gradient-ascent --out compared.html
+    """
+    if out is None and len(run) > 1:
+        raise FileError(expected("--out for several runs", "none", "add --out FILE.html"))
+    file = run[0] / "report.html" if out is None else out
+    if file.is_dir() or (out is not None and file.exists() and not force):
+        fix = "name a file" if file.is_dir() else "choose another, or overwrite with --force"
+        raise FileError(expected(f"no {'folder' if file.is_dir() else 'file'} yet at {file}", "one", fix))
+    if not file.parent.is_dir() and out is not None:
+        raise FileError(expected(f"a folder at {file.parent}", "none", "make it first"))
+    if figures is not None:
+        checks.out_folder(figures, force=force)
+    folders = _by_name(run)
+    reports = {name: _audited(folder) for name, folder in folders.items()}
+    records = {name: _record(folder, reports[name]) for name, folder in folders.items()}
+    from purge import html, plots  # matplotlib takes long to import
+
+    about = {m.name: f"{m.about}; aim: {_aim(m.ideal)}" for m in METRICS.values()}
+    page = html.page(reports, about=about, records=records, written=_utc(time.time()))
+    atomically(file, lambda p: p.write_text(page, encoding="utf-8"))
+    written = [] if figures is None else plots.save_all(reports, figures)
+    if json_:
+        _print_json({"file": str(file), "bytes": len(page.encode()), "figures": [str(p) for p in written]})
+        return
+    print(f"Report of {', '.join(reports)}: {file} ({len(page.encode()) / 1e6:.1f} MB, for any browser).")
+    if figures is not None:
+        print(f"{len(written)} figures written to {figures}.")
+
+
+def _by_name(folders: list[Path]) -> dict[str, Path]:
+    """Run folders by their names, or by their paths where two are called the same."""
+    short = [folder.absolute().name for folder in folders]
+    named = zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True)
+    return dict(named)
+
+
+def _audited(run: Path) -> dict[str, Any]:
+    """The audit of a run as a plain dict, with what run.json and the history of the run add to it."""
+    if not (run / "audit.json").is_file():
+        got = "no audit" if run.is_dir() else "no such folder"
+        raise FileError(expected(f"audit.json in {run}", got, f"purge audit {run} first"))
+    found = Report.from_json(run / "audit.json").to_dict()
+    found["info"] = {**found["info"], "run": facts_of(run)}
+    if (run / "history.parquet").is_file():
+        history = columns(read_history(run / "history.parquet"))
+        found["curves"].setdefault("audited", {}).setdefault("history", history)
+    return found
+
+
+def _record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """What is to be kept about a deletion: digests, versions, seeds and times."""
+    facts, names = report["info"]["run"], report["info"].get("names") or []
+    request = gone_of(facts)
+    original = facts.get("original")
+    known = original is not None and (Path(original) / "run.json").is_file()
+    classes = tables.class_words(request.get("forget_classes") or [], names)
+    ids = len(request.get("forget_ids") or [])
+    asked = " and ".join(filter(None, (classes, f"{ids} samples by number" if ids else "")))
+    return {
+        "Request": asked or "nothing was to be forgotten",
+        "Digest of the request": _digest(request) if request else "–",
+        "Data": f"{facts.get('data', '?')} ({facts.get('source') or 'no fingerprint'})",
+        "Model": facts.get("model", "?"),
+        "Source weights": original or "–",
+        "Digest of source weights": facts_of(Path(original)).get("digest", "–") if known else "–",
+        "Result weights": str((run / "model.safetensors").absolute()),
+        "Digest of result weights": facts.get("digest", "–"),
+        "Method": facts.get("preset") or facts.get("method", "?"),
+        "Digest of the settings": _digest(facts.get("settings") or {}),
+        "Seeds": f"unlearning {facts.get('seed', '–')}, audit {report['info'].get('seed', '–')}",
+        "Time taken": f"{facts.get('seconds', 0):.1f} s in {facts.get('steps', 0)} steps",
+        "Run finished": _utc((run / "run.json").stat().st_mtime),
+        "Audited": _utc((run / "audit.json").stat().st_mtime),
+        "Digest of audit.json": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
+        "Settings": facts.get("settings") or {},
+        "Versions and hardware": {
+            "unlearning": {key: facts.get(key) for key in ("versions", "hardware")},
+            "audit": {key: report["info"].get(key) for key in ("versions", "hardware")},
+        },
+    }
+
+
+def _digest(content: Any) -> str:
+    """SHA-256 of JSON with sorted keys and without spaces, so that anyone can compute it again."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _utc(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _aim(ideal: float | str) -> str:
+    return "as the retrained model" if isinstance(ideal, str) else f"{ideal:g}"
 
 
 # -- list -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import platform
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,9 @@ from purge.files import atomically, read_json, write_json
 from purge.models import digest, save_weights
 from purge.settings import as_dict
 from purge.tables import as_text, audit_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,17 @@ class Report:
 
     ``report["fa_test"].value``; a metric with several values is a dict, ``report["bn_recal"]``,
     and each of them has a dotted name, ``report["bn_recal.delta"]``.
+
+    ``floor`` is what further retrained models reach against the first: mean, lowest and highest, and
+    how many there were. ``curves`` holds, for each model, what the figures are drawn from.
     """
 
     values: dict[str, Value]
     retrained: dict[str, Value]  # empty without a retrained model
     original: dict[str, Value]  # empty without the original model
     info: dict[str, Any] = field(default_factory=dict)
+    floor: dict[str, Value] = field(default_factory=dict)  # empty with fewer than two retrained models
+    curves: dict[str, dict[str, Any]] = field(default_factory=dict)  # model → name → lists
 
     def __getitem__(self, name: str) -> Any:
         for known in (name, name.split(".")[0]):  # a part of what is missing is missing as well
@@ -74,6 +82,24 @@ class Report:
     def __str__(self) -> str:
         return self.table()
 
+    def verdict(self) -> list[str]:
+        """What was shown, what failed and what is not known, a sentence or two each."""
+        from purge.verdict import verdict
+
+        return [str(finding) for finding in verdict(self.to_dict())]
+
+    def plot(self, name: str) -> Figure:
+        """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, … ."""
+        from purge.plots import draw  # matplotlib takes long to import
+
+        return draw(self.to_dict(), name)
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook."""
+        from purge.html import report_table
+
+        return report_table(self.to_dict())
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return dataclasses.asdict(self)
@@ -89,9 +115,10 @@ class Report:
         try:
             groups = {
                 part: {k: Value(**v) for k, v in raw[part].items()}
-                for part in ("values", "retrained", "original")
+                for part in ("values", "retrained", "original", "floor")
+                if part in raw or part != "floor"
             }
-            return cls(**groups, info=raw["info"])
+            return cls(**groups, info=raw["info"], curves=raw.get("curves", {}))
         except (KeyError, TypeError, AttributeError):
             raise FileError(
                 expected(f"an audit in {path}", "other JSON", "pass a file that an audit wrote")
@@ -130,6 +157,21 @@ class Result:
             ) from None
         return path
 
+    def plot(self, name: str) -> Figure:
+        """A Matplotlib figure of the run: trajectory or steps."""
+        from purge.plots import draw  # matplotlib takes long to import
+
+        info = {**self.info, "run": self.info}
+        curves = {"audited": {"history": columns(self.history)}}
+        return draw({"values": {}, "retrained": {}, "original": {}, "info": info, "curves": curves}, name)
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook."""
+        from purge.html import run_table
+
+        how = {"method": type(self.method).__name__, "stopped_by": self.stopped_by, "steps": self.steps}
+        return run_table({**how, "seconds": self.seconds, **self.info}, columns(self.history))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but weights and history, as plain JSON values."""
         return {
@@ -142,6 +184,22 @@ class Result:
             **self.info,
             **environment(),
         }
+
+
+def columns(history: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """A history by quantity instead of by step; what was never measured is left out."""
+    names = history[0] if history else {}
+    found = {name: [row.get(name) for row in history] for name in names}
+    return {name: column for name, column in found.items() if any(v is not None for v in column)}
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """The history of a run folder, one dict per step."""
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        return rows
+    except (pa.ArrowException, OSError):
+        raise FileError(expected(f"a history in {path}", "something else", "unlearn again")) from None
 
 
 def _table(history: list[dict[str, Any]]) -> pa.Table:

@@ -11,17 +11,37 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-PERCENT = (
-    "ta",
-    "ta_retain",
-    "fa_train",
-    "fa_test",
-    "ra",
-    "ua",
-    "agreement",
-    "destinations",
-    "bn_recal",
-)
+# The metrics of an audit by what they tell, in the order in which they are read.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "forgetting": ("fa_test", "fa_train", "ua", "destinations", "zrf", "rf_jsd", "aus"),
+    "damage": (
+        "ta", "ta_retain", "ra", "worst_class", "worst_change", "neighbours", "ece", "class_accuracy",
+        "class_change",
+    ),
+    "membership": (
+        "mia", "mia_loss", "mia_confidence", "mia_entropy", "mia_m_entropy", "mia_margin", "tpr_1pct",
+        "tpr_01pct", "mia_svc", "mia_lr", "mia_split", "lira", "rmia", "u_lira", "forgetting_score", "klom",
+    ),
+    "robustness": (
+        "bn_recal", "relearn_few", "relearn_retain", "relearn_ratio", "quantise", "prune", "noise", "probe",
+        "probe_gap", "head_refit", "head_refit_gap",
+    ),
+    "distance": (
+        "retrain_gap", "tow", "agreement", "agreement_test", "destinations_tv", "kl_retrain", "js_retrain",
+        "fid_feat", "cka", "feature_cosine", "feature_l2", "feature_cosine_original", "feature_l2_original",
+        "silhouette",
+    ),
+}  # fmt: skip
+
+BY_CLASS = ("destinations", "class_accuracy", "class_change")  # metrics whose parts are classes
+MANY = 20  # classes; beyond this a table shows the forgotten ones alone
+
+PERCENT = frozenset({
+    "ta", "ta_retain", "fa_train", "fa_test", "ra", "ua", "agreement", "agreement_test", "destinations",
+    "bn_recal", "class_accuracy", "class_change", "worst_class", "worst_change", "neighbours", "tpr_1pct",
+    "tpr_01pct", "mia_svc", "mia_lr", "mia_split", "relearn_few", "relearn_retain", "probe", "probe_gap",
+    "head_refit", "head_refit_gap", "quantise", "prune", "noise",
+})  # fmt: skip
 
 
 def as_text(table: Table, width: int = 118) -> str:
@@ -56,32 +76,64 @@ def number(name: str, value: float | None) -> str:
     """A value as people read it: accuracies in percent, the rest as it is, a dash for none."""
     if value is None:
         return "–"
-    if name.split(".")[0] in PERCENT:
+    kind, _, part = name.partition(".")
+    if part == "class":
+        return f"{value:.0f}"
+    if part == "steps":
+        return f"{value:.1f}"
+    if kind in PERCENT or part.startswith("tpr"):
         return f"{100 * value:.1f} %"
     return f"{value:.3f}"
 
 
 def audit_table(report: Mapping[str, Any]) -> Table:
     """An audit: one row per value, beside the retrained and the original model's."""
-    others = [part for part in ("retrained", "original") if report[part]]
-    names = report["info"].get("names") or []
+    others = [part for part in ("retrained", "original", "floor") if report.get(part)]
     table = Table(title=_forgotten(report["info"]), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("metric", no_wrap=True)
     for name in ("value", "95 % interval", *others):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("note", overflow="fold")
     for name, v in report["values"].items():
-        if name.startswith("destinations.") and not v["value"]:
-            continue
-        spread = "" if v["low"] is None else f"{number(name, v['low'])} … {number(name, v['high'])}"
-        beside = [
-            number(name, report[part][name]["value"]) if name in report[part] else "–" for part in others
-        ]
-        kind, _, which = name.partition(".")
-        known = names[int(which)] if kind == "destinations" and names else which
-        called = name if known == which else f"{name} ({known})"
-        table.add_row(escape(called), number(name, v["value"]), spread, *beside, escape(v["why"]))
+        if telling(report, name):
+            beside = [
+                number(name, report[part][name]["value"]) if name in report[part] else "–" for part in others
+            ]
+            called = value_words(report["info"], name)
+            table.add_row(
+                escape(called), number(name, v["value"]), spread(name, v), *beside, escape(v["why"])
+            )
     return table
+
+
+def telling(report: Mapping[str, Any], name: str) -> bool:
+    """Is a value worth a row? Not a class that nothing goes to, nor one of very many that stay."""
+    kind, _, which = name.partition(".")
+    if kind == "destinations" and not report["values"][name]["value"]:
+        return False
+    info = report["info"]
+    many = kind in BY_CLASS and (info.get("classes") or 0) > MANY
+    return not many or not which.isdigit() or int(which) in (info.get("forget_classes") or [])
+
+
+def spread(name: str, value: Mapping[str, Any]) -> str:
+    """The interval of a value as text; empty where there is none."""
+    if value["low"] is None or value["high"] is None:
+        return ""
+    return f"{number(name, value['low'])} … {number(name, value['high'])}"
+
+
+def value_words(info: Mapping[str, Any], name: str) -> str:
+    """The name of a value, with the name of the class that it is about.
+
+    >>> value_words({"names": ["cat", "dog"]}, "destinations.1")
+    'destinations.1 (dog)'
+    """
+    kind, _, which = name.partition(".")
+    names = info.get("names") or []
+    if kind not in BY_CLASS or not which.isdigit() or int(which) >= len(names) or names[int(which)] == which:
+        return name
+    return f"{name} ({names[int(which)]})"
 
 
 def _forgotten(info: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,8 @@ ROWS = [
     ["runs", "demo"],
     ["__init__"],
     ["api"],
-    ["metrics", "methods"],
+    ["metrics"],
+    ["methods"],
     ["result"],
     ["checks"],
     ["training"],
@@ -33,6 +34,8 @@ ROWS = [
     ["data"],
     ["images"],
     ["optim"],
+    ["html"],
+    ["plots", "verdict"],
     ["placement", "settings", "tables", "files", "progress"],
     ["errors"],
 ]

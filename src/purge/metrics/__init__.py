@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from purge.errors import MetricError, did_you_mean, expected
 from purge.metrics.accuracy import ACCURACY
 from purge.metrics.base import Metric, Subject
+from purge.metrics.damage import DAMAGE
 from purge.metrics.distance import DISTANCE
 from purge.metrics.membership import MEMBERSHIP
 from purge.metrics.robustness import ROBUSTNESS
+from purge.metrics.shadow import SHADOW
+from purge.metrics.untrained import UNTRAINED
 
-METRICS: dict[str, Metric] = {m.name: m for m in [*ACCURACY, *MEMBERSHIP, *DISTANCE, *ROBUSTNESS]}
+METRICS: dict[str, Metric] = {
+    m.name: m for m in [*ACCURACY, *MEMBERSHIP, *DISTANCE, *UNTRAINED, *DAMAGE, *ROBUSTNESS, *SHADOW]
+}
 
 PANELS: dict[str, tuple[str, ...]] = {
     "quick": tuple(name for name, m in METRICS.items() if m.cost == "forward"),
-    "standard": tuple(METRICS),
+    "standard": tuple(name for name, m in METRICS.items() if m.cost != "shadow"),
+    "full": tuple(METRICS),
 }
 
 

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from purge.metrics.base import Metric, Part, Subject, mean_value
+import numpy as np
+from numpy.typing import NDArray
+
+from purge.metrics.base import DRAWS, Array, Metric, Part, Subject, interval, mean_value
 from purge.result import Value
+
+Hits = NDArray[np.bool_]
+
+
+def hits(subject: Subject, part: Part) -> Hits:
+    """Which samples (N,) of a part are predicted right."""
+    found: Hits = subject.guesses(part) == subject.labels(part)
+    return found
 
 
 def _accuracy(subject: Subject, part: Part) -> Value:
-    return mean_value(subject.guesses(part) == subject.labels(part), subject.seed)
+    return mean_value(hits(subject, part), subject.seed)
+
+
+def change(after: Hits, before: Hits, seed: int) -> Value:
+    """The change of an accuracy between two models on the same N samples, resampled in pairs."""
+    point = after.mean() - before.mean()
+    return Value(float(point), *interval(change_draws(after, before, seed)), len(after))
+
+
+def change_draws(after: Hits, before: Hits, seed: int) -> Array:
+    """Bootstrap draws of the change: how many resampled pairs gain, lose or stay is multinomial."""
+    n = len(after)
+    won, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    drawn = np.random.default_rng(seed).multinomial(n, np.array([won, lost, n - won - lost]) / n, DRAWS)
+    found: Array = (drawn[:, 0] - drawn[:, 1]) / n
+    return found
 
 
 def unlearning_accuracy(subject: Subject) -> Value:
     """UA = 1 − accuracy on the forget set."""
-    return mean_value(subject.guesses("forget") != subject.labels("forget"), subject.seed)
+    return mean_value(~hits(subject, "forget"), subject.seed)
 
 
 def destinations(subject: Subject) -> dict[str, Value]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +15,20 @@ from torch import Tensor, nn
 
 from purge.data import Samples, batches
 from purge.errors import MetricError, ModelError, did_you_mean, expected
-from purge.hooks import capture_input, pooled
-from purge.models import anatomy
+from purge.hooks import capture, capture_input, pooled
+from purge.models import Anatomy, anatomy, logits_of
 from purge.result import Value
-from purge.runtime import EVAL_BATCH, evaluating, logits
+from purge.runtime import EVAL_BATCH, evaluating
 from purge.splits import Split
+
+if TYPE_CHECKING:
+    from purge.metrics.shadow import Ensemble
 
 Array = NDArray[np.float64]
 Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test"]
 
-NEEDS = ("retrained", "original", "test", "same_class_test", "kept_class_test")
+NEEDS = ("retrained", "original", "test", "same_class_test", "kept_class_test", "shadows")
+FEATURE_SAMPLES = 10_000  # of a larger set, features are kept for a seeded choice of this many
 DRAWS = 1000  # bootstrap resamples behind every interval
 
 
@@ -45,11 +50,21 @@ class Metric:
                 raise MetricError(expected("needs that are known", repr(need), did_you_mean(need, NEEDS)))
 
 
+class Outputs(NamedTuple):
+    """What one forward pass over a data set left behind, on the CPU."""
+
+    log_probs: Tensor  # (N, K), float64
+    rows: NDArray[np.int64]  # the samples whose features were kept, in order
+    features: Tensor | None  # (rows, D) penultimate features; None where no head could be found
+    blocks: dict[str, Tensor]  # layer → its output, pooled: (rows, its width)
+
+
 class Subject:
     """A model under audit; each forward pass is made once and kept.
 
     ``same_class_test`` are the test samples of classes that occur in the forget set,
-    ``kept_class_test`` those of classes that are not forgotten altogether.
+    ``kept_class_test`` those of classes that are not forgotten altogether. ``curves`` is where a
+    metric leaves what cannot be said in a number (plain lists and dicts, for the figures).
     """
 
     def __init__(
@@ -60,10 +75,12 @@ class Subject:
         seed: int = 0,
         retrained: Subject | None = None,
         original: Subject | None = None,
+        shadows: Ensemble | None = None,
     ) -> None:
         self.model, self.split, self.seed = model, split, seed
-        self.retrained, self.original = retrained, original
-        self._logits: dict[str, Tensor] = {}
+        self.retrained, self.original, self.shadows = retrained, original, shadows
+        self.curves: dict[str, Any] = {}
+        self._outputs: dict[str, Outputs] = {}
         self._values: dict[Metric, Value | dict[str, Value]] = {}
 
     def why_not(self, need: str) -> str:
@@ -73,6 +90,8 @@ class Subject:
             if other is self:
                 return f"this is the {need} model itself"
             return "" if other is not None else f"no {need} model was given to compare with"
+        if need == "shadows":
+            return "" if self.shadows is not None else "no shadow models were asked for"
         if need.endswith("test") and self.split.test is None:
             return "no test data was given"
         if need == "same_class_test" and not len(self.index(need)):
@@ -103,35 +122,79 @@ class Subject:
 
     def log_probs(self, part: Part) -> Array:
         """Log-softmax of the logits (N, K) of a part, in float64."""
-        whole = "test" if part.endswith("test") else part
-        if whole not in self._logits:
-            found = logits(self.model, self.samples(whole)).cpu()
-            if not bool(torch.isfinite(found).all()):
-                raise ModelError(
-                    expected("finite logits", f"NaN or infinity on {whole}", "check weights and inputs")
-                )
-            self._logits[whole] = found.double().log_softmax(1)
-        return self._logits[whole][self.index(part)].numpy()
+        return self._seen(part).log_probs[self.index(part)].numpy()
 
     def guesses(self, part: Part) -> NDArray[np.int64]:
         """The predicted classes (N,) of a part."""
         found: NDArray[np.int64] = self.log_probs(part).argmax(1)
         return found
 
+    def featured(self, part: Part) -> NDArray[np.int64]:
+        """The positions within a part of the samples that :meth:`features` has, in order."""
+        return np.flatnonzero(np.isin(self.index(part).numpy(), self._seen(part).rows))
+
+    def features(self, part: Part) -> Array | None:
+        """Penultimate features (N, D) of a part; None where no head could be found."""
+        return self._of(part, self._seen(part).features)
+
+    def blocks(self, part: Part) -> dict[str, Array]:
+        """The pooled outputs (N, width) of the layers that erasure looks at, by layer."""
+        found = {name: self._of(part, h) for name, h in self._seen(part).blocks.items()}
+        return {name: h for name, h in found.items() if h is not None}
+
     @cached_property
-    def forget_features(self) -> Array | None:
-        """Penultimate features (N, D) of the forget set; None where no head could be found."""
+    def anatomy(self) -> Anatomy:
+        """Where the head and the blocks of the model are."""
         samples = self.split.forget
         x, _ = samples.take(torch.arange(min(2, len(samples))))
-        head = anatomy(self.model, x).head
-        if head is None:
+        return anatomy(self.model, x)
+
+    def _of(self, part: Part, kept: Tensor | None) -> Array | None:
+        if kept is None:
             return None
-        found = []
-        with evaluating(self.model), capture_input(self.model.get_submodule(head)) as seen:
+        here = np.isin(self._seen(part).rows, self.index(part).numpy())
+        return kept[torch.from_numpy(here)].double().numpy()
+
+    def _seen(self, part: Part) -> Outputs:
+        """The one forward pass over the data set that a part belongs to."""
+        whole: Part = "test" if part.endswith("test") else part
+        if whole not in self._outputs:
+            self._outputs[whole] = self._pass(whole)
+        return self._outputs[whole]
+
+    def _pass(self, whole: Part) -> Outputs:
+        samples = self.samples(whole)
+        n, (head, layers) = len(samples), self.anatomy
+        rows = np.arange(n)
+        if n > FEATURE_SAMPLES:
+            rows = np.sort(np.random.default_rng(self.seed).choice(n, FEATURE_SAMPLES, replace=False))
+        found, features = [], []
+        blocks: dict[str, list[Tensor]] = {name: [] for name in layers}
+        nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
+        top = nothing if head is None else capture_input(self.model.get_submodule(head))
+        at = 0
+        with evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
             for x, _ in batches(samples, EVAL_BATCH):
-                self.model(x)
-                found.append(pooled(seen[0]).float().cpu())
-        return torch.cat(found).double().numpy()
+                z = logits_of(self.model(x)).float()
+                found.append(z)
+                first, last = np.searchsorted(rows, [at, at + len(z)])
+                kept = torch.from_numpy(rows[first:last] - at).to(z.device)
+                at += len(z)
+                if seen:
+                    features.append(pooled(seen[0])[kept].float())
+                for name, h in outputs.items():
+                    blocks[name].append(h[kept].float())
+        logits = torch.cat(found).cpu()
+        if not bool(torch.isfinite(logits).all()):
+            raise ModelError(
+                expected("finite logits", f"NaN or infinity on {whole}", "check weights and inputs")
+            )
+        return Outputs(
+            logits.double().log_softmax(1),
+            rows,
+            torch.cat(features).cpu() if features else None,
+            {name: torch.cat(h).cpu() for name, h in blocks.items() if h},
+        )
 
     def value(self, metric: Metric) -> Value | dict[str, Value]:
         """The metric of this model, computed once."""
@@ -169,14 +232,35 @@ def interval(draws: Array) -> tuple[float, float]:
 
 def auroc(inside: Array, outside: Array) -> float:
     """P(a score of ``inside`` > one of ``outside``), ties counted half."""
-    return float(_weighted_auroc(inside, outside, np.ones((1, len(inside))), np.ones((1, len(outside))))[0])
+    return float(rates(inside, outside)[0])
 
 
 def auroc_draws(inside: Array, outside: Array, seed: int) -> Array:
     """Bootstrap draws of the AUROC; equal sizes and seeds give the same resamples."""
-    draws_in, draws_out = resamples(len(inside), seed), resamples(len(outside), seed + 1)
-    parts = [_weighted_auroc(inside, outside, a, b) for a, b in zip(draws_in, draws_out, strict=True)]
-    return np.concatenate(parts)
+    found: Array = rate_draws([(inside, outside)], seed)[0, 0]
+    return found
+
+
+def rates(inside: Array, outside: Array, fprs: Sequence[float] = ()) -> Array:
+    """The AUROC, and the TPR at each FPR: (1 + fprs,).
+
+    The TPR at an FPR is the largest share of ``inside`` above a threshold that at most that share of
+    ``outside`` is above; what ties with the threshold is not above it.
+    """
+    ones = np.ones((1, len(inside))), np.ones((1, len(outside)))
+    found: Array = _weighted_rates(_ranked(inside, outside), *ones, fprs)[:, 0]
+    return found
+
+
+def rate_draws(pairs: Sequence[tuple[Array, Array]], seed: int, fprs: Sequence[float] = ()) -> Array:
+    """Bootstrap draws of :func:`rates` of each (inside, outside): (pairs, 1 + fprs, DRAWS).
+
+    Every pair has scores of the same samples, and all share their resamples.
+    """
+    ranked = [_ranked(*pair) for pair in pairs]
+    inside, outside = (resamples(len(x), seed + i) for i, x in enumerate(pairs[0]))
+    draws = zip(inside, outside, strict=True)
+    return np.concatenate([[_weighted_rates(r, a, b, fprs) for r in ranked] for a, b in draws], axis=2)
 
 
 def resamples(n: int, seed: int) -> Iterator[Array]:
@@ -187,19 +271,35 @@ def resamples(n: int, seed: int) -> Iterator[Array]:
         yield np.bincount(drawn.ravel(), minlength=50 * n).reshape(50, n).astype(np.float64)
 
 
-def _weighted_auroc(inside: Array, outside: Array, w_in: Array, w_out: Array) -> Array:
-    scores, group = np.unique(np.concatenate([inside, outside]), return_inverse=True)
-    a = _group_sums(w_in, group[: len(inside)], len(scores))
-    b = _group_sums(w_out, group[len(inside) :], len(scores))
-    below = b.cumsum(1) - b
-    found: Array = (a * (below + b / 2)).sum(1) / (a.sum(1) * b.sum(1))
-    return found
+class _Ranked(NamedTuple):
+    """Two sets of scores, sorted once for all resamples."""
+
+    inside: NDArray[np.int64]  # their order, from below
+    outside: NDArray[np.int64]  # their order, from the top
+    upto: NDArray[np.int64]  # how many of ``inside`` are <= each of ``outside``
+    less: NDArray[np.int64]  # and how many are < it
 
 
-def _group_sums(w: Array, group: NDArray[np.int64], groups: int) -> Array:
-    order = np.argsort(group, kind="stable")
-    ordered = group[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    found = np.zeros((len(w), groups))
-    found[:, ordered[starts]] = np.add.reduceat(w[:, order], starts, axis=1)
-    return found
+def _ranked(inside: Array, outside: Array) -> _Ranked:
+    order = np.argsort(inside)
+    upto, less = (np.searchsorted(inside[order], outside, side) for side in ("right", "left"))
+    return _Ranked(order, np.argsort(-outside), upto, less)
+
+
+def _weighted_rates(ranked: _Ranked, w_in: Array, w_out: Array, fprs: Sequence[float]) -> Array:
+    """Rates (1 + fprs, draws) of samples that count as often as ``w_in`` and ``w_out`` (draws, N) say."""
+    order, top, upto, less = ranked
+    (draws, n), m = w_in.shape, w_out.shape[1]
+    summed = np.zeros((draws, n + 1))
+    np.cumsum(w_in[:, order], axis=1, out=summed[:, 1:])
+    tied = np.flatnonzero(less != upto)  # few as a rule: only these are looked up twice
+    below = 2 * np.einsum("ij,ij->i", w_out, summed[:, upto])
+    below -= np.einsum("ij,ij->i", w_out[:, tied], summed[:, upto[tied]] - summed[:, less[tied]])
+    found = [(2 * n * m - below) / (2 * n * m)]
+    for fpr in fprs:
+        allowed = int(fpr * m + 1e-9)  # the product may lie just below a whole number
+        first = top[: 2 * allowed + 50]  # resamples of so many hold more than are allowed (but for e⁻⁵⁰)
+        over = w_out[:, first].cumsum(1) > allowed
+        threshold = upto[first[over.argmax(1)]]
+        found.append(np.where(over[:, -1], (n - summed[np.arange(draws), threshold]) / n, 1.0))
+    return np.stack(found)

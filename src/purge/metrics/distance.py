@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from purge.metrics.accuracy import ACCURACY
-from purge.metrics.base import Array, Metric, Subject, mean_value
+from purge.metrics.accuracy import ACCURACY, change_draws, hits
+from purge.metrics.base import Array, Metric, Part, Subject, mean_value
 from purge.metrics.membership import MEMBERSHIP
 from purge.result import Value
 
@@ -13,11 +13,13 @@ RETRAINED = frozenset({"retrained"})
 ORIGINAL = frozenset({"original"})
 
 
-def agreement(subject: Subject) -> Value:
-    """Share of the forget set on which the model and the retrained one predict the same class."""
+def agreement(subject: Subject, part: Part) -> Value:
+    """Share of a part on which the model and the retrained one predict the same class.
+
+    1 is never reached: two retrained models agree less on the forget set than on test data.
+    """
     assert subject.retrained is not None
-    same = subject.guesses("forget") == subject.retrained.guesses("forget")
-    return mean_value(same, subject.seed)
+    return mean_value(subject.guesses(part) == subject.retrained.guesses(part), subject.seed)
 
 
 def kl_retrain(subject: Subject) -> Value:
@@ -27,9 +29,85 @@ def kl_retrain(subject: Subject) -> Value:
     return mean_value((np.exp(p) * (p - q)).sum(1), subject.seed)
 
 
+def js(p: Array, q: Array) -> Array:
+    """Jensen-Shannon divergence (N,) of rows of log-probabilities (N, K), in nats: 0 to ln 2.
+
+    JS = ½ KL(p ‖ m) + ½ KL(q ‖ m) with m = (p + q) / 2.
+    """
+    m = np.logaddexp(p, q) - np.log(2)
+    found: Array = ((np.exp(p) * (p - m) + np.exp(q) * (q - m)) / 2).sum(-1)
+    return np.maximum(found, 0.0)
+
+
+def js_retrain(subject: Subject) -> Value:
+    """Mean over the forget set of JS(model, retrained), in nats: 0 to ln 2.
+
+    Unlike KL it is symmetric and bounded, so that a few sure and wrong answers do not decide it.
+    """
+    assert subject.retrained is not None
+    found = js(subject.log_probs("forget"), subject.retrained.log_probs("forget"))
+    return mean_value(found, subject.seed)
+
+
+def cka(subject: Subject) -> Value | dict[str, Value]:
+    """Linear CKA with the retrained model on the forget set, by layer and for the penultimate features.
+
+    1: equal but for a rotation and a scale. Layers are those that erasure looks at, pooled, matched by
+    name (a wrapper around one of the models is seen through) and named as in the retrained model, with
+    / for each dot. Few samples in many dimensions look alike whatever they are (biased towards 1), and
+    alike in CKA does not mean that the same can be read out: see probe.
+    """
+    assert subject.retrained is not None
+    n = len(subject.featured("forget"))
+    if n < 2:
+        return Value.missing("similarity of representations needs at least two forget samples")
+    ours, theirs = subject.blocks("forget"), subject.retrained.blocks("forget")
+    pairs = {name: (ours[other], theirs[name]) for name, other in _same_layers([*ours], [*theirs]).items()}
+    a, b = subject.features("forget"), subject.retrained.features("forget")
+    if a is not None and b is not None:
+        pairs["penultimate"] = a, b
+    if not pairs:
+        return Value.missing("the two models have no layer of the same name, and there are no features")
+    found = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
+    constant = Value.missing("the outputs of this layer are the same for all samples")
+    return {name: constant if v is None else Value(v, n=n) for name, v in found.items()}
+
+
+def linear_cka(a: Array, b: Array) -> float | None:
+    """‖AᵀB‖² / (‖AᵀA‖ ‖BᵀB‖) of centred A (N, D) and B (N, E); None where one is constant."""
+    centred = [x - x.mean(0) for x in (a, b)]
+    rounding = float(np.finfo(np.float32).eps)  # features were computed in float32
+    if any(np.linalg.norm(c) <= rounding * np.linalg.norm(x) for c, x in zip(centred, (a, b), strict=True)):
+        return None
+    a, b = centred
+    if len(a) < max(a.shape[1], b.shape[1]):  # the same in sample space: (N, N) is smaller
+        x, y = a @ a.T, b @ b.T
+        cross = (x * y).sum()
+    else:
+        x, y = a.T @ a, b.T @ b
+        cross = ((a.T @ b) ** 2).sum()
+    return min(float(cross / (np.linalg.norm(x) * np.linalg.norm(y))), 1.0)
+
+
+def _same_layers(ours: list[str], theirs: list[str]) -> dict[str, str]:
+    """Their layers → ours of the same name, or of the same name inside a wrapper."""
+    if same := {name: name for name in theirs if name in ours}:
+        return same
+    inside, found = _inside(ours), _inside(theirs)
+    return {name: inside[short] for short, name in found.items() if short in inside}
+
+
+def _inside(names: list[str]) -> dict[str, str]:
+    """Names without the modules that they all lie in → names."""
+    around = [name.split(".")[:-1] for name in names]
+    levels = enumerate(zip(*around, strict=False))
+    shared = next((i for i, level in levels if len(set(level)) > 1), min(map(len, around), default=0))
+    return {".".join(name.split(".")[shared:]): name for name in names}
+
+
 def _features(subject: Subject, other: Subject | None) -> tuple[Array, Array] | Value:
     assert other is not None
-    a, b = subject.forget_features, other.forget_features
+    a, b = subject.features("forget"), other.features("forget")
     if a is None or b is None:
         return Value.missing("no layer that makes the logits was found, so there are no features")
     if a.shape[1] != b.shape[1]:
@@ -100,6 +178,27 @@ def retrain_gap(subject: Subject) -> Value:
     return Value(float(np.mean(gaps)), n=len(gaps))
 
 
+def tow(subject: Subject) -> Value:
+    """Tug of war (1 − |ΔA_f|)(1 − |ΔA_r|)(1 − |ΔA_t|), Δ: accuracy − the retrained model's.
+
+    A_f, A_r and A_t are the accuracies on forget, retain and all test data. 1: the same three numbers,
+    which need not be the same predictions. The interval is wide rather than narrow, so that it holds
+    where a Δ is truly 0: no factor moves by more than the bootstrap noise of its Δ, nor the product by
+    more than the sum of these.
+    """
+    assert subject.retrained is not None
+    value, noise, n = 1.0, np.zeros(1), 0
+    parts: tuple[Part, ...] = ("forget", "retain", "test")
+    for i, part in enumerate(parts):
+        after, before = hits(subject, part), hits(subject.retrained, part)
+        gap = float(after.mean() - before.mean())
+        value *= 1 - abs(gap)
+        noise = noise + np.abs(change_draws(after, before, subject.seed + i) - gap)
+        n += len(after)
+    reach = float(np.quantile(noise, 0.95))
+    return Value(value, max(value - reach, 0.0), min(value + reach, 1.0), n)
+
+
 DISTANCE = [
     Metric("feature_cosine", "cos", "cosine of penultimate features with the retrained model's",
            lambda s: feature_cosine(s, s.retrained), ideal=1.0, needs=RETRAINED),
@@ -112,9 +211,17 @@ DISTANCE = [
     Metric("fid_feat", "FID", "Fréchet distance of penultimate features to the retrained model's",
            fid_feat, ideal=0.0, needs=RETRAINED),
     Metric("agreement", "agree", "same prediction as the retrained model on the forget set",
-           agreement, ideal=1.0, needs=RETRAINED),
+           lambda s: agreement(s, "forget"), ideal=1.0, needs=RETRAINED),
+    Metric("agreement_test", "agree_t", "same prediction as the retrained model on test data",
+           lambda s: agreement(s, "test"), ideal=1.0, needs=RETRAINED | {"test"}),
     Metric("kl_retrain", "KL", "KL(retrained ‖ model) on the forget set", kl_retrain, ideal=0.0,
            needs=RETRAINED),
+    Metric("js_retrain", "JS", "JS(model, retrained) on the forget set, in nats", js_retrain, ideal=0.0,
+           needs=RETRAINED),
+    Metric("cka", "CKA", "similarity of representations with the retrained model's, by layer", cka,
+           needs=RETRAINED),
+    Metric("tow", "ToW", "closeness to the retrained model in forget, retain and test accuracy", tow,
+           ideal=1.0, needs=RETRAINED | {"test"}),
     Metric("retrain_gap", "gap", "mean difference to the retrained model in FA, RA, TA_r, MIA",
            retrain_gap, ideal=0.0, needs=RETRAINED),
 ]  # fmt: skip

@@ -1,17 +1,110 @@
-"""Does the forgetting survive what a deployed model goes through?"""
+"""Does the forgetting survive what a deployed model goes through, and who tries to undo it?
+
+Every attack works on a copy of its own. What is measured is FA, the accuracy on unseen samples of the
+forgotten classes. A retrained model relearns too, and its features separate a class that it never
+saw: only the difference to it means anything.
+"""
 
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from purge.data import batches
-from purge.metrics.base import Metric, Part, Subject, mean_value
+from purge.metrics.base import Array, Metric, Part, Subject, interval, mean_value, resamples
+from purge.models import logits_of
 from purge.norm import batchnorms, recalibrate
 from purge.result import Value
-from purge.runtime import EVAL_BATCH, logits
+from purge.runtime import EVAL_BATCH, device_of, logits
+
+Hits = NDArray[np.bool_]
+T = TypeVar("T")
+
+SAME: Part = "same_class_test"
+LOOKED_AT = 2_000  # unseen samples of the forgotten classes that FA is measured on, at most
+
+FEW = 50  # forget samples that the attacker has
+BATCH = 64
+LR, MOMENTUM = 1e-2, 0.9
+STEPS = (0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40, 50)  # when FA is measured while relearning
+
+PROBED = 1_000  # samples of each side, at most
+FOLDS = 5
+
+PRUNED = {"20": 0.2, "50": 0.5, "80": 0.8}
+NOISE = {"1pct": 0.01, "5pct": 0.05}
+NOISE_DRAWS = 3
+
+NO_FEATURES = "no layer that makes the logits was found, so there are no features"
+NO_WEIGHTS = "the model has no weights of linear layers or convolutions"
+
+
+def once(fn: Callable[[Subject], T]) -> Callable[[Subject], T]:
+    """``fn`` computed once for each subject, and kept for as long as that lives."""
+    kept: WeakKeyDictionary[Subject, T] = WeakKeyDictionary()
+
+    def found(subject: Subject) -> T:
+        if subject not in kept:
+            kept[subject] = fn(subject)
+        return kept[subject]
+
+    return found
+
+
+def _unseen(subject: Subject) -> Tensor:
+    """Which unseen samples of the forgotten classes FA is measured on: a seeded choice of very many."""
+    n = len(subject.index(SAME))
+    if n <= LOOKED_AT:
+        return torch.arange(n)
+    generator = torch.Generator().manual_seed(subject.seed)
+    return torch.randperm(n, generator=generator)[:LOOKED_AT].sort().values
+
+
+def _before(subject: Subject, rows: Tensor) -> Hits:
+    found: Hits = (subject.guesses(SAME) == subject.labels(SAME))[rows.numpy()]
+    return found
+
+
+def _after(model: nn.Module, subject: Subject, rows: Tensor) -> Hits:
+    """Which of the samples (N,) an attacked model gets right."""
+    guesses = logits(model, subject.samples(SAME), subject.index(SAME)[rows]).argmax(1).cpu().numpy()
+    found: Hits = guesses == subject.labels(SAME)[rows.numpy()]
+    return found
+
+
+def _rise(after: NDArray[np.generic], before: Hits, seed: int) -> Value:
+    """The mean of after − before, sample by sample."""
+    return mean_value(after.astype(np.float64) - before, seed)
+
+
+def _distance(ours: Hits, theirs: Hits, seed: int) -> Value:
+    """|difference of two means over the same samples|, with the interval of the difference folded."""
+    signed = _rise(ours, theirs, seed)
+    assert signed.value is not None
+    assert signed.low is not None
+    assert signed.high is not None
+    ends = abs(signed.low), abs(signed.high)
+    low = 0.0 if signed.low <= 0 <= signed.high else min(ends)
+    return Value(abs(signed.value), low, max(ends), signed.n)
+
+
+# -- BatchNorm ---------------------------------------------------------------------------------
 
 
 def bn_recal(subject: Subject) -> Value | dict[str, Value]:
@@ -20,22 +113,466 @@ def bn_recal(subject: Subject) -> Value | dict[str, Value]:
         return Value.missing("the model has no BatchNorm statistics to recalibrate")
     if len(subject.split.retain) < 2:
         return Value.missing("statistics need at least two retain samples")
-    part: Part = "same_class_test"
-    before = subject.guesses(part) == subject.labels(part)
+    rows = torch.arange(len(subject.index(SAME)))
+    before = _before(subject, rows)
     attacked = copy.deepcopy(subject.model)
     generator = torch.Generator().manual_seed(subject.seed)
     order = torch.randperm(len(subject.split.retain), generator=generator)
     recalibrate(attacked, (x for x, _ in batches(subject.split.retain, EVAL_BATCH, order)))
-    guesses = logits(attacked, subject.samples(part), subject.index(part)).argmax(1).cpu().numpy()
-    after = guesses == subject.labels(part)
+    after = _after(attacked, subject, rows)
     return {
         "before": mean_value(before, subject.seed),
         "after": mean_value(after, subject.seed),
-        "delta": mean_value(after.astype(np.float64) - before, subject.seed),
+        "delta": _rise(after, before, subject.seed),
     }
 
 
+# -- relearning --------------------------------------------------------------------------------
+
+
+def relearn(subject: Subject, few: int) -> Hits | str:
+    """Which unseen samples are right after each of ``STEPS`` steps of fine-tuning: (steps, N).
+
+    Each batch is half ``few`` forget samples, over and over, half retain samples; with ``few`` = 0 all
+    of it is retain samples. All weights are trained by SGD, BatchNorm in training mode, dropout off.
+    A string says why it could not be done.
+    """
+    model = copy.deepcopy(subject.model).eval()
+    params = [p.requires_grad_(True) for p in model.parameters() if p.is_floating_point()]
+    if not params:
+        return "the model has no weights to fine-tune"
+    for layer in batchnorms(model):
+        layer.train()
+    forget, retain, device = subject.split.forget, subject.split.retain, device_of(model)
+    generator = torch.Generator().manual_seed(subject.seed)
+    everything = torch.arange(len(retain))
+    parts = [(retain, everything, BATCH)]
+    if few:
+        chosen = balanced(forget.labels, few, generator)
+        parts = [(retain, everything, BATCH // 2), (forget, chosen, BATCH // 2)]
+    streams = [
+        samples.stream(shuffled(rows, STEPS[-1] * size, generator).view(-1, size).to(device))
+        for samples, rows, size in parts
+    ]
+    optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM)
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    unseen = _unseen(subject)
+    seen = [_look(model, subject, unseen)]
+    with torch.enable_grad(), _repeatable():
+        for step, batch in enumerate(zip(*streams, strict=True), 1):
+            x, y = (torch.cat(each) for each in zip(*batch, strict=True))
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                z = logits_of(model(x)).float()
+            if not z.requires_grad:
+                return "the logits have no gradient, so nothing can be fine-tuned"
+            optimizer.zero_grad()
+            F.cross_entropy(z, y).backward()
+            optimizer.step()
+            if step in STEPS:
+                seen.append(_look(model, subject, unseen))
+    guesses = torch.stack(seen).cpu().numpy()  # the device is read here for the first time
+    if (guesses < 0).any():
+        return "fine-tuning did not stay finite"
+    hits: Hits = guesses == subject.labels(SAME)[unseen.numpy()]
+    return hits
+
+
+def _look(model: nn.Module, subject: Subject, rows: Tensor) -> Tensor:
+    """The predicted classes (N,) of the samples, on the device; −1 where a logit is not finite."""
+    z = logits(model, subject.samples(SAME), subject.index(SAME)[rows])
+    return torch.where(z.isfinite().all(1), z.argmax(1), -1)
+
+
+def _repeatable() -> AbstractContextManager[None]:
+    """Convolutions that give the same gradient twice: equal models must relearn equally."""
+    cudnn = torch.backends.cudnn
+    found: AbstractContextManager[None] = cudnn.flags(
+        enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32
+    )
+    return found
+
+
+def balanced(labels: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """``n`` random samples (all, if there are fewer), as many of each class as can be.
+
+    >>> y = torch.tensor([0] * 90 + [1] * 9 + [2])
+    >>> y[balanced(y, 11, torch.Generator().manual_seed(0))].bincount().tolist()
+    [5, 5, 1]
+    """
+    mixed = torch.randperm(len(labels), generator=generator)
+    by_class = mixed[labels[mixed].argsort(stable=True)]
+    _, counts = labels.unique(return_counts=True)
+    turn = torch.cat([torch.arange(int(c)) for c in counts])  # each class gives one sample per turn
+    return by_class[turn.argsort(stable=True)][:n]
+
+
+def shuffled(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """``n`` of the rows: shuffled passes over them, one after the other."""
+    passes = [torch.randperm(len(rows), generator=generator) for _ in range(-(-n // len(rows)))]
+    return rows[torch.cat(passes)[:n]]
+
+
+_with_few = once(lambda subject: relearn(subject, FEW))
+_with_none = once(lambda subject: relearn(subject, 0))
+
+
+def _threshold(subject: Subject) -> float:
+    part: Part = "kept_class_test"
+    return float((subject.guesses(part) == subject.labels(part)).mean()) / 2
+
+
+def steps_to(curves: Array, threshold: float) -> Array:
+    """Steps until curves (…, steps) reach a threshold, in a straight line between two measurements.
+
+    The last step of all where that never happens.
+    """
+    grid = np.array(STEPS, dtype=np.float64)
+    reached = curves >= threshold
+    at = reached.argmax(-1)[..., None]
+    was = np.maximum(at - 1, 0)
+    low, high = np.take_along_axis(curves, was, -1), np.take_along_axis(curves, at, -1)
+    share = np.divide(threshold - low, high - low, out=np.zeros_like(low), where=at > was)
+    steps = (grid[was] + share * (grid[at] - grid[was]))[..., 0]
+    found: Array = np.where(reached.any(-1), steps, grid[-1])
+    return found
+
+
+def relearned(subject: Subject, name: str, hits: Hits | str) -> Value | dict[str, Value]:
+    """What a relearning attack achieved.
+
+    ``after``: FA at its end; ``recovered``: FA at its end less FA at its start; ``area``: mean FA over
+    the measured steps; ``steps``: steps until FA is half of the accuracy on unseen samples of the
+    classes that stay (as the model had it before). 0: it was never below. A model that does not get
+    there has the last step and a note: a count that was cut off, to be read as "at least".
+    """
+    if isinstance(hits, str):
+        return Value.missing(hits)
+    threshold, curve = _threshold(subject), hits.mean(1)
+    subject.curves.setdefault("relearn", {})[name] = {
+        "step": [float(step) for step in STEPS],
+        "forget_accuracy": curve.tolist(),
+        "threshold": threshold,
+    }
+    steps = float(steps_to(curve, threshold))
+    low, high = interval(steps_to(_curve_draws(hits, subject.seed), threshold))
+    why = "" if (curve >= threshold).any() else f"not recovered within {STEPS[-1]} steps"
+    return {
+        "after": mean_value(hits[-1], subject.seed),
+        "recovered": _rise(hits[-1], hits[0], subject.seed),
+        "area": mean_value(hits.mean(0), subject.seed),
+        "steps": Value(steps, min(low, steps), max(high, steps), hits.shape[1], why),
+    }
+
+
+def _curve_draws(hits: Hits, seed: int) -> Array:
+    """Bootstrap draws (draws, steps) of a curve; equal seeds give the same resamples."""
+    n = hits.shape[1]
+    return np.concatenate([counts @ hits.T / n for counts in resamples(n, seed)])
+
+
+def relearn_ratio(subject: Subject) -> Value:
+    """(1 + steps to recover) / (1 + those of the retrained model), with few forget samples.
+
+    The anamnesis index, with 1 added so that a model that never forgot (0 steps) has one. Below 1: the
+    knowledge was hidden, not gone. A count that was cut off makes it a bound; a note says which.
+    """
+    assert subject.retrained is not None
+    ours, theirs = _with_few(subject), _with_few(subject.retrained)
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return Value.missing(ours if isinstance(ours, str) else f"retrained model: {theirs}")
+    limits = _threshold(subject), _threshold(subject.retrained)
+    pairs = list(zip((ours, theirs), limits, strict=True))
+    a, b = (1 + float(steps_to(hits.mean(1), limit)) for hits, limit in pairs)
+    draws_a, draws_b = (1 + steps_to(_curve_draws(hits, subject.seed), limit) for hits, limit in pairs)
+    low, high = interval(draws_a / draws_b)
+    cut = [not (hits.mean(1) >= limit).any() for hits, limit in pairs]
+    within = f"recovered within {STEPS[-1]} steps"
+    why = {
+        (False, False): "",
+        (True, False): f"at least this: the model had not {within}",
+        (False, True): f"at most this: the retrained model had not {within}",
+        (True, True): f"neither model had {within}",
+    }[cut[0], cut[1]]
+    return Value(a / b, min(low, a / b), max(high, a / b), ours.shape[1], why)
+
+
+# -- what the features still say ---------------------------------------------------------------
+
+
+@once
+def _probe(subject: Subject) -> Hits | str:
+    sides = _sides(subject)
+    return sides if isinstance(sides, str) else separated(*sides)
+
+
+def separated(inside: Array, outside: Array) -> Hits:
+    """Which of two sets (N, D) of features a linear classifier that did not see them puts right: (2N,).
+
+    Logistic regression (C = 1) on the features as they are, in ``FOLDS`` folds.
+    """
+    n = len(inside)
+    x, y = np.concatenate([inside, outside]), np.repeat([True, False], n)
+    x -= x.mean(0)  # the intercept is not penalised: nothing changes, but the solver is faster
+    model = LogisticRegression(C=1.0, max_iter=1000)
+    # Products this small gain nothing from threads, and lose much where others want the cores.
+    with warnings.catch_warnings(), threadpool_limits(1, "blas"):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found: Hits = cross_val_predict(model, x, y, cv=StratifiedKFold(min(FOLDS, n))) == y
+    return found
+
+
+def _sides(subject: Subject) -> tuple[Array, Array] | str:
+    """Two equally large, seeded sets of features to be told apart."""
+    rng, gone = np.random.default_rng(subject.seed), sorted(subject.split.forget_classes)
+    parts: tuple[Part, Part] = ("test", "test") if gone else ("forget", SAME)
+    inside, outside = (_known(subject, part) for part in parts)
+    if inside is None or outside is None:
+        return NO_FEATURES
+    if gone:
+        there = np.isin(inside[1], gone)
+        a, b = (rng.permutation(np.flatnonzero(side)) for side in (there, ~there))
+    else:
+        a, b = _matched(inside[1], outside[1], rng)
+    n = min(len(a), len(b), PROBED)
+    if n < 2:
+        return "a probe needs at least two samples of each side"
+    return inside[0][a[:n]], outside[0][b[:n]]
+
+
+def _matched(
+    ya: NDArray[np.int64], yb: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of two sets, paired by class in random order, so that no class tells one from the other."""
+    pairs = []
+    for c in np.intersect1d(ya, yb):
+        a, b = (rng.permutation(np.flatnonzero(y == c)) for y in (ya, yb))
+        n = min(len(a), len(b))
+        pairs.append(np.stack([a[:n], b[:n]]))
+    mixed = rng.permutation(np.concatenate(pairs, 1), axis=1)
+    return mixed[0], mixed[1]
+
+
+def probe(subject: Subject) -> Value:
+    """Balanced accuracy of a linear classifier on penultimate features, in five folds.
+
+    Unseen samples of the forgotten classes against equally many of the others, ``PROBED`` of each at
+    most. Where single samples were forgotten: these against unseen ones of the same classes, as many
+    of each class.
+    """
+    hits = _probe(subject)
+    return Value.missing(hits) if isinstance(hits, str) else mean_value(hits, subject.seed)
+
+
+def probe_gap(subject: Subject) -> Value:
+    """|probe − that of the retrained model|, on the same samples."""
+    return _gap(subject, _probe)
+
+
+def _gap(subject: Subject, hits: Callable[[Subject], Hits | str]) -> Value:
+    assert subject.retrained is not None
+    ours, theirs = hits(subject), hits(subject.retrained)
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return Value.missing(ours if isinstance(ours, str) else f"retrained model: {theirs}")
+    return _distance(ours, theirs, subject.seed)
+
+
+def fit_head(x: Tensor, y: Tensor, weight: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The weights (K, D) and biases (K,) of a multinomial logistic regression (C = 1).
+
+    ``weight`` says how many samples each row stands for. Features are standardised for the fit; what
+    is returned is for features as they are.
+    """
+    total = weight.sum()
+    mean = weight @ x / total
+    std = (weight @ (x - mean) ** 2 / total).sqrt()
+    std = torch.where(std > 0, std, torch.ones_like(std))
+    x = (x - mean) / std
+    w = torch.zeros(classes, x.shape[1], device=x.device, dtype=x.dtype, requires_grad=True)
+    b = torch.zeros(classes, device=x.device, dtype=x.dtype, requires_grad=True)
+    solver = torch.optim.LBFGS([w, b], max_iter=100, tolerance_grad=1e-4, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        each = F.cross_entropy(F.linear(x, w, b), y, reduction="none")
+        found = (weight @ each + w.square().sum() / 2) / total
+        found.backward()
+        return found
+
+    with torch.enable_grad():
+        solver.step(loss)
+    found = w.detach() / std
+    return found, b.detach() - found @ mean
+
+
+@once
+def _refit(subject: Subject) -> dict[str, Hits] | str:
+    retain, forget, unseen = (_known(subject, part) for part in ("retain", "forget", SAME))
+    if retain is None or forget is None or unseen is None:
+        return NO_FEATURES
+    stands_for = [
+        len(samples) / len(x)
+        for samples, (x, _) in ((subject.split.retain, retain), (subject.split.forget, forget))
+    ]
+    x, y = (np.concatenate(parts) for parts in zip(retain, forget, strict=True))
+    weight = np.repeat(stands_for, [len(retain[0]), len(forget[0])])
+    device = device_of(subject.model)
+    xt, wt = (torch.from_numpy(a).float().to(device) for a in (x, weight))
+    fitted = fit_head(xt, torch.from_numpy(y).to(device), wt, subject.split.classes)
+    w, b = (t.double().cpu().numpy() for t in fitted)
+    return {name: (x @ w.T + b).argmax(1) == y for name, (x, y) in (("fa", unseen), ("ra", retain))}
+
+
+def _known(subject: Subject, part: Part) -> tuple[Array, NDArray[np.int64]] | None:
+    """The features (N, D) that are kept of a part, and their labels."""
+    x = subject.features(part)
+    return None if x is None else (x, subject.labels(part)[subject.featured(part)])
+
+
+def head_refit(subject: Subject) -> Value | dict[str, Value]:
+    """FA and RA once the last layer alone is fitted anew, to all training data, the forgotten included.
+
+    A retrained model gets the class back as well, as far as its features tell it from others. Of a
+    large set the features that the audit keeps stand for all of it.
+    """
+    hits = _refit(subject)
+    if isinstance(hits, str):
+        return Value.missing(hits)
+    return {name: mean_value(h, subject.seed) for name, h in hits.items()}
+
+
+def head_refit_gap(subject: Subject) -> Value:
+    """|FA with a refitted head − that of the retrained model|, on the same samples."""
+
+    def fa(s: Subject) -> Hits | str:
+        hits = _refit(s)
+        return hits if isinstance(hits, str) else hits["fa"]
+
+    return _gap(subject, fa)
+
+
+# -- changed weights ---------------------------------------------------------------------------
+
+
+def layer_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of all linear layers, convolutions and attentions, each once."""
+    found = []
+    for m in model.modules():
+        if isinstance(m, (nn.Linear, _ConvNd)):
+            found.append(m.weight)
+        elif isinstance(m, nn.MultiheadAttention):
+            found += [m.in_proj_weight, m.q_proj_weight, m.k_proj_weight, m.v_proj_weight]
+    return [w for w in dict.fromkeys(found) if isinstance(w, nn.Parameter)]
+
+
+@torch.no_grad()
+def to_int8(model: nn.Module) -> None:
+    """Round each output channel of every layer to 255 levels, from −max|w| to max|w|."""
+    for w in layer_weights(model):
+        rows = w.flatten(1).float()
+        scale = rows.abs().amax(1, keepdim=True) / 127
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        w.copy_((rows / scale).round().mul(scale).view_as(w))
+
+
+@torch.no_grad()
+def to_bf16(model: nn.Module) -> None:
+    """Round all weights and statistics to bfloat16."""
+    for t in [*model.parameters(), *model.buffers()]:
+        if t.is_floating_point():
+            t.copy_(t.bfloat16())
+
+
+@torch.no_grad()
+def drop_smallest(model: nn.Module, share: float) -> None:
+    """Set the smallest weights of all layers together to zero."""
+    weights = layer_weights(model)
+    sizes = torch.cat([w.abs().flatten().float() for w in weights])
+    keep = torch.ones_like(sizes)
+    keep[sizes.topk(round(share * len(sizes)), largest=False, sorted=False).indices] = 0
+    for w, part in zip(weights, keep.split([w.numel() for w in weights]), strict=True):
+        w.mul_(part.view_as(w))
+
+
+@torch.no_grad()
+def add_noise(model: nn.Module, share: float, seed: int) -> None:
+    """Add Gaussian noise to every layer: ``share`` of the standard deviation of its weights."""
+    generator = torch.Generator(device_of(model)).manual_seed(seed)
+    for w in layer_weights(model):
+        drawn = torch.randn(w.shape, generator=generator, device=w.device)
+        w.add_(drawn * share * w.float().std(correction=0))
+
+
+def _changed(subject: Subject, change: Callable[[nn.Module], None]) -> Hits:
+    attacked = copy.deepcopy(subject.model)
+    change(attacked)
+    return _after(attacked, subject, _unseen(subject))
+
+
+def _with_largest_rise(subject: Subject, after: Mapping[str, NDArray[np.generic]]) -> dict[str, Value]:
+    before = _before(subject, _unseen(subject))
+    found = {name: mean_value(hits, subject.seed) for name, hits in after.items()}
+    worst = max(after.values(), key=lambda hits: float(hits.mean()))
+    return {**found, "delta": _rise(worst, before, subject.seed)}
+
+
+def quantise(subject: Subject) -> Value | dict[str, Value]:
+    """FA with the weights of layers in int8, and with all of the model in bf16; and the changes."""
+    if not layer_weights(subject.model):
+        return Value.missing(NO_WEIGHTS)
+    before = _before(subject, _unseen(subject))
+    after = {"int8": _changed(subject, to_int8), "bf16": _changed(subject, to_bf16)}
+    return {
+        **{name: mean_value(hits, subject.seed) for name, hits in after.items()},
+        **{f"{name}_delta": _rise(hits, before, subject.seed) for name, hits in after.items()},
+    }
+
+
+def prune(subject: Subject) -> Value | dict[str, Value]:
+    """FA without the smallest 20, 50 and 80 % of weights; ``delta``: the largest rise among them."""
+    if not layer_weights(subject.model):
+        return Value.missing(NO_WEIGHTS)
+    return _with_largest_rise(
+        subject,
+        {name: _changed(subject, partial(drop_smallest, share=share)) for name, share in PRUNED.items()},
+    )
+
+
+def noise(subject: Subject) -> Value | dict[str, Value]:
+    """Mean FA over draws of weight noise of 1 and 5 %; ``delta``: the larger rise."""
+    if not layer_weights(subject.model):
+        return Value.missing(NO_WEIGHTS)
+    after = {}
+    for name, share in NOISE.items():
+        seeds = range(subject.seed, subject.seed + NOISE_DRAWS)
+        draws = [_changed(subject, partial(add_noise, share=share, seed=seed)) for seed in seeds]
+        after[name] = np.mean(draws, axis=0)
+    return _with_largest_rise(subject, after)
+
+
+UNSEEN = frozenset({"same_class_test"})
+BOTH = UNSEEN | {"kept_class_test"}
+
 ROBUSTNESS = [
     Metric("bn_recal", "recal", "FA before and after recalibrating BatchNorm on retain data",
-           bn_recal, cost="train", needs=frozenset({"same_class_test"})),
+           bn_recal, cost="train", needs=UNSEEN),
+    Metric("relearn_few", "relearn", "FA while fine-tuning on 50 forget samples mixed with retain data",
+           lambda s: relearned(s, "few", _with_few(s)), cost="train", needs=BOTH),
+    Metric("relearn_retain", "relearn_r", "FA while fine-tuning on retain data alone",
+           lambda s: relearned(s, "retain", _with_none(s)), cost="train", needs=BOTH),
+    Metric("relearn_ratio", "AIN", "steps to relearn with few samples, over the retrained model's",
+           relearn_ratio, ideal=1.0, cost="train", needs=BOTH | {"retrained"}),
+    Metric("probe", "probe", "linear probe of penultimate features: forgotten classes against the rest",
+           probe, cost="train", needs=BOTH),
+    Metric("probe_gap", "Δprobe", "distance of the linear probe to the retrained model's",
+           probe_gap, ideal=0.0, cost="train", needs=BOTH | {"retrained"}),
+    Metric("head_refit", "refit", "FA and RA with the last layer fitted anew to all training data",
+           head_refit, cost="train", needs=UNSEEN),
+    Metric("head_refit_gap", "Δrefit", "distance of FA with a refitted last layer to the retrained model's",
+           head_refit_gap, ideal=0.0, cost="train", needs=UNSEEN | {"retrained"}),
+    Metric("quantise", "quant", "FA with weights in int8 and in bf16, and the changes",
+           quantise, cost="train", needs=UNSEEN),
+    Metric("prune", "prune", "FA without the smallest 20, 50 and 80 % of weights, and the largest rise",
+           prune, cost="train", needs=UNSEEN),
+    Metric("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise",
+           noise, cost="train", needs=UNSEEN),
 ]  # fmt: skip
