@@ -156,6 +156,10 @@ def audit(
         subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
     values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
+    with seeded(seed, at):
+        for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
+            if metric.cost == "shadow":
+                subjects["audited"].value(metric)
     with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
         for metric in wanted:
             for name, subject in subjects.items():

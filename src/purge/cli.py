@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,9 +26,11 @@ from purge.datasets import DATASETS
 from purge.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
 from purge.files import atomically
 from purge.images import Images
+from purge.limits import as_limit
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
-from purge.result import Report, columns, read_history
+from purge.metrics.shadow import Shadows
+from purge.record import audited, record, utc
 from purge.runs import (
     Request,
     both,
@@ -459,7 +459,10 @@ def _needed(request: Request) -> Request:
 @app.command()
 def audit(
     run: Annotated[Path, typer.Argument(help="The run folder of an unlearned model.")],
-    retrained: Annotated[Path | None, typer.Option(help="Run folder of the retrained model.")] = None,
+    retrained: Annotated[
+        list[Path] | None,
+        typer.Option(help="Run folder of the retrained model; of further ones, how far apart they are."),
+    ] = None,
     original: Annotated[
         Path | None, typer.Option(help="Run folder of the original; default: what the run names.")
     ] = None,
@@ -469,7 +472,16 @@ def audit(
     size: Size = None,
     split_seed: SplitSeed = None,
     skip_bad: SkipBad = False,
-    metrics: Annotated[str, typer.Option(help="quick, standard, or names with commas.")] = "standard",
+    metrics: Annotated[str, typer.Option(help="quick, standard, full, or names with commas.")] = "standard",
+    shadows: Annotated[
+        int, typer.Option(help="Shadow models of each kind that --metrics full trains.", min=4)
+    ] = 16,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Exit with 1 if this is so, as in 'fa_test>2'; percent as in the table; repeat it."
+        ),
+    ] = None,
     forget_class: Annotated[list[str] | None, typer.Option(help="Default: the run's request.")] = None,
     forget_ids: Annotated[Path | None, typer.Option(help="Default: the run's request.")] = None,
     seed: Seed = 0,
@@ -483,16 +495,19 @@ def audit(
 
     Every number stands beside the retrained and the original model's. A panel is
     also written into the run, as audit.json.
+
+    In a pipeline: purge audit RUN --fail-if "fa_test>2" --fail-if "ra<99"
     """
+    limits = [as_limit(text) for text in fail_if or []]
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
-    resolve_metrics(names)
+    wanted = resolve_metrics(names)
     facts = facts_of(run)
-    choose_model(facts, model)
+    name = choose_model(facts, model)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )
     train_data, test = choice.load(progress=not quiet)
-    audited = read_model(run, model, train_data)
+    unlearned = read_model(run, model, train_data)
     request = request_of(train_data, forget_class or [], forget_ids, words="forget")
     if not request:
         same_data(facts, choice, train_data)
@@ -501,17 +516,22 @@ def audit(
     named = facts.get("original")
     if original is None and named is not None and Path(named).exists():
         original = Path(named)
-    for what, path in (("retrained", retrained), ("original", original)):
+    others = [("retrained", path) for path in retrained or []] + [("original", original)]
+    for what, path in others:
         if path is not None:
             same_kind(facts_of(path), choice, gone, what)
+    like = None
+    if any(metric.cost == "shadow" for metric in wanted):
+        like = _shadows(facts, original, shadows, build_for(name, train_data))
     report = run_audit(
-        audited,
+        unlearned,
         forget,
         retain,
         test,
         original=read_model(original, model, train_data) if original else None,
-        retrained=read_model(retrained, model, train_data) if retrained else None,
+        retrained=[read_model(path, model, train_data) for path in retrained or []],
         metrics=names,
+        shadows=like,
         seed=seed,
         device=_device(device),
         progress=not quiet,
@@ -524,6 +544,26 @@ def audit(
         _print_table(tables.audit_table(report.to_dict()))
         for line in report.verdict():
             print(line)
+    if broken := [line for limit in limits if (line := limit.broken(report.to_dict()))]:
+        print("\n".join(broken), file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _shadows(facts: dict[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
+    """Shadow models that are trained as the original was, and unlearned as the run was."""
+    base = {} if original is None else facts_of(original)
+    if base.get("method") != "Recipe" or base.get("shards") is not None:
+        raise FileError(
+            expected(
+                "the run folder of an original made by purge train, to train shadow models like it",
+                "none" if original is None else str(original),
+                "pass --original RUN, or --metrics standard",
+            )
+        )
+    preset = facts.get("preset")
+    method = resolve_method(preset, facts.get("settings") or {}) if preset in METHODS else None
+    recipe = replace(Recipe(), base.get("settings") or {})
+    return Shadows(number=number, recipe=recipe, method=method, fresh=fresh)
 
 
 # -- report -----------------------------------------------------------------------------------
@@ -559,12 +599,12 @@ def report_(
     if figures is not None:
         checks.out_folder(figures, force=force)
     folders = _by_name(run)
-    reports = {name: _audited(folder) for name, folder in folders.items()}
-    records = {name: _record(folder, reports[name]) for name, folder in folders.items()}
+    reports = {name: audited(folder) for name, folder in folders.items()}
+    records = {name: record(folder, reports[name]) for name, folder in folders.items()}
     from purge import html, plots  # matplotlib takes long to import
 
     about = {m.name: f"{m.about}; aim: {_aim(m.ideal)}" for m in METRICS.values()}
-    page = html.page(reports, about=about, records=records, written=_utc(time.time()))
+    page = html.page(reports, about=about, records=records, written=utc(time.time()))
     atomically(file, lambda p: p.write_text(page, encoding="utf-8"))
     written = [] if figures is None else plots.save_all(reports, figures)
     if json_:
@@ -580,61 +620,6 @@ def _by_name(folders: list[Path]) -> dict[str, Path]:
     short = [folder.absolute().name for folder in folders]
     named = zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True)
     return dict(named)
-
-
-def _audited(run: Path) -> dict[str, Any]:
-    """The audit of a run as a plain dict, with what run.json and the history of the run add to it."""
-    if not (run / "audit.json").is_file():
-        got = "no audit" if run.is_dir() else "no such folder"
-        raise FileError(expected(f"audit.json in {run}", got, f"purge audit {run} first"))
-    found = Report.from_json(run / "audit.json").to_dict()
-    found["info"] = {**found["info"], "run": facts_of(run)}
-    if (run / "history.parquet").is_file():
-        history = columns(read_history(run / "history.parquet"))
-        found["curves"].setdefault("audited", {}).setdefault("history", history)
-    return found
-
-
-def _record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """What is to be kept about a deletion: digests, versions, seeds and times."""
-    facts, names = report["info"]["run"], report["info"].get("names") or []
-    request = gone_of(facts)
-    original = facts.get("original")
-    known = original is not None and (Path(original) / "run.json").is_file()
-    classes = tables.class_words(request.get("forget_classes") or [], names)
-    ids = len(request.get("forget_ids") or [])
-    asked = " and ".join(filter(None, (classes, f"{ids} samples by number" if ids else "")))
-    return {
-        "Request": asked or "nothing was to be forgotten",
-        "Digest of the request": _digest(request) if request else "–",
-        "Data": f"{facts.get('data', '?')} ({facts.get('source') or 'no fingerprint'})",
-        "Model": facts.get("model", "?"),
-        "Source weights": original or "–",
-        "Digest of source weights": facts_of(Path(original)).get("digest", "–") if known else "–",
-        "Result weights": str((run / "model.safetensors").absolute()),
-        "Digest of result weights": facts.get("digest", "–"),
-        "Method": facts.get("preset") or facts.get("method", "?"),
-        "Digest of the settings": _digest(facts.get("settings") or {}),
-        "Seeds": f"unlearning {facts.get('seed', '–')}, audit {report['info'].get('seed', '–')}",
-        "Time taken": f"{facts.get('seconds', 0):.1f} s in {facts.get('steps', 0)} steps",
-        "Run finished": _utc((run / "run.json").stat().st_mtime),
-        "Audited": _utc((run / "audit.json").stat().st_mtime),
-        "Digest of audit.json": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
-        "Settings": facts.get("settings") or {},
-        "Versions and hardware": {
-            "unlearning": {key: facts.get(key) for key in ("versions", "hardware")},
-            "audit": {key: report["info"].get(key) for key in ("versions", "hardware")},
-        },
-    }
-
-
-def _digest(content: Any) -> str:
-    """SHA-256 of JSON with sorted keys and without spaces, so that anyone can compute it again."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _utc(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _aim(ideal: float | str) -> str:

@@ -57,7 +57,9 @@ def run_demo(
     n, m = len(data), len(forget)
     say(f"Data: {DATA}, {n} training images, {len(test)} test images, {classes} classes.")
 
-    recipe = {"model": MODEL, "classes": classes, "channels": channels, "data": DATA}
+    recipe = {
+        "model": MODEL, "classes": classes, "channels": channels, "data": DATA, "source": data.source
+    }  # fmt: skip
 
     def trained(name: str, on: Any, its_seed: int, request: dict[str, Any]) -> Result:
         fresh = fresh_model(MODEL, classes, channels, its_seed)
@@ -92,14 +94,21 @@ def run_demo(
         )
 
     rows = []
+    shown = [key.split(".")[0] for _, key in COLUMNS]
+    panels: dict[str, str | list[str]] = {"purge": "standard", "unlearned": ["quick", "bn_recal"]}
+    if quick:
+        panels = {"purge": ["quick", "bn_recal"], "unlearned": shown}
+    panels["trained"] = shown
     for name, result in {"base": base, "retrain": retrained, "retrain-2": again, **results}.items():
+        references = [m.model for m in (retrained, again) if m is not result]
         report = audit(
-            result.model,
+            result if name in results else result.model,
             forget,
             retain,
             test,
             original=base.model if result is not base else None,
-            retrained=retrained.model if result is not retrained else None,
+            retrained=references if name in results else references[:1] if result is not retrained else None,
+            metrics=panels["purge" if name == "purge" else "unlearned" if name in results else "trained"],
             seed=seed,
             progress=progress,
         )

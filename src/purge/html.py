@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from purge.errors import MetricError
 from purge.tables import SECTIONS, class_words, number, spread, telling, value_words
-from purge.verdict import SIGNS, WORDS, Finding, verdict
+from purge.verdict import LIMITS, SIGNS, WORDS, Finding, verdict
 
 Report = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ def _run(
 ) -> dict[str, Any]:
     """What the page says about one run."""
     findings = verdict(report)
-    counts = {level: sum(f.level == level for f in findings) for level in WORDS}
+    counts = {level: sum(f.level == level for f in findings if f != LIMITS) for level in WORDS}
     figures, left_out = _figures(report, id)
     return {
         "id": id,
@@ -149,7 +149,7 @@ def _compared(report: Report) -> str:
 
 def _headline(findings: Sequence[Finding]) -> str:
     failed = [f for f in findings if f.level == "failed"]
-    open_ = sum(f.level == "unknown" and f.topic != "limits" for f in findings)
+    open_ = sum(f.level == "unknown" and f != LIMITS for f in findings)
     questions = {0: "", 1: " One question stays open."}.get(open_, f" {open_} questions stay open.")
     if not failed:
         return f"Nothing that was measured speaks against the forgetting.{questions}"

@@ -42,7 +42,7 @@ def normalise(config: Any) -> None:
 
 
 def replace(config: T, values: dict[str, Any]) -> T:
-    """A copy of ``config`` with new values; a key of a nested dataclass may be given flat.
+    """A copy of ``config`` with new values; a key of a nested dataclass may be given flat or in a dict.
 
     An unknown key is answered with the nearest known one.
     """
@@ -50,6 +50,9 @@ def replace(config: T, values: dict[str, Any]) -> T:
     nested = [n for n in fields if dataclasses.is_dataclass(getattr(config, n))]
     changes: dict[str, Any] = {n: values[n] for n in values if n in fields and values[n] is not None}
     changes |= {n: None for n in values if n in fields and n not in nested and values[n] is None}
+    for n in nested:  # as as_dict() writes it
+        if isinstance(changes.get(n), dict):
+            changes[n] = replace(getattr(config, n), changes[n])
     for key in [k for k in values if k not in fields]:
         owner = next((n for n in nested if key in _names(getattr(config, n))), None)
         if owner is None:

@@ -76,14 +76,16 @@ def number(name: str, value: float | None) -> str:
     """A value as people read it: accuracies in percent, the rest as it is, a dash for none."""
     if value is None:
         return "–"
-    kind, _, part = name.partition(".")
-    if part == "class":
-        return f"{value:.0f}"
-    if part == "steps":
-        return f"{value:.1f}"
-    if kind in PERCENT or part.startswith("tpr"):
+    part = name.partition(".")[2]
+    if percent(name):
         return f"{100 * value:.1f} %"
-    return f"{value:.3f}"
+    return f"{value:.0f}" if part == "class" else f"{value:.1f}" if part == "steps" else f"{value:.3f}"
+
+
+def percent(name: str) -> bool:
+    """Is a value an accuracy or another share, to be read in percent?"""
+    kind, _, part = name.partition(".")
+    return part not in ("class", "steps") and (kind in PERCENT or part.startswith("tpr"))
 
 
 def audit_table(report: Mapping[str, Any]) -> Table:

@@ -303,6 +303,25 @@ def test_a_metric_that_fails_leaves_models_and_random_numbers_alone(case):
     assert torch.equal(torch.get_rng_state(), random)
 
 
+def test_each_forward_pass_over_a_set_is_made_once(case):
+    """Of all quick metrics together; ZRF also asks an untrained network, and the door tries few samples."""
+    rows = []
+
+    class Counting(nn.Module):
+        def __init__(self, body: nn.Module) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows.append(len(x))
+            return self.body(x)
+
+    quick = [name for name in PANELS["quick"] if name != "zrf"]
+    audit(case, model=Counting(mlp(0)), metrics=quick)
+    sets = sum(len(getattr(case, part)[1]) for part in ("forget", "retain", "test"))
+    assert sets <= sum(rows) <= sets + 16
+
+
 def test_a_model_in_training_mode_is_measured_in_evaluation_mode(case, full):
     trained = {role: copy.deepcopy(getattr(case, role)) for role in ("model", "retrained", "original")}
     assert audit(case, **{k: m.eval() for k, m in trained.items()}).values == full.values

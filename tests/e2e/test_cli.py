@@ -291,8 +291,9 @@ def test_audit_as_json_is_what_is_written_and_what_the_demo_found(shown: Demo, r
     assert (done.code, done.err) == (0, "")
     assert done.json == read(run / "audit.json")
     found = read(shown.folder / "purge" / "audit.json")
+    assert {name.split(".")[0] for name in done.json["values"]} == set(PANELS["standard"])
     for part in ("values", "retrained", "original"):
-        assert done.json[part].keys() == found[part].keys()
+        assert done.json[part].keys() >= found[part].keys()
         for key, value in found[part].items():
             assert done.json[part][key] == pytest.approx(value), (part, key)
 
@@ -330,6 +331,60 @@ def test_audit_of_another_request_beside_another_original(shown: Demo, tmp_path:
     done = command("audit", base, "--forget-ids", tmp_path / "ids.txt", "--metrics", "ra", "--json")
     assert done.json["info"]["forget_samples"] == 4
     assert done.json["original"] == {}
+
+
+def test_audit_beside_two_retrained_models_shows_how_far_apart_they_are(shown: Demo, run: Path) -> None:
+    both = [word for name in ("retrain", "retrain-2") for word in ("--retrained", shown.folder / name)]
+    done = command("audit", run, *both, "--metrics", "agreement,mia,bn_recal", "--json")
+    assert set(done.json["floor"]) == {"agreement", "mia"}  # quick, or a distance
+    assert done.json["floor"]["agreement"]["value"] == shown.value("retrain-2", "agreement")
+    assert done.json["retrained"]["mia"]["value"] == shown.value("retrain", "mia")
+    assert "floor" in command("audit", run, *both, "--metrics", "agreement").out
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "said"),
+    [
+        (["fa_test>50", "ra<50"], 0, ""),
+        (["fa_test>50", "ra<100.5"], 1, "Failed: ra<100.5, it is "),
+        (["kl_retrain>1"], 1, "Failed: kl_retrain>1 cannot be ruled out, kl_retrain was not measured"),
+        (["fa_tset>1"], 2, "did you mean 'fa_test'"),
+        (["mia>0.9"], 2, "Expected mia to be measured"),
+    ],
+)
+def test_an_audit_fails_if_a_limit_is_broken(run: Path, limits: list[str], code: int, said: str) -> None:
+    options = [word for limit in limits for word in ("--fail-if", limit)]
+    done = command("audit", run, "--metrics", "fa_test,ra,kl_retrain", *options)
+    assert done.code == code
+    assert said in done.err
+    assert ("fa_test" in done.out) == (said != "did you mean 'fa_test'")
+
+
+def test_a_full_audit_trains_shadow_models_like_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PURGE_CACHE", str(tmp_path / "cache"))
+    base, out = tmp_path / "base", tmp_path / "out"
+    quick = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1")
+    assert command("train", *quick, "--out", base, "--quiet").code == 0
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, range(200))))
+    asked = ("--forget-ids", tmp_path / "ids.txt", "--set", "max_steps=4", "--set", "min_steps=4")
+    assert command("unlearn", base, *asked, "--out", out, "--quiet").code == 0
+    done = command("audit", out, "--metrics", "lira,u_lira,klom", "--shadows", 4, "--json", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    for name in ("lira.auroc", "u_lira.auroc", "klom.p95"):
+        assert done.json["values"][name]["value"] is not None, done.json["values"][name]
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("*") if p.is_file()}
+    assert len(before) > 8
+    again = command("audit", out, "--metrics", "lira,u_lira,klom", "--shadows", 4, "--json", "--quiet")
+    assert again.json["values"] == done.json["values"]
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("*") if p.is_file()} == before
+
+
+def test_shadow_models_need_an_original_that_was_trained_here(run: Path) -> None:
+    done = command("audit", run, "--original", run, "--metrics", "full")
+    assert (done.code, done.out) == (2, "")
+    assert "made by purge train" in done.err
 
 
 # -- list, help, version --------------------------------------------------------------------------
@@ -380,9 +435,10 @@ OPTIONS = {
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --model "
-        "--retrained --original --metrics --forget-class --forget-ids --seed --device "
+        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device "
         "--json --quiet"
     ),
+    "report": "run --out --figures --force --json",
     "list": "shelf name --json",
 }
 
@@ -391,14 +447,16 @@ OPTIONS = {
 def test_help_mentions_every_option(name: str) -> None:
     done = command(name, "--help")
     assert (done.code, done.err) == (0, "")
-    mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?= <))", done.out, re.M)
+    mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
     assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--help"])
 
 
 def test_help_lists_the_commands() -> None:
     done = command("--help")
     assert done.code == 0
-    assert {"demo", "unlearn", "audit", "list"} <= set(re.findall(r"^  ([a-z]+)  ", done.out, re.M))
+    assert {"demo", "train", "unlearn", "audit", "report", "list"} <= set(
+        re.findall(r"^  ([a-z]+)  ", done.out, re.M)
+    )
 
 
 def test_purge_alone_shows_its_help() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import purge
 from purge import cli
 
 ROOT = Path(__file__).parents[2]
@@ -107,3 +108,23 @@ def test_the_base_models_are_those_of_the_json():
             assert row["without_class"] is not None or row["test_accuracy"] >= 0.945
         assert row["data"] != "mnist" or row["test_accuracy"] >= 0.994
     assert speed["images_per_second"] >= 40_000
+
+
+def test_the_baselines_are_those_of_the_json(monkeypatch):
+    content = json.loads((ROOT / "results" / "baselines_cifar10.json").read_text())
+    page = (ROOT / "docs" / "baselines.md").read_text()
+    printed = re.search(r"baselines\.py -->\n(.*?)\n<!-- end of table", page, re.S).group(1)
+    table, _, caption = printed.partition("\n\n")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # baselines.py imports another of them
+    assert table == benchmark("baselines").table(content)
+    assert content["commit"] in caption
+    measured = {row["method"] for row in content["rows"]}
+    missing = re.search(r"\*\*Not measured yet\*\*: (.*?)\.\s", page, re.S)
+    left = set(re.findall(r"`([a-z0-9-]+)`", missing.group(1))) if missing else set()
+    assert measured | left >= set(purge.methods())
+
+
+def test_every_metric_is_explained():
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`([a-z0-9_]+)`", " ".join(first))) == set(purge.metrics())

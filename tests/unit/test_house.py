@@ -17,7 +17,8 @@ SRC = ROOT / "src" / "purge"
 ROWS = [
     ["__main__"],
     ["cli"],
-    ["runs", "demo"],
+    ["record"],
+    ["runs", "demo", "limits"],
     ["__init__"],
     ["api"],
     ["metrics"],

@@ -508,6 +508,20 @@ def test_a_part_of_the_features_stands_for_all_of_them(task, monkeypatch):
     assert seen["weight"][~gone].unique().numel() == 1
 
 
+def test_without_kept_features_of_the_forgotten_class_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr(base, "FEATURE_SAMPLES", 20)
+    test = numbered(torch.tensor([1] + [2] * 400))
+    train = numbered(torch.arange(30) % 3)
+    for request in ({"classes": [1]}, {"indices": [1, 4]}):
+        forget, retain = purge.split(train, **request)
+        case = subject(Bare(2, 3), forget, retain, test)
+        assert len(case.featured("same_class_test")) == 0
+        for name in ("probe", "head_refit"):
+            found = case.value(METRICS[name])
+            assert found.value is None
+            assert found.why
+
+
 # -- changed weights ---------------------------------------------------------------------------
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from purge.errors import MethodError
 from purge.methods import METHODS, Purge, resolve_method
-from purge.settings import replace
+from purge.settings import as_dict, replace
 from purge.stopping import Stopping
 
 
@@ -91,3 +93,15 @@ def test_a_typo_is_answered_with_the_nearest_name():
 def test_the_registered_preset_is_not_changed():
     resolve_method("purge", {"lr": 0.5})
     assert METHODS["purge"].method == Purge()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_as_they_are_written_can_be_read_again(name):
+    method = resolve_method(name, {"forget_target": 0.25})
+    written = json.loads(json.dumps(as_dict(method)))
+    assert resolve_method(name, written) == method
+
+
+def test_a_typo_in_a_dict_of_settings_is_found():
+    with pytest.raises(MethodError, match="did you mean 'check_every'"):
+        replace(Purge(), {"stop": {"check_evry": 3}})

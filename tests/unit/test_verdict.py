@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import purge
+from purge.metrics import METRICS
+from purge.tables import MANY, SECTIONS, as_text, audit_table, number, telling, value_words
 from purge.verdict import LIMITS, Finding, verdict
 from tests.unit.test_plots import full_report
 
@@ -374,6 +376,43 @@ def test_reasons_for_missing_numbers_are_given_once():
     }
     (found,) = [f for f in on("limits", values) if "could not be computed" in f.title]
     assert found.text == "ta, fa_test: no test data was given."
+
+
+# -- the tables beside it -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("fa_test", "25.0 %"), ("class_change.3", "25.0 %"), ("lira.tpr_1pct", "25.0 %"),
+     ("lira.auroc", "0.250"), ("kl_retrain", "0.250"), ("relearn_few.steps", "0.2"),
+     ("relearn_few.after", "25.0 %"), ("worst_class.class", "0"), ("worst_class.accuracy", "25.0 %")],
+)  # fmt: skip
+def test_shares_are_percent_and_the_rest_is_not(name, text):
+    assert number(name, 0.25) == text
+
+
+def test_every_metric_has_a_section():
+    assert {m for names in SECTIONS.values() for m in names} == METRICS.keys()
+
+
+def test_of_very_many_classes_a_table_shows_the_forgotten():
+    values: dict[str, Given] = {f"class_accuracy.{k}": 0.5 for k in range(100)}
+    few, many = made(values, classes=MANY), made(values, classes=100)
+    assert all(telling(few, name) for name in values)
+    assert [name for name in values if telling(many, name)] == ["class_accuracy.3"]
+    assert "class_accuracy.99" not in as_text(audit_table(many))
+
+
+def test_a_table_names_classes_and_has_the_floor_where_there_is_one():
+    values: dict[str, Given] = {"class_accuracy.1": 0.5, "agreement": 0.5}
+    report = made(values, {"ra": 1.0}, {}, {"agreement": 0.7}, names=["a", "owl", "c", "d"])
+    text = as_text(audit_table(report))
+    assert "class_accuracy.1 (owl)" in text
+    assert "floor" in text
+    assert "70.0 %" in text
+    assert "floor" not in as_text(audit_table(made({"ra": 0.5})))
+    for name in ("class_accuracy.7", "class_accuracy.x", "cka.1", "ra"):  # no such class, or no class at all
+        assert value_words({"names": ["a", "owl"]}, name) == name
 
 
 # -- on real models -----------------------------------------------------------------------------

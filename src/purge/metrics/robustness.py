@@ -19,10 +19,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -52,6 +48,7 @@ NOISE = {"1pct": 0.01, "5pct": 0.05}
 NOISE_DRAWS = 3
 
 NO_FEATURES = "no layer that makes the logits was found, so there are no features"
+NONE_KEPT = "no features of unseen samples of the forgotten classes are among those that were kept"
 NO_WEIGHTS = "the model has no weights of linear layers or convolutions"
 
 
@@ -310,6 +307,11 @@ def separated(inside: Array, outside: Array) -> Hits:
 
     Logistic regression (C = 1) on the features as they are, in ``FOLDS`` folds.
     """
+    from sklearn.exceptions import ConvergenceWarning  # takes long to import
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+
     n = len(inside)
     x, y = np.concatenate([inside, outside]), np.repeat([True, False], n)
     x -= x.mean(0)  # the intercept is not penalised: nothing changes, but the solver is faster
@@ -343,7 +345,7 @@ def _matched(
     ya: NDArray[np.int64], yb: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of two sets, paired by class in random order, so that no class tells one from the other."""
-    pairs = []
+    pairs = [np.empty((2, 0), dtype=np.int64)]
     for c in np.intersect1d(ya, yb):
         a, b = (rng.permutation(np.flatnonzero(y == c)) for y in (ya, yb))
         n = min(len(a), len(b))
@@ -409,6 +411,8 @@ def _refit(subject: Subject) -> dict[str, Hits] | str:
     retain, forget, unseen = (_known(subject, part) for part in ("retain", "forget", SAME))
     if retain is None or forget is None or unseen is None:
         return NO_FEATURES
+    if not len(unseen[1]):
+        return NONE_KEPT
     stands_for = [
         len(samples) / len(x)
         for samples, (x, _) in ((subject.split.retain, retain), (subject.split.forget, forget))
