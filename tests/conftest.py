@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 import purge
@@ -13,7 +14,8 @@ from purge.datasets import load
 from purge.demo import fresh_model
 from tests.nets import blobs, small_mlp
 
-torch.set_num_threads(1)  # the networks are tiny: a second thread waits more than it works
+torch.set_num_threads(1)  # the networks are tiny: a second thread waits more than it works,
+threadpool_limits(1)  # and so do those of BLAS, while the other worker wants the core
 
 
 class Digits:

@@ -626,6 +626,63 @@ def _aim(ideal: float | str) -> str:
     return "as the retrained model" if isinstance(ideal, str) else f"{ideal:g}"
 
 
+# -- bench ------------------------------------------------------------------------------------
+
+
+@app.command("bench")
+def bench_(
+    config: Annotated[
+        Path, typer.Argument(help="A YAML file; or the folder of a bench, whose tables are made again.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; default: runs/NAME.")] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Folder of trained models; default: OUT/models.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that work at once.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on: run what is missing or failed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")] = False,
+    device: Device = None,
+    data_dir: DataDir = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment: every job of a file, then its tables and figures.
+
+    For example: purge bench configs/smoke.yaml --out runs/smoke
+
+    After a kill, the same with --resume goes on.
+    """
+    from purge import outlook, suite  # they bring more than other commands need
+    from purge.plan import read_plan
+
+    if config.is_dir():
+        files = suite.make(config)
+        _print_json(list(map(str, files))) if json_ else print(f"{len(files)} files made in {config}.")
+        return
+    plan = read_plan(config)
+    place = suite.locate(plan, out, models, _device(device), data_dir)
+    if dry_run:
+        steps = outlook.outlook(plan, place)
+        if json_:
+            _print_json([step._asdict() for step in steps])
+            return
+        _print_table(tables.plain_table(*outlook.as_table(steps)))
+        print(outlook.ASSUMED)
+        return
+    err = Console(stderr=True, highlight=False)
+    aloud = not quiet and not err.is_terminal  # where there is no progress line
+    done = suite.bench(
+        plan, place, workers=jobs, resume=resume, progress=not quiet,
+        say=lambda line: err.print(line, markup=False, soft_wrap=True) if aloud else None,
+    )  # fmt: skip
+    if json_:
+        _print_json({**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))})
+    else:
+        print("\n".join(suite.in_words(done, place)))
+    if done.failed:
+        raise typer.Exit(1)
+
+
 # -- list -------------------------------------------------------------------------------------
 
 

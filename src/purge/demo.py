@@ -95,10 +95,7 @@ def run_demo(
 
     rows = []
     shown = [key.split(".")[0] for _, key in COLUMNS]
-    panels: dict[str, str | list[str]] = {"purge": "standard", "unlearned": ["quick", "bn_recal"]}
-    if quick:
-        panels = {"purge": ["quick", "bn_recal"], "unlearned": shown}
-    panels["trained"] = shown
+    thorough: str | list[str] = ["quick", "bn_recal"] if quick else "standard"
     for name, result in {"base": base, "retrain": retrained, "retrain-2": again, **results}.items():
         references = [m.model for m in (retrained, again) if m is not result]
         report = audit(
@@ -108,7 +105,7 @@ def run_demo(
             test,
             original=base.model if result is not base else None,
             retrained=references if name in results else references[:1] if result is not retrained else None,
-            metrics=panels["purge" if name == "purge" else "unlearned" if name in results else "trained"],
+            metrics=thorough if name == "purge" else shown,
             seed=seed,
             progress=progress,
         )

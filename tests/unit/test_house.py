@@ -17,6 +17,13 @@ SRC = ROOT / "src" / "purge"
 ROWS = [
     ["__main__"],
     ["cli"],
+    ["suite", "outlook"],
+    ["stock"],
+    ["plan"],
+    ["search"],
+    ["configs"],
+    ["charts"],
+    ["evidence"],
     ["record"],
     ["runs", "demo", "limits"],
     ["__init__"],

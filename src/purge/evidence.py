@@ -1,0 +1,304 @@
+"""Tables from the results of a bench: ours beside the paper's, as Markdown, LaTeX and CSV.
+
+A bench leaves ``bench.json`` (which jobs there are, which tables and figures are wanted) and a file for
+each job. Everything here is made from these and from ``paper.json``, which has what the paper reports;
+no number is written in code.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from purge.errors import FileError, expected
+from purge.files import read_json
+from purge.metrics import METRICS
+from purge.tables import PERCENT, number
+
+By = Literal["data", "forget", "label"]
+Part = Literal["original", "retrained", "floor"]
+
+KEYS = {"data": "data", "forget": "forgotten", "label": "method"}  # what their columns are called
+PARTS = {"original": "original", "retrained": "retrain", "floor": "floor"}  # what their rows are called
+
+# Numbers of a job that are no metrics: the heading, and how one is printed ("%": as a share).
+NUMBERS = {
+    "seconds": ("seconds", ".2f"),
+    "first_seconds": ("seconds, first time", ".2f"),
+    "retrain_seconds": ("seconds of retraining", ".1f"),
+    "speedup": ("speed-up", ".1f"),
+    "steps": ("steps", ".0f"),
+    "projected": ("projected", "%"),
+    "gated": ("gated", "%"),
+    "raising": ("steps that raise the retain loss", "%"),
+    "score": ("score", ".4f"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is wanted: a row for each value of ``rows`` among the jobs, a column for each metric."""
+
+    name: str
+    columns: list[str]
+    rows: list[By] = field(default_factory=lambda: ["label"])
+    title: str = ""
+    paper: str | None = None  # the table of paper.json that has the paper's numbers
+    also: list[Part] = field(default_factory=list)  # other models that get rows of their own
+    only: dict[By, list[str]] = field(default_factory=dict)  # leave out all other jobs
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is wanted: some columns of a table, a panel each; or the picture of the method."""
+
+    name: str
+    table: str = ""
+    columns: list[str] = field(default_factory=list)  # none: all
+    only: dict[By, list[str]] = field(default_factory=dict)
+    kind: Literal["bars", "lines", "pipeline"] = "bars"
+
+
+class Record(NamedTuple):
+    """What one job, or a model that it was compared with, has for the tables."""
+
+    keys: dict[str, str]  # data, forget, label
+    values: dict[str, float]
+
+
+class Cell(NamedTuple):
+    """Ours as mean, lowest and highest of ``n`` runs, and the paper's number; None where there is none."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    paper: float | None
+
+
+class Sheet(NamedTuple):
+    """A table with its numbers, before it is laid out."""
+
+    table: Table
+    rows: dict[tuple[str, ...], dict[str, Cell]]
+    note: str
+
+
+# -- from the results to numbers --------------------------------------------------------------
+
+
+def manifest(out: Path) -> dict[str, Any]:
+    """What ``bench.json`` says."""
+    found = read_json(out / "bench.json")
+    if not {"jobs", "tables", "figures"} <= found.keys():
+        raise FileError(
+            expected(f"a bench in {out}", "another bench.json", "name the folder of a purge bench")
+        )
+    return found
+
+
+def results(out: Path, jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The results of these jobs that are there, failed ones among them, in their order."""
+    files = [out / "jobs" / f"{job['id']}.json" for job in jobs]
+    return [read_json(file) for file in files if file.is_file()]
+
+
+def records(jobs: Sequence[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """A record of each job; and of each model that jobs were compared with one for every seed."""
+    by_id = {result["id"]: result for result in found}
+    made, seen = [], set()
+    for job in jobs:
+        keys = {key: str(job[key]) for key in ("data", "forget", "label")}
+        result = by_id.get(job["id"], {})
+        made.append(Record(keys, {**numbers_of(result.get("values")), **_given(result.get("numbers"))}))
+        for part, called in PARTS.items():
+            which = (called, job["data"], job["forget"], job["seed"])
+            if result.get(part) and which not in seen:
+                seen.add(which)
+                seconds = _given({"seconds": result["numbers"].get("retrain_seconds")})
+                more = seconds if part == "retrained" else {}
+                made.append(Record({**keys, "label": called}, {**numbers_of(result[part]), **more}))
+    return made
+
+
+def numbers_of(values: Mapping[str, Mapping[str, Any]] | None) -> dict[str, float]:
+    """The values of a report that are numbers."""
+    return {name: v["value"] for name, v in (values or {}).items() if v["value"] is not None}
+
+
+def _given(numbers: Mapping[str, float | None] | None) -> dict[str, float]:
+    return {name: v for name, v in (numbers or {}).items() if v is not None}
+
+
+def sheet(table: Table, found: Sequence[Record], note: str = "") -> Sheet:
+    """The numbers of a table: the mean and the range over all records that share a row."""
+    parts = {PARTS[part] for part in table.also}
+    shown = [r for r in found if r.keys["label"] in parts or r.keys["label"] not in PARTS.values()]
+    shown = [r for r in shown if chosen(r.keys, table.only, parts)]
+    theirs = paper_rows(table.paper)
+    rows: dict[tuple[str, ...], dict[str, Cell]] = {}
+    for key in dict.fromkeys(tuple(r.keys[by] for by in table.rows) for r in shown):
+        same = [r.values for r in shown if tuple(r.keys[by] for by in table.rows) == key]
+        beside = theirs.get(", ".join(key), {})
+        rows[key] = {c: _cell([v[c] for v in same if c in v], beside.get(c)) for c in table.columns}
+    first = {PARTS[p]: i - len(PARTS) for i, p in enumerate(PARTS)}
+    order = sorted(rows, key=lambda key: min(first.get(word, 0) for word in key))
+    return Sheet(table, {key: rows[key] for key in order}, note)
+
+
+def chosen(keys: Mapping[str, str], only: Mapping[By, Sequence[str]], always: Iterable[str] = ()) -> bool:
+    """Is a row wanted? A label of ``always`` is."""
+    return all(keys[by] in map(str, wanted) or keys[by] in always for by, wanted in only.items())
+
+
+def _cell(values: Sequence[float], paper: float | None) -> Cell:
+    if not values:
+        return Cell(None, None, None, 0, paper)
+    return Cell(statistics.fmean(values), min(values), max(values), len(values), paper)
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """What the paper reports, as it prints it."""
+    found: dict[str, Any] = read_json(Path(__file__).with_name("paper.json"))["tables"]
+    return found
+
+
+def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
+    """A table of the paper: row → column → number, shares as fractions."""
+    rows = {} if name is None else paper()[name]["rows"]
+    return {row: {c: v / 100 if is_share(c) else v for c, v in cells.items()} for row, cells in rows.items()}
+
+
+# -- laying out -------------------------------------------------------------------------------
+
+
+def is_share(column: str) -> bool:
+    """Is a column printed in percent?"""
+    return NUMBERS.get(column, ("", ""))[1] == "%" or column.partition(".")[0] in PERCENT
+
+
+def heading(column: str) -> str:
+    """What a column is called.
+
+    >>> heading("fa_test"), heading("bn_recal.after"), heading("seconds")
+    ('FA', 'recal after', 'seconds')
+    """
+    if column in NUMBERS:
+        return NUMBERS[column][0]
+    kind, _, part = column.partition(".")
+    return f"{METRICS[kind].symbol} {part}".strip()
+
+
+def shown(column: str, value: float | None) -> str:
+    """A number as people read it."""
+    if value is None or column not in NUMBERS:
+        return number(column, value)
+    kind = NUMBERS[column][1]
+    return f"{100 * value:.1f} %" if kind == "%" else f"{value:{kind}}"
+
+
+def ours(column: str, cell: Cell) -> str:
+    """The mean, and the range where it is not the same for all."""
+    mean, low, high = (shown(column, v) for v in (cell.mean, cell.low, cell.high))
+    return mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
+
+
+def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows as text; a column of the paper's beside each of ours that it reports."""
+    table = found.table
+    reported = {c for c in table.columns if any(row[c].paper is not None for row in found.rows.values())}
+    heads = [KEYS[by] for by in table.rows]
+    for c in table.columns:
+        heads += [heading(c), "paper"] if c in reported else [heading(c)]
+    body = []
+    for key, cells in found.rows.items():
+        line = [*key]
+        for c in table.columns:
+            line += [ours(c, cells[c])] + ([shown(c, cells[c].paper)] if c in reported else [])
+        body.append(line)
+    return heads, body
+
+
+def as_markdown(found: Sheet) -> str:
+    """A table for a README."""
+    heads, body = laid_out(found)
+    rows = [heads, ["---"] * len(heads), *body]
+    lines = ["| " + " | ".join(word.replace("|", "\\|") for word in row) + " |" for row in rows]
+    title = [f"**{found.table.title}**", ""] if found.table.title else []
+    return "\n".join([*title, *lines, "", found.note]).strip() + "\n"
+
+
+TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
+    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "×": r"$\times$",
+    "→": r"$\to$", "Δ": r"$\Delta$", "α": r"$\alpha$", "₀": "$_0$", "≤": r"$\leq$",
+}  # fmt: skip
+
+
+def as_latex(found: Sheet) -> str:
+    """A table for a paper; it needs the package booktabs."""
+    heads, body = laid_out(found)
+    n = len(found.table.rows)
+    rows = [" & ".join(_tex(word) for word in row) + r" \\" for row in (heads, *body)]
+    caption = _tex(" ".join(filter(None, (found.table.title.rstrip(".") + ".", found.note))).lstrip(". "))
+    return "\n".join(
+        [
+            r"\begin{table}[t]", r"\centering", r"\small",
+            rf"\begin{{tabular}}{{{'l' * n}{'r' * (len(heads) - n)}}}", r"\toprule", rows[0], r"\midrule",
+            *rows[1:], r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}",
+            rf"\label{{tab:{found.table.name}}}", r"\end{table}", "",
+        ]
+    )  # fmt: skip
+
+
+def _tex(words: str) -> str:
+    return "".join(TEX.get(letter, letter) for letter in words)
+
+
+def as_csv(found: Sheet) -> str:
+    """All numbers unrounded, accuracies as fractions."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    parts = ("", ".low", ".high", ".n", ".paper")
+    writer.writerow([*found.table.rows, *(c + part for c in found.table.columns for part in parts)])
+    for key, cells in found.rows.items():
+        writer.writerow([*key, *("" if v is None else v for c in found.table.columns for v in cells[c])])
+    return file.getvalue()
+
+
+FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by the ending of the file
+
+
+# -- all of a bench ---------------------------------------------------------------------------
+
+
+def sheets(out: Path) -> dict[str, Sheet]:
+    """Every table of a bench, by name."""
+    about = manifest(out)
+    found = results(out, about["jobs"])
+    made = records(about["jobs"], found)
+    where = _origin(found)
+    wanted = [Table(**table) for table in about["tables"]]
+    return {table.name: sheet(table, made, _note(table, where)) for table in wanted}
+
+
+def _note(table: Table, where: str) -> str:
+    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
+    return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"
+
+
+def _origin(found: Sequence[Mapping[str, Any]]) -> str:
+    """On which hardware and from which commit the results are."""
+    done = [r for r in found if "error" not in r]
+    hardware = [r["hardware"] for r in done]
+    machines = dict.fromkeys(h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in hardware)
+    commits = dict.fromkeys(str(r["commit"]) for r in done)
+    failed = f", {len(found) - len(done)} failed" if len(done) < len(found) else ""
+    return f"{len(done)} jobs{failed}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"

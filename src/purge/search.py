@@ -1,0 +1,104 @@
+"""A random search over settings: the same number of trials for each method, scored on held-out data.
+
+The first trial is the method as it is. The score is the weighted sum of distances to the aims of the
+metrics: to the retrained model's value, or to the number that a metric names as its ideal.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from purge.configs import fits, record
+from purge.errors import MethodError, expected
+from purge.metrics import METRICS, resolve_metrics
+from purge.settings import checked_seed
+
+
+@dataclass(frozen=True)
+class Search:
+    """A random search over the settings of each method, with the same number of trials for all."""
+
+    trials: int
+    score: dict[str, float]  # metric → weight of its distance to the aim; the sum is to be small
+    seed: int = 0
+
+
+def drawn(ranges: dict[str, Any], seed: int, label: str, trial: int) -> dict[str, Any]:
+    """The settings of a trial; the first trial is the method as it is."""
+    rng = np.random.default_rng([seed, zlib.crc32(label.encode()), trial])
+    return {key: _draw(rng, key, given) for key, given in ranges.items()} if trial else {}
+
+
+def _draw(rng: np.random.Generator, key: str, given: Any) -> Any:
+    """A choice from a list, or a number between low and high, by its logarithm with ``log: true``."""
+    if isinstance(given, list) and given:
+        return given[int(rng.integers(len(given)))]
+    between = isinstance(given, dict) and {"low", "high"} <= given.keys() <= {"low", "high", "log"}
+    low, high = (given["low"], given["high"]) if between else (0, 0)
+    log = between and given.get("log", False) is True
+    if not (fits(low, float) and fits(high, float) and (0 if log else -math.inf) < low < high):
+        raise MethodError(
+            expected(f"choices or {{low, high}} for {key}", repr(given), "write {low: 0.001, high: 0.1}")
+        )
+    if log:
+        return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
+    if fits(low, int) and fits(high, int):
+        return int(rng.integers(low, high, endpoint=True))
+    return float(f"{rng.uniform(low, high):.4g}")
+
+
+def read_search(given: dict[str, Any]) -> Search:
+    """The search that a file asks for."""
+    search = record(Search, given, "search")
+    for name in search.score:
+        resolve_metrics([name.partition(".")[0]])
+    if search.trials < 1 or not search.score:
+        raise MethodError(expected("trials and a score in search", "none", "write trials: 16, score: {…}"))
+    checked_seed(search.seed)
+    return search
+
+
+def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float | None:
+    """How far a model is from the aims, weighted; None where a value is missing."""
+    total = 0.0
+    for name, weight in weights.items():
+        ideal = METRICS[name.partition(".")[0]].ideal
+        ours = report["values"].get(name, {}).get("value")
+        aim = report["retrained"].get(name, {}).get("value") if isinstance(ideal, str) else ideal
+        if ours is None or aim is None:
+            return None
+        total += weight * abs(ours - aim)
+    return total
+
+
+def winners(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each variant that was searched for, the trial of the lowest mean score over all of its jobs.
+
+    A trial that failed somewhere, or could not be scored, does not win.
+    """
+    trials: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for result in results:
+        if result["trial_of"]:
+            trials.setdefault(result["trial_of"], {}).setdefault(result["label"], []).append(result)
+    found = []
+    for label, of in trials.items():
+        scored = {
+            trial: statistics.fmean(r["numbers"]["score"] for r in jobs)
+            for trial, jobs in of.items()
+            if all(r.get("numbers", {}).get("score") is not None for r in jobs)
+        }
+        if scored:
+            best = min(scored, key=lambda trial: scored[trial])
+            first = of[best][0]
+            found.append(
+                {"method": first["method"], "label": label, "set": first["changes"], "trial": best,
+                 "score": scored[best], "trials": len(of), "first_score": scored.get(f"{label} #0")}
+            )  # fmt: skip
+    return found

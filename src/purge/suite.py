@@ -1,0 +1,309 @@
+"""Running a bench: the models that are missing are trained, then every job; each leaves one JSON file.
+
+``OUT/jobs/<id>.json`` is written whole when a job ends, well or not, so a bench that was killed loses the
+job that was running, no more. ``OUT/models`` has the trained models as run folders, named by what they
+depend on: another bench that is given the folder finds them. Tables and figures are made from the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import yaml
+
+from purge import checks, evidence
+from purge.api import audit, unlearn
+from purge.errors import FileError, RunError, expected
+from purge.evidence import FORMS, Drawing
+from purge.files import atomically, read_json, write_json
+from purge.methods import METHODS
+from purge.plan import Job, Plan, Training
+from purge.progress import progress_line
+from purge.result import Result, environment
+from purge.runs import build_for, cut, read_facts, read_model
+from purge.runtime import seeded
+from purge.search import score_of, winners
+from purge.stock import Place, cached, images, is_done, request_of, trained
+
+T = TypeVar("T", Training, Job)
+Say = Callable[[str], None]
+
+
+class Summary(NamedTuple):
+    """What a bench did."""
+
+    ran: int
+    skipped: int  # jobs whose results were there
+    trained: int
+    failed: dict[str, str]  # job → what went wrong
+    files: list[Path]  # tables, figures and presets
+
+
+def bench(
+    plan: Plan, place: Place, *, workers: int = 1, resume: bool = False, progress: bool = True,
+    say: Say = lambda _: None,
+) -> Summary:  # fmt: skip
+    """Do all that is not done yet, then make the tables and figures."""
+    checks.device(place.device, torch.nn.Identity())
+    checks.out_folder(place.out, force=True)
+    if not resume and place.out.is_dir() and any(place.out.iterdir()):
+        fix = "go on with --resume, or choose another"
+        raise FileError(expected(f"an empty folder at {place.out}", "one with files in it", fix))
+    for folder in (place.out / "jobs", place.models):
+        folder.mkdir(parents=True, exist_ok=True)
+    _write_manifest(plan, place)
+    todo = [job for job in plan.jobs if not is_done(place.file(job))]
+    wanted = plan.trainings(todo)
+    missing = [t for t in wanted if not cached(t, place.models)]
+    say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(missing)} of {len(wanted)} models to train.")
+    broken: dict[str, str] = {}
+    with _workers(workers) as each, progress_line("bench", len(wanted) + len(todo), progress) as advance:
+        done = _counted(len(wanted) + len(todo), advance, say)
+        for training, error in each(partial(_attempt_training, place=place), wanted):  # found, or trained
+            done(str(training), error)
+            if error:
+                broken[training.spec] = error
+        ready = []
+        for job in todo:
+            errors = [broken[t.spec] for t in (job.base, *job.retrained) if t.spec in broken]
+            if errors:
+                _write(job, place, {"error": errors[0], "kind": "no model"})
+                done(str(job), errors[0])
+            else:
+                ready.append(job)
+        for job, error in each(partial(_attempt_job, place=place), ready):
+            done(str(job), error)
+    results = {job.id: read_json(place.file(job)) for job in plan.jobs}
+    failed = {str(j): str(results[j.id]["error"]) for j in plan.jobs if "error" in results[j.id]}
+    files = [*_write_presets(place.out, [*results.values()]), *make(place.out)]
+    return Summary(
+        len(todo), len(plan.jobs) - len(todo), sum(m.spec not in broken for m in missing), failed, files
+    )
+
+
+def locate(
+    plan: Plan, out: Path | None, models: Path | None, device: str | None, data_dir: Path | None
+) -> Place:
+    """Where a plan is carried out, unless it is said otherwise."""
+    folder = out or Path("runs") / plan.name
+    where = None if data_dir is None else str(data_dir.absolute())
+    return Place(folder, models or folder / "models", device, where, commit())
+
+
+def in_words(done: Summary, place: Place) -> list[str]:
+    """What a bench did, for people: failures first, as they are what to look at."""
+    lines = [f"Failed: {job}: {error}" for job, error in done.failed.items()]
+    here = f"{done.ran} jobs run, {done.skipped} were there, {done.trained} models trained"
+    again = " Run what failed again with --resume." if done.failed else ""
+    files = f"{len(done.files)} tables and figures in {place.out}."
+    return [*lines, f"{here}, {len(done.failed)} failed; {files}{again}"]
+
+
+def _counted(total: int, advance: Callable[[int, str], None], say: Say) -> Callable[[str, str], None]:
+    """A function that tells of everything that is done, on the progress line or as a line of its own."""
+    count = 0
+    began = time.perf_counter()
+
+    def done(what: str, error: str) -> None:
+        nonlocal count
+        count += 1
+        advance(1, what)
+        say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {what}{': ' + error if error else ''}")
+
+    return done
+
+
+def _write_manifest(plan: Plan, place: Place) -> None:
+    """What tables are made from, beside the results."""
+    about = {"name": plan.name, "about": plan.about, "jobs": [job.keys for job in plan.jobs]}
+    wanted = {"tables": plan.tables, "figures": plan.figures}
+    specs = {k: [dataclasses.asdict(one) for one in v] for k, v in wanted.items()}  # type: ignore[attr-defined]
+    write_json(place.out / "bench.json", {**about, **specs})
+
+
+def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:
+    """The best settings that a search found, in a form that a later bench can read."""
+    found = winners(results)
+    if not found:
+        return []
+    text = yaml.safe_dump({"methods": found}, sort_keys=False, allow_unicode=True)
+    atomically(out / "presets.yaml", partial(_write_text, text))
+    return [out / "presets.yaml"]
+
+
+def commit() -> str:
+    """The commit of the code: $PURGE_COMMIT, or what git says where the code is a checkout."""
+    if given := os.environ.get("PURGE_COMMIT"):
+        return given
+    here = Path(__file__).parent
+    if not (here.parents[1] / ".git").exists():  # installed, perhaps inside a checkout of something else
+        return "unknown"
+    git = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, cwd=here, capture_output=True, text=True).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+# -- workers ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _workers(n: int) -> Iterator[Callable[..., Iterator[tuple[Any, str]]]]:
+    """A function that does work on each item, in this process or in ``n`` others, as they get done."""
+    if n == 1:
+        yield lambda work, items: ((item, work(item)) for item in items)
+        return
+    threads = max(1, (os.cpu_count() or 1) // n)
+    pool = ProcessPoolExecutor(
+        n, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
+    )
+
+    def each(work: Callable[[T], str], items: Iterable[T]) -> Iterator[tuple[T, str]]:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    try:
+        yield each
+    except BrokenProcessPool:
+        raise RunError(
+            expected(
+                "every process to live", "one that was killed, perhaps for want of memory",
+                "give fewer --jobs, and go on with --resume",
+            )
+        ) from None  # fmt: skip
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _attempt_training(training: Training, place: Place) -> str:
+    """Train a model; what went wrong is returned."""
+    try:
+        trained(training, place)
+    except Exception as error:  # whatever it is, the other jobs go on
+        return _in_a_line(error)
+    return ""
+
+
+def _attempt_job(job: Job, place: Place) -> str:
+    """Run a job and write its result, which may be that it failed; what went wrong is returned."""
+    began = time.perf_counter()
+    try:
+        found = run_job(job, place)
+        _write(job, place, {**found, "wall_seconds": time.perf_counter() - began})
+    except Exception as error:  # a failure is a result
+        _write(job, place, {"error": _in_a_line(error), "kind": type(error).__name__})
+        return _in_a_line(error)
+    return ""
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join((str(error) or type(error).__name__).split())[:500]
+
+
+def _write(job: Job, place: Place, found: dict[str, Any]) -> None:
+    about = {
+        **job.keys, "method": job.method, "changes": job.changes, "trial_of": job.trial_of,
+        "size": job.data.size, "per_class": job.data.per_class, "holdout": job.data.holdout,
+        "request": job.forget, "model": job.base.model, "recipe": job.base.recipe, "metrics": job.metrics,
+    }  # fmt: skip
+    write_json(place.file(job), {**about, **found, **environment(), "commit": place.commit})
+
+
+# -- one job ----------------------------------------------------------------------------------
+
+
+def run_job(job: Job, place: Place) -> dict[str, Any]:
+    """Unlearn and audit: all that is to be kept of it, as plain JSON."""
+    data, test = images(job.data, place.data_dir, place.device)
+    request = request_of(job.forget, data)
+    forget, retain = cut(data, request)
+    folders = [trained(t, place) for t in (job.base, *job.retrained)]
+    base, *references = [read_model(folder, None, data) for folder in folders]
+    facts = [read_facts(folder) for folder in folders]
+    changes = {**job.changes, **({"log": str(folders[0] / "updates")} if job.base.logged else {})}
+    needs = METHODS[job.method].method.needs
+    with seeded(job.seed, torch.device("cpu")):
+        fresh = build_for(job.base.model, data) if "fresh" in needs else None
+    seconds = []
+    for _ in range(job.repeats):
+        result = unlearn(
+            base, forget, retain, test=test, method=job.method, seed=job.seed, device=place.device,
+            progress=False, fresh=fresh, **changes,
+        )  # fmt: skip
+        seconds.append(result.seconds)
+    report = audit(
+        result, forget, retain, test, original=base, retrained=references, metrics=job.metrics,
+        seed=job.seed, device=place.device, progress=False,
+    ).to_dict()  # fmt: skip
+    twice = ("method", "versions", "hardware", "seconds", "steps", "seed")  # which are told elsewhere
+    found = {k: v for k, v in result.to_dict().items() if k not in twice}
+    retraining = facts[1]["seconds"] if references else None
+    numbers = {
+        "seconds": seconds[-1],
+        "first_seconds": seconds[0],
+        "steps": result.steps,
+        "retrain_seconds": retraining,
+        "speedup": None if retraining is None else retraining / seconds[-1],
+        **_shares(result),
+        "score": score_of(job.score, report) if job.score else None,
+    }
+    values = {part: report[part] for part in ("values", "retrained", "original", "floor")}
+    kept = ("digest", "seconds", "seed", "test_accuracy", "source")
+    models = [
+        {"folder": f.name, **{k: fact.get(k) for k in kept}} for f, fact in zip(folders, facts, strict=True)
+    ]
+    return {**found, "numbers": numbers, "checks": _checks(result), **values, "models": models}
+
+
+def _shares(result: Result) -> dict[str, float | None]:
+    """Of the steps of a run: those projected, gated, and that raise the retain loss to first order."""
+    columns = {k: [r[k] for r in result.history if r.get(k) is not None] for k in (
+        "projected", "gated", "displacement_cosine")}  # fmt: skip
+    raising = [cosine < -1e-6 for cosine in columns.pop("displacement_cosine")]
+    return {k: statistics.fmean(v) if v else None for k, v in {**columns, "raising": raising}.items()}
+
+
+def _checks(result: Result) -> list[dict[str, Any]]:
+    """Forget accuracy and retain loss at every check of a run."""
+    names = ("step", "check_forget_accuracy", "check_retain_loss")
+    rows = [row for row in result.history if row.get("check_forget_accuracy") is not None]
+    return [{name.removeprefix("check_"): row.get(name) for name in names} for row in rows]
+
+
+# -- tables and figures -----------------------------------------------------------------------
+
+
+def make(out: Path) -> list[Path]:
+    """Write all tables and figures of a bench from its results; the files are returned."""
+    sheets = evidence.sheets(out)
+    written = []
+    for name, sheet in sheets.items():
+        (out / "tables").mkdir(exist_ok=True)
+        for ending, form in FORMS.items():
+            written.append(out / "tables" / f"{name}.{ending}")
+            atomically(written[-1], partial(_write_text, form(sheet)))
+    for drawing in [Drawing(**given) for given in evidence.manifest(out)["figures"]]:
+        from purge import charts, plots  # matplotlib takes long to import
+
+        (out / "figures").mkdir(exist_ok=True)
+        written += plots.save(charts.draw(drawing, sheets), out / "figures", drawing.name)
+    return written
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,280 @@
+"""A bench from the file to the figures: killed on the way, gone on with, then looked at.
+
+``configs/smoke.yaml`` is run once; the other tests look at what it left or borrow its models.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+import purge
+from purge import cli
+from purge.datasets import load
+from purge.models import digest
+from purge.plan import read_plan
+from purge.result import Report
+from purge.runs import read_model
+from purge.stock import Place, trained
+
+pytestmark = pytest.mark.slow  # three trainings, six jobs and a process of its own
+
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: Any
+    out: str
+    err: str
+
+
+def bench(*argv: Any) -> Done:
+    """Run ``purge bench`` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["purge", "bench", *map(str, argv)])
+        patch.setenv("PURGE_COMMIT", "abc1234")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Done(ended.value.code or 0, out.getvalue(), err.getvalue())
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {f.name: f.stat().st_mtime_ns for f in sorted(folder.glob("*.json"))}
+
+
+class Killed(NamedTuple):
+    """The smoke bench: what was there when it was killed, and how it ended when it was gone on with."""
+
+    out: Path
+    jobs: dict[str, int]  # the files of finished jobs at the kill
+    models: dict[str, int]
+    done: Done
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    out = tmp_path_factory.mktemp("bench") / "out"
+    command = [sys.executable, "-m", "purge", "bench", str(SMOKE), "--out", str(out), "--quiet"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PURGE_COMMIT": "abc1234"}
+    with subprocess.Popen(command, env=environment) as process:
+        deadline = time.monotonic() + 120
+        while not stamps(out / "jobs") and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    jobs, models = (
+        stamps(out / "jobs"),
+        {p.parent.name: p.stat().st_mtime_ns for p in out.glob("models/*/run.json")},
+    )
+    return Killed(out, jobs, models, bench(SMOKE, "--out", out, "--resume"))
+
+
+def test_a_kill_loses_at_most_the_job_that_was_running(smoke: Killed) -> None:
+    plan = read_plan(SMOKE)
+    assert 1 <= len(smoke.jobs) < len(plan.jobs) == 6
+    assert smoke.done.code == 0, smoke.done.err
+    after = stamps(smoke.out / "jobs")
+    assert set(after) == {f"{job.id}.json" for job in plan.jobs}
+    assert {name: after[name] for name in smoke.jobs} == smoke.jobs  # not one was run again
+    assert len(smoke.models) == 6
+    now = {p.parent.name: p.stat().st_mtime_ns for p in smoke.out.glob("models/*/run.json")}
+    assert now == smoke.models
+    here = f"{6 - len(smoke.jobs)} jobs run, {len(smoke.jobs)} were there, 0 models trained, 0 failed"
+    assert here in smoke.done.out
+    assert f"{6 - len(smoke.jobs)} of 6 jobs to run; 0 of" in smoke.done.err
+
+
+def test_a_result_has_all_that_is_to_be_known(smoke: Killed) -> None:
+    for job in read_plan(SMOKE).jobs:
+        found = read(smoke.out / "jobs" / f"{job.id}.json")
+        assert found["commit"] == "abc1234"
+        assert {"label", "method", "settings", "recipe", "request", "stopped_by", "digest", "versions",
+                "hardware", "wall_seconds", "checks"} <= found.keys()  # fmt: skip
+        assert found["settings"]["stop"]["forget_target"] is None
+        assert found["numbers"]["seconds"] > 0
+        assert found["numbers"]["speedup"] == pytest.approx(
+            found["numbers"]["retrain_seconds"] / found["numbers"]["seconds"]
+        )
+        for part in ("values", "retrained", "original", "floor"):
+            value = found[part]["fa_test"]
+            assert {"value", "low", "high", "n", "why"} == value.keys()
+        assert found["values"]["agreement"]["value"] <= 1
+        assert found["retrained"]["agreement"]["why"]
+        assert [m["seed"] for m in found["models"]] == [job.seed, 1000 + job.seed, 2000 + job.seed]
+    purged = [read(f) for f in (smoke.out / "jobs").glob("digits-0-purge-s*.json")]
+    assert all(found["numbers"]["raising"] == 0 for found in purged)  # the guarantee, at every step
+    assert all(found["checks"][0]["step"] == 0 and len(found["checks"]) > 1 for found in purged)
+
+
+def test_a_job_is_what_the_two_doors_give(smoke: Killed) -> None:
+    """The same weights and the same numbers as by hand."""
+    job = next(j for j in read_plan(SMOKE).jobs if j.label == "finetune" and j.seed == 1)
+    place = Place(smoke.out, smoke.out / "models")
+    data, test = load("digits")
+    base, *references = [read_model(trained(t, place), None, data) for t in (job.base, *job.retrained)]
+    forget, retain = purge.split(data, classes=[0])
+    result = purge.unlearn(base, forget, retain, method="finetune", seed=1, progress=False, epochs=1)
+    report = purge.audit(
+        result, forget, retain, test, original=base, retrained=references, metrics=job.metrics, seed=1,
+        progress=False,
+    )  # fmt: skip
+    found = read(smoke.out / "jobs" / f"{job.id}.json")
+    assert found["digest"] == digest(result.model)
+    written = Report({}, {}, {}).to_dict() | report.to_dict()
+    for part in ("values", "retrained", "original", "floor"):
+        assert found[part] == json.loads(json.dumps(written[part]))
+
+
+def test_tables_and_figures_are_there_and_say_what_the_results_say(smoke: Killed) -> None:
+    plan = read_plan(SMOKE)
+    tables = {f"{table.name}.{ending}" for table in plan.tables for ending in ("md", "tex", "csv")}
+    assert {f.name for f in (smoke.out / "tables").iterdir()} == tables
+    drawn = {f"{figure.name}.{ending}" for figure in plan.figures for ending in ("png", "svg")}
+    assert {f.name for f in (smoke.out / "figures").iterdir()} == drawn
+    rows = {
+        line.split(" | ")[0].lstrip("| "): line
+        for line in (smoke.out / "tables" / "methods.md").read_text().splitlines()
+    }
+    assert {"original", "retrain", "floor", "purge", "purge-paper", "finetune"} <= rows.keys()
+    ra = [read(f)["values"]["ra"]["value"] for f in (smoke.out / "jobs").glob("digits-0-finetune-s*.json")]
+    assert f"{100 * sum(ra) / 2:.1f} %" in rows["finetune"]
+    assert "commit abc1234" in (smoke.out / "tables" / "methods.md").read_text()
+
+
+def test_a_finished_bench_only_makes_its_tables_again(smoke: Killed) -> None:
+    jobs = stamps(smoke.out / "jobs")
+    tables = {f: f.read_bytes() for f in (smoke.out / "tables").iterdir()}
+    for file in tables:
+        file.unlink()
+    done = bench(SMOKE, "--out", smoke.out, "--resume", "--json")
+    assert done.code == 0
+    summary = json.loads(done.out)
+    assert (summary["ran"], summary["skipped"], summary["failed"]) == (0, 6, {})
+    assert {f: f.read_bytes() for f in (smoke.out / "tables").iterdir()} == tables
+    assert stamps(smoke.out / "jobs") == jobs
+    assert bench(smoke.out).out == f"{len(summary['files'])} files made in {smoke.out}.\n"
+
+
+def test_a_folder_that_is_not_empty_is_not_written_to(smoke: Killed) -> None:
+    done = bench(SMOKE, "--out", smoke.out)
+    assert done.code == 2
+    assert "--resume" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_dry_run_tells_what_is_there_and_writes_nothing(smoke: Killed, tmp_path: Path) -> None:
+    done = bench(SMOKE, "--out", tmp_path / "out", "--models", smoke.out / "models", "--dry-run")
+    assert done.code == 0
+    assert not (tmp_path / "out").exists()
+    assert "6 models, 6 jobs" in " ".join(done.out.split())
+    steps = json.loads(bench(SMOKE, "--out", smoke.out, "--dry-run", "--json").out)
+    assert sum(step["done"] for step in steps) == 12
+    assert sum(step["seconds"] for step in steps) == 0
+
+
+@pytest.mark.dist
+def test_several_processes_find_what_one_finds(smoke: Killed, tmp_path: Path) -> None:
+    done = bench(SMOKE, "--out", tmp_path / "out", "--models", smoke.out / "models", "--jobs", 2)
+    assert done.code == 0, done.err
+    for job in read_plan(SMOKE).jobs:
+        one, two = (read(out / "jobs" / f"{job.id}.json") for out in (smoke.out, tmp_path / "out"))
+        assert one["digest"] == two["digest"]
+        assert one["values"] == two["values"]
+
+
+def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Path) -> None:
+    """Also: models of another bench are used, SISA and Amnesiac get base models of their own."""
+    config = {
+        **yaml.safe_load(SMOKE.read_text()),
+        "seeds": [0],
+        "retrains": 1,
+        "metrics": ["ra", "fa_test"],
+        "methods": [
+            {"method": "finetune", "label": "too fast", "set": {"epochs": 1, "lr": 1e30}},
+            {"method": "sisa", "base": {"shards": 2, "epochs": 1}},
+            {"method": "amnesiac", "base": {"log_updates": True, "epochs": 1}},
+        ],
+        "tables": [{"name": "t", "columns": ["ra"]}],
+        "figures": [],
+    }
+    file = tmp_path / "mixed.yaml"
+    file.write_text(yaml.safe_dump(config))
+    models = smoke.out / "models"
+    before = len(list(models.iterdir()))
+    done = bench(file, "--out", tmp_path / "out", "--models", models)
+    assert done.code == 1, done.err
+    assert "3 jobs run, 0 were there, 2 models trained, 1 failed" in done.out
+    assert len(list(models.iterdir())) == before + 2
+    failed, *others = [read(tmp_path / "out" / "jobs" / f"{job.id}.json") for job in read_plan(file).jobs]
+    assert failed["kind"] == "RunError"
+    assert "\n" not in failed["error"]
+    assert f"Failed: too fast: digits 0, seed 0: {failed['error']}" in done.out
+    assert all(found["values"]["ra"]["value"] > 0.05 for found in others)
+    assert "| too fast | – |" in (tmp_path / "out" / "tables" / "t.md").read_text()
+    again = bench(file, "--out", tmp_path / "out", "--models", models, "--resume")
+    assert again.code == 1
+    assert "1 jobs run, 2 were there" in again.out
+
+
+def test_data_that_cannot_be_had_fails_its_own_jobs(tmp_path: Path) -> None:
+    config = {**yaml.safe_load(SMOKE.read_text()), "per_class": 100_000, "seeds": [0], "figures": []}
+    file = tmp_path / "large.yaml"
+    file.write_text(yaml.safe_dump(config))
+    done = bench(file, "--out", tmp_path / "out")
+    assert done.code == 1
+    results = [read(f) for f in (tmp_path / "out" / "jobs").iterdir()]
+    assert {r["kind"] for r in results} == {"no model"}
+    assert all("Expected 100000 training images of each class" in r["error"] for r in results)
+
+
+def test_a_search_writes_the_settings_that_were_best(tmp_path: Path) -> None:
+    config = {
+        "data": "digits", "model": "small-resnet", "recipe": {"epochs": 1}, "forget": [0], "holdout": 0.2,
+        "metrics": ["ra", "fa_test"],
+        "search": {"trials": 3, "score": {"ra": 1, "fa_test": 1}},
+        "methods": [{"method": "finetune", "set": {"epochs": 1}, "search": {"lr": [1e-6, 0.05]}}],
+        "tables": [{"name": "trials", "columns": ["score", "ra"]}],
+    }  # fmt: skip
+    file = tmp_path / "search.yaml"
+    file.write_text(yaml.safe_dump(config))
+    done = bench(file, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    results = {r["label"]: r for r in map(read, (tmp_path / "out" / "jobs").iterdir())}
+    for found in results.values():
+        ours, aim = ({k: found[p][k]["value"] for k in ("ra", "fa_test")} for p in ("values", "retrained"))
+        assert found["numbers"]["score"] == pytest.approx(sum(abs(ours[k] - aim[k]) for k in ours))
+        assert found["test_samples"] == round(0.2 * (found["test_samples"] + found["forget_samples"]
+                                                     + found["retain_samples"]))  # fmt: skip
+    (winner,) = yaml.safe_load((tmp_path / "out" / "presets.yaml").read_text())["methods"]
+    best = min(results.values(), key=lambda r: (r["numbers"]["score"], r["label"]))
+    assert (winner["trial"], winner["set"]) == (best["label"], best["changes"])
+    file.write_text(yaml.safe_dump({**config, "search": None, "holdout": None, "presets": "out/presets.yaml",
+                                    "methods": ["finetune"], "tables": []}))  # fmt: skip
+    assert read_plan(file).jobs[0].changes == best["changes"]
+
+
+def test_a_wrong_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("data: digits\nmodel: small-resnet\nforgt: [0]\nmethods: [purge]\n")
+    done = bench(tmp_path / "a.yaml", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "did you mean 'forget'" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
