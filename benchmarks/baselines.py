@@ -132,7 +132,7 @@ def main() -> None:
         rows.append({**row, "published": PUBLISHED.get(row["method"], []), "commit": commit()})
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         about = {"data": asked.data, "model": MODEL, "class": FORGET, "seed": 0, "commit": commit()}
-        write_json(asked.out, {**about, **environment(), "rows": rows})
+        write_json(asked.out, {**about, **environment(), "rows": sorted(rows, key=place)})
 
     def audited(name: str, model: nn.Module, seconds: float, **facts: object) -> dict:
         report = purge.audit(
@@ -171,6 +171,11 @@ def main() -> None:
                 attempt(name, started.model, {}, log=log, base_seconds=started.seconds, base="2 epochs")
         elif attempt(name, base, {}) and "clip" in {f.name for f, _ in flat_fields(METHODS[name].method)}:
             attempt(name, base, {"clip": 1.0})
+
+
+def place(row: dict) -> int:
+    """Where a row stands, whenever it was measured: the trained models, then as METHODS has them."""
+    return [*MODELS, *METHODS].index(row["method"])
 
 
 def sharded(train: purge.Images, asked: argparse.Namespace) -> purge.Result:
