@@ -26,8 +26,8 @@ from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.progress import progress_line
 from purge.result import Report, Result, Value, columns, environment
-from purge.runtime import Run, logits, seeded
-from purge.settings import checked_seed, replace
+from purge.runtime import Precision, Run, arrange, laid_out, logits, seeded, takes_channels_last
+from purge.settings import checked_seed, flat_fields, replace
 from purge.splits import Split
 from purge.stopping import Stopping
 from purge.training import Recipe, diverged, fit
@@ -46,6 +46,8 @@ def unlearn(
     progress: bool = True,
     out: str | os.PathLike[str] | None = None,
     fresh: nn.Module | None = None,
+    precision: Precision | None = None,
+    graph: bool | None = None,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -60,11 +62,19 @@ def unlearn(
     forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
     given; the new model stays there. With ``out`` a run folder is written. ``fresh``: an untrained
     model of the same kind for methods that need one; by default the layers of yours are drawn anew.
+
+    ``precision``: of convolutions and products; ``bf16`` on a GPU that has it unless you say
+    ``float32`` (weights, losses and the arithmetic on gradients are float32 in any case). ``graph``:
+    steps of `purge` are recorded as a CUDA graph and replayed, unless you say False.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):
         checks.classifier(given)
     at = checks.device(device, model)
+    if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
+        chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
+    precision = checks.precision(precision, at, full=chosen.full_precision)
+    graph = checks.graph(graph, at)
     seed = checked_seed(seed)
     if out is not None:
         checks.out_folder(out)
@@ -75,10 +85,13 @@ def unlearn(
     checks.differentiable(edited, split.retain)
 
     name = method if isinstance(method, str) else type(method).__name__
-    run = Run(split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh)
+    run = Run(
+        split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
+        precision=precision, graph=graph,
+    )  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
-    with seeded(seed, at), training_flags_kept(edited):
+    with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
         edited.eval()
         chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
@@ -94,6 +107,8 @@ def unlearn(
         info={
             "preset": name,
             "seed": seed,
+            "precision": precision,
+            "graph": graph,
             **_sizes(split),
             "forget_target": run.forget_target,
             "retain_budget": run.retain_budget,
@@ -145,6 +160,8 @@ def audit(
             with seeded(seed, at):
                 split = checks.split(own, forget, retain, test, at)
         checks.same_classes(own, split, name)
+        if takes_channels_last(own, split.retain):
+            arrange(own, torch.channels_last)
         subjects[name] = Subject(own, split, seed=seed)
     assert split is not None
     if shadows is not None:

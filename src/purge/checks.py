@@ -26,7 +26,7 @@ from purge.hooks import capture, training_flags_kept
 from purge.images import Images
 from purge.models import anatomy, logits_of
 from purge.norm import batchnorms
-from purge.runtime import device_of, evaluating
+from purge.runtime import Precision, device_of, evaluating, has_bf16
 from purge.splits import Pair, Split
 
 
@@ -43,6 +43,26 @@ def device(wanted: torch.device | str | None, model: nn.Module) -> torch.device:
             expected(f"a device that is here ({there})", repr(str(wanted)), "choose one of these")
         ) from None
     return found
+
+
+def precision(wanted: str | None, at: torch.device, *, full: bool) -> Precision:
+    """What convolutions and products are computed in: bf16 where the device has it and it is safe."""
+    if wanted not in (None, "float32", "bf16"):
+        raise MethodError(
+            expected("precision float32 or bf16", repr(wanted), "leave it out to have it chosen")
+        )
+    if wanted is None:
+        return "bf16" if has_bf16(at) and not full else "float32"
+    return wanted  # type: ignore[return-value]  # mypy does not follow `in`
+
+
+def graph(wanted: bool | None, at: torch.device) -> bool:
+    """Are steps to be recorded as a CUDA graph?"""
+    if wanted not in (None, True, False):
+        raise MethodError(expected("graph true or false", repr(wanted), "leave it out"))
+    if wanted and at.type != "cuda":
+        raise DeviceError(expected("a CUDA device for graph=True", str(at), "leave graph out"))
+    return at.type == "cuda" if wanted is None else bool(wanted)
 
 
 def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:

@@ -46,7 +46,7 @@ from purge.runs import (
     same_data,
     same_kind,
 )
-from purge.runtime import seeded
+from purge.runtime import Precision, seeded
 from purge.settings import as_dict, checked_seed, flat_fields, replace
 from purge.training import Recipe
 
@@ -369,6 +369,12 @@ def unlearn(
     ] = None,
     seed: Seed = 0,
     device: Device = None,
+    precision: Annotated[
+        Precision | None, typer.Option(help="Of convolutions; by default bf16 on a GPU that has it.")
+    ] = None,
+    graph: Annotated[
+        bool | None, typer.Option(help="Record a step as a CUDA graph and replay it; on a GPU.")
+    ] = None,
     force: Force = False,
     json_: Json = False,
     quiet: Quiet = False,
@@ -399,7 +405,7 @@ def unlearn(
         settings = {"log": facts["log_updates"], **settings}
     result = run_unlearn(
         trained, forget, retain, test=test, method=method, seed=seed, device=_device(device),
-        progress=not quiet, fresh=fresh, **settings,
+        progress=not quiet, fresh=fresh, precision=precision, graph=graph, **settings,
     )  # fmt: skip
     save_run(
         result, out, force=force, model=name, **dataclasses.asdict(choice), request=request, gone=before,

@@ -83,12 +83,17 @@ def _no_single_samples(got: str) -> MethodError:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner product, summed in float64: a conflict of 1e-7 relative to the norms is still seen."""
-    return torch.dot(_wide(a), _wide(b))
+    return (a * _wide(b)).sum()
+
+
+def norm(v: Tensor) -> Tensor:
+    """Euclidean norm, summed in float64."""
+    return torch.linalg.vector_norm(v, dtype=_widest(v))  # type: ignore[no-any-return]
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of the angle between two vectors; 0 when either of them is zero."""
-    norms = _wide(a).norm() * _wide(b).norm()
+    norms = norm(a) * norm(b)
     return torch.where(
         norms > 0,
         dot(a, b) / norms.clamp_min(torch.finfo(norms.dtype).tiny),
@@ -108,30 +113,64 @@ def project(v: Tensor, r: Tensor) -> Tensor:
     """
     square = dot(r, r)
     share = torch.where(square > 0, dot(v, r).clamp_max(0) / square, torch.zeros_like(square))
-    return (_wide(v) - share * _wide(r)).to(v.dtype)
+    return v - share * r
 
 
 def clipped(g: Tensor, limit: float) -> Tensor:
     """Scale ``g`` down to norm ``limit`` if it is longer; a limit of 0 is off."""
-    if limit <= 0:
-        return g
-    scale: Tensor = limit / _wide(g).norm().clamp_min(limit)
-    return (g * scale).to(g.dtype)
+    return g if limit <= 0 else g * (limit / norm(g).clamp_min(limit))
+
+
+class Descent:
+    """SGD with momentum, or AdamW, on one flat vector, step for step as torch.optim has them.
+
+    The state is changed in place and nothing is read from the device, so a step can be recorded.
+    The learning rate is ``rate``, on the device, to be filled before a step.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["sgd", "adamw"],
+        theta: Tensor,
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self._kind, self._momentum, self._nesterov, self._decay = kind, momentum, nesterov, weight_decay
+        self._first = torch.zeros_like(theta)  # momentum; of AdamW the mean of the gradients
+        self._second = torch.zeros_like(theta if kind == "adamw" else theta[:0])  # and of their squares
+        self._steps = torch.zeros((), dtype=_widest(theta), device=theta.device)
+        self.rate = torch.full_like(self._steps, lr)
+
+    def displacement(self, theta: Tensor, g: Tensor) -> Tensor:
+        """θ − θ' of the next step along ``g``."""
+        if self._kind == "adamw":
+            return self.rate * (self._decay * theta + self._adam(g))
+        g = g + self._decay * theta
+        self._first.mul_(self._momentum).add_(g)
+        return self.rate * (g + self._momentum * self._first if self._nesterov else self._first)
+
+    def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
+        self._steps += 1
+        self._first.mul_(self._momentum).add_(g, alpha=1 - self._momentum)
+        self._second.mul_(beta).addcmul_(g, g, value=1 - beta)
+        mean = self._first / (1 - self._momentum**self._steps)
+        return mean / ((self._second / (1 - beta**self._steps)).sqrt() + eps)
 
 
 @torch.no_grad()
 def write(params: Sequence[nn.Parameter], vector: Tensor) -> None:
     """Copy a flat vector back into the parameters."""
-    at = 0
-    for p in params:
-        p.copy_(vector[at : at + p.numel()].view_as(p))
-        at += p.numel()
+    parts = vector.split([p.numel() for p in params])
+    torch._foreach_copy_(list(params), [part.view_as(p) for part, p in zip(parts, params, strict=True)])
 
 
 @torch.no_grad()
 def step(
-    optimizer: torch.optim.Optimizer,
     params: Sequence[nn.Parameter],
+    descent: Descent,
     g: Tensor,
     retain: Tensor,
     *,
@@ -148,21 +187,14 @@ def step(
     conflict = dot(g, retain) < 0
     if space == "gradient":
         g = project(g, retain)
-    g = clipped(g, clip)
     before = flat(params)
-    at = 0
-    for p in params:
-        p.grad = g[at : at + p.numel()].view_as(p).to(p.dtype)
-        at += p.numel()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    moved = _wide(before) - _wide(flat(params))
+    moved = descent.displacement(before, clipped(g, clip))
     if space == "update":
         conflict = dot(moved, retain) < 0
         moved = _apply_safely(params, before, moved, retain)
-    elif space == "none":
-        conflict = torch.zeros_like(conflict)
-    return Taken(conflict, cosine(moved, retain))
+    else:
+        moved = _wide(before) - _stored(params, before - moved)
+    return Taken(conflict & (space != "none"), cosine(moved, retain))
 
 
 @torch.no_grad()
@@ -174,16 +206,16 @@ def _apply_safely(params: Sequence[nn.Parameter], before: Tensor, moved: Tensor,
     is therefore measured; on the wrong side, it is corrected past the boundary by twice what
     rounding can do, and should the weights be too coarse for that too, the step is not taken.
     """
+    start, r = _wide(before), _wide(retain)
+    square = dot(r, r)
     after = _stored(params, before - project(moved, retain))
-    square = dot(retain, retain)
-    amiss = dot(_wide(before) - _wide(after), retain)
+    amiss = dot(start - after, r)
     coarsest = max(torch.finfo(p.dtype).eps for p in params) / 2
-    slack = 2 * coarsest * dot(after.abs(), retain.abs())
+    slack = 2 * coarsest * dot(after.abs(), r.abs())
     share = torch.where((square > 0) & (amiss < 0), (amiss - slack) / square, torch.zeros_like(square))
-    after = _stored(params, _wide(after) + share * _wide(retain))
-    safe = dot(_wide(before) - _wide(after), retain) >= 0
-    after = _stored(params, torch.where(safe, after, before))
-    return _wide(before) - _wide(after)
+    after = _stored(params, after + share * r)
+    safe = dot(start - after, r) >= 0
+    return start - _stored(params, torch.where(safe, after, before))
 
 
 def _stored(params: Sequence[nn.Parameter], vector: Tensor) -> Tensor:
@@ -193,5 +225,9 @@ def _stored(params: Sequence[nn.Parameter], vector: Tensor) -> Tensor:
 
 
 def _wide(t: Tensor) -> Tensor:
+    return t.to(_widest(t))
+
+
+def _widest(t: Tensor) -> torch.dtype:
     """Float64, or float32 on the one kind of device that has no float64."""
-    return t.float() if t.device.type == "mps" else t.double()
+    return torch.float32 if t.device.type == "mps" else torch.float64

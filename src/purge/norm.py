@@ -1,9 +1,10 @@
 """BatchNorm while unlearning: frozen, shared or training statistics, and recalibration.
 
-A batch is always ``[retain rows; forget rows]``. With ``frozen`` statistics the cheapest way to
-forget is a shift of activations that the stale statistics turn into suppression; one pass over
-retain data afterwards undoes it. With ``shared`` statistics such a shift is useless: every row is
-normalised with what the retain rows look like *now*, and gradients flow through those statistics.
+A step is two forward passes, one of retain and one of forget samples. With ``frozen`` statistics the
+cheapest way to forget is a shift of activations that the stale statistics turn into suppression; one
+pass over retain data afterwards undoes it. With ``shared`` statistics such a shift is useless: forget
+samples are normalised with what the retain samples of the step look like *now*, and gradients flow
+through those statistics.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,56 +25,163 @@ from purge.models import logits_of
 Norm = Literal["frozen", "shared", "train"]
 
 
+class Moments(NamedTuple):
+    """What one call of a BatchNorm layer saw, per channel."""
+
+    mean: Tensor
+    rstd: Tensor  # 1 / √(variance + eps)
+    link: Tensor  # (2, C): its gradient takes back how later calls depend on the two above
+
+
+Seen = dict[_BatchNorm, list[Moments]]  # of each layer, one entry per call
+
+
 def batchnorms(model: nn.Module) -> list[_BatchNorm]:
     """The BatchNorm layers of a model that keep running statistics."""
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
 @contextmanager
-def statistics(model: nn.Module, kind: Norm, *, retain_rows: int) -> Iterator[None]:
-    """Within the block, BatchNorm treats batches ``[retain_rows of retain; forget]`` as ``kind`` says.
+def statistics(model: nn.Module, kind: Norm, like: Seen | None = None) -> Iterator[Seen]:
+    """Within the block, BatchNorm treats the batch of one forward pass as ``kind`` says.
 
-    ``frozen`` uses the running statistics and leaves them alone. ``shared`` normalises all rows
-    with the batch statistics of the retain rows, differentiably, and leaves the running ones alone.
-    ``train`` normalises each part with its own batch statistics and updates the running ones with
-    both, as two separate forward passes in training mode would. Without BatchNorm nothing happens.
+    ``frozen`` uses the running statistics and leaves them alone. ``train`` normalises the batch with
+    its own statistics and updates the running ones. ``shared`` normalises the retain batch with its own
+    statistics, leaves the running ones alone, and yields what it saw; handed to a second block as
+    ``like``, the forget batch is normalised with that, differentiably. Without BatchNorm nothing happens.
     """
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    seen: Seen = {m: [] for m in layers} if like is None else {m: list(like[m]) for m in layers}
     with training_flags_kept(model):
         try:
             for m in layers:
                 m.train(kind == "train")
-                if kind != "frozen" or m.running_mean is None:  # without any, each part has its own
-                    forward = _shared if kind == "shared" else _apart
+                forward = {"train": _own, "shared": _seeing if like is None else _as_seen}.get(kind)
+                if forward is not None:
                     # An instance attribute shadows the class's forward and is deleted below.
-                    m.forward = partial(forward, m, retain_rows)  # type: ignore[method-assign]
-            yield
+                    m.forward = partial(forward, m, seen[m])  # type: ignore[method-assign]
+            yield seen
         finally:
             for m in layers:
                 m.__dict__.pop("forward", None)
 
 
-def _shared(bn: _BatchNorm, rows: int, x: Tensor) -> Tensor:
-    over = [d for d in range(x.ndim) if d != 1]
-    part = x[:rows] if x.dtype == torch.float64 else x[:rows].float()
-    var, mean = torch.var_mean(part, over, correction=0)
-    scale = torch.rsqrt(var + bn.eps)
-    shift = -mean * scale
-    if bn.weight is not None:
-        scale, shift = scale * bn.weight, shift * bn.weight + bn.bias
-    shape = [1, -1] + [1] * (x.ndim - 2)
-    return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
-
-
-def _apart(bn: _BatchNorm, rows: int, x: Tensor) -> Tensor:
-    return torch.cat([_own(bn, part) for part in (x[:rows], x[rows:]) if len(part)])
-
-
-def _own(bn: _BatchNorm, x: Tensor) -> Tensor:
+def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
     if x.numel() > x.shape[1] or bn.running_mean is None:
         return type(bn).forward(bn, x)
     # One value per channel has no variance: the running statistics serve.
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
+
+
+def _seeing(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+    y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps)
+    seen.append(Moments(*moments))
+    return y  # type: ignore[no-any-return]
+
+
+def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+    return _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen.pop(0))  # type: ignore[no-any-return]
+
+
+class _Seeing(torch.autograd.Function):
+    r"""BatchNorm of a batch by its own statistics, which later calls may depend on.
+
+    With s = 1/√(var + eps), x̂ = (x − mean)·s and m values per channel, a loss has the gradient
+
+    .. math:: dx = γs·(dy − (Σdy + a)/m − x̂·(Σdy·x̂ + b)/m)
+
+    where a, b are the same sums over the batches that were normalised with this one's statistics:
+    they arrive as the gradient of ``link``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+        x = _dense(x)
+        y, mean, rstd = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.mark_non_differentiable(mean, rstd)
+        ctx.set_materialize_grads(False)
+        return y, mean, rstd, mean.new_zeros(2, len(mean))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _mean: None, _rstd: None, dlink: Tensor | None) -> Any:
+        x, weight, mean, rstd = ctx.saved_tensors
+        if dy is None:  # only the statistics were used
+            sums, dw, db, dy = dlink, None, None, torch.zeros_like(x)
+        else:
+            dy = _like(dy, x)
+            sums, dw, db = _sums(dy, x, mean, rstd, weight)
+            sums = sums if dlink is None else sums + dlink
+        if sums is None:
+            return None, None, None, None
+        return _centred(dy, x, mean, rstd, weight, sums), dw, db, None
+
+
+class _AsSeen(torch.autograd.Function):
+    """BatchNorm by the statistics of another batch; how it depends on them goes into ``link``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *seen: Tensor
+    ) -> Any:
+        x, (mean, rstd, _link) = _dense(x), seen
+        ctx.save_for_backward(x, weight, mean, rstd)
+        if x.is_cuda:
+            return torch.batch_norm_elemt(x, weight, bias, mean, rstd, eps)
+        return F.batch_norm(x, mean, (rstd**-2 - eps).clamp_min(0), weight, bias, eps=eps)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight, mean, rstd = ctx.saved_tensors
+        dy = _like(dy, x)
+        sums, dw, db = _sums(dy, x, mean, rstd, weight)
+        scale = rstd if weight is None else rstd * weight
+        return (dy * _per_channel(scale, x)).to(x.dtype), dw, db, None, None, None, sums
+
+
+def _sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None) -> Any:
+    """Σdy and Σdy·(x − mean) per channel, (2, C), and the gradients of weight and bias."""
+    if x.is_cuda:
+        a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, True, True)
+        return torch.stack([a, b]), None if weight is None else dw, None if weight is None else db
+    over = [d for d in range(x.ndim) if d != 1]
+    wide = dy.to(mean.dtype)
+    a, b = wide.sum(over), (wide * (x - _per_channel(mean, x))).sum(over)
+    if weight is None:
+        return torch.stack([a, b]), None, None
+    return torch.stack([a, b]), (b * rstd).to(weight.dtype), a.to(weight.dtype)
+
+
+def _centred(
+    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, sums: Tensor
+) -> Tensor:
+    """The gradient of the input, once all that depends on its statistics is in ``sums``."""
+    count = x.numel() // x.shape[1]
+    a, b = sums
+    if x.is_cuda:
+        values = torch.full((1,), count, dtype=torch.int32, device=x.device)
+        return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, values)
+    a, b = a / count, b / count
+    scale = rstd if weight is None else rstd * weight
+    slope, shift = -b * rstd**2, b * rstd**2 * mean - a
+    dx = dy + x * _per_channel(slope, x) + _per_channel(shift, x)
+    return (dx * _per_channel(scale, x)).to(x.dtype)
+
+
+def _per_channel(v: Tensor, x: Tensor) -> Tensor:
+    return v.view([1, -1] + [1] * (x.ndim - 2))
+
+
+def _dense(x: Tensor) -> Tensor:
+    """In one of the two layouts that kernels know."""
+    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return x if last else x.contiguous()
+
+
+def _like(dy: Tensor, x: Tensor) -> Tensor:
+    """A gradient in type and layout as its tensor."""
+    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return dy.to(x.dtype).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 @torch.no_grad()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sized
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from purge.data import Samples, batches
 from purge.errors import ModelError, RunError, expected
+from purge.graphs import Recorded, Scalars
 from purge.hooks import training_flags_kept
 from purge.models import logits_of
 from purge.progress import progress_line
@@ -21,6 +22,8 @@ from purge.splits import Split
 from purge.stopping import Check, Stopping
 
 EVAL_BATCH = 512
+
+Precision = Literal["float32", "bf16"]
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
@@ -69,6 +72,53 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Is it a GPU that computes in bfloat16?"""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def arrange(model: nn.Module, layout: torch.memory_format) -> None:
+    """Lay out weights of four dimensions; torch's own way would fail at those of five, as of Conv3d."""
+    for weight in [*model.parameters(), *model.buffers()]:
+        if weight.ndim == 4:
+            weight.data = weight.data.contiguous(memory_format=layout)
+
+
+@contextmanager
+def laid_out(model: nn.Module, samples: Samples, *, last: bool | None = None) -> Iterator[None]:
+    """Within the block, weights of convolutions lie with channels last, as GPUs like it.
+
+    ``last`` None: on a GPU, if the model can take samples so; one that asks for a ``view`` of what a
+    convolution returns cannot.
+    """
+    if last is None:
+        last = takes_channels_last(model, samples)
+    if last:
+        arrange(model, torch.channels_last)
+    yield
+    if last:
+        arrange(model, torch.contiguous_format)
+
+
+def takes_channels_last(model: nn.Module, samples: Samples) -> bool:
+    """Is it a model on a GPU that can run with the weights of its convolutions laid out so?"""
+    if device_of(model).type != "cuda":
+        return False
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    try:
+        arrange(model, torch.channels_last)
+        with evaluating(model):
+            model(x)
+    except RuntimeError:
+        return False
+    finally:
+        arrange(model, torch.contiguous_format)
+    return True
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of torch from ``seed``; the caller's generators are put back afterwards."""
@@ -97,8 +147,11 @@ class Run:
         progress: bool = False,
         title: str = "unlearn",
         fresh: nn.Module | None = None,
+        precision: Precision = "float32",
+        graph: bool = False,
     ) -> None:
         self.device, self.seed, self.stop = device, seed, stop
+        self.precision, self.graph = precision, graph
         self._fresh = fresh
         self.stopped_by: str | None = None
         self.step = 0  # steps taken so far
@@ -140,6 +193,18 @@ class Run:
                 advance(1, "" if now is None else f"forget accuracy {now.forget_accuracy:.1%}")
         self.stopped_by = self.stopped_by or "schedule"
         self._raise_if_not_finite()
+
+    def autocast(self, precision: Precision | None = None) -> AbstractContextManager[None]:
+        """Convolutions and products in the precision of the run, or in this one.
+
+        Casts are not kept: within the block, weights may change.
+        """
+        bf16 = (precision or self.precision) == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
+
+    def recorded(self, fn: Callable[..., Scalars]) -> Recorded:
+        """One step as a function of tensors: on a GPU it is recorded once and replayed."""
+        return Recorded(fn, device=self.device, enabled=self.graph)
 
     def fresh(self, model: nn.Module) -> nn.Module:
         """An untrained model like ``model``, on the device: the caller's, or ``model`` drawn anew."""

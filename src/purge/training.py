@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from purge.data import Lazy, Samples
 from purge.errors import FileError, expected
 from purge.files import atomically
+from purge.graphs import fastest
 from purge.images import Images, draw_colours, draw_moves, recoloured
 from purge.models import digest, logits_of
 from purge.progress import progress_line
-from purge.runtime import EVAL_BATCH, device_of, logits
+from purge.runtime import EVAL_BATCH, device_of, has_bf16, laid_out, logits
 from purge.settings import as_dict, normalise, setting
 
 Augment = Literal["none", "crop", "flip", "crop-flip", "turn"]
@@ -103,8 +104,7 @@ def fit(
     per_epoch = max(1, n // size)  # the last, smaller batch is left out: BatchNorm dislikes it
     total = recipe.epochs * per_epoch
     gpu = device.type == "cuda"
-    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and _has_bf16(device))
-    last = recipe.channels_last if recipe.channels_last is not None else gpu
+    bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(device))
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generator = torch.Generator().manual_seed(seed)
     kept = Kept(state, _identity(model, samples, recipe, seed)) if state is not None else None
@@ -121,7 +121,8 @@ def fit(
     forward = torch.compile(model) if recipe.compile else model
     with (
         closing(kept) if kept is not None else nullcontext(),
-        _laid_out(model, last=last),
+        laid_out(model, samples, last=recipe.channels_last),
+        fastest(device),
         progress_line(title, recipe.epochs, progress) as advance,
     ):
         losses, before = kept.restore(model, optimizer, mean, generator) if kept is not None else ([], 0.0)
@@ -160,11 +161,6 @@ def fit(
     return history, time.perf_counter() - started
 
 
-def _has_bf16(device: torch.device) -> bool:
-    with torch.cuda.device(device):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-
-
 def _batches(
     samples: Samples, order: Tensor, recipe: Recipe, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -186,30 +182,6 @@ def _batches(
     colours = draw_colours(order.numel(), channels, recipe.colour, generator).to(order.device)
     each = colours.view(*order.shape, channels, 2)
     return ((recoloured(x, c), y) for (x, y), c in zip(stream, each, strict=True))
-
-
-@contextmanager
-def _laid_out(model: nn.Module, *, last: bool) -> Iterator[None]:
-    """Weights of convolutions with channels last, and cuDNN's fastest algorithms, within the block."""
-    cudnn = torch.backends.cudnn
-    if last:
-        _arrange(model, torch.channels_last)
-    with cudnn.flags(
-        enabled=cudnn.enabled,
-        benchmark=device_of(model).type == "cuda" and not cudnn.deterministic,
-        deterministic=cudnn.deterministic,
-        allow_tf32=cudnn.allow_tf32,
-    ):
-        yield
-    if last:
-        _arrange(model, torch.contiguous_format)
-
-
-def _arrange(model: nn.Module, layout: torch.memory_format) -> None:
-    """Lay out weights of four dimensions; torch's own way would fail at those of five, as of Conv3d."""
-    for weight in [*model.parameters(), *model.buffers()]:
-        if weight.ndim == 4:
-            weight.data = weight.data.contiguous(memory_format=layout)
 
 
 def one_cycle(step: int, total: int) -> float:
@@ -394,7 +366,7 @@ def fit_together(
     per_epoch = max(1, n // size)
     total = recipe.epochs * per_epoch
     gpu = device.type == "cuda"
-    bf16 = recipe.precision == "bf16" or (recipe.precision is None and gpu and _has_bf16(device))
+    bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(device))
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     for model in models:

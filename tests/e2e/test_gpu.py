@@ -49,13 +49,90 @@ def test_a_step_on_the_gpu_is_the_step_on_the_cpu(digits, base):
     torch.backends.cudnn.allow_tf32 = False
     runs = [
         purge.unlearn(
-            base, digits.forget, digits.retain, device=d, min_steps=3, max_steps=3, progress=False
-        ).model.cpu()
+            base,
+            digits.forget,
+            digits.retain,
+            device=d,
+            min_steps=6,
+            max_steps=6,
+            precision="float32",
+            progress=False,
+        ).model.cpu()  # on the GPU, the last of the steps are replayed
         for d in ("cpu", "cuda")
     ]
     a, b = (torch.cat([p.detach().reshape(-1) for p in m.parameters()]) for m in runs)
     start = torch.cat([p.detach().reshape(-1) for p in base.parameters()])
     assert float((a - b).norm()) <= 1e-2 * float((a - start).norm())
+
+
+def weights(model):
+    return torch.cat([p.detach().reshape(-1).cpu() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"optimizer": "adamw", "lr": 1e-3},
+        {"norm": "train", "erasure": 0.1},
+        {"objective": "ga", "gate": 0.5},
+    ],
+    ids=str,
+)
+def test_captured_and_eager_runs_agree(settings, digits, base):
+    torch.backends.cudnn.allow_tf32 = False
+    eager, captured = (
+        purge.unlearn(
+            base, digits.forget, digits.retain, device="cuda", min_steps=20, max_steps=20, forget_target=0.0,
+            precision="float32", graph=graph, progress=False, **settings,
+        )
+        for graph in (False, True)
+    )  # fmt: skip
+    start, a, b = (weights(m) for m in (base, eager.model, captured.model))
+    assert float((a - b).norm()) <= 1e-2 * float((a - start).norm())
+    for key in ("retain_loss", "forget_loss", "cosine"):
+        for one, other in zip(eager.history[1:], captured.history[1:], strict=True):
+            assert one[key] == pytest.approx(other[key], rel=0.05, abs=2e-3), (key, one["step"])
+
+
+def test_bf16_forgets_as_float32_does(digits, base):
+    for precision in ("bf16", "float32"):
+        result = purge.unlearn(
+            base, digits.forget, digits.retain, device="cuda", precision=precision, progress=False
+        )
+        report = purge.audit(result, digits.forget, digits.retain, digits.test, metrics=["fa_test", "ra"])
+        assert report["fa_test"].value == 0
+        assert report["ra"].value > 0.99
+        assert min(row["displacement_cosine"] for row in result.history[1:]) >= -1e-6
+        assert all(p.dtype == torch.float32 and p.is_contiguous() for p in result.model.parameters())
+
+
+class Odd(torch.nn.Module):
+    """Asks for a view of what a convolution returns, and may look at its own values."""
+
+    def __init__(self, peek):
+        super().__init__()
+        self.conv, self.norm, self.head = (
+            torch.nn.Conv2d(1, 8, 3),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.Linear(288, 10),
+        )
+        self.peek = peek
+
+    def forward(self, x):
+        h = self.norm(self.conv(x)).relu()
+        if self.peek and float(h.sum().detach()) < 0:
+            h = -h
+        return self.head(h.view(len(h), -1))
+
+
+@pytest.mark.parametrize("peek", [False, True])
+def test_models_that_cannot_be_recorded_or_laid_out_are_run_as_they_are(peek, digits):
+    trained = purge.train(Odd(peek), digits.retain, epochs=1, device="cuda", progress=False).model
+    result = purge.unlearn(
+        trained, digits.forget, digits.retain, min_steps=8, max_steps=8, forget_target=0.0, progress=False
+    )
+    assert result.steps == 8
 
 
 def test_audit_on_the_gpu_agrees_with_the_cpu(digits, base, retrained):

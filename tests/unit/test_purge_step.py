@@ -204,13 +204,14 @@ def test_shared_statistics_make_a_constant_shift_useless(case):
     from purge.norm import statistics
 
     model, forget, retain = case
-    x = torch.cat([retain[0], forget[0]])
     shifted = purge.train(model, retain, epochs=1, lr=1e-9, progress=False).model  # a copy
     with torch.no_grad():
         shifted[0].bias += 5.0
-    with torch.no_grad():
-        with statistics(model, "shared", retain_rows=len(retain[0])):
-            before = model(x)
-        with statistics(shifted, "shared", retain_rows=len(retain[0])):
-            after = shifted(x)
+    outputs = []
+    for net in (model, shifted):
+        with torch.no_grad(), statistics(net, "shared") as seen:
+            net(retain[0])
+        with torch.no_grad(), statistics(net, "shared", like=seen):
+            outputs.append(net(forget[0]))
+    before, after = outputs
     assert torch.allclose(before, after, atol=1e-3)

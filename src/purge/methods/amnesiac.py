@@ -92,7 +92,7 @@ class Amnesiac(Method):
                 run.check(model)
                 continue
             x, y = batch
-            with statistics(model, self.norm, retain_rows=len(x)):
+            with statistics(model, self.norm):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
             self.optim.step(optimizer, loss)
             run.log(retain_loss=loss, taken_back=None)

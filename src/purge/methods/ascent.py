@@ -23,7 +23,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -56,7 +55,7 @@ class GradientAscent(Method):
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
         run.begin(model)
         for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
-            with statistics(model, self.norm, retain_rows=0):
+            with statistics(model, self.norm):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
             self.optim.step(optimizer, -loss)
             run.log(forget_loss=loss)
@@ -85,10 +84,9 @@ class NegGradPlus(Method):
         pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
         run.begin(model)
         for _, ((xf, yf), (xr, yr)) in zip(run.steps(total, epoch=epoch), pairs, strict=False):
-            with statistics(model, self.norm, retain_rows=len(xr)):
-                z = logits_of(model(torch.cat([xr, xf]))).float()
-            retain_loss = F.cross_entropy(z[: len(xr)], yr)
-            forget_loss = F.cross_entropy(z[len(xr) :], yf)
+            with statistics(model, self.norm):
+                retain_loss = F.cross_entropy(logits_of(model(xr)).float(), yr)
+                forget_loss = F.cross_entropy(logits_of(model(xf)).float(), yf)
             self.optim.step(optimizer, self.alpha * retain_loss - (1 - self.alpha) * forget_loss)
             run.log(retain_loss=retain_loss, forget_loss=forget_loss)
             if run.due:

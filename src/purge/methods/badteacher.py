@@ -70,7 +70,7 @@ class BadTeacher(Method):
                 taught = [(good, x[:rows]), (bad, x[rows:])]
                 z = torch.cat([logits_of(teacher(part)).float() for teacher, part in taught if len(part)])
                 target = (z / self.temperature).softmax(1)
-            with statistics(model, self.norm, retain_rows=0):  # one batch, normalised as one
+            with statistics(model, self.norm):
                 logp = (logits_of(model(x)).float() / self.temperature).log_softmax(1)
             each = F.kl_div(logp, target, reduction="none").mean(1)  # over K: see above
             self.optim.step(optimizer, each.mean())

@@ -25,6 +25,8 @@ class Method(ABC):
     # What it cannot do without; "fresh": an untrained model of the same kind, "shards" and "updates": a
     # training that kept them.
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain"})
+    # Does it hang on gradients of single samples, or on second derivatives? Then float32 is the default.
+    full_precision: ClassVar[bool] = False
     stop: Stopping
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ class BoundaryExpand(Method):
         _widens(model, split)
         optimizer = self.optim.make(parameters_to_train(model))
         for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
-            with statistics(model, self.norm, retain_rows=0):
+            with statistics(model, self.norm):
                 z = logits_of(model(x)).float()
             loss = F.cross_entropy(z, torch.full_like(y, split.classes))
             self.optim.step(optimizer, loss)
@@ -102,7 +102,7 @@ class BoundaryShrink(Method):
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
         run.begin(model)
         for i, (x, _) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
-            with statistics(model, self.norm, retain_rows=0):
+            with statistics(model, self.norm):
                 loss = F.cross_entropy(logits_of(model(x)).float(), neighbour[at[i]])
             self.optim.step(optimizer, loss)
             run.log(forget_loss=loss)

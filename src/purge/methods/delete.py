@@ -60,7 +60,7 @@ class Delete(Method):
         for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
             with torch.no_grad():
                 target = _without_own_label(logits_of(teacher(x)).float(), y)
-            with statistics(model, self.norm, retain_rows=0):
+            with statistics(model, self.norm):
                 loss = kl(logits_of(model(x)), target)
             self.optim.step(optimizer, loss)
             run.log(forget_loss=loss)

@@ -65,7 +65,7 @@ class FineTune(Method):
         if self.negate:
             _negate_first(model)
         for i, (x, y) in zip(run.steps(total, epoch=epoch), split.retain.stream(at), strict=False):
-            with statistics(model, self.norm, retain_rows=len(x)):
+            with statistics(model, self.norm):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
             weight = self._penalty(i // epoch)
             self.optim.step(optimizer, loss + weight * _l1(params) if weight else loss)

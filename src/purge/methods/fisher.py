@@ -20,6 +20,7 @@ no gradient is left alone; samples are gone through many at a time, and not all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +47,7 @@ FORGOTTEN_VARIANCE = 1e-4  # of the last layer's rows for the forgotten classes
 class FisherForgetting(Method):
     """Add noise to every weight, the more the less the retained data depends on it."""
 
+    full_precision: ClassVar[bool] = True
     alpha: float = setting(1e-6, "α: scale of the variance", above=0)
     samples: int = setting(0, "retain samples that the Fisher matrix is measured on; 0: all", low=0)
     batch_size: int = setting(100, "samples whose gradients are held at once", low=1)

@@ -61,7 +61,8 @@ class IEWP(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Alternate for ``epochs`` passes over the forget set."""
-        weights = _influence(model, split.forget)
+        with run.autocast("float32"):
+            weights = _influence(model, split.forget)
         optimizer = self.optim.make(parameters_to_train(model))
         epoch = math.ceil(len(split.forget) / self.batch_size)
         total = self.epochs * epoch
@@ -71,7 +72,7 @@ class IEWP(Method):
         steps = run.steps(total * turn, epoch=epoch * turn)
         run.begin(model)
         for _, (w, x, y) in zip(steps, self._turns(split, at_f, at_r, weights), strict=False):
-            with statistics(model, self.norm, retain_rows=len(x) if w is None else 0):
+            with statistics(model, self.norm):
                 z = logits_of(model(x)).float()
             loss = F.cross_entropy(z, y) if w is None else -(w * _entropy(z)).mean()
             self.optim.step(optimizer, loss)

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,7 @@ Rows = Callable[[], Iterator[Tensor]]  # gives the gradients g_i, some rows at a
 class Influence(Method):
     """One step along the inverse Fisher matrix times the gradient to be taken away."""
 
+    full_precision: ClassVar[bool] = True
     alpha: float = setting(10.0, "α: length of the step", above=0)
     samples: int = setting(1000, "M: retain samples in the Fisher matrix", low=1)
     damping: float = setting(1.0, "λ: what is added to the Fisher matrix's diagonal", above=0)

@@ -33,7 +33,8 @@ from torch import Tensor, nn
 
 from purge.checks import erasure_layers, parameters_to_train
 from purge.data import Samples, batches
-from purge.grads import Space, cosine, grad, project, step
+from purge.grads import Descent, Space, cosine, flat, grad, project, step
+from purge.graphs import Scalars
 from purge.hooks import capture
 from purge.methods.base import Method
 from purge.models import logits_of
@@ -47,12 +48,14 @@ from purge.objectives import (
     masked_teacher,
     unseen_confidence,
 )
-from purge.runtime import EVAL_BATCH, Run, evaluating, frozen_copy, logits
+from purge.runtime import EVAL_BATCH, Run, device_of, evaluating, frozen_copy, logits
 from purge.settings import setting
 from purge.splits import Split
 from purge.stopping import Stopping
 
 logger = logging.getLogger("purge")
+
+AHEAD = 10  # steps whose retain samples the teacher looks at together
 
 
 @dataclass(frozen=True)
@@ -93,52 +96,58 @@ class Purge(Method):
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
         erasing = self.erasure > 0 or self.layers is not None
         layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
-
-        used = at_r.unique()  # retain samples that will be drawn; means are taken over all of D_r
-        whole = erasing or self.objective == "kl_retain"
-        known = torch.arange(len(split.retain), device=run.device) if whole else used
-        teacher_r, means = _teacher_pass(teacher, split.retain, known.cpu(), layers)
-        row_r = torch.searchsorted(known, at_r)
+        whole = erasing or self.objective == "kl_retain"  # a mean over all of D_r is needed
+        teacher_r, means = _teacher_pass(teacher, split.retain, layers) if whole else (None, {})
         targets = self._targets(teacher, split, teacher_r)
-        optimizer = self._optimizer(params)
-        self._check(model, run.begin, run)
-        pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
-        steps = run.steps(total, epoch=epoch, landing=landing)
-        for i, ((xf, yf), (xr, yr)) in zip(steps, pairs, strict=False):
-            with statistics(model, self.norm, retain_rows=len(xr)), capture(model, layers) as h:
-                z = logits_of(model(torch.cat([xr, xf])))
-            zr, zf = z[: len(xr)], z[len(xr) :]
+        descent = self._descent(params)
+
+        def step_of(
+            xr: Tensor, yr: Tensor, taught: Tensor, xf: Tensor, yf: Tensor, target: Tensor
+        ) -> Scalars:
+            with statistics(model, self.norm) as seen:
+                zr = logits_of(model(xr))
+            with statistics(model, self.norm, like=seen), capture(model, layers) as h:
+                zf = logits_of(model(xf))
 
             retain_loss = F.cross_entropy(zr.float(), yr)
-            anchor = self.kd * distill(zr, teacher_r[row_r[i]], self.temperature)
-            g_keep = grad(retain_loss + anchor, params, keep_graph=True)
+            anchor = self.kd * distill(zr, taught, self.temperature)
+            g_keep = grad(retain_loss + anchor, params, keep_graph=self.norm == "shared")
 
-            loss = forget_loss(self.objective, zf, yf, targets[at_f[i]])
-            erased = _erasure({k: v[len(xr) :] for k, v in h.items()}, means, like=loss)
+            loss = forget_loss(self.objective, zf, yf, target)
+            erased = _erasure(h, means, like=loss)
             g_lose = grad(loss + self.erasure * erased, params)
 
             angle = cosine(g_lose, g_keep)
             gated = above_gate(zf, self.gate) | at_cap(self.objective, zf, yf)
             g = g_lose if self.space == "none" else project(g_lose, g_keep)
             g = torch.where(gated, g_keep, g + g_keep if self.descend else g)
+            taken = step(params, descent, g, g_keep, space=self.space, clip=self.clip)
+            return {
+                "retain_loss": retain_loss,
+                "forget_loss": loss,
+                "erasure_loss": erased if layers else None,
+                "projected": taken.projected | ((angle < 0) & ~gated & (self.space != "none")),
+                "gated": gated,
+                "cosine": angle,
+                "displacement_cosine": taken.cosine,
+            }
 
-            rate = self.lr * min(1.0, (run.end - i) / landing if landing else 1.0)
-            optimizer.param_groups[0]["lr"] = rate
-            taken = step(optimizer, params, g, g_keep, space=self.space, clip=self.clip)
-
-            run.log(
-                retain_loss=retain_loss,
-                forget_loss=loss,
-                erasure_loss=erased if layers else None,
-                projected=taken.projected | ((angle < 0) & ~gated & (self.space != "none")),
-                gated=gated,
-                cosine=angle,
-                displacement_cosine=taken.cosine,
-            )
+        one_step = run.recorded(step_of)
+        self._check(model, run.begin, run)
+        pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
+        steps = run.steps(total, epoch=epoch, landing=landing)
+        for i, ((xf, yf), (xr, yr)) in zip(steps, pairs, strict=False):
+            if teacher_r is None and i % AHEAD == 0:
+                block = at_r[i : i + AHEAD]
+                ahead = logits(teacher, split.retain, block.flatten()).unflatten(0, block.shape)
+            taught = ahead[i % AHEAD] if teacher_r is None else teacher_r[at_r[i]]
+            descent.rate.fill_(self.lr * min(1.0, (run.end - i) / landing if landing else 1.0))
+            run.log(**one_step(xr, yr, taught, xf, yf, targets[at_f[i]]))
             if run.due:
                 self._check(model, run.check, run)
         if self.norm == "shared":
-            recalibrate(model, (x for x, _ in batches(split.retain, EVAL_BATCH, used.cpu())))
+            drawn = at_r[: run.step].unique()
+            recalibrate(model, (x for x, _ in batches(split.retain, EVAL_BATCH, drawn)))
 
     def _check(self, model: nn.Module, check: Callable[[nn.Module], None], run: Run) -> None:
         """Look at the model as it would be delivered: shared statistics belong to the weights."""
@@ -146,26 +155,25 @@ class Purge(Method):
             recalibrate(model, run.retain_batches())
         check(model)
 
-    def _optimizer(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-        if self.optimizer == "adamw":
-            betas = (self.momentum, 0.999)
-            return torch.optim.AdamW(params, self.lr, betas, weight_decay=self.weight_decay)
-        return torch.optim.SGD(
-            params,
-            self.lr,
+    def _descent(self, params: list[nn.Parameter]) -> Descent:
+        return Descent(
+            self.optimizer,
+            flat(params),
+            lr=self.lr,
             momentum=self.momentum,
+            nesterov=self.nesterov,
             weight_decay=self.weight_decay,
-            nesterov=self.nesterov and self.momentum > 0,
         )
 
-    def _targets(self, teacher: nn.Module, split: Split, teacher_r: Tensor) -> Tensor:
+    def _targets(self, teacher: nn.Module, split: Split, teacher_r: Tensor | None) -> Tensor:
         """What each forget sample's output is pulled to, (|D_f|, K)."""
         n, k = len(split.forget), split.classes
-        if self.objective == "kl_retain":
+        if self.objective == "kl_retain" and teacher_r is not None:
             return teacher_r.softmax(1).mean(0).expand(n, k)
         if self.objective in ("kl_uniform", "ga"):
-            return teacher_r.new_full((1, k), 1 / k).expand(n, k)
-        z, y = logits(teacher, split.forget), split.forget.labels.to(teacher_r.device)
+            return torch.full((1, k), 1 / k, device=device_of(teacher)).expand(n, k)
+        z = logits(teacher, split.forget)
+        y = split.forget.labels.to(z.device)
         if split.single and split.test is not None:
             z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
             single = ~torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
@@ -181,16 +189,16 @@ class Purge(Method):
 
 
 def _teacher_pass(
-    teacher: nn.Module, retain: Samples, index: Tensor, layers: tuple[str, ...]
+    teacher: nn.Module, retain: Samples, layers: tuple[str, ...]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The teacher's logits of the retain samples at ``index``, and the mean of each layer."""
+    """The teacher's logits of all retain samples, and the mean of each layer."""
     found, sums = [], dict[str, Tensor]()
     with evaluating(teacher), capture(teacher, layers) as h:
-        for x, _ in batches(retain, EVAL_BATCH, index):
+        for x, _ in batches(retain, EVAL_BATCH):
             found.append(logits_of(teacher(x)).float())
             for name in layers:
                 sums[name] = sums.get(name, 0) + h[name].float().sum(0)
-    return torch.cat(found), {name: total / len(index) for name, total in sums.items()}
+    return torch.cat(found), {name: total / len(retain) for name, total in sums.items()}
 
 
 def _erasure(h: dict[str, Tensor], means: dict[str, Tensor], *, like: Tensor) -> Tensor:

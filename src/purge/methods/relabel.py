@@ -86,7 +86,7 @@ class RandomLabel(Method):
         with holding as hold:
             steps = zip(run.steps(len(plan), epoch=epoch), self._batches(split, plan), strict=False)
             for i, (x, y, kept) in steps:
-                with statistics(model, self.norm, retain_rows=len(x)):  # all rows together
+                with statistics(model, self.norm):
                     each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
                 self.optim.step(optimizer, each.mean())
                 hold(i)
@@ -175,7 +175,7 @@ def _salient(
     """Masks like the parameters, true at the ``most`` largest |Σ ∇CE| of all of them together."""
     total = torch.zeros_like(flat(params))
     for x, y in batches(forget, size):
-        with statistics(model, "frozen", retain_rows=0):
+        with statistics(model, "frozen"):
             total += grad(F.cross_entropy(logits_of(model(x)).float(), y, reduction="sum"), params)
     mask = torch.zeros_like(total, dtype=torch.bool)
     mask[total.abs().argsort(descending=True, stable=True)[:most]] = True  # by rank: ties do not add to it

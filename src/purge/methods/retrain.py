@@ -26,6 +26,7 @@ from purge.training import Recipe, fit
 class Retrain(Method):
     """Train a fresh model without the forget set."""
 
+    full_precision: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "fresh"})
 
     recipe: Recipe = Recipe()

@@ -91,7 +91,7 @@ class Scrub(Method):
             optimizer.param_groups[0]["lr"] = self._rate(b.epoch)
             with torch.no_grad():
                 taught = logits_of(teacher(b.x)).float()
-            with statistics(model, self.norm, retain_rows=0 if b.climb else len(b.x)):
+            with statistics(model, self.norm):
                 z = logits_of(model(b.x)).float()
             distance = distill(z, taught, self.temperature)
             if b.climb:

@@ -73,6 +73,7 @@ class Sisa(Method):
     How is laid down by the model, so there is nothing to set.
     """
 
+    full_precision: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "shards"})
 
     stop: Stopping = PUBLISHED

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,7 @@ logger = logging.getLogger("purge")
 class SelectiveDampening(Method):
     """Make the weights smaller that the forget set needs more than the whole data does."""
 
+    full_precision: ClassVar[bool] = True
     alpha: float = setting(10.0, "α: dampen where I_f > α·I_D", above=0)
     dampening: float = setting(1.0, "λ: what stays of a weight is λ·I_D/I_f", low=0)
     per_sample: bool = setting(True, "square single gradients; no: the mean of a batch, as the authors' code")

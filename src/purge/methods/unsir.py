@@ -78,7 +78,7 @@ class UNSIR(Method):
         steps = run.steps(len(at_r) + len(at_repair), epoch=len(at_r))
         phases = _phases(split.retain, (noise, named), at_r, at_n, at_repair)
         for _, (phase, x, y, kept) in zip(steps, phases, strict=False):
-            with statistics(model, self.norm, retain_rows=len(x)):
+            with statistics(model, self.norm):
                 each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
             self.optim.step(optimizers[phase], each.mean())
             noise_loss = each[kept:].mean() if phase == "impair" else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test"]
 NEEDS = ("retrained", "original", "test", "same_class_test", "kept_class_test", "shadows")
 FEATURE_SAMPLES = 10_000  # of a larger set, features are kept for a seeded choice of this many
 DRAWS = 1000  # bootstrap resamples behind every interval
+REMEMBERED = 20_000  # of as many samples, at most, resamples are drawn once and kept (a byte per number)
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Subject:
         self.retrained, self.original, self.shadows = retrained, original, shadows
         self.curves: dict[str, Any] = {}
         self._outputs: dict[str, Outputs] = {}
+        self._index: dict[str, Tensor] = {}
         self._values: dict[Metric, Value | dict[str, Value]] = {}
 
     def why_not(self, need: str) -> str:
@@ -108,6 +111,11 @@ class Subject:
 
     def index(self, part: Part | str) -> Tensor:
         """Which samples of their data set make up a part."""
+        if part not in self._index:
+            self._index[part] = self._rows_of(part)
+        return self._index[part]
+
+    def _rows_of(self, part: Part | str) -> Tensor:
         labels = self.samples(part).labels  # type: ignore[arg-type]
         if part == "same_class_test":
             return torch.isin(labels, self.split.forget.labels.unique()).nonzero()[:, 0]
@@ -122,7 +130,9 @@ class Subject:
 
     def log_probs(self, part: Part) -> Array:
         """Log-softmax of the logits (N, K) of a part, in float64."""
-        return self._seen(part).log_probs[self.index(part)].numpy()
+        whole = self._seen(part).log_probs.numpy()
+        found: Array = whole[self.index(part).numpy()] if part.endswith("_test") else whole.copy()
+        return found
 
     def guesses(self, part: Part) -> NDArray[np.int64]:
         """The predicted classes (N,) of a part."""
@@ -152,8 +162,10 @@ class Subject:
     def _of(self, part: Part, kept: Tensor | None) -> Array | None:
         if kept is None:
             return None
-        here = np.isin(self._seen(part).rows, self.index(part).numpy())
-        return kept[torch.from_numpy(here)].double().numpy()
+        found = kept.numpy()
+        if part.endswith("_test"):
+            found = found[np.isin(self._seen(part).rows, self.index(part).numpy())]
+        return found.astype(np.float64)  # NumPy asks for large pages of memory, torch does not: much faster
 
     def _seen(self, part: Part) -> Outputs:
         """The one forward pass over the data set that a part belongs to."""
@@ -259,16 +271,31 @@ def rate_draws(pairs: Sequence[tuple[Array, Array]], seed: int, fprs: Sequence[f
     """
     ranked = [_ranked(*pair) for pair in pairs]
     inside, outside = (resamples(len(x), seed + i) for i, x in enumerate(pairs[0]))
-    draws = zip(inside, outside, strict=True)
-    return np.concatenate([[_weighted_rates(r, a, b, fprs) for r in ranked] for a, b in draws], axis=2)
+    found = []
+    with ThreadPoolExecutor() as pool:  # NumPy sorts and sums without holding up the others
+        for a, b in zip(inside, outside, strict=True):
+            found.append(list(pool.map(partial(_weighted_rates, w_in=a, w_out=b, fprs=fprs), ranked)))
+    return np.concatenate(found, axis=2)
 
 
 def resamples(n: int, seed: int) -> Iterator[Array]:
     """How often each of n samples is drawn in each bootstrap resample, 50 resamples at a time."""
+    for counts in _remembered(n, seed) if n <= REMEMBERED else _drawn(n, seed):
+        yield counts.astype(np.float64)
+
+
+@lru_cache(maxsize=6)
+def _remembered(n: int, seed: int) -> list[NDArray[np.uint8]]:
+    """All resamples: many metrics ask for the same, and drawing takes longer than what is done with them."""
+    return list(_drawn(n, seed))
+
+
+def _drawn(n: int, seed: int) -> Iterator[NDArray[np.uint8]]:
     rng = np.random.default_rng(seed)
     for _ in range(DRAWS // 50):
         drawn = rng.integers(n, size=(50, n)) + n * np.arange(50)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=50 * n).reshape(50, n).astype(np.float64)
+        counts = np.bincount(drawn.ravel(), minlength=50 * n)
+        yield counts.reshape(50, n).astype(np.uint8)  # a sample is drawn about once, never 256 times
 
 
 class _Ranked(NamedTuple):

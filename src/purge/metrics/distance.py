@@ -121,14 +121,21 @@ def feature_cosine(subject: Subject, other: Subject | None) -> Value:
     if isinstance(pair, Value):
         return pair
     a, b = pair
-    cosines = (_unit(a) * _unit(b)).sum(1)
-    both_zero = ~a.any(1) & ~b.any(1)  # equal, so as near as can be
+    norms = _norms(a), _norms(b)
+    zero = [norm == 0 for norm in norms]
+    cosines = _dots(a, b) / np.where(zero[0], 1.0, norms[0]) / np.where(zero[1], 1.0, norms[1])
+    both_zero = zero[0] & zero[1]  # equal, so as near as can be
     return mean_value(np.where(both_zero, 1.0, cosines), subject.seed)
 
 
-def _unit(x: Array) -> Array:
-    norms = np.linalg.norm(x, axis=1, keepdims=True)
-    found: Array = x / np.where(norms > 0, norms, 1.0)
+def _dots(a: Array, b: Array) -> Array:
+    """The inner product of each row (N, D) with its partner, without a product in between."""
+    found: Array = np.einsum("nd,nd->n", a, b)
+    return found
+
+
+def _norms(x: Array) -> Array:
+    found: Array = np.sqrt(_dots(x, x))
     return found
 
 
@@ -137,7 +144,7 @@ def feature_l2(subject: Subject, other: Subject | None) -> Value:
     pair = _features(subject, other)
     if isinstance(pair, Value):
         return pair
-    return mean_value(np.linalg.norm(pair[0] - pair[1], axis=1), subject.seed)
+    return mean_value(_norms(pair[0] - pair[1]), subject.seed)
 
 
 def fid_feat(subject: Subject) -> Value:

@@ -26,6 +26,7 @@ GRID = tuple(float(f"{fpr:.6g}") for fpr in np.geomspace(1e-4, 1, 61))  # where 
 LEAST = 10  # samples of each kind that an attack learns from
 LEARN = 1000  # at most so many of each kind for the SVC, whose cost is quadratic …
 ASK = 5000  # … and so many forget samples that it is asked about
+AT_ONCE = 1000  # answers that a thread gives
 SPLITS, STUDENT = 10, 2.262  # random splits, and the 97.5 % point of Student's t with SPLITS − 1 degrees
 
 # -- signals: larger is more like a member -----------------------------------------------------
@@ -186,8 +187,9 @@ def mia_split(subject: Subject) -> Value:
 def called_members(attack: Any, inside: Array, outside: Array, asked: Array) -> NDArray[np.bool_]:
     """Which rows of ``asked`` a classifier calls members once it has learnt both kinds."""
     attack.fit(np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)]))
-    found: NDArray[np.bool_] = attack.predict(asked) == 1
-    return found
+    with ThreadPoolExecutor() as pool:  # an SVC takes longer to answer than to learn
+        found = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
+    return np.concatenate(found) == 1
 
 
 def mia_svc(subject: Subject) -> Value | dict[str, Value]:
@@ -211,7 +213,8 @@ def mia_svc(subject: Subject) -> Value | dict[str, Value]:
     ]
 
     def called(name: str) -> NDArray[np.bool_]:
-        attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0)
+        # Shrinking changes how the same answer is found; with all kernels in memory it takes longer.
+        attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0, shrinking=False)
         return called_members(attack, *(features[name] for features in seen))
 
     with ThreadPoolExecutor() as pool:  # an SVC works without holding up the others

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
@@ -309,18 +310,26 @@ def separated(inside: Array, outside: Array) -> Hits:
     """
     from sklearn.exceptions import ConvergenceWarning  # takes long to import
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedKFold
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
     n = len(inside)
     x, y = np.concatenate([inside, outside]), np.repeat([True, False], n)
     x -= x.mean(0)  # the intercept is not penalised: nothing changes, but the solver is faster
-    model = LogisticRegression(C=1.0, max_iter=1000)
-    # Products this small gain nothing from threads, and lose much where others want the cores.
-    with warnings.catch_warnings(), threadpool_limits(1, "blas"):
+    folds = list(StratifiedKFold(min(FOLDS, n)).split(x, y))
+
+    def hits(fold: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Hits:
+        seen, unseen = fold
+        model = LogisticRegression(C=1.0, max_iter=1000).fit(x[seen], y[seen])
+        found: Hits = model.predict(x[unseen]) == y[unseen]
+        return found
+
+    # A thread for each fold: products this small gain nothing from more.
+    with warnings.catch_warnings(), threadpool_limits(1, "blas"), ThreadPoolExecutor() as pool:
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found: Hits = cross_val_predict(model, x, y, cv=StratifiedKFold(min(FOLDS, n))) == y
-    return found
+        found = list(pool.map(hits, folds))
+    order = np.concatenate([unseen for _, unseen in folds])
+    return np.concatenate(found)[order.argsort()]
 
 
 def _sides(subject: Subject) -> tuple[Array, Array] | str:
@@ -389,21 +398,23 @@ def fit_head(x: Tensor, y: Tensor, weight: Tensor, classes: int) -> tuple[Tensor
     std = (weight @ (x - mean) ** 2 / total).sqrt()
     std = torch.where(std > 0, std, torch.ones_like(std))
     x = (x - mean) / std
-    w = torch.zeros(classes, x.shape[1], device=x.device, dtype=x.dtype, requires_grad=True)
-    b = torch.zeros(classes, device=x.device, dtype=x.dtype, requires_grad=True)
+    # On the CPU, though x may not be: the solver takes many small steps with these, and reads each.
+    w = torch.zeros(classes, x.shape[1], dtype=x.dtype, requires_grad=True)
+    b = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
     solver = torch.optim.LBFGS([w, b], max_iter=100, tolerance_grad=1e-4, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         solver.zero_grad()
-        each = F.cross_entropy(F.linear(x, w, b), y, reduction="none")
-        found = (weight @ each + w.square().sum() / 2) / total
+        at_x = w.to(x.device)
+        each = F.cross_entropy(F.linear(x, at_x, b.to(x.device)), y, reduction="none")
+        found = (weight @ each + at_x.square().sum() / 2) / total
         found.backward()
         return found
 
     with torch.enable_grad():
         solver.step(loss)
-    found = w.detach() / std
-    return found, b.detach() - found @ mean
+    found = w.detach().to(x.device) / std
+    return found, b.detach().to(x.device) - found @ mean
 
 
 @once
@@ -417,11 +428,16 @@ def _refit(subject: Subject) -> dict[str, Hits] | str:
         len(samples) / len(x)
         for samples, (x, _) in ((subject.split.retain, retain), (subject.split.forget, forget))
     ]
-    x, y = (np.concatenate(parts) for parts in zip(retain, forget, strict=True))
     weight = np.repeat(stands_for, [len(retain[0]), len(forget[0])])
-    device = device_of(subject.model)
-    xt, wt = (torch.from_numpy(a).float().to(device) for a in (x, weight))
-    fitted = fit_head(xt, torch.from_numpy(y).to(device), wt, subject.split.classes)
+    x, y, wt = (
+        torch.from_numpy(a).to(device_of(subject.model))
+        for a in (
+            np.concatenate([retain[0], forget[0]], dtype=np.float32, casting="same_kind"),
+            np.concatenate([retain[1], forget[1]]),
+            weight.astype(np.float32),
+        )
+    )
+    fitted = fit_head(x, y, wt, subject.split.classes)
     w, b = (t.double().cpu().numpy() for t in fitted)
     return {name: (x @ w.T + b).argmax(1) == y for name, (x, y) in (("fa", unseen), ("ra", retain))}
 

@@ -1,0 +1,76 @@
+"""A step that is recorded once and replayed: on a GPU, one launch instead of some thousand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger("purge")
+
+WARM_UP = 2  # calls before recording: cuDNN chooses its algorithms, workspaces are allotted
+
+Scalars = dict[str, "Tensor | None"]
+
+
+class Recorded:
+    """Call ``fn`` with tensors of always the same shapes; on a GPU, by a CUDA graph.
+
+    ``fn`` may change what it has at hand only in place (weights, momentum), reads nothing from the
+    device, and returns tensors under names. The first calls are made as they are, the next is recorded;
+    from then on a call copies its inputs to where the recording expects them and replays it. A step that
+    cannot be recorded (a model that looks at its own values, say) is made as it is, and so is a call with
+    other shapes.
+    """
+
+    def __init__(self, fn: Callable[..., Scalars], *, device: torch.device, enabled: bool) -> None:
+        self._fn, self._device, self._enabled = fn, device, enabled
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Tensor] = []
+        self._outputs: Scalars = {}
+
+    def __call__(self, *inputs: Tensor) -> Scalars:
+        """What ``fn`` returns for these inputs."""
+        self._calls += 1
+        if self._enabled and self._graph is None and self._calls > WARM_UP:
+            self._record(inputs)
+        if self._graph is None or any(
+            held.shape != new.shape for held, new in zip(self._inputs, inputs, strict=True)
+        ):
+            with fastest(self._device):
+                return self._fn(*inputs)
+        for held, new in zip(self._inputs, inputs, strict=True):
+            held.copy_(new)
+        self._graph.replay()
+        return {k: None if v is None else v.clone() for k, v in self._outputs.items()}
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> None:
+        """Nothing is computed while recording; ``fn`` is only watched."""
+        self._inputs = [x.clone() for x in inputs]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with fastest(self._device), torch.cuda.device(self._device), torch.cuda.graph(graph):
+                self._outputs = self._fn(*self._inputs)
+        except RuntimeError as error:
+            self._enabled, self._inputs = False, []
+            torch.cuda.synchronize(self._device)
+            logger.info("A step of this model cannot be recorded: %s", (str(error) or "?").splitlines()[0])
+            return
+        self._graph = graph
+
+
+@contextmanager
+def fastest(device: torch.device) -> Iterator[None]:
+    """CuDNN tries its algorithms for shapes it has not met yet, which pays for a step made many times."""
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=device.type == "cuda" and not cudnn.deterministic,
+        deterministic=cudnn.deterministic,
+        allow_tf32=cudnn.allow_tf32,
+    ):
+        yield
