@@ -228,6 +228,7 @@ def line(ax: Axes, axis: str, rows: list[dict[str, Any]]) -> None:
     ax.set(xscale="log", xlabel=words, ylabel="seconds", ylim=(0, 1.25 * max(seconds, default=1)))
     ax.xaxis.set_major_locator(FixedLocator(x))
     ax.xaxis.set_minor_locator(NullLocator())
+    ax.tick_params(axis="x", labelsize=8)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{round(v):,}"))
 
 

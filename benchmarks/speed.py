@@ -125,10 +125,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10, help=f"per row; {FEW} where one takes over {SLOW} s")
     parser.add_argument("--audit-samples", type=int, default=10_000, help="retain samples of the audit")
     parser.add_argument("--no-retrain", action="store_true", help="compare with the kept one, if any")
-    parser.add_argument("--no-plain", action="store_true")
+    parser.add_argument("--no-plain", action="store_true", help="leave the plain implementation out")
     parser.add_argument("--plain-steps", type=int, help="end the plain implementation after so many steps")
     parser.add_argument("--cold", type=float, help=argparse.SUPPRESS)  # when this process was started
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print the tables of what was measured")
     asked = parser.parse_args()
     began = time.time()
     if asked.table:
@@ -154,7 +154,7 @@ def main() -> None:
              "retain": len(retain), "audit_samples": min(asked.audit_samples, len(retain)),
              "commit": commit(), **environment()}  # fmt: skip
     about["cold"] = cold(sys.argv[1:])
-    with torch.backends.cudnn.flags(benchmark=device.type == "cuda"):
+    with torch.backends.cudnn.flags(enabled=True, benchmark=device.type == "cuda"):
         training_step(base, train)
         about["training_step"] = {"batch": BATCH, "memory": peak(lambda: training_step(base, train))[1]}
     old = json.loads(asked.out.read_text())["sizes"] if asked.out.is_file() else []
@@ -231,17 +231,20 @@ def table(content: dict) -> str:
                 f"{row['seconds']:.2f}",
                 f"{min(every):.2f}–{max(every):.2f}" if every else "once",
                 str(row["steps"]),
-                f"{'≥ ' * early}{ratio:.0f}" if ratio else "–",
+                f"{'≥ ' * early}{ratio:.{0 if ratio >= 10 else 1}f}" if ratio else "–",
                 f"{memory['allocated'] / 1e9:.2f}" if memory else "–",
                 *("–" if found[key] is None else f"{100 * found[key]:.1f}" for key in keys),
                 "–" if found["mia_loss"] is None else f"{found['mia_loss']:.3f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
         first, step = entry["cold"], entry["training_step"]
-        held = f"; a training step of {step['batch']} images holds {step['memory']['allocated'] / 1e9:.2f} GB"
+        held = ""
+        if step["memory"]:
+            gigabytes = step["memory"]["allocated"] / 1e9
+            held = f"; a training step of {step['batch']} images holds {gigabytes:.2f} GB"
         parts.append(
             "\n".join(lines) + f"\n\nFirst call in a fresh process: {first['seconds']:.2f} s after "
-            f"{first['seconds_imports']:.1f} s of imports{held if step['memory'] else ''}. "
+            f"{first['seconds_imports']:.1f} s of imports{held}. "
             f"{entry['hardware']['gpu'] or 'CPU'}, commit {entry['commit']}."
         )
     return "\n\n".join(parts)

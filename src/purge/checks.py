@@ -72,7 +72,8 @@ def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: t
     parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
     classes = _sound(model, parts, forget)
     _disjoint(forget, retain, parts["forget"], parts["retain"])
-    gone = set(parts["forget"].labels.tolist()) - set(parts["retain"].labels.tolist())
+    there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
+    gone = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
     names = tuple(getattr(forget, "names", ()))
     return Split(parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names)
 

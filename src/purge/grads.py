@@ -1,4 +1,4 @@
-"""Arithmetic on gradients: flat float32 vectors, no state, nothing printed.
+"""Arithmetic on gradients and weights as flat float32 vectors; nothing is read from the device.
 
 The guarantee of PURGE lives here. A displacement θ − θ' is *retain-safe* when
 ⟨θ − θ', g_r⟩ ≥ 0: to first order, the retain loss does not rise.
@@ -83,7 +83,7 @@ def _no_single_samples(got: str) -> MethodError:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner product, summed in float64: a conflict of 1e-7 relative to the norms is still seen."""
-    return (a * _wide(b)).sum()
+    return (a * b).sum(dtype=_widest(a))
 
 
 def norm(v: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ def project(v: Tensor, r: Tensor) -> Tensor:
     >>> project(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
     tensor([1., 0.])
     """
-    square = dot(r, r)
+    square = norm(r).square()
     share = torch.where(square > 0, dot(v, r).clamp_max(0) / square, torch.zeros_like(square))
-    return v - share * r
+    return torch.addcmul(v, r, share.to(v.dtype), value=-1)
 
 
 def clipped(g: Tensor, limit: float) -> Tensor:
@@ -148,9 +148,11 @@ class Descent:
         """θ − θ' of the next step along ``g``."""
         if self._kind == "adamw":
             return self.rate * (self._decay * theta + self._adam(g))
-        g = g + self._decay * theta
+        g = torch.add(g, theta, alpha=self._decay)
         self._first.mul_(self._momentum).add_(g)
-        return self.rate * (g + self._momentum * self._first if self._nesterov else self._first)
+        return self.rate * (
+            torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
+        )
 
     def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
         self._steps += 1
@@ -167,17 +169,55 @@ def write(params: Sequence[nn.Parameter], vector: Tensor) -> None:
     torch._foreach_copy_(list(params), [part.view_as(p) for part, p in zip(parts, params, strict=True)])
 
 
+class Weights:
+    """The trainable weights as one vector, each in the order in which its numbers lie in memory."""
+
+    def __init__(self, params: Sequence[nn.Parameter]) -> None:
+        self._params: list[Tensor] = list(params)
+        self._dtype = torch.float64 if torch.float64 in {p.dtype for p in params} else torch.float32
+        self._coarse = [p.dtype for p in params if p.dtype != self._dtype]
+        self.rounding = max(torch.finfo(p.dtype).eps for p in params) / 2  # of one number, relative to it
+
+    def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
+        """The gradient of ``loss``; weights that are not used get zeros."""
+        found = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
+        return self._line(
+            [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
+        )
+
+    def read(self) -> Tensor:
+        """The weights as they are now: a copy."""
+        return self._line([p.detach() for p in self._params])
+
+    @torch.no_grad()
+    def store(self, vector: Tensor) -> Tensor:
+        """Make ``vector`` the weights; what they could hold of it is returned."""
+        torch._foreach_copy_([*self._params], self._parts(vector))
+        return self.read() if self._coarse else vector
+
+    def _line(self, tensors: list[Tensor]) -> Tensor:
+        first = self._params[0]
+        line = torch.empty(sum(p.numel() for p in self._params), dtype=self._dtype, device=first.device)
+        torch._foreach_copy_(self._parts(line), tensors)
+        return line
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """Views of the vector in the shapes of the weights."""
+        parts = vector.split([p.numel() for p in self._params])
+        return [_as(part, p) for part, p in zip(parts, self._params, strict=True)]
+
+
+def _as(part: Tensor, p: Tensor) -> Tensor:
+    if p.ndim == 4 and p.is_contiguous(memory_format=torch.channels_last):
+        return part.view(p.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+    return part.view(p.shape)
+
+
 @torch.no_grad()
 def step(
-    params: Sequence[nn.Parameter],
-    descent: Descent,
-    g: Tensor,
-    retain: Tensor,
-    *,
-    space: Space,
-    clip: float = 0.0,
+    weights: Weights, descent: Descent, g: Tensor, retain: Tensor, *, space: Space, clip: float = 0.0
 ) -> Taken:
-    """Move ``params`` by one optimiser step along ``g``, kept retain-safe in the given space.
+    """Move the weights by one optimiser step along ``g``, kept retain-safe in the given space.
 
     ``gradient`` projects ``g`` against ``retain`` and then lets the optimiser add momentum and
     decay, which may break what the projection promised (the paper's method and its limitation).
@@ -187,41 +227,23 @@ def step(
     conflict = dot(g, retain) < 0
     if space == "gradient":
         g = project(g, retain)
-    before = flat(params)
+    before = weights.read()
     moved = descent.displacement(before, clipped(g, clip))
-    if space == "update":
-        conflict = dot(moved, retain) < 0
-        moved = _apply_safely(params, before, moved, retain)
-    else:
-        moved = _wide(before) - _stored(params, before - moved)
-    return Taken(conflict & (space != "none"), cosine(moved, retain))
+    if space != "update":
+        after = weights.store(before - moved)
+        return Taken(conflict & (space == "gradient"), cosine(_wide(before) - after, retain))
 
-
-@torch.no_grad()
-def _apply_safely(params: Sequence[nn.Parameter], before: Tensor, moved: Tensor, retain: Tensor) -> Tensor:
-    """Apply ``project(moved, retain)`` so that the promise survives rounding; return what moved.
-
-    A float32 weight of size 1 cannot move by less than 6e-8, so a displacement that is orthogonal
-    to ``retain`` on paper may land slightly on the wrong side once it is stored. What was stored
-    is therefore measured; on the wrong side, it is corrected past the boundary by twice what
-    rounding can do, and should the weights be too coarse for that too, the step is not taken.
-    """
-    start, r = _wide(before), _wide(retain)
-    square = dot(r, r)
-    after = _stored(params, before - project(moved, retain))
-    amiss = dot(start - after, r)
-    coarsest = max(torch.finfo(p.dtype).eps for p in params) / 2
-    slack = 2 * coarsest * dot(after.abs(), r.abs())
-    share = torch.where((square > 0) & (amiss < 0), (amiss - slack) / square, torch.zeros_like(square))
-    after = _stored(params, after + share * r)
-    safe = dot(start - after, r) >= 0
-    return start - _stored(params, torch.where(safe, after, before))
-
-
-def _stored(params: Sequence[nn.Parameter], vector: Tensor) -> Tensor:
-    """Write the vector into the parameters and read back what they could hold of it."""
-    write(params, vector)
-    return flat(params)
+    # A float32 weight of size 1 cannot move by less than 6e-8, so what is orthogonal to retain on paper may
+    # land on the wrong side once it is stored. So the aim lies past the boundary by ten times the spread of
+    # what rounding does; and should that not have been enough, the step is not taken.
+    along, size = dot(moved, retain), norm(retain)
+    slack = 10 * weights.rounding * norm(before * retain)
+    share = torch.where((size > 0) & (along < slack), (along - slack) / size.square(), torch.zeros_like(size))
+    after = weights.store(torch.addcmul(before - moved, retain, share.to(before.dtype)))
+    moved = _wide(before) - after
+    safe = (moved * retain).sum() >= 0
+    weights.store(torch.where(safe, after, before))
+    return Taken(along < 0, torch.where(safe, cosine(moved, retain), torch.zeros_like(size)))
 
 
 def _wide(t: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 logger = logging.getLogger("purge")
 
-WARM_UP = 2  # calls before recording: cuDNN chooses its algorithms, workspaces are allotted
+WARM_UP = 1  # calls before recording: libraries start, workspaces are allotted
 
 Scalars = dict[str, "Tensor | None"]
 
@@ -57,7 +57,8 @@ class Recorded:
                 self._outputs = self._fn(*self._inputs)
         except RuntimeError as error:
             self._enabled, self._inputs = False, []
-            torch.cuda.synchronize(self._device)
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):  # one that succeeds: torch's generator of random
+                torch.zeros((), device=self._device)  # numbers would otherwise believe it is still recording
             logger.info("A step of this model cannot be recorded: %s", (str(error) or "?").splitlines()[0])
             return
         self._graph = graph

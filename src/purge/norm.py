@@ -142,8 +142,9 @@ class _AsSeen(torch.autograd.Function):
 def _sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None) -> Any:
     """Σdy and Σdy·(x − mean) per channel, (2, C), and the gradients of weight and bias."""
     if x.is_cuda:
-        a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, True, True)
-        return torch.stack([a, b]), None if weight is None else dw, None if weight is None else db
+        own = weight is not None
+        a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
+        return torch.stack([a, b]), dw if own else None, db if own else None
     over = [d for d in range(x.ndim) if d != 1]
     wide = dy.to(mean.dtype)
     a, b = wide.sum(over), (wide * (x - _per_channel(mean, x))).sum(over)

@@ -162,6 +162,7 @@ class Run:
         self._generator = torch.Generator().manual_seed(seed)
         self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
+        self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples checks look at
         self._first_bad = torch.full((), -1, device=device)
 
     # -- batches ---------------------------------------------------------------------------
@@ -316,8 +317,10 @@ class Run:
         n, most = len(samples), self.stop.check_samples
         if n <= most:
             return torch.arange(n)
-        generator = torch.Generator().manual_seed(self.seed)
-        return torch.randperm(n, generator=generator)[:most].sort().values
+        if n not in self._chosen:
+            generator = torch.Generator().manual_seed(self.seed)
+            self._chosen[n] = torch.randperm(n, generator=generator)[:most].sort().values
+        return self._chosen[n]
 
 
 def _column(values: list[Tensor | None]) -> list[Any]:

@@ -18,6 +18,7 @@ from torch import nn
 
 import purge
 from purge.demo import fresh_model
+from purge.metrics import base
 from purge.metrics.base import DRAWS, auroc, auroc_draws, interval, mean_value, resamples
 from purge.metrics.distance import frechet
 
@@ -307,6 +308,8 @@ def test_features_that_are_all_zero_are_not_called_orthogonal(case):
     dead.model = dead.retrained = scaled(case.model, 0.0)
     value = audit(dead, metrics="feature_cosine")["feature_cosine"]
     assert value.value == pytest.approx(1) if value.value is not None else value.why
+    dead.retrained = case.retrained  # one that is not zero is far from it
+    assert audit(dead, metrics="feature_cosine")["feature_cosine"].value == pytest.approx(0)
 
 
 def by_sqrtm(a: np.ndarray, b: np.ndarray) -> float:
@@ -555,6 +558,36 @@ def test_resamples_draw_n_of_n_independently():
     assert len({row.tobytes() for row in counts}) == DRAWS  # no block is repeated
     assert counts.mean(0) == pytest.approx(np.ones(30), abs=0.15)
     assert counts.var() == pytest.approx(1 - 1 / 30, abs=0.05)  # that of drawing with replacement
+
+
+def test_resamples_that_are_remembered_are_those_that_are_drawn(monkeypatch):
+    asked = [(40, 3), (40, 4), (41, 3)]
+    remembered = [np.concatenate(list(resamples(*one))) for one in asked + asked]
+    next(resamples(40, 3))[:] = 0  # what a caller does with them is not remembered
+    again = np.concatenate(list(resamples(40, 3)))
+    monkeypatch.setattr(base, "REMEMBERED", 39)
+    drawn = [np.concatenate(list(resamples(*one))) for one in asked + asked]
+    assert all(map(np.array_equal, remembered, drawn))
+    assert np.array_equal(again, drawn[0])
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("part", ["forget", "retain", "test", "same_class_test", "kept_class_test"])
+def test_what_a_metric_does_to_outputs_is_not_seen_by_the_next(case, part):
+    def spoil(subject) -> purge.Value:
+        for found in (subject.log_probs, subject.features, subject.guesses, subject.labels):
+            found(part)[:] = 0
+        return purge.Value(0.0)
+
+    def look(subject) -> purge.Value:
+        kept = subject.log_probs, subject.features, subject.guesses, subject.labels
+        return purge.Value(float(sum(found(part).sum() for found in kept)))
+
+    spoiler, looker = (purge.Metric(fn.__name__, fn.__name__, "", fn) for fn in (spoil, look))
+    data = case.forget, case.retain, case.test
+    alone = purge.audit(case.model, *data, metrics=[looker], progress=False)
+    after = purge.audit(case.model, *data, metrics=[spoiler, looker], progress=False)
+    assert after["look"].value == alone["look"].value != 0
 
 
 def test_intervals_are_the_same_for_a_seed_and_others_for_another(case):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict, cross_val_score
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn.utils import prune as torch_prune
@@ -365,7 +365,9 @@ def test_the_probe_is_that_of_scikit_learn():
     model = LogisticRegression(C=1, max_iter=1000, tol=1e-8)
     scores = cross_val_score(model, x, y, cv=StratifiedKFold(5), scoring="balanced_accuracy")
     assert 0.55 < scores.mean() < 0.95
-    assert separated(inside, outside).mean() == pytest.approx(scores.mean(), abs=1e-12)
+    found = separated(inside, outside)
+    assert found.mean() == pytest.approx(scores.mean(), abs=1e-12)
+    assert np.array_equal(found, cross_val_predict(model, x, y, cv=StratifiedKFold(5)) == y)
     assert inside.mean() == pytest.approx(cloud(60, 6, 0).mean())  # what was given is not changed
 
 
@@ -689,6 +691,13 @@ def test_a_class_hidden_below_the_rounding_comes_back_when_weights_are_rounded()
     assert report["quantise.int8"].value == 1
     assert report["quantise.int8_delta"].value == 1
     assert report["quantise.bf16_delta"].value == 0
+
+
+def test_a_curve_of_relearning_begins_before_the_first_step(loose):
+    hits = relearn(loose.case, FEW)
+    assert np.array_equal(hits[0], right(loose.model, loose.same))
+    assert not np.array_equal(hits[0], hits[1])
+    assert len(hits) == len(STEPS)
 
 
 def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeypatch):

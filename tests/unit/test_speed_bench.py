@@ -130,6 +130,8 @@ def test_the_table_of_speed():
     )
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     assert "2.50 s after 4.0 s of imports; a training step of 256 images holds 1.25 GB" in lines[-1]
+    on_cpu = {**entry, "hardware": {"gpu": None}, "training_step": {"batch": 256, "memory": None}}
+    assert table({"sizes": [on_cpu]}).endswith("4.0 s of imports. CPU, commit abc.")
 
 
 def test_the_table_and_the_figure_of_scaling(tmp_path):

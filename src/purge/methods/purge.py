@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from purge.checks import erasure_layers, parameters_to_train
 from purge.data import Samples, batches
-from purge.grads import Descent, Space, cosine, flat, grad, project, step
+from purge.grads import Descent, Space, Weights, cosine, project, step
 from purge.graphs import Scalars
 from purge.hooks import capture
 from purge.methods.base import Method
@@ -55,6 +55,7 @@ from purge.stopping import Stopping
 
 logger = logging.getLogger("purge")
 
+RECALIBRATION = 2048  # retain samples that were drawn, for the statistics that are delivered
 AHEAD = 10  # steps whose retain samples the teacher looks at together
 
 
@@ -65,7 +66,7 @@ class Purge(Method):
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
-    min_steps: int = setting(100, "the schedule has at least this many steps, however small the set", low=1)
+    min_steps: int = setting(80, "the schedule has at least this many steps, however small the set", low=1)
     max_steps: int = setting(1000, "the schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
@@ -81,14 +82,14 @@ class Purge(Method):
     space: Space = setting("update", "what is projected: gradient (paper), update or none")
     norm: Norm = setting("shared", "BatchNorm statistics: frozen (paper), shared or train")
     descend: bool = setting(True, "also descend on the retain loss at every step")
-    cooldown: float = setting(0.3, "share of the steps over which the rate falls to 0", low=0, high=1)
+    cooldown: float = setting(0.25, "share of the steps over which the rate falls to 0", low=0, high=1)
     freeze: tuple[str, ...] = setting((), "parameters whose names start so are left alone")
-    stop: Stopping = Stopping(check_every=10, epoch_ends=False, check_samples=2048)
+    stop: Stopping = Stopping(check_every=10, epoch_ends=False, check_samples=1024)
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``; reads like the algorithm of the paper."""
         teacher = frozen_copy(model)
-        params = parameters_to_train(model, self.freeze)
+        weights = Weights(parameters_to_train(model, self.freeze))
         epoch = math.ceil(len(split.forget) / self.batch_size)
         total = min(max(self.epochs * epoch, self.min_steps), self.max_steps)
         landing = math.ceil(self.cooldown * total)
@@ -99,7 +100,7 @@ class Purge(Method):
         whole = erasing or self.objective == "kl_retain"  # a mean over all of D_r is needed
         teacher_r, means = _teacher_pass(teacher, split.retain, layers) if whole else (None, {})
         targets = self._targets(teacher, split, teacher_r)
-        descent = self._descent(params)
+        descent = self._descent(weights.read())
 
         def step_of(
             xr: Tensor, yr: Tensor, taught: Tensor, xf: Tensor, yf: Tensor, target: Tensor
@@ -111,17 +112,17 @@ class Purge(Method):
 
             retain_loss = F.cross_entropy(zr.float(), yr)
             anchor = self.kd * distill(zr, taught, self.temperature)
-            g_keep = grad(retain_loss + anchor, params, keep_graph=self.norm == "shared")
+            g_keep = weights.grad(retain_loss + anchor, keep_graph=self.norm == "shared")
 
             loss = forget_loss(self.objective, zf, yf, target)
             erased = _erasure(h, means, like=loss)
-            g_lose = grad(loss + self.erasure * erased, params)
+            g_lose = weights.grad(loss + self.erasure * erased)
 
             angle = cosine(g_lose, g_keep)
             gated = above_gate(zf, self.gate) | at_cap(self.objective, zf, yf)
             g = g_lose if self.space == "none" else project(g_lose, g_keep)
             g = torch.where(gated, g_keep, g + g_keep if self.descend else g)
-            taken = step(params, descent, g, g_keep, space=self.space, clip=self.clip)
+            taken = step(weights, descent, g, g_keep, space=self.space, clip=self.clip)
             return {
                 "retain_loss": retain_loss,
                 "forget_loss": loss,
@@ -146,7 +147,7 @@ class Purge(Method):
             if run.due:
                 self._check(model, run.check, run)
         if self.norm == "shared":
-            drawn = at_r[: run.step].unique()
+            drawn = at_r[: run.step].flatten()[:RECALIBRATION].unique()
             recalibrate(model, (x for x, _ in batches(split.retain, EVAL_BATCH, drawn)))
 
     def _check(self, model: nn.Module, check: Callable[[nn.Module], None], run: Run) -> None:
@@ -155,10 +156,10 @@ class Purge(Method):
             recalibrate(model, run.retain_batches())
         check(model)
 
-    def _descent(self, params: list[nn.Parameter]) -> Descent:
+    def _descent(self, theta: Tensor) -> Descent:
         return Descent(
             self.optimizer,
-            flat(params),
+            theta,
             lr=self.lr,
             momentum=self.momentum,
             nesterov=self.nesterov,

@@ -19,7 +19,7 @@ from purge.errors import MetricError, ModelError, did_you_mean, expected
 from purge.hooks import capture, capture_input, pooled
 from purge.models import Anatomy, anatomy, logits_of
 from purge.result import Value
-from purge.runtime import EVAL_BATCH, evaluating
+from purge.runtime import EVAL_BATCH, device_of, evaluating
 from purge.splits import Split
 
 if TYPE_CHECKING:
@@ -184,13 +184,15 @@ class Subject:
         blocks: dict[str, list[Tensor]] = {name: [] for name in layers}
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         top = nothing if head is None else capture_input(self.model.get_submodule(head))
-        at = 0
+        at, device = 0, device_of(self.model)
+        # Whatever is copied to the device while it works waits for it: so all of that comes first.
+        everything, chosen = torch.arange(n, device=device), torch.from_numpy(rows).to(device)
         with evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
-            for x, _ in batches(samples, EVAL_BATCH):
+            for x, _ in batches(samples, EVAL_BATCH, everything):
                 z = logits_of(self.model(x)).float()
                 found.append(z)
                 first, last = np.searchsorted(rows, [at, at + len(z)])
-                kept = torch.from_numpy(rows[first:last] - at).to(z.device)
+                kept = chosen[first:last] - at
                 at += len(z)
                 if seen:
                     features.append(pooled(seen[0])[kept].float())

@@ -188,8 +188,9 @@ def called_members(attack: Any, inside: Array, outside: Array, asked: Array) -> 
     """Which rows of ``asked`` a classifier calls members once it has learnt both kinds."""
     attack.fit(np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)]))
     with ThreadPoolExecutor() as pool:  # an SVC takes longer to answer than to learn
-        found = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
-    return np.concatenate(found) == 1
+        answers = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
+    found: NDArray[np.bool_] = np.concatenate(answers) == 1
+    return found
 
 
 def mia_svc(subject: Subject) -> Value | dict[str, Value]:
@@ -213,8 +214,7 @@ def mia_svc(subject: Subject) -> Value | dict[str, Value]:
     ]
 
     def called(name: str) -> NDArray[np.bool_]:
-        # Shrinking changes how the same answer is found; with all kernels in memory it takes longer.
-        attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0, shrinking=False)
+        attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0)
         return called_members(attack, *(features[name] for features in seen))
 
     with ThreadPoolExecutor() as pool:  # an SVC works without holding up the others

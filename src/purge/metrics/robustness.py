@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -79,10 +79,16 @@ def _before(subject: Subject, rows: Tensor) -> Hits:
     return found
 
 
-def _after(model: nn.Module, subject: Subject, rows: Tensor) -> Hits:
-    """Which of the samples (N,) an attacked model gets right."""
-    guesses = logits(model, subject.samples(SAME), subject.index(SAME)[rows]).argmax(1).cpu().numpy()
-    found: Hits = guesses == subject.labels(SAME)[rows.numpy()]
+def _look(model: nn.Module, subject: Subject, rows: Tensor) -> Tensor:
+    """The predicted classes (N,) of the samples, on the device; −1 where a logit is not finite."""
+    at = subject.index(SAME)[rows].to(device_of(model))
+    z = logits(model, subject.samples(SAME), at)
+    return torch.where(z.isfinite().all(1), z.argmax(1), -1)
+
+
+def _right(guesses: list[Tensor], subject: Subject, rows: Tensor) -> Hits:
+    """Which of the samples were right in each look: (looks, N). The device is read here."""
+    found: Hits = torch.stack(guesses).cpu().numpy() == subject.labels(SAME)[rows.numpy()]
     return found
 
 
@@ -115,9 +121,9 @@ def bn_recal(subject: Subject) -> Value | dict[str, Value]:
     before = _before(subject, rows)
     attacked = copy.deepcopy(subject.model)
     generator = torch.Generator().manual_seed(subject.seed)
-    order = torch.randperm(len(subject.split.retain), generator=generator)
+    order = torch.randperm(len(subject.split.retain), generator=generator).to(device_of(attacked))
     recalibrate(attacked, (x for x, _ in batches(subject.split.retain, EVAL_BATCH, order)))
-    after = _after(attacked, subject, rows)
+    after = _right([_look(attacked, subject, rows)], subject, rows)[0]
     return {
         "before": mean_value(before, subject.seed),
         "after": mean_value(after, subject.seed),
@@ -152,10 +158,9 @@ def relearn(subject: Subject, few: int) -> Hits | str:
         samples.stream(shuffled(rows, STEPS[-1] * size, generator).view(-1, size).to(device))
         for samples, rows, size in parts
     ]
-    optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM, fused=device.type == "cuda")
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    unseen = _unseen(subject)
-    seen = [_look(model, subject, unseen)]
+    unseen, seen = _unseen(subject), []
     with torch.enable_grad(), _repeatable():
         for step, batch in enumerate(zip(*streams, strict=True), 1):
             x, y = (torch.cat(each) for each in zip(*batch, strict=True))
@@ -168,17 +173,10 @@ def relearn(subject: Subject, few: int) -> Hits | str:
             optimizer.step()
             if step in STEPS:
                 seen.append(_look(model, subject, unseen))
-    guesses = torch.stack(seen).cpu().numpy()  # the device is read here for the first time
-    if (guesses < 0).any():
+    hits = _right(seen, subject, unseen)  # the device is read here for the first time
+    if bool((torch.stack(seen) < 0).any()):
         return "fine-tuning did not stay finite"
-    hits: Hits = guesses == subject.labels(SAME)[unseen.numpy()]
-    return hits
-
-
-def _look(model: nn.Module, subject: Subject, rows: Tensor) -> Tensor:
-    """The predicted classes (N,) of the samples, on the device; −1 where a logit is not finite."""
-    z = logits(model, subject.samples(SAME), subject.index(SAME)[rows])
-    return torch.where(z.isfinite().all(1), z.argmax(1), -1)
+    return np.concatenate([_before(subject, unseen)[None], hits])
 
 
 def _repeatable() -> AbstractContextManager[None]:
@@ -522,10 +520,14 @@ def add_noise(model: nn.Module, share: float, seed: int) -> None:
         w.add_(drawn * share * w.float().std(correction=0))
 
 
-def _changed(subject: Subject, change: Callable[[nn.Module], None]) -> Hits:
-    attacked = copy.deepcopy(subject.model)
-    change(attacked)
-    return _after(attacked, subject, _unseen(subject))
+def _changed(subject: Subject, changes: Iterable[Callable[[nn.Module], None]]) -> Hits:
+    """Which unseen samples are right after each change of the model: (changes, N)."""
+    rows, seen = _unseen(subject), []
+    for change in changes:  # nothing is read in between: the next copy is made while the device works
+        attacked = copy.deepcopy(subject.model)
+        change(attacked)
+        seen.append(_look(attacked, subject, rows))
+    return _right(seen, subject, rows)
 
 
 def _with_largest_rise(subject: Subject, after: Mapping[str, NDArray[np.generic]]) -> dict[str, Value]:
@@ -540,7 +542,7 @@ def quantise(subject: Subject) -> Value | dict[str, Value]:
     if not layer_weights(subject.model):
         return Value.missing(NO_WEIGHTS)
     before = _before(subject, _unseen(subject))
-    after = {"int8": _changed(subject, to_int8), "bf16": _changed(subject, to_bf16)}
+    after = dict(zip(("int8", "bf16"), _changed(subject, (to_int8, to_bf16)), strict=True))
     return {
         **{name: mean_value(hits, subject.seed) for name, hits in after.items()},
         **{f"{name}_delta": _rise(hits, before, subject.seed) for name, hits in after.items()},
@@ -551,22 +553,18 @@ def prune(subject: Subject) -> Value | dict[str, Value]:
     """FA without the smallest 20, 50 and 80 % of weights; ``delta``: the largest rise among them."""
     if not layer_weights(subject.model):
         return Value.missing(NO_WEIGHTS)
-    return _with_largest_rise(
-        subject,
-        {name: _changed(subject, partial(drop_smallest, share=share)) for name, share in PRUNED.items()},
-    )
+    after = _changed(subject, [partial(drop_smallest, share=share) for share in PRUNED.values()])
+    return _with_largest_rise(subject, dict(zip(PRUNED, after, strict=True)))
 
 
 def noise(subject: Subject) -> Value | dict[str, Value]:
     """Mean FA over draws of weight noise of 1 and 5 %; ``delta``: the larger rise."""
     if not layer_weights(subject.model):
         return Value.missing(NO_WEIGHTS)
-    after = {}
-    for name, share in NOISE.items():
-        seeds = range(subject.seed, subject.seed + NOISE_DRAWS)
-        draws = [_changed(subject, partial(add_noise, share=share, seed=seed)) for seed in seeds]
-        after[name] = np.mean(draws, axis=0)
-    return _with_largest_rise(subject, after)
+    seeds = range(subject.seed, subject.seed + NOISE_DRAWS)
+    draws = [partial(add_noise, share=share, seed=seed) for share in NOISE.values() for seed in seeds]
+    after = _changed(subject, draws).reshape(len(NOISE), NOISE_DRAWS, -1).mean(1)
+    return _with_largest_rise(subject, dict(zip(NOISE, after, strict=True)))
 
 
 UNSEEN = frozenset({"same_class_test"})
