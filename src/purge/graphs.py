@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -41,8 +40,7 @@ class Recorded:
         if self._graph is None or any(
             held.shape != new.shape for held, new in zip(self._inputs, inputs, strict=True)
         ):
-            with fastest(self._device):
-                return self._fn(*inputs)
+            return self._fn(*inputs)
         for held, new in zip(self._inputs, inputs, strict=True):
             held.copy_(new)
         self._graph.replay()
@@ -53,7 +51,7 @@ class Recorded:
         self._inputs = [x.clone() for x in inputs]
         graph = torch.cuda.CUDAGraph()
         try:
-            with fastest(self._device), torch.cuda.device(self._device), torch.cuda.graph(graph):
+            with torch.cuda.device(self._device), torch.cuda.graph(graph):
                 self._outputs = self._fn(*self._inputs)
         except RuntimeError as error:
             self._enabled, self._inputs = False, []
@@ -62,16 +60,3 @@ class Recorded:
             logger.info("A step of this model cannot be recorded: %s", (str(error) or "?").splitlines()[0])
             return
         self._graph = graph
-
-
-@contextmanager
-def fastest(device: torch.device) -> Iterator[None]:
-    """CuDNN tries its algorithms for shapes it has not met yet, which pays for a step made many times."""
-    cudnn = torch.backends.cudnn
-    with cudnn.flags(
-        enabled=cudnn.enabled,
-        benchmark=device.type == "cuda" and not cudnn.deterministic,
-        deterministic=cudnn.deterministic,
-        allow_tf32=cudnn.allow_tf32,
-    ):
-        yield

@@ -16,12 +16,17 @@ from purge.data import Samples, batches
 from purge.errors import ModelError, RunError, expected
 from purge.graphs import Recorded, Scalars
 from purge.hooks import training_flags_kept
+from purge.images import Images
 from purge.models import logits_of
 from purge.progress import progress_line
 from purge.splits import Split
 from purge.stopping import Check, Stopping
 
-EVAL_BATCH = 512
+EVAL_BATCH = 512  # samples per batch where nothing is learned
+SMALL, SMALL_BATCH = (
+    4096,
+    2048,
+)  # of images with at most so many numbers, so many: a GPU would wait for Python
 
 Precision = Literal["float32", "bf16"]
 
@@ -59,10 +64,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
 
 
+def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The samples (those at ``index``) in the batches of a pass without gradients."""
+    small = (
+        isinstance(samples, Images) and samples.device.type == "cuda" and math.prod(samples.shape) <= SMALL
+    )
+    return batches(samples, SMALL_BATCH if small else EVAL_BATCH, index)
+
+
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
     """The logits (N, K) of a model in evaluation mode, in float32, on the device of the run."""
     with evaluating(model):
-        found = [logits_of(model(x)).float() for x, _ in batches(samples, EVAL_BATCH, index)]
+        found = [logits_of(model(x)).float() for x, _ in passing(samples, index)]
     return torch.cat(found)
 
 
@@ -270,7 +283,7 @@ class Run:
 
     def retain_batches(self) -> Iterator[Tensor]:
         """Retain inputs for recalibrating BatchNorm: the sample that checks look at."""
-        for x, _ in batches(self._split.retain, EVAL_BATCH, self._sample(self._split.retain)):
+        for x, _ in passing(self._split.retain, self._sample(self._split.retain)):
             yield x
 
     # -- history ---------------------------------------------------------------------------

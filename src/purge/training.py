@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from purge.data import Lazy, Samples
 from purge.errors import FileError, expected
 from purge.files import atomically
-from purge.graphs import fastest
 from purge.images import Images, draw_colours, draw_moves, recoloured
 from purge.models import digest, logits_of
 from purge.progress import progress_line
@@ -122,7 +121,7 @@ def fit(
     with (
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples, last=recipe.channels_last),
-        fastest(device),
+        _fastest(device),
         progress_line(title, recipe.epochs, progress) as advance,
     ):
         losses, before = kept.restore(model, optimizer, mean, generator) if kept is not None else ([], 0.0)
@@ -159,6 +158,19 @@ def fit(
         updates.finish(model)
     history = [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]  # waits for the device
     return history, time.perf_counter() - started
+
+
+@contextmanager
+def _fastest(device: torch.device) -> Iterator[None]:
+    """CuDNN tries its algorithms for shapes it has not met yet, which pays in a training."""
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=device.type == "cuda" and not cudnn.deterministic,
+        deterministic=cudnn.deterministic,
+        allow_tf32=cudnn.allow_tf32,
+    ):
+        yield
 
 
 def _batches(

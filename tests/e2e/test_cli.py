@@ -476,7 +476,7 @@ OPTIONS = {
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "
-        "--forget-class --forget-ids --method --set --seed --device "
+        "--forget-class --forget-ids --method --set --seed --device --precision --graph "
         "--force --json --quiet"
     ),
     "audit": (

@@ -197,3 +197,12 @@ def test_a_mask_selects_like_its_positions(digits):
     mask = digits.train.labels == 3
     part, same = digits.train.select(mask), digits.train.select(mask.nonzero()[:, 0])
     assert torch.equal(part.take(torch.arange(5))[0], same.take(torch.arange(5))[0])
+
+
+@pytest.mark.parametrize("shift", [0, 10**12, -5])
+def test_common_ids_are_found_whatever_their_size(shift):
+    from purge.checks import _common
+
+    a, b = torch.tensor([3, 9, 4, 7]) + shift, torch.tensor([1, 7, 3, 30]) + shift
+    assert (_common(a, b) - shift).tolist() == [3, 7]
+    assert _common(a, b[:0]).tolist() == []

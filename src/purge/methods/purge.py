@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.checks import erasure_layers, parameters_to_train
-from purge.data import Samples, batches
+from purge.data import Samples
 from purge.grads import Descent, Space, Weights, cosine, project, step
 from purge.graphs import Scalars
 from purge.hooks import capture
@@ -48,14 +48,14 @@ from purge.objectives import (
     masked_teacher,
     unseen_confidence,
 )
-from purge.runtime import EVAL_BATCH, Run, device_of, evaluating, frozen_copy, logits
+from purge.runtime import Run, device_of, evaluating, frozen_copy, logits, passing
 from purge.settings import setting
 from purge.splits import Split
 from purge.stopping import Stopping
 
 logger = logging.getLogger("purge")
 
-RECALIBRATION = 2048  # retain samples that were drawn, for the statistics that are delivered
+RECALIBRATION = 4096  # retain samples that were drawn, for the statistics that are delivered
 AHEAD = 10  # steps whose retain samples the teacher looks at together
 
 
@@ -148,7 +148,7 @@ class Purge(Method):
                 self._check(model, run.check, run)
         if self.norm == "shared":
             drawn = at_r[: run.step].flatten()[:RECALIBRATION].unique()
-            recalibrate(model, (x for x, _ in batches(split.retain, EVAL_BATCH, drawn)))
+            recalibrate(model, (x for x, _ in passing(split.retain, drawn)))
 
     def _check(self, model: nn.Module, check: Callable[[nn.Module], None], run: Run) -> None:
         """Look at the model as it would be delivered: shared statistics belong to the weights."""
@@ -195,7 +195,7 @@ def _teacher_pass(
     """The teacher's logits of all retain samples, and the mean of each layer."""
     found, sums = [], dict[str, Tensor]()
     with evaluating(teacher), capture(teacher, layers) as h:
-        for x, _ in batches(retain, EVAL_BATCH):
+        for x, _ in passing(retain):
             found.append(logits_of(teacher(x)).float())
             for name in layers:
                 sums[name] = sums.get(name, 0) + h[name].float().sum(0)

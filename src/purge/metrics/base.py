@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from purge.data import Samples, batches
+from purge.data import Samples
 from purge.errors import MetricError, ModelError, did_you_mean, expected
 from purge.hooks import capture, capture_input, pooled
 from purge.models import Anatomy, anatomy, logits_of
 from purge.result import Value
-from purge.runtime import EVAL_BATCH, device_of, evaluating
+from purge.runtime import device_of, evaluating, passing
 from purge.splits import Split
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Subject:
         # Whatever is copied to the device while it works waits for it: so all of that comes first.
         everything, chosen = torch.arange(n, device=device), torch.from_numpy(rows).to(device)
         with evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
-            for x, _ in batches(samples, EVAL_BATCH, everything):
+            for x, _ in passing(samples, everything):
                 z = logits_of(self.model(x)).float()
                 found.append(z)
                 first, last = np.searchsorted(rows, [at, at + len(z)])

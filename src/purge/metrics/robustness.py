@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from purge.data import batches
 from purge.metrics.base import Array, Metric, Part, Subject, interval, mean_value, resamples
 from purge.models import logits_of
 from purge.norm import batchnorms, recalibrate
 from purge.result import Value
-from purge.runtime import EVAL_BATCH, device_of, logits
+from purge.runtime import device_of, has_bf16, logits, passing
 
 Hits = NDArray[np.bool_]
 T = TypeVar("T")
@@ -122,7 +121,7 @@ def bn_recal(subject: Subject) -> Value | dict[str, Value]:
     attacked = copy.deepcopy(subject.model)
     generator = torch.Generator().manual_seed(subject.seed)
     order = torch.randperm(len(subject.split.retain), generator=generator).to(device_of(attacked))
-    recalibrate(attacked, (x for x, _ in batches(subject.split.retain, EVAL_BATCH, order)))
+    recalibrate(attacked, (x for x, _ in passing(subject.split.retain, order)))
     after = _right([_look(attacked, subject, rows)], subject, rows)[0]
     return {
         "before": mean_value(before, subject.seed),
@@ -159,7 +158,7 @@ def relearn(subject: Subject, few: int) -> Hits | str:
         for samples, rows, size in parts
     ]
     optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM, fused=device.type == "cuda")
-    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = has_bf16(device)
     unseen, seen = _unseen(subject), []
     with torch.enable_grad(), _repeatable():
         for step, batch in enumerate(zip(*streams, strict=True), 1):
