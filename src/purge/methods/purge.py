@@ -66,7 +66,7 @@ class Purge(Method):
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
-    min_steps: int = setting(80, "the schedule has at least this many steps, however small the set", low=1)
+    min_steps: int = setting(40, "the schedule has at least this many steps, however small the set", low=1)
     max_steps: int = setting(1000, "the schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
@@ -97,7 +97,8 @@ class Purge(Method):
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
         erasing = self.erasure > 0 or self.layers is not None
         layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
-        whole = erasing or self.objective == "kl_retain"  # a mean over all of D_r is needed
+        # All of D_r, where a mean over it is needed, or if it will soon have been gone through anyway.
+        whole = erasing or self.objective == "kl_retain" or len(split.retain) <= 3 * at_r[:AHEAD].numel()
         teacher_r, means = _teacher_pass(teacher, split.retain, layers) if whole else (None, {})
         targets = self._targets(teacher, split, teacher_r)
         descent = self._descent(weights.read())
