@@ -99,6 +99,7 @@ class _Seeing(torch.autograd.Function):
         x = _dense(x)
         y, mean, rstd = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
         ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.eps = eps
         ctx.mark_non_differentiable(mean, rstd)
         ctx.set_materialize_grads(False)
         return y, mean, rstd, mean.new_zeros(2, len(mean))
@@ -106,15 +107,19 @@ class _Seeing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _mean: None, _rstd: None, dlink: Tensor | None) -> Any:
         x, weight, mean, rstd = ctx.saved_tensors
-        if dy is None:  # only the statistics were used
-            sums, dw, db, dy = dlink, None, None, torch.zeros_like(x)
-        else:
-            dy = _like(dy, x)
+        dy = torch.zeros_like(x) if dy is None else _like(dy, x)
+        if x.is_cuda:
             sums, dw, db = _sums(dy, x, mean, rstd, weight)
-            sums = sums if dlink is None else sums + dlink
-        if sums is None:
-            return None, None, None, None
-        return _centred(dy, x, mean, rstd, weight, sums), dw, db, None
+            a, b = sums if dlink is None else sums + dlink
+            count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
+            dx = torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
+        else:
+            dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
+            if dlink is not None:
+                a, b = dlink * (rstd if weight is None else rstd * weight) / (x.numel() // x.shape[1])
+                slope, shift = -b * rstd**2, b * rstd**2 * mean - a
+                dx += torch.addcmul(_per_channel(shift, x), x, _per_channel(slope, x))
+        return dx, *((None, None) if weight is None else (dw, db)), None
 
 
 class _AsSeen(torch.autograd.Function):
@@ -126,6 +131,7 @@ class _AsSeen(torch.autograd.Function):
     ) -> Any:
         x, (mean, rstd, _link) = _dense(x), seen
         ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.eps = eps
         if x.is_cuda:
             return torch.batch_norm_elemt(x, weight, bias, mean, rstd, eps)
         return F.batch_norm(x, mean, (rstd**-2 - eps).clamp_min(0), weight, bias, eps=eps)
@@ -134,39 +140,25 @@ class _AsSeen(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight, mean, rstd = ctx.saved_tensors
         dy = _like(dy, x)
-        sums, dw, db = _sums(dy, x, mean, rstd, weight)
-        scale = rstd if weight is None else rstd * weight
-        return (dy * _per_channel(scale, x)).to(x.dtype), dw, db, None, None, None, sums
+        if x.is_cuda:
+            sums, dw, db = _sums(dy, x, mean, rstd, weight)
+            scale = rstd if weight is None else rstd * weight
+            dx = (dy * _per_channel(scale, x)).to(x.dtype)
+        else:
+            variance = rstd**-2 - ctx.eps
+            dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
+            sums = torch.stack([db, dw / rstd])
+        return dx, *((None, None) if weight is None else (dw, db)), None, None, None, sums
+
+
+_backward = torch.ops.aten.native_batch_norm_backward
 
 
 def _sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None) -> Any:
-    """Σdy and Σdy·(x − mean) per channel, (2, C), and the gradients of weight and bias."""
-    if x.is_cuda:
-        own = weight is not None
-        a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
-        return torch.stack([a, b]), dw if own else None, db if own else None
-    over = [d for d in range(x.ndim) if d != 1]
-    wide = dy.to(mean.dtype)
-    a, b = wide.sum(over), (wide * (x - _per_channel(mean, x))).sum(over)
-    if weight is None:
-        return torch.stack([a, b]), None, None
-    return torch.stack([a, b]), (b * rstd).to(weight.dtype), a.to(weight.dtype)
-
-
-def _centred(
-    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, sums: Tensor
-) -> Tensor:
-    """The gradient of the input, once all that depends on its statistics is in ``sums``."""
-    count = x.numel() // x.shape[1]
-    a, b = sums
-    if x.is_cuda:
-        values = torch.full((1,), count, dtype=torch.int32, device=x.device)
-        return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, values)
-    a, b = a / count, b / count
-    scale = rstd if weight is None else rstd * weight
-    slope, shift = -b * rstd**2, b * rstd**2 * mean - a
-    dx = dy + x * _per_channel(slope, x) + _per_channel(shift, x)
-    return (dx * _per_channel(scale, x)).to(x.dtype)
+    """On a GPU: Σdy and Σdy·(x − mean) per channel, (2, C), and the gradients of weight and bias."""
+    own = weight is not None
+    a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
+    return torch.stack([a, b]), dw, db
 
 
 def _per_channel(v: Tensor, x: Tensor) -> Tensor:

@@ -282,8 +282,9 @@ class Run:
         return int((guess == samples.labels[at]).sum()) / len(at)  # exact: 1/K must be able to equal 1/K
 
     def retain_batches(self) -> Iterator[Tensor]:
-        """Retain inputs for recalibrating BatchNorm: the sample that checks look at."""
-        for x, _ in passing(self._split.retain, self._sample(self._split.retain)):
+        """Retain inputs for recalibrating BatchNorm before a check: some of those that it looks at."""
+        at = self._sample(self._split.retain)
+        for x, _ in passing(self._split.retain, at[:: math.ceil(len(at) / EVAL_BATCH)]):
             yield x
 
     # -- history ---------------------------------------------------------------------------

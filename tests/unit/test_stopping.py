@@ -93,7 +93,7 @@ def test_a_schedule_that_ends_says_so(toy):
     assert result.history[-1]["check_forget_accuracy"] is not None, "the last step is always checked"
 
 
-@pytest.mark.parametrize(("n", "steps"), [(10, 40), (100_000, 1000)])
+@pytest.mark.parametrize(("n", "steps"), [(10, 32), (100_000, 1000)])
 def test_work_neither_vanishes_nor_explodes(n, steps):
     """The whole schedule at the default settings, for ten forget samples and a hundred thousand."""
     g = torch.Generator().manual_seed(0)

@@ -66,7 +66,7 @@ class Purge(Method):
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
-    min_steps: int = setting(40, "the schedule has at least this many steps, however small the set", low=1)
+    min_steps: int = setting(32, "the schedule has at least this many steps, however small the set", low=1)
     max_steps: int = setting(1000, "the schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
