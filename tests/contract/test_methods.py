@@ -190,7 +190,7 @@ OTHER = {  # a value that differs from every preset's
     "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
     "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
-    "epoch_ends": None, "check_samples": 3, "early": None,
+    "epoch_ends": None, "check_samples": 3, "early": None, "relearn": 1.0, "relearn_steps": 5,
     "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
     "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
     "gamma": 0.5, "forget_batch_size": 7, "decay": 0.5, "rewind": None,
@@ -202,6 +202,8 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
+    "relearn": {"objective": "relearned"},
+    "relearn_steps": {"objective": "relearned"},
     "epochs": {"min_steps": 1, "max_steps": 100},
     "min_steps": {"epochs": 1, "max_steps": 100},
     "space": {"descend": False, "weight_decay": 0.1, "objective": "ga", "lr": 1e-2},

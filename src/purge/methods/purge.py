@@ -14,9 +14,9 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
-Ours, off in ``purge-paper``: the target ``masked_teacher``, the projection of the whole displacement
-(``space="update"``), shared BatchNorm statistics (in the end those of the retain samples that were
-drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
+Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned``, the projection of the
+whole displacement (``space="update"``), shared BatchNorm statistics (in the end those of retain samples
+that were drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from purge.grads import Descent, Space, Weights, cosine, project, step
 from purge.graphs import Scalars
 from purge.hooks import capture
 from purge.methods.base import Method
+from purge.methods.relearned import relearned
 from purge.models import logits_of
 from purge.norm import Norm, recalibrate, statistics
 from purge.objectives import (
@@ -64,6 +65,10 @@ class Purge(Method):
     """PURGE; the defaults are the preset ``purge``."""
 
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
+    relearn: float = setting(
+        0.5, "relearned: the share of layers, from the last, drawn anew", above=0, high=1
+    )
+    relearn_steps: int = setting(40, "relearned: the steps for which they are trained on retain data", low=1)
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
     min_steps: int = setting(32, "the schedule has at least this many steps, however small the set", low=1)
@@ -100,7 +105,7 @@ class Purge(Method):
         # All of D_r, where a mean over it is needed, or if it will soon have been gone through anyway.
         whole = erasing or self.objective == "kl_retain" or len(split.retain) <= 3 * at_r[:AHEAD].numel()
         teacher_r, means = _teacher_pass(teacher, split.retain, layers) if whole else (None, {})
-        targets = self._targets(teacher, split, teacher_r)
+        targets = self._targets(teacher, split, teacher_r, run)
         descent = self._descent(weights.read())
 
         def step_of(
@@ -167,7 +172,7 @@ class Purge(Method):
             weight_decay=self.weight_decay,
         )
 
-    def _targets(self, teacher: nn.Module, split: Split, teacher_r: Tensor | None) -> Tensor:
+    def _targets(self, teacher: nn.Module, split: Split, teacher_r: Tensor | None, run: Run) -> Tensor:
         """What each forget sample's output is pulled to, (|D_f|, K)."""
         n, k = len(split.forget), split.classes
         if self.objective == "kl_retain" and teacher_r is not None:
@@ -176,6 +181,13 @@ class Purge(Method):
             return torch.full((1, k), 1 / k, device=device_of(teacher)).expand(n, k)
         z = logits(teacher, split.forget)
         y = split.forget.labels.to(z.device)
+        if self.objective == "relearned" and split.forget_classes:
+            student = relearned(
+                teacher, split.retain, run, share=self.relearn, steps=self.relearn_steps,
+                batch_size=self.batch_size,
+            )  # fmt: skip
+            gone = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
+            z = torch.where(gone[:, None], logits(student, split.forget), z)
         if split.single and split.test is not None:
             z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
             single = ~torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
