@@ -11,9 +11,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from purge.demo import COLUMNS, as_record, run_demo
+import purge
+from purge.demo import COLUMNS, MODEL, as_record, fresh_model, run_demo
 from purge.files import write_json
 from purge.result import environment
 from purge.tables import number
@@ -38,8 +40,27 @@ def main() -> None:
                     delta = row.report["bn_recal.delta"].value
                     record = {"seed": seed, **as_record(row), "bn_recal.delta": delta}
                     rows.append({k: v for k, v in record.items() if k != "folder"})
-        write_json(OUT, {"seeds": SEEDS, "commit": commit, **environment(), "rows": rows})
+        content = {"seeds": SEEDS, "commit": commit, **environment(), "speed": speed(), "rows": rows}
+        write_json(OUT, content)
     print(table(json.loads(OUT.read_text())))
+
+
+def speed(runs: int = 5) -> dict[str, list[float]]:
+    """Seconds of retraining by the default recipe, and of whole calls of `purge`, in turns."""
+    data, _ = purge.load("digits")
+    forget, retain = purge.split(data, classes=[0])
+    base = purge.train(fresh_model(MODEL, 10, 1, 0), data, progress=False).model
+    found: dict[str, list[float]] = {"retrain": [], "purge": []}
+    for seed in range(runs):
+        fresh = fresh_model(MODEL, 10, 1, seed + 1)
+        for name, call in (
+            ("retrain", lambda fresh=fresh, seed=seed: purge.train(fresh, retain, seed=seed, progress=False)),
+            ("purge", lambda seed=seed: purge.unlearn(base, forget, retain, seed=seed, progress=False)),
+        ):
+            started = time.perf_counter()
+            call()
+            found[name].append(time.perf_counter() - started)
+    return found
 
 
 def table(content: dict) -> str:

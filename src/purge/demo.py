@@ -50,7 +50,7 @@ def run_demo(
     out: Path, *, quick: bool, seed: int, force: bool, progress: bool, say: Callable[[str], None]
 ) -> list[Row]:
     """Train, retrain, unlearn three ways, audit all; one row per model, one folder each."""
-    epochs = 10 if quick else 30  # the default of purge.train
+    epochs = 10 if quick else 25
     data, test = load(DATA)
     classes, channels = len(data.names), data.channels
     forget, retain = split(data, classes=[FORGET])

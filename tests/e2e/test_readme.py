@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import statistics
 from pathlib import Path
 
 import purge
@@ -61,8 +62,8 @@ def test_the_published_numbers_meet_the_aims():
         assert abs(ours["bn_recal.delta"]) <= 0.02, seed
         assert at["purge-paper"]["bn_recal.delta"] > 0.5, "shown for what it is"
         assert at["purge-paper"]["stopped_by"] == at["purge"]["stopped_by"] == "forget_target", seed
-    seconds = {name: sum(at[name]["seconds"] for at in by_seed.values()) for name in ("purge", "retrain")}
-    assert seconds["purge"] <= seconds["retrain"] / 4
+    seconds = json.loads((ROOT / "results" / "digits.json").read_text())["speed"]
+    assert statistics.median(seconds["purge"]) <= statistics.median(seconds["retrain"]) / 4
 
 
 def test_the_base_models_are_those_of_the_json():

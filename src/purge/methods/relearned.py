@@ -29,7 +29,10 @@ LR, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4  # as models are trained
 def relearned(
     teacher: nn.Module, retain: Samples, run: Run, *, share: float, steps: int, batch_size: int
 ) -> nn.Module:
-    """A copy of ``teacher``: its last layers, a ``share`` of all, are drawn anew and trained on ``retain``."""
+    """A copy of ``teacher``; its last layers, a ``share`` of all, were drawn anew and trained on ``retain``.
+
+    A model without layers that can be drawn anew is returned as it is.
+    """
     student = copy.deepcopy(teacher).eval().requires_grad_(False)
     late = late_layers(student, retain, share)
     if not late:
