@@ -65,7 +65,8 @@ def unlearn(
 
     ``precision``: of convolutions and products; ``bf16`` on a GPU that has it unless you say
     ``float32`` (weights, losses and the arithmetic on gradients are float32 in any case). ``graph``:
-    steps of `purge` are recorded as a CUDA graph and replayed, unless you say False.
+    steps of `purge` are recorded as a CUDA graph and replayed, unless you say False; True asks the same
+    of other methods, some of which can.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):
@@ -74,7 +75,7 @@ def unlearn(
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
     precision = checks.precision(precision, at, full=chosen.full_precision)
-    graph = checks.graph(graph, at)
+    graph = checks.graph(graph, at, default=chosen.graph)
     seed = checked_seed(seed)
     if out is not None:
         checks.out_folder(out)

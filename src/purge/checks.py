@@ -56,13 +56,13 @@ def precision(wanted: str | None, at: torch.device, *, full: bool) -> Precision:
     return wanted  # type: ignore[return-value]  # mypy does not follow `in`
 
 
-def graph(wanted: bool | None, at: torch.device) -> bool:
-    """Are steps to be recorded as a CUDA graph?"""
+def graph(wanted: bool | None, at: torch.device, *, default: bool) -> bool:
+    """Are steps to be recorded as a CUDA graph? By default as the method says, on a GPU."""
     if wanted not in (None, True, False):
         raise MethodError(expected("graph true or false", repr(wanted), "leave it out"))
     if wanted and at.type != "cuda":
         raise DeviceError(expected("a CUDA device for graph=True", str(at), "leave graph out"))
-    return at.type == "cuda" if wanted is None else bool(wanted)
+    return default and at.type == "cuda" if wanted is None else bool(wanted)
 
 
 def split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:

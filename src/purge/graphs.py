@@ -44,7 +44,7 @@ class Recorded:
         for held, new in zip(self._inputs, inputs, strict=True):
             held.copy_(new)
         self._graph.replay()
-        return {k: None if v is None else v.clone() for k, v in self._outputs.items()}
+        return {k: None if v is None else v.detach().clone() for k, v in self._outputs.items()}
 
     def _record(self, inputs: tuple[Tensor, ...]) -> None:
         """Nothing is computed while recording; ``fn`` is only watched."""

@@ -30,7 +30,9 @@ class Optim:
         if self.optimizer == "sgd":
             return torch.optim.SGD(params, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        return kind(params, self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay)
+        on_gpu = params[0].is_cuda  # there, a step may be recorded as a CUDA graph
+        betas = (self.momentum, 0.999)
+        return kind(params, self.lr, betas=betas, weight_decay=self.weight_decay, capturable=on_gpu)
 
     def step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
         """One step down ``loss``."""

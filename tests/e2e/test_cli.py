@@ -220,6 +220,7 @@ def test_a_second_demo_takes_a_new_folder(tmp_path: Path) -> None:
 # -- the README -----------------------------------------------------------------------------------
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
 COMMANDS = [
     line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.strip().splitlines()
 ]
@@ -231,6 +232,7 @@ def test_every_command_of_the_readme_works(
     """In the order of the page, in one folder; the demo is the quick one above (whole: a slow test), pytest
     what is running now."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")  # they are in a clone
     assert len(COMMANDS) >= 8
     for line in COMMANDS:
         assert line.startswith("uv run "), line

@@ -94,6 +94,37 @@ def test_captured_and_eager_runs_agree(settings, digits, base):
             assert one[key] == pytest.approx(other[key], rel=0.05, abs=2e-3), (key, one["step"])
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("finetune", {}),
+        ("finetune", {"optimizer": "adam", "lr": 1e-3}),
+        ("l1-sparse", {"free_epochs": 1}),
+        ("gradient-ascent", {"norm": "train"}),
+        ("neggrad-plus", {"clip": 1.0}),
+        ("delete", {}),
+        ("boundary-shrink", {"lr": 1e-3}),
+        ("random-label", {}),
+        ("salun", {}),
+        ("salun-soft", {}),
+    ],
+    ids=str,
+)
+def test_baselines_are_the_same_captured_and_eager(method, settings, digits, base):
+    torch.backends.cudnn.allow_tf32 = False
+    eager, captured = (
+        purge.unlearn(
+            base, digits.forget, digits.retain, method=method, device="cuda", epochs=2, batch_size=64,
+            precision="float32", graph=graph, progress=False, **settings,
+        )
+        for graph in (False, True)
+    )  # fmt: skip
+    start, a, b = (weights(m) for m in (base, eager.model, captured.model))
+    assert float((a - start).norm()) > 0
+    assert float((a - b).norm()) <= 0.02 * float((a - start).norm())
+    assert eager.steps == captured.steps
+
+
 def test_bf16_forgets_as_float32_does(digits, base):
     for precision in ("bf16", "float32"):
         result = purge.unlearn(

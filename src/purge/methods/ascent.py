@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from purge.checks import parameters_to_train
+from purge.graphs import Scalars
 from purge.methods.base import PUBLISHED, Method
 from purge.models import logits_of
 from purge.norm import statistics
@@ -54,11 +55,16 @@ class GradientAscent(Method):
         total = self.epochs * epoch
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
         run.begin(model)
-        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+
+        def step_of(x: Tensor, y: Tensor) -> Scalars:
             with statistics(model, self.norm):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
             self.optim.step(optimizer, -loss)
-            run.log(forget_loss=loss)
+            return {"forget_loss": loss}
+
+        one_step = run.recorded(step_of)
+        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+            run.log(**one_step(x, y))
             if run.due:
                 run.check(model)
 
@@ -83,11 +89,16 @@ class NegGradPlus(Method):
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
         pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
         run.begin(model)
-        for _, ((xf, yf), (xr, yr)) in zip(run.steps(total, epoch=epoch), pairs, strict=False):
+
+        def step_of(xr: Tensor, yr: Tensor, xf: Tensor, yf: Tensor) -> Scalars:
             with statistics(model, self.norm):
                 retain_loss = F.cross_entropy(logits_of(model(xr)).float(), yr)
                 forget_loss = F.cross_entropy(logits_of(model(xf)).float(), yf)
             self.optim.step(optimizer, self.alpha * retain_loss - (1 - self.alpha) * forget_loss)
-            run.log(retain_loss=retain_loss, forget_loss=forget_loss)
+            return {"retain_loss": retain_loss, "forget_loss": forget_loss}
+
+        one_step = run.recorded(step_of)
+        for _, ((xf, yf), (xr, yr)) in zip(run.steps(total, epoch=epoch), pairs, strict=False):
+            run.log(**one_step(xr, yr, xf, yf))
             if run.due:
                 run.check(model)

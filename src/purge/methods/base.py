@@ -27,6 +27,8 @@ class Method(ABC):
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain"})
     # Does it hang on gradients of single samples, or on second derivatives? Then float32 is the default.
     full_precision: ClassVar[bool] = False
+    # Are its steps replayed as a CUDA graph on a GPU, unless the caller says otherwise?
+    graph: ClassVar[bool] = False
     stop: Stopping
 
     def __post_init__(self) -> None:

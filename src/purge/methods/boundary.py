@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from purge.checks import parameters_to_train
 from purge.data import Samples, batches
 from purge.errors import MethodError, ModelError, expected
+from purge.graphs import Scalars
 from purge.methods.base import PUBLISHED, Method
 from purge.models import anatomy, logits_of
 from purge.norm import statistics
@@ -101,11 +102,16 @@ class BoundaryShrink(Method):
         total = self.epochs * epoch
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
         run.begin(model)
-        for i, (x, _) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+
+        def step_of(x: Tensor, y: Tensor) -> Scalars:
             with statistics(model, self.norm):
-                loss = F.cross_entropy(logits_of(model(x)).float(), neighbour[at[i]])
+                loss = F.cross_entropy(logits_of(model(x)).float(), y)
             self.optim.step(optimizer, loss)
-            run.log(forget_loss=loss)
+            return {"forget_loss": loss}
+
+        one_step = run.recorded(step_of)
+        for i, (x, _) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+            run.log(**one_step(x, neighbour[at[i]]))
             if run.due:
                 run.check(model)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from purge.checks import parameters_to_train
+from purge.graphs import Scalars
 from purge.methods.base import PUBLISHED, Method
 from purge.models import logits_of
 from purge.norm import statistics
@@ -57,13 +58,18 @@ class Delete(Method):
         total = self.epochs * epoch
         at = run.order(split.forget, steps=total, batch_size=self.batch_size)
         run.begin(model)
-        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+
+        def step_of(x: Tensor, y: Tensor) -> Scalars:
             with torch.no_grad():
                 target = _without_own_label(logits_of(teacher(x)).float(), y)
             with statistics(model, self.norm):
                 loss = kl(logits_of(model(x)), target)
             self.optim.step(optimizer, loss)
-            run.log(forget_loss=loss)
+            return {"forget_loss": loss}
+
+        one_step = run.recorded(step_of)
+        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+            run.log(**one_step(x, y))
             if run.due:
                 run.check(model)
 

@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.checks import parameters_to_train
+from purge.graphs import Scalars
 from purge.methods.base import PUBLISHED, Method
 from purge.models import logits_of
 from purge.norm import statistics
@@ -64,12 +65,16 @@ class FineTune(Method):
         run.begin(model)
         if self.negate:
             _negate_first(model)
-        for i, (x, y) in zip(run.steps(total, epoch=epoch), split.retain.stream(at), strict=False):
+
+        def step_of(x: Tensor, y: Tensor, weight: Tensor) -> Scalars:
             with statistics(model, self.norm):
                 loss = F.cross_entropy(logits_of(model(x)).float(), y)
-            weight = self._penalty(i // epoch)
-            self.optim.step(optimizer, loss + weight * _l1(params) if weight else loss)
-            run.log(retain_loss=loss)
+            self.optim.step(optimizer, loss + weight * _l1(params) if self.l1 else loss)
+            return {"retain_loss": loss}
+
+        one_step, weight = run.recorded(step_of), torch.zeros((), device=run.device)
+        for i, (x, y) in zip(run.steps(total, epoch=epoch), split.retain.stream(at), strict=False):
+            run.log(**one_step(x, y, weight.fill_(self._penalty(i // epoch))))
             if run.due:
                 run.check(model)
 

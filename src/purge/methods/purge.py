@@ -25,7 +25,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +64,7 @@ AHEAD = 10  # steps whose retain samples the teacher looks at together
 class Purge(Method):
     """PURGE; the defaults are the preset ``purge``."""
 
+    graph: ClassVar[bool] = True
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
     relearn: float = setting(
         0.5, "relearned: the share of layers, from the last, drawn anew", above=0, high=1

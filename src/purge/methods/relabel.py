@@ -49,6 +49,7 @@ from purge.checks import parameters_to_train
 from purge.data import Samples, batches
 from purge.errors import MethodError, expected
 from purge.grads import flat, grad, write
+from purge.graphs import Scalars
 from purge.methods.base import PUBLISHED, Method
 from purge.models import logits_of
 from purge.norm import statistics
@@ -83,12 +84,19 @@ class RandomLabel(Method):
         epoch = len(plan) // self.epochs
         holding = self._holding(model, split, params, optimizer, epoch)
         run.begin(model)
+
+        def step_of(x: Tensor, y: Tensor) -> Scalars:
+            with statistics(model, self.norm):
+                each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
+            self.optim.step(optimizer, each.mean())
+            return {"each": each}
+
+        one_step = run.recorded(step_of)
         with holding as hold:
             steps = zip(run.steps(len(plan), epoch=epoch), self._batches(split, plan), strict=False)
             for i, (x, y, kept) in steps:
-                with statistics(model, self.norm):
-                    each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
-                self.optim.step(optimizer, each.mean())
+                each = one_step(x, y)["each"]
+                assert each is not None
                 hold(i)
                 run.log(retain_loss=_mean(each[:kept]), forget_loss=_mean(each[kept:]))
                 if run.due:
