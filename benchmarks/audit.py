@@ -10,15 +10,16 @@ had asked for yet: the first to look at a data set pays for the forward pass ove
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import json
 import time
 from collections import Counter
 from pathlib import Path
 
 import torch
 from base_models import commit
-from baselines import FORGET, trained
+from baselines import trained
+from scene import options, prepare
 
 import purge
 from purge.files import write_json
@@ -29,18 +30,12 @@ OUT = Path(__file__).parents[1] / "results" / "audit_speed.json"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir")
-    parser.add_argument("--models", type=Path, default=Path("runs/baselines"))
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--epochs", type=int, help="of the base model; for a quick try")
-    asked = parser.parse_args()
-    train, test = (part.to(asked.device) for part in purge.load(asked.data, data_dir=asked.data_dir))
-    forget, retain = purge.split(train, classes=[FORGET])
-    base, _ = trained(asked, "base", train, 0)
-    reference, _ = trained(asked, "retrain", retain, 1)
+    asked = options(__doc__.splitlines()[0], OUT).parse_args()
+    if asked.table:
+        print(summary(json.loads(asked.out.read_text())))
+        return
+    _, _, test, forget, retain, base, suffix = prepare(asked)
+    reference, _ = trained(asked, f"retrain{suffix}", retain, 1)
     result = purge.unlearn(base, forget, retain, progress=False)
     spent: Counter[str] = Counter()
 
@@ -74,10 +69,18 @@ def main() -> None:
         **environment(),
     }
     write_json(asked.out, content)
-    for panel, found in panels.items():
-        print(f"{panel}: first {found[0]:.1f} s, then {', '.join(f'{s:.1f}' for s in found[1:])} s")
-    for name, s in spent.most_common(12):
-        print(f"{name:24} {s:6.2f} s")
+    print(summary(content))
+
+
+def summary(content: dict) -> str:
+    """The seconds of each panel, and of the metrics that took longest."""
+    lines = [
+        f"{panel}: first {found[0]:.1f} s, then {', '.join(f'{s:.1f}' for s in found[1:])} s"
+        for panel, found in content["seconds"].items()
+    ]
+    return "\n".join(
+        [*lines, *(f"{name:24} {s:6.2f} s" for name, s in list(content["metrics"].items())[:12])]
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ rate that a large product of matrices in bf16 reaches on this device.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import statistics
@@ -26,8 +25,9 @@ from unittest import mock
 
 import torch
 from base_models import commit
-from baselines import FORGET, MODEL, trained
-from speed import LARGE, SHORT, clocked, settle
+from baselines import MODEL
+from scene import options, prepare
+from speed import clocked, settle
 from torch.utils.flop_counter import FlopCounterMode
 
 import purge
@@ -101,27 +101,15 @@ def matrix_rate(device: torch.device) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir")
-    parser.add_argument("--models", type=Path, default=Path("runs/baselines"))
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--size", type=int, help="of the images; default: the data set's own")
-    parser.add_argument("--epochs", type=int, help="of the base model")
+    parser = options(__doc__.splitlines()[0], OUT)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     if asked.table:
         print(table(json.loads(asked.out.read_text())))
         return
     device = torch.device(asked.device)
-    loaded = purge.load(asked.data, data_dir=asked.data_dir, size=asked.size, progress=False)
-    train, _ = (part.to(device) for part in loaded)
-    forget, retain = purge.split(train, classes=[FORGET])
-    size, suffix = train.shape[1], "" if train.shape == train.pixel_shape else f"-{train.shape[1]}"
-    asked.epochs = asked.epochs or (SHORT if size >= LARGE else None)
-    base, _ = trained(asked, f"base{suffix}", train, 0)
+    _, train, _, forget, retain, base, _ = prepare(asked)
+    size = train.shape[1]
 
     def unlearn(**settings: Any) -> purge.Result:
         return purge.unlearn(base, forget, retain, progress=False, **settings)

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from base_models import commit
 from baselines import FORGET, MODEL, recipe, trained, untrained
 from plain import Pictures, plain
+from scene import options, prepare
 from torch import nn
 
 import purge
@@ -49,7 +50,6 @@ METRICS = (
 )  # fmt: skip
 SLOW, FEW = 5.0, 3  # seconds from which on a row gets only so many runs
 BATCH = 256  # of the training step whose memory is compared: unlearning has 128 of each set
-LARGE, SHORT = 128, 10  # from this size on, base models are trained for so many epochs
 
 
 def clocked(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -114,33 +114,21 @@ def cold(options: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir")
-    parser.add_argument("--models", type=Path, default=Path("runs/baselines"), help="where they are kept")
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--size", type=int, help="of the images; default: the data set's own")
-    parser.add_argument("--epochs", type=int, help=f"of base model and Retrain; {SHORT} for large images")
+    parser = options(__doc__.splitlines()[0], OUT)
     parser.add_argument("--runs", type=int, default=10, help=f"per row; {FEW} where one takes over {SLOW} s")
     parser.add_argument("--audit-samples", type=int, default=10_000, help="retain samples of the audit")
     parser.add_argument("--no-retrain", action="store_true", help="compare with the kept one, if any")
     parser.add_argument("--no-plain", action="store_true", help="leave the plain implementation out")
     parser.add_argument("--plain-steps", type=int, help="end the plain implementation after so many steps")
     parser.add_argument("--cold", type=float, help=argparse.SUPPRESS)  # when this process was started
-    parser.add_argument("--table", action="store_true", help="print the tables of what was measured")
     asked = parser.parse_args()
     began = time.time()
     if asked.table:
         print(table(json.loads(asked.out.read_text())))
         return
     device = torch.device(asked.device)
-    loaded = purge.load(asked.data, data_dir=asked.data_dir, size=asked.size, progress=False)
-    train, test = (part.to(device) for part in loaded)
-    forget, retain = purge.split(train, classes=[FORGET])
-    size, suffix = train.shape[1], "" if train.shape == train.pixel_shape else f"-{train.shape[1]}"
-    asked.epochs = asked.epochs or (SHORT if size >= LARGE else None)
-    base, _ = trained(asked, f"base{suffix}", train, 0)
+    loaded, train, test, forget, retain, base, suffix = prepare(asked)
+    size = train.shape[1]
 
     def unlearn(**settings: Any) -> purge.Result:
         return purge.unlearn(base, forget, retain, progress=False, **settings)
