@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,14 @@ from purge.datasets import DATASETS
 from purge.datasets import FORMS as DATA_FORMS
 from purge.errors import MethodError, ModelError, RunError, expected
 from purge.hooks import training_flags_kept
+from purge.images import Images
 from purge.methods import METHODS, Method, resolve_method
 from purge.methods.amnesiac import UpdateLog
 from purge.methods.sisa import SisaModel, Vote, train_sisa
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.progress import progress_line
-from purge.result import Report, Result, Value, columns, environment
+from purge.result import Report, Result, Value, columns, environment, now
 from purge.runtime import Precision, Run, arrange, laid_out, logits, seeded, takes_channels_last
 from purge.settings import checked_seed, flat_fields, replace
 from purge.splits import Split
@@ -110,6 +112,7 @@ def unlearn(
             "seed": seed,
             "precision": precision,
             "graph": graph,
+            "forget_digest": _digest(split.forget),
             **_sizes(split),
             "forget_target": run.forget_target,
             "retain_budget": run.retain_budget,
@@ -185,7 +188,7 @@ def audit(
                 if not further or metric.cost == "forward" or "retrained" in metric.needs:
                     values.setdefault(name, {}).update(_flat(metric, subject))
             advance(1, metric.name)
-    info = {"seed": seed, **_sizes(split), **environment()}
+    info = {"seed": seed, "finished": now(), **_sizes(split), **environment()}
     curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
     if run is not None:
         info["run"] = {**run.to_dict(), "seconds": run.seconds}
@@ -376,6 +379,13 @@ def _copy(model: nn.Module, device: torch.device) -> nn.Module:
                 "make every tensor in it a parameter or a buffer, and see that the device has room",
             )
         ) from error
+
+
+def _digest(forget: Samples) -> str | None:
+    """SHA-256 of the samples' sorted numbers (64 bits each, lowest byte first); None where they have none."""
+    if not isinstance(forget, Images):
+        return None
+    return hashlib.sha256(forget.ids.sort().values.numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def _sizes(split: Split) -> dict[str, Any]:

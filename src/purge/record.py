@@ -39,6 +39,7 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
     return {
         "Request": asked or "nothing was to be forgotten",
         "Digest of the request": _digest(request) if request else "–",
+        "Digest of forgotten numbers": facts.get("forget_digest") or "–",
         "Data": f"{facts.get('data', '?')} ({facts.get('source') or 'no fingerprint'})",
         "Model": facts.get("model", "?"),
         "Source weights": original or "–",
@@ -49,8 +50,8 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
         "Digest of the settings": _digest(facts.get("settings") or {}),
         "Seeds": f"unlearning {facts.get('seed', '–')}, audit {report['info'].get('seed', '–')}",
         "Time taken": f"{facts.get('seconds', 0):.1f} s in {facts.get('steps', 0)} steps",
-        "Run finished": utc((run / "run.json").stat().st_mtime),
-        "Audited": utc((run / "audit.json").stat().st_mtime),
+        "Run finished": _when(facts, run / "run.json"),
+        "Audited": _when(report["info"], run / "audit.json"),
         "Digest of audit.json": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
         "Settings": facts.get("settings") or {},
         "Versions and hardware": {
@@ -63,6 +64,12 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
 def _digest(content: Any) -> str:
     """SHA-256 of JSON with sorted keys and without spaces, so that anyone can compute it again."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _when(facts: dict[str, Any], file: Path) -> str:
+    """The time that was written down, or else that of the file."""
+    written = facts.get("finished")
+    return utc(datetime.fromisoformat(written).timestamp() if written else file.stat().st_mtime)
 
 
 def utc(seconds: float) -> str:

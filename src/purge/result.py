@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,7 @@ class Result:
             atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
             if self.history:
                 atomically(path / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
-            write_json(path / "run.json", {**self.to_dict(), **extra})
+            write_json(path / "run.json", {**self.to_dict(), "finished": now(), **extra})
         except OSError as error:
             raise FileError(
                 expected(f"a folder that can be written at {path}", str(error), "choose another")
@@ -207,6 +208,11 @@ def _table(history: list[dict[str, Any]]) -> pa.Table:
     table = pa.Table.from_pylist(history)
     fields = [pa.field(f.name, pa.float64()) if pa.types.is_null(f.type) else f for f in table.schema]
     return table.cast(pa.schema(fields))
+
+
+def now() -> str:
+    """The time as ISO 8601 has it, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def environment() -> dict[str, Any]:

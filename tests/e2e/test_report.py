@@ -151,8 +151,11 @@ def test_the_deletion_record_can_be_checked_by_anyone(page: Path, runs: Path) ->
     text, facts = page.read_text(encoding="utf-8"), read(runs / "purge" / "run.json")
     request = hashlib.sha256(b'{"forget_classes":[3]}').hexdigest()
     settings = json.dumps(facts["settings"], sort_keys=True, separators=(",", ":")).encode()
+    train, _ = purge.load("digits")
+    numbers = b"".join(i.to_bytes(8, "little") for i in sorted(train.ids[train.labels == 3].tolist()))
     digests = {
         "Digest of the request": request,
+        "Digest of forgotten numbers": hashlib.sha256(numbers).hexdigest(),
         "Digest of source weights": read(runs / "base" / "run.json")["digest"],
         "Digest of result weights": facts["digest"],
         "Digest of the settings": hashlib.sha256(settings).hexdigest(),
@@ -161,7 +164,12 @@ def test_the_deletion_record_can_be_checked_by_anyone(page: Path, runs: Path) ->
     for label, digest in digests.items():
         assert f"<dt>{label}</dt><dd><code>{digest}</code></dd>" in text
     assert f"<dd>{runs / 'base'}</dd>" in text
-    assert re.search(r"<dt>Run finished</dt><dd>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC</dd>", text)
+    for label, when in (
+        ("Run finished", facts["finished"]),
+        ("Audited", read(runs / "purge" / "audit.json")["info"]["finished"]),
+    ):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", when)
+        assert f"<dt>{label}</dt><dd>{when[:10]} {when[11:19]} UTC</dd>" in text
     assert f"torch&#34;: &#34;{facts['versions']['torch']}" in text
 
 

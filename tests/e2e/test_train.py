@@ -250,6 +250,7 @@ def test_a_killed_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     resumed, whole = (read(tmp_path / name / "run.json") for name in ("killed", "whole"))
     assert resumed.pop("seconds") > 0
     assert whole.pop("seconds") > 0
+    assert resumed.pop("finished") <= whole.pop("finished")
     assert resumed == whole
     histories = [pq.read_table(tmp_path / name / "history.parquet") for name in ("killed", "whole")]
     assert histories[0].equals(histories[1])

@@ -369,6 +369,7 @@ def facts(folder):
     """Everything in run.json but how long it took, the history, and which files there are."""
     found = json.loads((folder / "run.json").read_text())
     assert found.pop("seconds") > 0
+    assert found.pop("finished")
     history = pq.read_table(folder / "history.parquet").to_pylist()
     return found, history, sorted(p.name for p in folder.iterdir())
 
