@@ -19,22 +19,20 @@ from torch.nn.utils import prune as torch_prune
 
 import purge
 from purge import checks
-from purge.metrics import METRICS, Subject, base, robustness
+from purge.metrics import METRICS, Subject, base, probing, robustness
+from purge.metrics.probing import PROBED, fit_head, separated
 from purge.metrics.robustness import (
     BATCH,
     FEW,
     LR,
     MOMENTUM,
     NOISE,
-    PROBED,
     STEPS,
     add_noise,
     balanced,
     drop_smallest,
-    fit_head,
     layer_weights,
     relearn,
-    separated,
     steps_to,
     to_bf16,
     to_int8,
@@ -90,7 +88,7 @@ def task() -> SimpleNamespace:
     t.stale = purge.unlearn(
         t.original, t.forget, t.retain, method="purge-paper", epochs=200, forget_target=0.02, progress=False
     ).model
-    names = [name for name, m in METRICS.items() if m in robustness.ROBUSTNESS]
+    names = [name for name, m in METRICS.items() if m in [*robustness.ROBUSTNESS, *probing.PROBING]]
     t.report = {
         name: purge.audit(
             getattr(t, name), t.forget, t.retain, t.test, retrained=t.retrained, progress=False,
@@ -391,7 +389,7 @@ def test_the_probe_compares_the_forgotten_class_with_as_many_others():
     test = numbered(torch.tensor([0] * 90 + [1] * 60 + [2] * 50))
     train = torch.randn(60, 2), torch.arange(60) % 3
     forget, retain = purge.split(train, classes=[1])
-    sides = [robustness._sides(subject(Bare(2, 3), forget, retain, test, seed=s)) for s in (0, 0, 1)]
+    sides = [probing._sides(subject(Bare(2, 3), forget, retain, test, seed=s)) for s in (0, 0, 1)]
     (a, b), again, other = sides
     assert sorted(a[:, 0]) == list(range(90, 150))
     assert len(np.unique(b[:, 0])) == 60
@@ -399,9 +397,9 @@ def test_the_probe_compares_the_forgotten_class_with_as_many_others():
     assert all(np.array_equal(p, q) for p, q in zip((a, b), again, strict=True))
     assert set(b[:, 0]) != set(other[1][:, 0])
     mostly = subject(Bare(2, 3), forget, retain, numbered(torch.tensor([1] * 80 + [2] * 15)))
-    assert [len(side) for side in robustness._sides(mostly)] == [15, 15]
+    assert [len(side) for side in probing._sides(mostly)] == [15, 15]
     big = subject(Bare(2, 3), forget, retain, numbered(torch.arange(3600) % 3))
-    assert [len(side) for side in robustness._sides(big)] == [PROBED, PROBED]
+    assert [len(side) for side in probing._sides(big)] == [PROBED, PROBED]
 
 
 def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_same_shares():
@@ -417,7 +415,7 @@ def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_s
     test = data(torch.arange(300) % 3)
     case = subject(Bare(4, 4), forget, retain, test)
     assert case.split.forget_classes == frozenset()
-    a, b = robustness._sides(case)
+    a, b = probing._sides(case)
     assert np.bincount(a[:, :3].argmax(1)).tolist() == [100, 20]
     assert np.bincount(b[:, :3].argmax(1)).tolist() == [100, 20]
     assert rows_of(torch.from_numpy(a).float(), forget[0]).min() >= 0
@@ -441,7 +439,7 @@ def test_gaps_are_absolute_and_pair_the_samples(task):
         )
         assert 0 < forward.low < forward.value < forward.high
         assert forward.n == ours.n
-    draws = [robustness._probe(s) for s in (a, b)]
+    draws = [probing._probe(s) for s in (a, b)]
     spread = np.std(draws[0].astype(float) - draws[1]) / np.sqrt(len(draws[0]))
     found = a.value(METRICS["probe_gap"])
     assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.15)
@@ -450,7 +448,7 @@ def test_gaps_are_absolute_and_pair_the_samples(task):
 def test_an_interval_around_zero_is_folded():
     ours, theirs = np.array([True, False] * 50), np.array([False, True] * 50)
     ours[:2] = True
-    found = robustness._distance(theirs, ours, 0)
+    found = robustness.distance_between(theirs, ours, 0)
     assert found.low == 0
     assert 0 < found.value < found.high
 
@@ -500,7 +498,7 @@ def test_a_part_of_the_features_stands_for_all_of_them(task, monkeypatch):
         return fit_head(x, y, weight, classes)
 
     monkeypatch.setattr(base, "FEATURE_SAMPLES", 300)
-    monkeypatch.setattr(robustness, "fit_head", fit)
+    monkeypatch.setattr(probing, "fit_head", fit)
     case = subject(task.original, task.forget, task.retain, task.test)
     case.value(METRICS["head_refit"])
     gone = seen["y"] == GONE

@@ -10,12 +10,14 @@ from purge.metrics.base import Metric, Subject
 from purge.metrics.damage import DAMAGE
 from purge.metrics.distance import DISTANCE
 from purge.metrics.membership import MEMBERSHIP
+from purge.metrics.probing import PROBING
 from purge.metrics.robustness import ROBUSTNESS
 from purge.metrics.shadow import SHADOW
 from purge.metrics.untrained import UNTRAINED
 
 METRICS: dict[str, Metric] = {
-    m.name: m for m in [*ACCURACY, *MEMBERSHIP, *DISTANCE, *UNTRAINED, *DAMAGE, *ROBUSTNESS, *SHADOW]
+    m.name: m
+    for m in [*ACCURACY, *MEMBERSHIP, *DISTANCE, *UNTRAINED, *DAMAGE, *ROBUSTNESS, *PROBING, *SHADOW]
 }
 
 PANELS: dict[str, tuple[str, ...]] = {
