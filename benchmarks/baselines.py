@@ -169,7 +169,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as log:
                 started = logged(train, forget, log, asked)
                 attempt(name, started.model, {}, log=log, base_seconds=started.seconds, base="2 epochs")
-        elif name == "fisher":  # a fifth of the retain set: all of it takes minutes and changes nothing
+        elif name == "fisher":  # a fifth of the retain set: all of it takes minutes
             attempt(name, base, {"samples": 9000})
         elif attempt(name, base, {}) and "clip" in {f.name for f, _ in flat_fields(METHODS[name].method)}:
             attempt(name, base, {"clip": 1.0})

@@ -66,6 +66,17 @@ def test_the_published_numbers_meet_the_aims():
     assert statistics.median(seconds["purge"]) <= statistics.median(seconds["retrain"]) / 4
 
 
+def test_what_other_base_models_gave_is_that_of_the_json():
+    rows = json.loads((ROOT / "results" / "digits_30_epochs.json").read_text())["rows"]
+    ours, paper, reference = (
+        [r for r in rows if r["method"] == m] for m in ("purge", "purge-paper", "retrain")
+    )
+    for runs in (ours, paper):
+        assert f"{100 * statistics.mean(r['agreement'] for r in runs):.1f} %" in README
+    apart = max(abs(a["ta_retain"] - b["ta_retain"]) for a, b in zip(ours, reference, strict=True))
+    assert f"{100 * apart:.2f} points" in README
+
+
 def test_the_base_models_are_those_of_the_json():
     content = json.loads((ROOT / "results" / "base_models.json").read_text())
     printed = re.search(r"base_models\.py -->\n(.*?)\n<!-- end of base models", README, re.S).group(1)
