@@ -67,8 +67,8 @@ def unlearn(
 
     ``precision``: of convolutions and products; ``bf16`` on a GPU that has it unless you say
     ``float32`` (weights, losses and the arithmetic on gradients are float32 in any case). ``graph``:
-    steps of `purge` are recorded as a CUDA graph and replayed, unless you say False; True asks the same
-    of other methods, some of which can.
+    steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps, unless
+    you say False.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):

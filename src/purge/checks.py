@@ -89,10 +89,19 @@ def classifier(model: Any) -> None:
             )
         if t.is_meta:
             raise ModelError(expected("weights with values", f"{name} on meta", "load the weights first"))
-        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
-            raise ModelError(
-                expected("finite weights", f"NaN or infinity in {name}", "load a sound checkpoint")
-            )
+    if bad := _not_finite(model):
+        raise ModelError(expected("finite weights", f"NaN or infinity in {bad}", "load a sound checkpoint"))
+
+
+@torch.no_grad()
+def _not_finite(model: nn.Module) -> str:
+    """The first weight or buffer with a number that is not finite, or nothing; a GPU is read once."""
+    floats = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if t.is_floating_point()}
+    norms = torch._foreach_norm([*floats.values()]) if floats else ()
+    places = {n.device for n in norms}
+    if all(torch.stack([n.float() for n in norms if n.device == at]).isfinite().all() for at in places):
+        return ""
+    return next((name for name, t in floats.items() if not bool(torch.isfinite(t).all())), "")
 
 
 def same_classes(model: nn.Module, split: Split, what: str) -> None:
@@ -188,9 +197,9 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
         if len(samples) == 0:
             raise DataError(expected(f"samples in {what}", "none", "pass a set that is not empty"))
         _finite_inputs(samples, what)
-    classes = max(_classes(model, samples, what) for what, samples in parts.items())
     shapes = {what: _shape(samples) for what, samples in parts.items()}
     first, *others = shapes
+    classes = _classes(model, parts[first], first)
     for what in others:
         if shapes[what] != shapes[first]:
             raise DataError(

@@ -6,6 +6,7 @@ import copy
 import math
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -217,10 +218,26 @@ def resized(x: Tensor, size: int) -> Tensor:
     h, w = x.shape[2:]
     scale = size / min(h, w)
     wanted = max(size, round(h * scale)), max(size, round(w * scale))
-    if wanted != (h, w):
+    if wanted != (h, w) and scale > 1 and x.is_cuda:
+        x = enlarged(x, wanted)
+    elif wanted != (h, w):
         x = F.interpolate(x, wanted, mode="bilinear", antialias=scale < 1)
     top, left = (wanted[0] - size) // 2, (wanted[1] - size) // 2
     return x[:, :, top : top + size, left : left + size]
+
+
+def enlarged(x: Tensor, wanted: tuple[int, int]) -> Tensor:
+    """As interpolate does, by two products of matrices: a GPU's kernel for it has too few threads."""
+    down, right = (_weights(*each, x.device) for each in zip(x.shape[2:], wanted, strict=True))
+    with torch.autocast(x.device.type, enabled=False):
+        return down @ (x @ right.T)
+
+
+@lru_cache(maxsize=8)
+def _weights(n: int, wanted: int, device: torch.device) -> Tensor:
+    """How each of ``wanted`` rows of pixels is made of ``n``: (wanted, n)."""
+    one_by_one = torch.eye(n)[None, None]
+    return F.interpolate(one_by_one, (wanted, n), mode="bilinear")[0, 0].to(device)
 
 
 def draw_moves(n: int, *, pad: int, flip: bool, generator: torch.Generator, turn: bool = False) -> Tensor:

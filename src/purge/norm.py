@@ -111,8 +111,7 @@ class _Seeing(torch.autograd.Function):
         if x.is_cuda:
             sums, dw, db = _sums(dy, x, mean, rstd, weight)
             a, b = sums if dlink is None else sums + dlink
-            count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
-            dx = torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
+            dx = _backward_elemt(dy, x, mean, rstd, weight, a, b)
         else:
             dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
             if dlink is not None:
@@ -142,8 +141,8 @@ class _AsSeen(torch.autograd.Function):
         dy = _like(dy, x)
         if x.is_cuda:
             sums, dw, db = _sums(dy, x, mean, rstd, weight)
-            scale = rstd if weight is None else rstd * weight
-            dx = (dy * _per_channel(scale, x)).to(x.dtype)
+            none = torch.zeros_like(mean)  # of dx, what goes through the statistics: that is in ``link``
+            dx = _backward_elemt(dy, x, mean, rstd, weight, none, none)
         else:
             variance = rstd**-2 - ctx.eps
             dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
@@ -159,6 +158,14 @@ def _sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | No
     own = weight is not None
     a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
     return torch.stack([a, b]), dw, db
+
+
+def _backward_elemt(
+    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, a: Tensor, b: Tensor
+) -> Tensor:
+    """On a GPU: the gradient of the input, given the sums of a whole batch, in one kernel."""
+    count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
+    return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
 
 
 def _per_channel(v: Tensor, x: Tensor) -> Tensor:

@@ -23,10 +23,7 @@ from purge.splits import Split
 from purge.stopping import Check, Stopping
 
 EVAL_BATCH = 512  # samples per batch where nothing is learned
-SMALL, SMALL_BATCH = (
-    4096,
-    2048,
-)  # of images with at most so many numbers, so many: a GPU would wait for Python
+SMALL, SMALL_BATCH = 4096, 1024  # of images with at most so many numbers: a GPU would wait for Python
 
 Precision = Literal["float32", "bf16"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from purge.errors import DataError
-from purge.images import Images, draw_moves, moved
+from purge.images import Images, draw_moves, enlarged, moved
 from purge.placement import say_once
 
 SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
@@ -51,6 +51,16 @@ def test_square_images_are_resized_as_interpolate_does(size):
         normalised(pixels()), (size, size), mode="bilinear", align_corners=False, antialias=size < 8
     )
     assert torch.allclose(x, want, atol=1e-6)
+
+
+@pytest.mark.parametrize(("h", "w", "wanted"), [(8, 8, (20, 20)), (8, 6, (12, 9)), (5, 7, (5, 28))])
+def test_products_of_matrices_enlarge_as_interpolate_does(h, w, wanted):
+    """What is done on a GPU; in full precision, whatever runs around it."""
+    x = torch.randn(4, 3, h, w, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = enlarged(x, wanted)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, F.interpolate(x, wanted, mode="bilinear"), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ from purge.stopping import Stopping
 class GradientAscent(Method):
     """Plain gradient ascent on the forget set."""
 
+    graph: ClassVar[bool] = True
     epochs: int = setting(5, "passes over the forget set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
@@ -73,6 +74,7 @@ class GradientAscent(Method):
 class NegGradPlus(Method):
     """Descend on retained samples and climb on forgotten ones, in one step."""
 
+    graph: ClassVar[bool] = True
     alpha: float = setting(0.95, "α: weight of the retain loss; the rest is the forget loss", low=0, high=1)
     epochs: int = setting(10, "passes over the retain set", low=1)
     batch_size: int = setting(256, "samples of each set per step", low=1)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +83,7 @@ class BoundaryExpand(Method):
 class BoundaryShrink(Method):
     """Teach each forget sample the label across its nearest boundary."""
 
+    graph: ClassVar[bool] = True
     step: float = setting(0.1, "ε: size of the adversarial step", above=0)
     unit: Literal["range", "input"] = setting(
         "range", "of the step: range (of the forget set's values in a channel) or input (as it is)"

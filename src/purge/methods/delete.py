@@ -42,6 +42,7 @@ HIDDEN = -1e10  # the logit of a label that must not be seen
 class Delete(Method):
     """Distil the original without each forgotten sample's own label into the model."""
 
+    graph: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget"})
 
     epochs: int = setting(20, "passes over the forget set", low=1)

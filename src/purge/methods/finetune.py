@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +46,7 @@ from purge.stopping import Stopping
 class FineTune(Method):
     """Train on with the retained samples, as they are, with a penalty, or after a negation."""
 
+    graph: ClassVar[bool] = True
     epochs: int = setting(10, "passes over the retain set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
     l1: float = setting(0.0, "α: weight of ‖θ‖₁ at the start; 0: off", low=0)

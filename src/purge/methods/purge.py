@@ -57,7 +57,7 @@ from purge.stopping import Stopping
 logger = logging.getLogger("purge")
 
 RECALIBRATION = 4096  # retain samples that were drawn, for the statistics that are delivered
-AHEAD = 10  # steps whose retain samples the teacher looks at together
+AHEAD = 8  # steps whose retain samples the teacher looks at together
 
 
 @dataclass(frozen=True)

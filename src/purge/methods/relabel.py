@@ -39,7 +39,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,7 @@ Hold = Callable[[int], None]  # what is done to the weights after step i, counte
 class RandomLabel(Method):
     """Train on, with random labels for the forget set and the true ones for the retain set."""
 
+    graph: ClassVar[bool] = True
     epochs: int = setting(10, "passes over both sets", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
     mixed: bool = setting(False, "one shuffled pass over both sets; no: first D_f, then D_r")

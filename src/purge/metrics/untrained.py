@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from purge.metrics.accuracy import change_draws, hits
 from purge.metrics.base import DRAWS, Array, Metric, Subject, mean_value, resamples
 from purge.metrics.distance import js
 from purge.result import Value
-from purge.runtime import device_of, logits, reinitialised, seeded
+from purge.runtime import arrange, device_of, logits, reinitialised, seeded
 
 SIDE = 600  # samples of each side that the silhouette looks at
 POINTS = 600  # in the 2-D view of features, at most a quarter of them forgotten
@@ -26,8 +28,10 @@ def zrf(subject: Subject) -> Value:
     averages the divergence over classes as well reports numbers nearer to 1.)
     """
     try:
-        with seeded(subject.seed, device_of(subject.model)):
-            untrained = reinitialised(subject.model)
+        with seeded(subject.seed, torch.device("cpu")):  # drawn there, so that a seed means the same anywhere
+            plain = copy.deepcopy(subject.model).cpu()
+            arrange(plain, torch.contiguous_format)
+            untrained = reinitialised(plain).to(device_of(subject.model))
     except ModelError:
         return Value.missing("the model has layers that cannot draw their weights anew")
     z = logits(untrained, subject.split.forget).double().cpu()
