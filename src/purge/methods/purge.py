@@ -56,7 +56,7 @@ from purge.stopping import Stopping
 
 logger = logging.getLogger("purge")
 
-RECALIBRATION = 4096  # retain samples that were drawn, for the statistics that are delivered
+RECALIBRATION = 2048  # retain samples that were drawn, for the statistics that are delivered
 AHEAD = 8  # steps whose retain samples the teacher looks at together
 
 
