@@ -8,6 +8,8 @@ import re
 import statistics
 from pathlib import Path
 
+import pytest
+
 import purge
 
 ROOT = Path(__file__).parents[2]
@@ -113,3 +115,34 @@ def test_every_metric_is_explained():
     page = (ROOT / "docs" / "metrics.md").read_text()
     first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`([a-z0-9_]+)`", " ".join(first))) == set(purge.metrics())
+
+
+@pytest.mark.parametrize("name", ["speed", "breakdown", "scaling"])
+def test_the_tables_of_performance_are_those_of_the_json(name, monkeypatch):
+    content = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    page = (ROOT / "docs" / "performance.md").read_text()
+    printed = re.search(rf"benchmarks/{name}\.py -->\n(.*?)\n<!-- end of table", page, re.S).group(1)
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    assert printed == benchmark(name).table(content)
+
+
+def test_the_aims_of_speed_are_met_where_the_page_says_so():
+    sizes = {e["size"]: e for e in json.loads((ROOT / "results" / "speed.json").read_text())["sizes"]}
+    for size, most in ((32, 0.6), (224, 2.5)):
+        ours = next(row for row in sizes[size]["rows"] if row["name"] == "purge")
+        assert ours["seconds"] <= most
+        assert len(ours["seconds_all"]) >= 10
+        assert ours["memory"]["allocated"] <= 1.3 * sizes[size]["training_step"]["memory"]["allocated"]
+        assert ours["quality"]["fa_test"] <= 0.005
+        assert abs(ours["quality"]["bn_recal.delta"]) <= 0.005
+    assert sizes[32]["cold"]["seconds"] <= 3
+    assert sizes[32]["ratios"]["retrain"] >= 40
+    assert next(row for row in sizes[32]["rows"] if row["name"] == "purge")["quality"]["ra"] >= 0.995
+    rows = json.loads((ROOT / "results" / "scaling.json").read_text())["rows"]
+    retain = {r["value"]: r["seconds"] for r in rows if r["axis"] == "retain"}
+    assert retain[450_000] <= 1.2 * retain[45_000]
+
+
+def test_a_standard_audit_takes_at_most_15_seconds():
+    found = json.loads((ROOT / "results" / "audit_speed.json").read_text())["seconds"]["standard"]
+    assert max(found) <= 15
