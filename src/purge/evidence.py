@@ -42,6 +42,42 @@ NUMBERS = {
 
 
 @dataclass(frozen=True)
+class Goal:
+    """What a column should be: at least, at most or near a number, or what another model has."""
+
+    column: str
+    least: float | Part | None = None
+    most: float | Part | None = None
+    near: float | Part | None = None
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        given = sum(v is not None for v in (self.least, self.most, self.near))
+        if given != 1:
+            raise FileError(
+                expected(f"one of least, most and near for {self.column}", str(given), "give one")
+            )
+
+    @property
+    def aim(self) -> float | Part:
+        """The number, or the model that has it."""
+        return next(v for v in (self.least, self.most, self.near) if v is not None)
+
+    def missed_by(self, value: float, aim: float) -> float:
+        """How far a value lies outside of what is wanted; 0 where it does not."""
+        off = {"least": aim - value, "most": value - aim, "near": abs(value - aim)}
+        far = next(off[side] for side in off if getattr(self, side) is not None) - self.slack
+        return far if far > 1e-9 else 0.0
+
+    def words(self, aim: float) -> str:
+        """What is wanted, for people."""
+        if self.near is not None:
+            return f"{shown(self.column, aim)} ± {shown(self.column, self.slack)}"
+        sign, edge = ("≥", aim - self.slack) if self.least is not None else ("≤", aim + self.slack)
+        return f"{sign} {shown(self.column, edge)}"
+
+
+@dataclass(frozen=True)
 class Table:
     """A table that is wanted: a row for each value of ``rows`` among the jobs, a column for each metric."""
 
@@ -52,6 +88,14 @@ class Table:
     paper: str | None = None  # the table of paper.json that has the paper's numbers
     also: list[Part] = field(default_factory=list)  # other models that get rows of their own
     only: dict[By, list[str]] = field(default_factory=dict)  # leave out all other jobs
+    goals: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # each a Goal: is it met, and if not, how far off?
+
+    @property
+    def aims(self) -> dict[str, Goal]:
+        """The goals by column."""
+        return {goal.column: goal for goal in (Goal(**given) for given in self.goals)}
 
 
 @dataclass(frozen=True)
@@ -80,6 +124,7 @@ class Cell(NamedTuple):
     high: float | None
     n: int
     paper: float | None
+    missed_by: float | None = None  # 0: the goal is met; None: there is none
 
 
 class Sheet(NamedTuple):
@@ -88,6 +133,7 @@ class Sheet(NamedTuple):
     table: Table
     rows: dict[tuple[str, ...], dict[str, Cell]]
     note: str
+    aims: Mapping[str, float] = {}  # of columns with a goal: what is aimed at
 
 
 # -- from the results to numbers --------------------------------------------------------------
@@ -147,9 +193,31 @@ def sheet(table: Table, found: Sequence[Record], note: str = "") -> Sheet:
         same = [r.values for r in shown if tuple(r.keys[by] for by in table.rows) == key]
         beside = theirs.get(", ".join(key), {})
         rows[key] = {c: _cell([v[c] for v in same if c in v], beside.get(c)) for c in table.columns}
+    aims = _aims(table, found)
+    for key in rows:
+        if not set(key) & set(PARTS.values()):
+            rows[key] |= {c: _judged(rows[key][c], table.aims[c], aim) for c, aim in aims.items()}
     first = {PARTS[p]: i - len(PARTS) for i, p in enumerate(PARTS)}
     order = sorted(rows, key=lambda key: min(first.get(word, 0) for word in key))
-    return Sheet(table, {key: rows[key] for key in order}, note)
+    return Sheet(table, {key: rows[key] for key in order}, note, aims)
+
+
+def _aims(table: Table, found: Sequence[Record]) -> dict[str, float]:
+    """What is aimed at in each column with a goal; nothing where the model that would tell is not there."""
+    aims = {}
+    for column, goal in table.aims.items():
+        if not isinstance(goal.aim, str):
+            aims[column] = float(goal.aim)
+            continue
+        called = PARTS[goal.aim]
+        there = [r for r in found if r.keys["label"] == called and chosen(r.keys, table.only, [called])]
+        if values := [r.values[column] for r in there if column in r.values]:
+            aims[column] = statistics.fmean(values)
+    return aims
+
+
+def _judged(cell: Cell, goal: Goal, aim: float) -> Cell:
+    return cell if cell.mean is None else cell._replace(missed_by=goal.missed_by(cell.mean, aim))
 
 
 def chosen(keys: Mapping[str, str], only: Mapping[By, Sequence[str]], always: Iterable[str] = ()) -> bool:
@@ -207,7 +275,10 @@ def shown(column: str, value: float | None) -> str:
 def ours(column: str, cell: Cell) -> str:
     """The mean, and the range where it is not the same for all."""
     mean, low, high = (shown(column, v) for v in (cell.mean, cell.low, cell.high))
-    return mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
+    words = mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
+    if cell.missed_by is None:
+        return words
+    return f"{words} ✓" if cell.missed_by == 0 else f"{words} ✗ by {shown(column, cell.missed_by)}"
 
 
 def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
@@ -218,10 +289,18 @@ def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
     for c in table.columns:
         heads += [heading(c), "paper"] if c in reported else [heading(c)]
     body = []
+    if found.aims:
+        heads.append("goals met")
+        wanted = {c: table.aims[c].words(aim) for c, aim in found.aims.items()}
+        aims = [[wanted.get(c, "")] + [""] * (c in reported) for c in table.columns]
+        body.append(["aim", *[""] * (len(table.rows) - 1), *(word for pair in aims for word in pair), ""])
     for key, cells in found.rows.items():
         line = [*key]
         for c in table.columns:
             line += [ours(c, cells[c])] + ([shown(c, cells[c].paper)] if c in reported else [])
+        if found.aims:
+            judged = [cells[c].missed_by for c in found.aims if cells[c].missed_by is not None]
+            line.append(f"{judged.count(0.0)} of {len(judged)}" if judged else "")
         body.append(line)
     return heads, body
 
@@ -239,11 +318,12 @@ TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "×": r"$\times$",
     "→": r"$\to$", "Δ": r"$\Delta$", "α": r"$\alpha$", "₀": "$_0$", "≤": r"$\leq$",
+    "≥": r"$\geq$", "±": r"$\pm$", "✓": r"$\checkmark$", "✗": r"$\times$",
 }  # fmt: skip
 
 
 def as_latex(found: Sheet) -> str:
-    """A table for a paper; it needs the package booktabs."""
+    """A table for a paper; it needs the packages booktabs and amssymb."""
     heads, body = laid_out(found)
     n = len(found.table.rows)
     rows = [" & ".join(_tex(word) for word in row) + r" \\" for row in (heads, *body)]
@@ -266,7 +346,7 @@ def as_csv(found: Sheet) -> str:
     """All numbers unrounded, accuracies as fractions."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    parts = ("", ".low", ".high", ".n", ".paper")
+    parts = ("", ".low", ".high", ".n", ".paper", ".missed_by")
     writer.writerow([*found.table.rows, *(c + part for c in found.table.columns for part in parts)])
     for key, cells in found.rows.items():
         writer.writerow([*key, *("" if v is None else v for c in found.table.columns for v in cells[c])])

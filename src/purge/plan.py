@@ -22,7 +22,7 @@ from purge.architectures import known_name
 from purge.configs import fits, read_yaml, record
 from purge.datasets import DATASETS
 from purge.errors import DataError, FileError, MethodError, did_you_mean, expected
-from purge.evidence import NUMBERS, PARTS, Drawing, Table, paper
+from purge.evidence import NUMBERS, PARTS, Drawing, Goal, Table, paper
 from purge.methods import resolve_method
 from purge.metrics import resolve_metrics
 from purge.search import Search, drawn, read_search
@@ -402,6 +402,11 @@ def _check_evidence(plan: Plan) -> None:
                         did_you_mean(column, known),
                     )
                 )
+        for given in table.goals:
+            goal = record(Goal, given, f"goals of table {table.name}")
+            if goal.column not in table.columns:
+                fix = did_you_mean(goal.column, table.columns)
+                raise FileError(expected(f"a goal for a column of {table.name}", repr(goal.column), fix))
         if table.paper is not None and table.paper not in paper():
             raise FileError(
                 expected("a table of the paper", repr(table.paper), did_you_mean(table.paper, paper()))

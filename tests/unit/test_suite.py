@@ -484,6 +484,54 @@ def test_tables_by_data_and_only_some_jobs(tmp_path: Path) -> None:
     assert {k: row["ra"].mean for k, row in some.rows.items()} == {("1",): 0.5}
 
 
+def test_goals_are_met_or_missed_by_so_much(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge", "finetune"])
+    ours = {"purge": (0.5, 0.6), "finetune": (0.9, 0.9)}
+    found = [
+        result_of(j, {"agreement": ours[j.label][j.seed], "mia": 0.5, "fa_test": 0.0}) for j in plan.jobs
+    ]
+    goals: list[dict[str, Any]] = [
+        {
+            "column": "agreement",
+            "least": "floor",
+            "slack": 0.05,
+        },  # which is .125 above the first job's
+        {"column": "mia", "near": "retrained", "slack": 0.2},
+        {"column": "fa_test", "most": 0.005},
+        {"column": "seconds", "most": 1},
+    ]
+    table = Table("t", ["agreement", "mia", "fa_test", "seconds"], also=["floor"], goals=goals)
+    made = sheet(table, records([j.keys for j in plan.jobs], found))
+    assert made.aims == pytest.approx({"agreement": 0.675, "mia": 0.75, "fa_test": 0.005, "seconds": 1.0})
+    rows = {k[0]: {c: cell.missed_by for c, cell in row.items()} for k, row in made.rows.items()}
+    assert rows["purge"] == pytest.approx({"agreement": 0.075, "mia": 0.05, "fa_test": 0.0, "seconds": 1.0})
+    assert rows["finetune"]["agreement"] == 0.0
+    assert set(rows["floor"].values()) == {None}
+    lines = as_markdown(made).splitlines()
+    assert lines[0].endswith("| seconds | goals met |")
+    assert lines[2] == "| aim | ≥ 62.5 % | 0.750 ± 0.200 | ≤ 0.5 % | ≤ 1.00 |  |"
+    assert lines[4].startswith("| purge | 55.0 % (50.0 – 60.0 %) ✗ by 7.5 % | 0.500 ✗ by 0.050 | 0.0 % ✓ |")
+    assert lines[4].endswith("| 1 of 4 |")
+    assert r"$\geq$ 62.5 \%" in as_latex(made)
+    row = next(r for r in csv.DictReader(io.StringIO(as_csv(made))) if r["label"] == "purge")
+    assert float(row["seconds.missed_by"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("goal", "word"),
+    [
+        ({"column": "ra", "most": 1}, "a goal for a column"),
+        ({"column": "fa_test"}, "one of least, most and near"),
+        ({"column": "fa_test", "most": 1, "near": 2}, "one of least, most and near"),
+        ({"column": "fa_test", "most": "purge"}, "most in goals of table t"),
+        ({"column": "fa_test", "mots": 1}, "most"),
+    ],
+)
+def test_wrong_goals_are_refused(tmp_path: Path, goal: dict[str, Any], word: str) -> None:
+    with pytest.raises(PurgeError, match=word):
+        plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": [goal]}])
+
+
 def test_latex_and_csv(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=[{"method": "purge", "label": "50 % & α_1"}])
     found = [result_of(plan.jobs[0], {"ra": 1 / 3, "mia": 0.5})]
