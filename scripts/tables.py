@@ -1,0 +1,105 @@
+"""Write the tables of README.md, docs/ and results/README.md anew from the files under results/.
+
+uv run python scripts/tables.py            # after something was measured
+uv run python scripts/tables.py --check    # fails if a page is not what its files say
+
+A table stands between ``<!-- table: SOURCE -->`` and ``<!-- end of table -->``; its source is a benchmark
+(``uv run python benchmarks/speed.py``) or a table of a bench (``results/paper22 mnist``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
+BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(\n<!-- end of table -->)", re.S)
+
+
+def main() -> None:
+    """Fill, or with --check only compare."""
+    stale = []
+    for path in PAGES:
+        if (new := filled(path.read_text())) != path.read_text():
+            stale.append(str(path.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                path.write_text(new)
+    print("\n".join(stale) or "Every table is that of its file.")
+    if stale and "--check" in sys.argv:
+        sys.exit(1)
+
+
+def filled(page: str) -> str:
+    """A page with all its tables made anew."""
+    return BLOCK.sub(lambda found: found[1] + made(found[2]) + found[3], page)
+
+
+def made(source: str) -> str:
+    """The Markdown of one table."""
+    if source == "results":
+        return listing()
+    if source.startswith("results/"):
+        from purge.evidence import as_markdown, sheets
+
+        folder, name = source.split()
+        return as_markdown(sheets(ROOT / folder)[name]).strip()
+    name = source.removeprefix("uv run python benchmarks/").removesuffix(".py")
+    benchmark = _benchmark(name)
+    return str(benchmark.table(json.loads(benchmark.OUT.read_text())))
+
+
+def _benchmark(name: str) -> Any:
+    if (folder := str(ROOT / "benchmarks")) not in sys.path:
+        sys.path.insert(0, folder)  # benchmarks import each other
+    return importlib.import_module(name)
+
+
+def listing() -> str:
+    """Every file of results: what made it, on what, from which commit."""
+    lines = ["| file | made by | hardware | commit |", "|---|---|---|---|"]
+    for path in sorted((ROOT / "results").glob("*.json")):
+        lines.append(_row(path, _made_by(path.name), [path]))
+    for bench in sorted((ROOT / "results").glob("*/bench.json")):
+        folder = bench.parent
+        command = f"`uv run purge bench configs/{folder.name}.yaml --out results/{folder.name}`"
+        lines.append(_row(folder, command, sorted(folder.glob("jobs/*.json"))))
+    return "\n".join(lines)
+
+
+def _row(path: Path, made_by: str, files: list[Path]) -> str:
+    found = [origin for file in files for origin in _origins(json.loads(file.read_text()))]
+    hardware, commits = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
+    return f"| [{path.name}]({path.name}) | {made_by} | {hardware} | {commits} |"
+
+
+MADE_BY = {  # where a file is not the default of a benchmark
+    "digits_30_epochs.json": "`uv run python benchmarks/digits.py` when the demo trained for 30 epochs",
+    "speed_earlier.json": "`uv run python benchmarks/speed.py`, before the last changes",
+}
+
+
+def _made_by(name: str) -> str:
+    if name in MADE_BY:
+        return MADE_BY[name]
+    for script in sorted((ROOT / "benchmarks").glob("*.py")):
+        if re.search(rf'^OUT = .*"{re.escape(name)}"$', script.read_text(), re.M):
+            return f"`uv run python benchmarks/{script.name}`"
+    raise SystemExit(f"results/{name}: no benchmark writes it")
+
+
+def _origins(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Hardware and commit of a file, and of its rows where they have their own."""
+    for part in (content, *content.get("rows", []), *content.get("sizes", [])):
+        if "commit" in part:
+            on = part.get("hardware") or content["hardware"]
+            yield on["gpu"] or f"{on['machine']}, {on['cpus']} cores", str(part["commit"])
+
+
+if __name__ == "__main__":
+    main()
