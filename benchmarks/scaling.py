@@ -32,7 +32,7 @@ from torch import nn
 
 import purge
 from purge.files import write_json
-from purge.plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, WIDTH, Drawing, save
+from purge.plots import BLUE, GREEN, INK, ORANGE, PURPLE, empty_axes, save
 from purge.result import environment
 from purge.runs import build_for
 from purge.runtime import seeded
@@ -203,22 +203,11 @@ def label(r: dict[str, Any]) -> str:
 
 def figure(content: dict) -> Figure:
     """Four panels: seconds against each thing that was varied, on a log axis; models as bars."""
-    fig = Drawing(figsize=(WIDTH, 4.6), layout="constrained")
-    for ax, axis in zip(fig.subplots(2, 2).flat, AXES, strict=True):
+    fig, axes = empty_axes(2, 2, height=4.6)
+    for ax, axis in zip(axes, AXES, strict=True):
         rows = [r for r in content["rows"] if r["axis"] == axis and "error" not in r]
-        styled(ax)
         (bars if axis == "model" else line)(ax, axis, rows)
     return fig
-
-
-def styled(ax: Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(INK)
-    ax.tick_params(colors=INK, labelsize=9)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.label.set(color=INK, fontsize=9.5)
-    ax.grid(True, color=GREY, alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
 
 
 def line(ax: Axes, axis: str, rows: list[dict[str, Any]]) -> None:

@@ -20,8 +20,8 @@ from purge.plots import (
     PURPLE,
     SKY,
     VERMILION,
-    _axes,
-    _legend_below,
+    empty_axes,
+    legend_below,
     plain,
 )
 
@@ -55,12 +55,12 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     tall = 2.4 + 0.09 * max((len(g) for g in groups), default=0)
     across = 1 if len(columns) == 1 or len(groups) > 14 else 2
     down = -(-len(columns) // across)
-    fig, axes = _axes(down, across, height=tall * down)
+    fig, axes = empty_axes(down, across, height=tall * down)
     for ax, column in zip(axes, columns, strict=False):
         panel(ax, column, [plain(g, 28) for g in groups], _series(found, rows, column, apart), drawing.kind)
     for ax in axes[len(columns) :]:
         ax.set_axis_off()
-    _legend_below(fig, max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0])))
+    legend_below(fig, max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0])))
     return fig
 
 
@@ -149,7 +149,7 @@ ARROWS = (
 
 def pipeline() -> Figure:
     """One step of PURGE: two batches, two gradients, a projection, and when to stop."""
-    fig, (ax,) = _axes(1, 1, height=3.2)
+    fig, (ax,) = empty_axes(1, 1, height=3.2)
     ax.set(xlim=(-0.01, 0.91), ylim=(0, 0.97))
     ax.set_axis_off()
     half = 0.095, 0.09

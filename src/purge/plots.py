@@ -87,7 +87,7 @@ def trajectory(report: Report) -> Figure:
     loss = _measured(history, "check_retain_loss")
     if not accuracy[0]:
         raise _absent("trajectory")
-    fig, (top, bottom) = _axes(2, 1, height=4.8, sharex=True)
+    fig, (top, bottom) = empty_axes(2, 1, height=4.8, sharex=True)
     top.plot(
         accuracy[0], _percent(accuracy[1]), color=BLUE, marker="o", markersize=4, label="forget accuracy"
     )
@@ -122,7 +122,7 @@ def steps(report: Report) -> Figure:
     found = {name: _measured(history, name) for name in angles}
     if not projected[0] and not any(at for at, _ in found.values()):
         raise _absent("steps")
-    fig, (top, bottom) = _axes(2, 1, height=4.8, sharex=True)
+    fig, (top, bottom) = empty_axes(2, 1, height=4.8, sharex=True)
     if projected[0]:
         top.plot(projected[0], _percent(running_share(projected[1])), color=GREEN, label="projected steps")
     top.set_ylabel(f"projected, of the\nlast {WINDOW} steps (%)")
@@ -158,7 +158,7 @@ def roc(report: Report) -> Figure:
     if "audited" not in panels:
         raise _absent("roc")
     lowest = _lowest_rate(report, panels)
-    fig, axes = _axes(1, len(panels), height=4.2, width=None if len(panels) > 1 else 4.6, sharey=True)
+    fig, axes = empty_axes(1, len(panels), height=4.2, width=None if len(panels) > 1 else 4.6, sharey=True)
     for ax, (model, found) in zip(axes, panels.items(), strict=True):
         for signal, curve in found.items():
             look = SIGNALS.get(signal, Look(signal, GREY, "", "-", ""))
@@ -173,7 +173,7 @@ def roc(report: Report) -> Figure:
         ax.set_title(MODELS[model].words, color=INK, fontsize=10)
         ax.set_xlabel("unseen samples wrongly accused (%)")
     axes[0].set_ylabel("forgotten samples found (%)")
-    _legend_below(fig, axes[0])
+    legend_below(fig, axes[0])
     return fig
 
 
@@ -209,7 +209,7 @@ def relearn(report: Report) -> Figure:
     shown = [kind for kind in kinds if "audited" in found[kind]]
     if not shown:
         raise _absent("relearn")
-    fig, axes = _axes(1, len(shown), height=3.4, width=None if len(shown) > 1 else 4.6, sharey=True)
+    fig, axes = empty_axes(1, len(shown), height=3.4, width=None if len(shown) > 1 else 4.6, sharey=True)
     for ax, kind in zip(axes, shown, strict=True):
         for model, curve in found[kind].items():
             look = MODELS[model]
@@ -222,7 +222,7 @@ def relearn(report: Report) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylim(-3, 103)
     axes[0].set_ylabel("accuracy on what was\nforgotten (%)")
-    _legend_below(fig, axes[0])
+    legend_below(fig, axes[0])
     return fig
 
 
@@ -246,7 +246,7 @@ def features(report: Report) -> Figure:
     found = {m: c for m in MODELS if (c := _curve(report, m, "features"))}
     if "audited" not in found:
         raise _absent("features")
-    fig, axes = _axes(1, len(found), height=3.2, width=None if len(found) > 1 else 4.6)
+    fig, axes = empty_axes(1, len(found), height=3.2, width=None if len(found) > 1 else 4.6)
     palette = (SKY, ORANGE, GREEN, PURPLE, BLUE, GREY)
     for ax, (model, points) in zip(axes, found.items(), strict=True):
         rows = list(zip(points["x"], points["y"], points["label"], points["forgotten"], strict=True))
@@ -262,7 +262,7 @@ def features(report: Report) -> Figure:
         _scatter(ax, gone, VERMILION, "x", 0.9, "forgotten", len(rows))
         ax.set_title(MODELS[model].words, color=INK, fontsize=10)
         ax.set(xticks=[], yticks=[])
-    _legend_below(fig, axes[0])
+    legend_below(fig, axes[0])
     return fig
 
 
@@ -295,7 +295,7 @@ def _bars(report: Report, figure: str, metric: str, models: Sequence[str], label
     words = [_class(report, k) for k in there]
     longest = max(map(len, words), default=0)
     tight = longest * len(words) > 90
-    fig, (ax,) = _axes(1, 1, height=3.4 + 0.08 * (longest + 12) * tight)
+    fig, (ax,) = empty_axes(1, 1, height=3.4 + 0.08 * (longest + 12) * tight)
     width = 0.8 / len(found)
     for i, (model, shares) in enumerate(found.items()):
         look = MODELS[model]
@@ -318,7 +318,7 @@ def _bars(report: Report, figure: str, metric: str, models: Sequence[str], label
         ax.set_xlabel(f"{len(there)} of {len(numbers)} classes: the forgotten, and where most happens")
     ax.set_ylabel(label)
     ax.set_ylim(0, 103)
-    _legend_below(fig, ax)
+    legend_below(fig, ax)
     return fig
 
 
@@ -349,7 +349,7 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
         raise MetricError(
             expected("one of the main values in these reports", "none", "audit with metrics='standard'")
         )
-    fig, axes = _axes(
+    fig, axes = empty_axes(
         1, len(shown), height=1.5 + 0.34 * len(reports), width=1.75 * len(shown) + 1.2, sharey=True
     )
     at = {run: -i for i, run in enumerate(reports)}
@@ -364,7 +364,7 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
         if name == "retrain_gap":
             ax.set_xlim(0, 1.1 * ax.get_xlim()[1])
     axes[0].set_yticks(list(at.values()), [plain(run) for run in at])
-    _legend_below(fig, axes[0])
+    legend_below(fig, axes[0])
     return fig
 
 
@@ -378,7 +378,7 @@ def _dots(
     line: float | None = None,
 ) -> Figure:
     """One row per value: a dot with its interval for each model."""
-    fig, (ax,) = _axes(1, 1, height=1.3 + 0.32 * len(rows))
+    fig, (ax,) = empty_axes(1, 1, height=1.3 + 0.32 * len(rows))
     for i, (name, _) in enumerate(rows):
         for model in models:
             part = "values" if model == "audited" else model
@@ -390,7 +390,7 @@ def _dots(
     ax.set_xlabel(label)
     if scale == 100:
         ax.set_xlim(-3, 103)
-    _legend_below(fig, ax)
+    legend_below(fig, ax)
     return fig
 
 
@@ -594,7 +594,7 @@ def save_all(reports: Mapping[str, Report], folder: Path) -> list[Path]:
 # -- parts ------------------------------------------------------------------------------------
 
 
-def _axes(
+def empty_axes(
     rows: int,
     columns: int,
     *,
@@ -603,6 +603,7 @@ def _axes(
     sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
+    """A figure with axes in the style of all of ours."""
     fig = Drawing(figsize=(width or WIDTH, height), layout="constrained")
     axes = list(fig.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
     for ax in axes:
@@ -621,7 +622,8 @@ def _legend(ax: Axes) -> None:
         ax.legend(frameon=False, fontsize=9, labelcolor=INK)
 
 
-def _legend_below(fig: Figure, ax: Axes) -> None:
+def legend_below(fig: Figure, ax: Axes) -> None:
+    """The legend of one of the axes, under all of them."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
         columns = math.ceil(len(labels) / math.ceil(len(labels) / 5))
