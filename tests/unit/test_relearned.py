@@ -16,6 +16,7 @@ from purge.methods import METHODS
 from purge.methods.relearned import late_layers, relearned
 from purge.models import digest
 from purge.runtime import Run, frozen_copy, logits, seeded
+from purge.settings import replace
 from purge.stopping import Stopping
 from tests.nets import SmallViT
 
@@ -117,6 +118,18 @@ def test_the_student_is_nearer_to_retrain_than_the_teachers_second_choice(digits
     z, second, want = (logits(m, digits.forget)[:, 1:] for m in (taught, base, retrained))
     agreement = [(v.argmax(1) == want.argmax(1)).float().mean() for v in (z, second)]
     assert agreement[0] > agreement[1] + 0.1
+
+
+def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(digits, base, split):
+    method = replace(METHODS["purge"].method, {"objective": "relearned", "relearn_steps": 3})
+    teacher = frozen_copy(base)
+    run = Run(split, device=CPU, stop=Stopping(), seed=0)
+    with seeded(0, CPU):
+        got = method._targets(teacher, split, None, run)
+    taught = student(base, split, share=method.relearn, steps=3, batch_size=method.batch_size)
+    mean = (logits(teacher, digits.forget) + logits(taught, digits.forget)) / 2
+    assert torch.equal(got[:, 0], torch.zeros(len(got)))
+    assert torch.allclose(got[:, 1:], mean[:, 1:].softmax(1), atol=1e-6)
 
 
 def test_unlearning_follows_the_student(digits, base):

@@ -188,7 +188,7 @@ class Purge(Method):
                 batch_size=self.batch_size,
             )  # fmt: skip
             gone = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
-            z = torch.where(gone[:, None], logits(student, split.forget), z)
+            z = torch.where(gone[:, None], (z + logits(student, split.forget)) / 2, z)
         if split.single and split.test is not None:
             z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
             single = ~torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))

@@ -3,7 +3,8 @@
 A retrained model does not answer with the second choice of the old one: its late layers grew without the
 forgotten class. So the late layers of a copy are drawn anew and trained for a few dozen steps on retain
 samples, over early layers that stay as they are, since those know edges and textures rather than classes.
-What this copy says of a forgotten sample, the forgotten classes left out, is the target.
+The mean of its logits and the old model's, the forgotten classes left out, is the target: two opinions
+that are wrong in different ways come nearer to a retrained model than either.
 """
 
 from __future__ import annotations
