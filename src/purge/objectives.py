@@ -36,6 +36,17 @@ def forget_loss(objective: Objective, z: Tensor, y: Tensor, target: Tensor) -> T
     return -F.cross_entropy(z.float(), y) if objective == "ga" else kl(z, target)
 
 
+def never_learned(z: Tensor, level: Tensor, classes: Tensor) -> Tensor:
+    r"""Mean of :math:`(\log p_c - l_c)^2` over a batch and classes c; where l is NaN, nothing is asked.
+
+    A KL cannot do this: it hardly moves a probability that is already small, however large it may still be
+    beside what a model that never learned the class would give. Logits (B, K), levels (B, C), classes (C,).
+    """
+    off = z.float().log_softmax(1)[:, classes] - level
+    asked = ~level.isnan()
+    return torch.where(asked, off, torch.zeros_like(off)).square().sum() / asked.sum().clamp_min(1)
+
+
 def at_cap(objective: Objective, z: Tensor, y: Tensor) -> Tensor:
     """Has gradient ascent reached log K, the loss of a uniform guess? (``ga`` only)."""
     if objective != "ga":

@@ -10,7 +10,16 @@ import torch
 from scipy.special import rel_entr, softmax
 from scipy.stats import entropy as scipy_entropy
 
-from purge.objectives import above_gate, at_cap, distill, entropy, kl, masked_teacher, unseen_confidence
+from purge.objectives import (
+    above_gate,
+    at_cap,
+    distill,
+    entropy,
+    kl,
+    masked_teacher,
+    never_learned,
+    unseen_confidence,
+)
 
 
 @pytest.fixture
@@ -95,3 +104,27 @@ def test_a_sample_of_the_only_class_left_keeps_its_label():
     t = masked_teacher(z, y, frozenset({0}), torch.tensor([0.0, 0.0, 0.7, 0.7]))
     assert torch.isfinite(t).all()
     assert t[:, 1].tolist() == pytest.approx([1, 1, 1, 1])
+
+
+def test_never_learned_is_the_squared_distance_to_the_level():
+    z = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [5.0, 1.0, 1.0]], requires_grad=True)
+    classes = torch.tensor([0, 2])
+    level = torch.tensor([[-3.0, -4.0], [-3.0, -4.0], [math.nan, math.nan]])  # of the last nothing is asked
+    logp = z.detach().double().log_softmax(1)[:2][:, classes]
+    want = ((logp - torch.tensor([-3.0, -4.0])) ** 2).mean()
+    found = never_learned(z, level, classes)
+    assert found.item() == pytest.approx(want.item(), rel=1e-6)
+    (g,) = torch.autograd.grad(found, z)
+    assert torch.equal(g[2], torch.zeros(3))
+    assert torch.isfinite(g).all()
+    assert never_learned(z, torch.full((3, 2), math.nan), classes).item() == 0.0
+    assert never_learned(z, level[:, :0], classes[:0]).item() == 0.0
+
+
+def test_never_learned_still_pulls_where_a_kl_has_let_go():
+    z = torch.tensor([[-8.0, 4.0, 0.0]], requires_grad=True)  # p of the first: 6e-6
+    target = torch.tensor([[0.0, 0.98, 0.02]])
+    (weak,) = torch.autograd.grad(kl(z, target), z)
+    (strong,) = torch.autograd.grad(never_learned(z, torch.tensor([[-20.0]]), torch.tensor([0])), z)
+    assert abs(float(weak[0, 0])) < 1e-5
+    assert float(strong[0, 0]) > 10

@@ -80,6 +80,8 @@ class Reference:
             loss = -ce_f
         else:
             loss = (torch.xlogy(target, target) - target * logp(zf)).sum(1).mean()
+        level = logp(self.z0r)[:, 0].mean()  # what the teacher gives class 0 where it is not
+        loss = loss + self.s.silence * ((logp(zf)[:, 0] - level) ** 2).mean()
         erased = ((hf - self.h0r.mean(0)) ** 2).mean()
         g_f = torch.autograd.grad(loss + self.s.erasure * erased, list(w.values()))
         entropy = -(zf.softmax(1) * logp(zf)).sum(1).mean()
@@ -152,6 +154,8 @@ def test_objective_space_and_batchnorm(case, objective, space, norm):
         {"kd": 0.0},
         {"kd": 5.0, "temperature": 1.0},
         {"erasure": 3.0},
+        {"silence": 0.2},
+        {"silence": 0.2, "objective": "kl_retain", "norm": "frozen"},
         {"gate": 1e-6},  # any entropy is above: the step is retain-only
         # frozen: with shared statistics the bias before BatchNorm has no gradient but rounding noise,
         # which Adam's first step turns into ±lr

@@ -125,7 +125,8 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
     teacher = frozen_copy(base)
     run = Run(split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
-        got = method._targets(teacher, split, None, run)
+        second = method._second_opinion(teacher, split, run)
+    got = method._targets(teacher, split, None, second)
     taught = student(base, split, share=method.relearn, steps=3, batch_size=method.batch_size)
     mean = (logits(teacher, digits.forget) + logits(taught, digits.forget)) / 2
     assert torch.equal(got[:, 0], torch.zeros(len(got)))
@@ -141,3 +142,49 @@ def test_unlearning_follows_the_student(digits, base):
     }
     assert digest(runs["masked_teacher"]) != digest(runs["relearned"])
     assert all(float((logits(m, digits.forget).argmax(1) == 0).float().mean()) <= 0.02 for m in runs.values())
+
+
+def test_levels_are_those_of_the_second_opinion_or_of_the_teacher_where_the_class_is_not(digits, base, split):
+    teacher, gone = frozen_copy(base), torch.tensor([0])
+    method = replace(METHODS["purge"].method, {"silence": 0.1})
+    second = torch.randn(len(digits.forget), 10, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(
+        method._levels(teacher, split, gone, second, torch.arange(3)), second.log_softmax(1)[:, :1]
+    )
+    at = torch.arange(40)
+    want = logits(teacher, split.retain, at).log_softmax(1)[:, 0].mean()
+    got = method._levels(teacher, split, gone, None, at.view(2, 20))
+    assert got.shape == (len(digits.forget), 1)
+    assert torch.allclose(got, want.expand_as(got))
+    off = replace(method, {"silence": 0.0})
+    assert off._levels(teacher, split, gone, second, at).shape == (len(digits.forget), 0)
+
+
+def test_of_single_samples_no_silence_is_asked(digits, base):
+    """A whole class and a few samples of another, in one request."""
+    few = torch.cat([torch.arange(len(digits.forget)), len(digits.forget) + torch.arange(3)])
+    x, y = (
+        torch.cat(parts)
+        for parts in zip(*(d.take(torch.arange(len(d))) for d in (digits.forget, digits.retain)), strict=True)
+    )
+    rest = torch.ones(len(y), dtype=torch.bool)
+    rest[few] = False
+    mixed = checks.split(base, (x[few], y[few]), (x[rest], y[rest]), None, CPU)
+    method = replace(METHODS["purge"].method, {"silence": 0.1})
+    levels = method._levels(frozen_copy(base), mixed, torch.tensor([0]), None, torch.arange(20))
+    assert levels[: len(digits.forget)].isfinite().all()
+    assert levels[len(digits.forget) :].isnan().all()
+    result = purge.unlearn(
+        base, (x[few], y[few]), (x[rest], y[rest]), silence=0.1, max_steps=12, progress=False
+    )
+    assert all(math.isfinite(row["forget_loss"]) for row in result.history[1:])
+
+
+def test_silence_lowers_what_the_forgotten_class_still_gets(digits, base):
+    quiet, loud = (
+        purge.unlearn(base, digits.forget, digits.retain, silence=nu, progress=False).model
+        for nu in (0.1, 0.0)
+    )
+    left = [float(logits(m, digits.forget).log_softmax(1)[:, 0].mean()) for m in (quiet, loud)]
+    assert left[0] < left[1] - 1
+    assert float((logits(quiet, digits.retain).argmax(1) == digits.retain.labels).float().mean()) > 0.98

@@ -14,7 +14,8 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
-Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned``, the projection of the
+Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned``, the silencing of forgotten
+classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets), the projection of the
 whole displacement (``space="update"``), shared BatchNorm statistics (in the end those of retain samples
 that were drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
@@ -47,6 +48,7 @@ from purge.objectives import (
     distill,
     forget_loss,
     masked_teacher,
+    never_learned,
     unseen_confidence,
 )
 from purge.runtime import Run, device_of, evaluating, frozen_copy, logits, passing
@@ -75,6 +77,9 @@ class Purge(Method):
     min_steps: int = setting(32, "the schedule has at least this many steps, however small the set", low=1)
     max_steps: int = setting(1000, "the schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
+    silence: float = setting(
+        0.0, "ν: weight of giving forgotten classes no more than unknown ones get", low=0
+    )
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
     layers: tuple[str, ...] | None = setting(None, "ℓ: layers to erase; none: found by itself")
     kd: float = setting(2.0, "β: weight of the distillation on retain data", low=0)
@@ -106,11 +111,14 @@ class Purge(Method):
         # All of D_r, where a mean over it is needed, or if it will soon have been gone through anyway.
         whole = erasing or self.objective == "kl_retain" or len(split.retain) <= 3 * at_r[:AHEAD].numel()
         teacher_r, means = _teacher_pass(teacher, split.retain, layers) if whole else (None, {})
-        targets = self._targets(teacher, split, teacher_r, run)
+        second = self._second_opinion(teacher, split, run)
+        targets = self._targets(teacher, split, teacher_r, second)
+        gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
+        levels = self._levels(teacher, split, gone, second, at_r[:AHEAD] if teacher_r is None else teacher_r)
         descent = self._descent(weights.read())
 
         def step_of(
-            xr: Tensor, yr: Tensor, taught: Tensor, xf: Tensor, yf: Tensor, target: Tensor
+            xr: Tensor, yr: Tensor, taught: Tensor, xf: Tensor, yf: Tensor, target: Tensor, level: Tensor
         ) -> Scalars:
             with statistics(model, self.norm) as seen:
                 zr = logits_of(model(xr))
@@ -122,6 +130,8 @@ class Purge(Method):
             g_keep = weights.grad(retain_loss + anchor, keep_graph=self.norm == "shared")
 
             loss = forget_loss(self.objective, zf, yf, target)
+            if self.silence:
+                loss = loss + self.silence * never_learned(zf, level, gone)
             erased = _erasure(h, means, like=loss)
             g_lose = weights.grad(loss + self.erasure * erased)
 
@@ -150,7 +160,7 @@ class Purge(Method):
                 ahead = logits(teacher, split.retain, block.flatten()).unflatten(0, block.shape)
             taught = ahead[i % AHEAD] if teacher_r is None else teacher_r[at_r[i]]
             descent.rate.fill_(self.lr * min(1.0, (run.end - i) / landing if landing else 1.0))
-            run.log(**one_step(xr, yr, taught, xf, yf, targets[at_f[i]]))
+            run.log(**one_step(xr, yr, taught, xf, yf, targets[at_f[i]], levels[at_f[i]]))
             if run.due:
                 self._check(model, run.check, run)
         if self.norm == "shared":
@@ -173,7 +183,23 @@ class Purge(Method):
             weight_decay=self.weight_decay,
         )
 
-    def _targets(self, teacher: nn.Module, split: Split, teacher_r: Tensor | None, run: Run) -> Tensor:
+    def _second_opinion(self, teacher: nn.Module, split: Split, run: Run) -> Tensor | None:
+        """What a copy that was relearned without them says of the forget samples, (|D_f|, K)."""
+        if self.objective != "relearned" or not split.forget_classes:
+            return None
+        student = relearned(
+            teacher,
+            split.retain,
+            run,
+            share=self.relearn,
+            steps=self.relearn_steps,
+            batch_size=self.batch_size,
+        )
+        return logits(student, split.forget)
+
+    def _targets(
+        self, teacher: nn.Module, split: Split, teacher_r: Tensor | None, second: Tensor | None
+    ) -> Tensor:
         """What each forget sample's output is pulled to, (|D_f|, K)."""
         n, k = len(split.forget), split.classes
         if self.objective == "kl_retain" and teacher_r is not None:
@@ -182,18 +208,13 @@ class Purge(Method):
             return torch.full((1, k), 1 / k, device=device_of(teacher)).expand(n, k)
         z = logits(teacher, split.forget)
         y = split.forget.labels.to(z.device)
-        if self.objective == "relearned" and split.forget_classes:
-            student = relearned(
-                teacher, split.retain, run, share=self.relearn, steps=self.relearn_steps,
-                batch_size=self.batch_size,
-            )  # fmt: skip
-            gone = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
-            z = torch.where(gone[:, None], (z + logits(student, split.forget)) / 2, z)
+        whole = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
+        if second is not None:
+            z = torch.where(whole[:, None], (z + second) / 2, z)
         if split.single and split.test is not None:
             z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
-            single = ~torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
             keep = torch.zeros(n, device=z.device)
-            keep[single] = unseen_confidence(z[single], y[single], z_test, y_test)
+            keep[~whole] = unseen_confidence(z[~whole], y[~whole], z_test, y_test)
             return masked_teacher(z, y, split.forget_classes, keep)
         if split.single:
             logger.warning(
@@ -201,6 +222,26 @@ class Purge(Method):
                 "forgets more than a retrained model would. Pass test=… to aim at held-out data."
             )
         return masked_teacher(z, y, split.forget_classes)
+
+    def _levels(
+        self, teacher: nn.Module, split: Split, gone: Tensor, second: Tensor | None, retain: Tensor
+    ) -> Tensor:
+        """The log-probability that each forgotten class may have on each forget sample, (|D_f|, C).
+
+        What the second opinion gives it, which never learned it; without one, what the teacher gives it on
+        average where it is not (``retain``: its logits of retain samples, or which ones it is to be asked
+        about). NaN for single samples of a class that stays. Nothing (C = 0) where nobody wants it.
+        """
+        n = len(split.forget)
+        if not self.silence:
+            return torch.zeros(n, 0, device=gone.device)
+        if second is not None:
+            level = second.log_softmax(1)[:, gone]
+        else:
+            z = retain if retain.is_floating_point() else logits(teacher, split.retain, retain.flatten())
+            level = z.log_softmax(1)[:, gone].mean(0).expand(n, -1)
+        whole = torch.isin(split.forget.labels.to(gone.device), gone)
+        return level.masked_fill(~whole[:, None], math.nan)
 
 
 def _teacher_pass(
