@@ -186,7 +186,8 @@ def test_forgets_and_retains_on_digits(name, digits, base):
 
 OTHER = {  # a value that differs from every preset's
     "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3, "batch_size": 7,
-    "silence": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0, "temperature": 1.5, "gate": 1e-9, "clip": 0.01,
+    "silence": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0,
+    "temperature": 1.5, "gate": 1e-9, "clip": 0.01,
     "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
     "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
