@@ -275,7 +275,7 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "model": Returns(t.model, lambda z: z + INF)}),
     ("inputs of another width", ModelError, "(2, 5)", lambda t: {
         "forget": (t.forget[0][:, :5], t.forget[1])}),
-    ("retain of another width", PurgeError, "(2, 5)", lambda t: {
+    ("retain of another width", PurgeError, "(5,) of float32 in retain", lambda t: {
         "retain": (t.retain[0][:, :5], t.retain[1])}),
     ("inputs of another type", ModelError, "torch.float64", lambda t: {
         "forget": (t.forget[0].double(), t.forget[1])}),
