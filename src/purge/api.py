@@ -23,13 +23,13 @@ from purge.hooks import training_flags_kept
 from purge.images import Images
 from purge.methods import METHODS, Method, resolve_method
 from purge.methods.amnesiac import UpdateLog
-from purge.methods.sisa import SisaModel, Vote, train_sisa
 from purge.metrics import METRICS, Metric, Subject, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.progress import progress_line
 from purge.result import Report, Result, Value, columns, environment, now
 from purge.runtime import Precision, Run, arrange, laid_out, logits, seeded, takes_channels_last
 from purge.settings import checked_seed, flat_fields, replace
+from purge.shards import SisaModel, Vote, train_sisa
 from purge.splits import Split
 from purge.stopping import Stopping
 from purge.training import Recipe, diverged, fit

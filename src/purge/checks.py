@@ -338,6 +338,25 @@ def _common(a: Tensor, b: Tensor) -> Tensor:
     return a[there[a]]
 
 
+def identities(samples: Samples) -> Tensor:
+    """What each sample is called, (N,) on the CPU: the id of an image, a hash of content elsewhere.
+
+    Neither depends on which others there are. Samples of equal content have one name, and it does
+    not matter which of them is which. Data that differs whenever it is read has no names.
+    """
+    if isinstance(samples, Lazy):
+        few = torch.arange(min(8, len(samples)))
+        if not torch.equal(samples.take(few)[0], samples.take(few)[0]):
+            raise DataError(
+                expected(
+                    "samples that can be told apart by what they are",
+                    "items that differ when read again (random transforms?)",
+                    "use purge.Images and let the recipe augment",
+                )
+            )
+    return samples.ids if isinstance(samples, Images) else fingerprints(samples)
+
+
 def fingerprints(samples: Samples) -> Tensor:
     """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
     if len(samples) == 0:

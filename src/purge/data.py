@@ -111,6 +111,28 @@ class Lazy:
             yield x.to(self._device, non_blocking=True), torch.as_tensor(y).to(self._device)
 
 
+class _Part:
+    """Some rows of other samples."""
+
+    def __init__(self, whole: Samples, rows: Tensor) -> None:
+        self.labels = whole.labels[rows]
+        self._whole, self._rows = whole, rows
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self._whole.take(self._rows.to(index.device)[index])
+
+    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._whole.stream([self._rows.to(index.device)[index] for index in order])
+
+
+def part_of(samples: Samples, rows: Tensor) -> Samples:
+    """The samples at ``rows`` as samples of their own."""
+    return samples.select(rows) if isinstance(samples, Images) else _Part(samples, rows)
+
+
 def input_and_label(item: Any, what: str = "the dataset") -> tuple[Any, Any]:
     """The input and the label in an item (or a batch) of a dataset: a pair, or a dict of both."""
     if isinstance(item, Mapping):

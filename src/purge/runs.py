@@ -15,9 +15,9 @@ from purge.datasets import DATASETS, load
 from purge.errors import DataError, FileError, ModelError, did_you_mean, expected
 from purge.files import read_json
 from purge.images import Images
-from purge.methods.sisa import SisaModel
 from purge.models import load_weights
 from purge.placement import say_once
+from purge.shards import SisaModel
 from purge.splits import rows_of_classes, rows_of_indices
 
 Request = dict[str, list[int]]  # {"forget_classes": […]}, {"forget_ids": […]} or both; empty: nothing

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import purge
+from purge.checks import identities
 from purge.data import as_samples
 from purge.errors import DataError, FileError, MethodError, ModelError
 from purge.images import Images
 from purge.methods import amnesiac, resolve_method
 from purge.methods.amnesiac import Amnesiac, UpdateLog, take_back, updates_with
-from purge.methods.sisa import identities
 from purge.models import digest
 from purge.optim import Optim
 from purge.runtime import seeded

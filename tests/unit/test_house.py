@@ -30,7 +30,7 @@ ROWS = [
     ["api"],
     ["metrics"],
     ["methods"],
-    ["result"],
+    ["result", "shards"],
     ["checks"],
     ["training"],
     ["runtime", "norm"],

@@ -14,14 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import purge
+from purge import shards as module
+from purge.checks import identities
 from purge.demo import fresh_model
 from purge.errors import DataError, FileError, MethodError, ModelError, RunError
 from purge.images import Images
 from purge.methods import resolve_method
-from purge.methods import sisa as module
-from purge.methods.sisa import Plan, Sisa, SisaModel, identities, mixed, train_sisa
+from purge.methods.sisa import Sisa
 from purge.models import digest
 from purge.settings import flat_fields
+from purge.shards import Plan, SisaModel, mixed, train_sisa
 from purge.splits import split
 from purge.training import Recipe, one_cycle
 from tests.nets import blobs, small_mlp
@@ -450,7 +452,7 @@ def test_copies_share_checkpoints_but_not_weights(trained):
 
 def test_what_is_not_a_sisa_model_is_refused_with_the_way_to_one():
     gone, kept = split(blobs(), indices=[0])
-    with pytest.raises(ModelError, match=r"SisaModel.*train_sisa.*purge train --shards 5 --slices 5"):
+    with pytest.raises(ModelError, match=r"SisaModel.*train_sharded.*purge train --shards 5 --slices 5"):
         forget(net(), gone, kept)
 
 

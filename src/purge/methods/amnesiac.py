@@ -43,12 +43,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from purge.checks import out_folder, parameters_to_train
+from purge.checks import identities, out_folder, parameters_to_train
 from purge.data import Samples
 from purge.errors import DataError, FileError, MethodError, ModelError, expected
 from purge.files import atomically, read_json, write_json
 from purge.methods.base import PUBLISHED, Method
-from purge.methods.sisa import identities
 from purge.models import digest, logits_of
 from purge.norm import statistics
 from purge.optim import Optim

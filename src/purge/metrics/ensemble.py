@@ -27,13 +27,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from purge import checks
-from purge.data import Lazy, Samples, Tensors, batches
+from purge.data import Lazy, Samples, Tensors, batches, part_of
 from purge.errors import FileError, MethodError, MetricError, ModelError, RunError, expected
 from purge.files import atomically
 from purge.hooks import training_flags_kept
 from purge.images import Images
 from purge.methods.base import Method
-from purge.methods.sisa import part_of
 from purge.metrics.base import Array, Subject
 from purge.metrics.likelihood import Flags, margins
 from purge.models import digest
