@@ -198,7 +198,9 @@ def sheet(table: Table, found: Sequence[Record], note: str = "") -> Sheet:
         if not set(key) & set(PARTS.values()):
             rows[key] |= {c: _judged(rows[key][c], table.aims[c], aim) for c, aim in aims.items()}
     first = {PARTS[p]: i - len(PARTS) for i, p in enumerate(PARTS)}
-    order = sorted(rows, key=lambda key: min(first.get(word, 0) for word in key))
+    group = {key: tuple(w for by, w in zip(table.rows, key, strict=True) if by != "label") for key in rows}
+    turn = {words: i for i, words in enumerate(dict.fromkeys(group.values()))}
+    order = sorted(rows, key=lambda key: (turn[group[key]], min(first.get(word, 0) for word in key)))
     return Sheet(table, {key: rows[key] for key in order}, note, aims)
 
 

@@ -532,6 +532,15 @@ def test_wrong_goals_are_refused(tmp_path: Path, goal: dict[str, Any], word: str
         plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": [goal]}])
 
 
+def test_rows_of_one_data_set_stand_together_its_other_models_first(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, forget=[0, 1])
+    found = [result_of(j, {"ra": 0.5}) for j in plan.jobs]
+    made = records([j.keys for j in plan.jobs], found)
+    table = sheet(Table("t", ["ra"], rows=["forget", "label"], also=["original", "retrained"]), made)
+    labels = ["original", "retrain", *dict.fromkeys(j.label for j in plan.jobs)]
+    assert list(table.rows) == [(c, label) for c in "01" for label in labels]
+
+
 def test_latex_and_csv(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=[{"method": "purge", "label": "50 % & α_1"}])
     found = [result_of(plan.jobs[0], {"ra": 1 / 3, "mia": 0.5})]
