@@ -50,6 +50,11 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     named = {key: dict(zip(names, key, strict=True)) for key in found.rows}
     rows = {key: row for key, row in found.rows.items() if chosen(named[key], drawing.only)}
     columns = drawing.columns or found.table.columns
+    if not rows:
+        fig, (ax,) = empty_axes(1, 1, height=1.2)
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "no job has such a row", ha="center", color=INK)
+        return fig
     apart = "label" in found.table.rows and len(found.table.rows) > 1  # a colour for each label
     groups = dict.fromkeys(_group(found, key, apart) for key in rows)
     tall = 2.4 + 0.09 * max((len(g) for g in groups), default=0)

@@ -610,6 +610,8 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     (ax,) = charts.draw(Drawing("f", "t", kind="lines", only={"label": ["finetune"]}), made).axes
     lines = [list(line.get_ydata()) for line in ax.lines if line.get_linestyle() in ("-", "--")]
     assert lines == [[62.5], pytest.approx([99.9])]
+    (ax,) = charts.draw(Drawing("f", "t", only={"label": ["salun"]}), made).axes
+    assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
 
 
 def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
