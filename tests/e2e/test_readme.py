@@ -9,6 +9,8 @@ import statistics
 import sys
 from pathlib import Path
 
+import pytest
+
 import purge
 
 ROOT = Path(__file__).parents[2]
@@ -143,3 +145,37 @@ def test_the_aims_of_speed_are_met_where_the_page_says_so():
 def test_a_standard_audit_takes_at_most_15_seconds():
     found = json.loads((ROOT / "results" / "audit_speed.json").read_text())["seconds"]["standard"]
     assert max(found) <= 15
+
+
+ELSEWHERE = {  # decimals in the text of a page that no table of it has, and where they are from
+    "baselines.md": {
+        "0.01": "a setting", "0.95": "a setting", "0.9999": "a setting", "37.5": "LoTUS", "0.03": "√(α/F)",
+    },
+    "performance.md": {
+        "0.6": "an aim", "2.5": "an aim", "1.3": "an aim", "1.16": "memory / memory",
+        "1.23": "memory / memory", "1.18": "speed_earlier.json", "0.61": "speed_earlier.json",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_numbers_in_the_text_are_those_of_the_tables(name):
+    page = (ROOT / "docs" / name).read_text()
+    block = re.compile(r"<!-- table:.*?<!-- end of table -->", re.S)
+    decimals = re.compile(r"(?<![\w.:/])\d*\.\d+(?![\w.])")
+    tables = {float(n) for found in block.findall(page) for n in decimals.findall(found)}
+    known = tables | {round(n, 1) for n in tables} | {float(n) for n in ELSEWHERE[name]}
+    text = decimals.findall(block.sub("", page))
+    assert len(text) > 10
+    assert [n for n in text if float(n) not in known] == []
+
+
+def test_ratios_of_memory_are_those_of_the_json():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    for entry in json.loads((ROOT / "results" / "speed.json").read_text())["sizes"]:
+        ours = next(row for row in entry["rows"] if row["name"] == "purge")["memory"]["allocated"]
+        assert f"{ours / entry['training_step']['memory']['allocated']:.2f} times" in page
+    earlier = json.loads((ROOT / "results" / "speed_earlier.json").read_text())["sizes"][0]["rows"]
+    ours = next(row for row in earlier if row["name"] == "purge")
+    assert f"{ours['memory']['allocated'] / 1e9:.2f} to" in page
+    assert f"{ours['seconds']:.2f}".lstrip("0") in page
