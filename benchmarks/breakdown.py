@@ -134,7 +134,7 @@ def main() -> None:
     method_of = result.method
     stop = method_of.stop
     looks = sum(row["check_forget_accuracy"] is not None for row in result.history)
-    per_check = 2 * min(stop.check_samples, len(retain)) + min(512, len(retain))
+    per_check = 2 * min(stop.check_samples, len(retain)) + min(runtime.EVAL_BATCH, len(retain))
     passed = (  # forward passes of single images; a backward pass counts as two of them
         result.steps * method_of.batch_size * (2 + 3 * 2)
         + result.steps * method_of.batch_size + len(forget) + looks * per_check

@@ -504,7 +504,9 @@ def test_a_lazy_model_is_refused(given: SimpleNamespace) -> None:
     assert_sentence(str(caught.value), "not yet initialised")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="what is asked for is missing only where there is no GPU"
+)
 def test_cuda_is_refused_where_there_is_none(given: SimpleNamespace) -> None:
     for door in ("unlearn", "audit", "train"):
         refused(door, good(door, given) | {"device": "cuda"}, DeviceError, "'cuda'", given.tmp)

@@ -114,7 +114,7 @@ class Purge(Method):
         second = self._second_opinion(teacher, split, run)
         targets = self._targets(teacher, split, teacher_r, second)
         gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
-        levels = self._levels(teacher, split, gone, second, at_r[:AHEAD] if teacher_r is None else teacher_r)
+        levels = self._levels(teacher, split, gone, second, teacher_r, at_r[:AHEAD].flatten())
         descent = self._descent(weights.read())
 
         def step_of(
@@ -224,13 +224,14 @@ class Purge(Method):
         return masked_teacher(z, y, split.forget_classes)
 
     def _levels(
-        self, teacher: nn.Module, split: Split, gone: Tensor, second: Tensor | None, retain: Tensor
-    ) -> Tensor:
+        self, teacher: nn.Module, split: Split, gone: Tensor, second: Tensor | None,
+        teacher_r: Tensor | None, drawn: Tensor,
+    ) -> Tensor:  # fmt: skip
         """The log-probability that each forgotten class may have on each forget sample, (|D_f|, C).
 
         What the second opinion gives it, which never learned it; without one, what the teacher gives it on
-        average where it is not (``retain``: its logits of retain samples, or which ones it is to be asked
-        about). NaN for single samples of a class that stays. Nothing (C = 0) where nobody wants it.
+        average where it is not: on all of D_r, or on the samples that were drawn first. NaN for single
+        samples of a class that stays. Nothing (C = 0) where nobody wants it.
         """
         n = len(split.forget)
         if not self.silence:
@@ -238,7 +239,7 @@ class Purge(Method):
         if second is not None:
             level = second.log_softmax(1)[:, gone]
         else:
-            z = retain if retain.is_floating_point() else logits(teacher, split.retain, retain.flatten())
+            z = logits(teacher, split.retain, drawn) if teacher_r is None else teacher_r
             level = z.log_softmax(1)[:, gone].mean(0).expand(n, -1)
         whole = torch.isin(split.forget.labels.to(gone.device), gone)
         return level.masked_fill(~whole[:, None], math.nan)
