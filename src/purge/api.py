@@ -145,62 +145,97 @@ def audit(
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
     describes and attacks by comparison with them.
     """
-    wanted = resolve_metrics(metrics)
-    run = model if isinstance(model, Result) else None
-    model = model.model if isinstance(model, Result) else model
-    checks.classifier(model)
-    at = checks.device(device, model)
-    seed = checked_seed(seed)
-    references = [retrained] if isinstance(retrained, nn.Module) else list(retrained or [])
-    given = {"audited": model}
-    given |= {f"retrained {i}" if i else "retrained": m for i, m in enumerate(references)}
-    given |= {} if original is None else {"original": original}
-    subjects: dict[str, Subject] = {}
-    split = None
-    for name, one in given.items():
-        checks.classifier(one)
-        own = _copy(one, at)
-        if split is None:
-            with seeded(seed, at):
-                split = checks.split(own, forget, retain, test, at)
-        checks.same_classes(own, split, name)
-        if takes_channels_last(own, split.retain):
-            arrange(own, torch.channels_last)
-        subjects[name] = Subject(own, split, seed=seed)
-    assert split is not None
-    if shadows is not None:
-        ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress)
-        subjects["audited"].shadows = ensemble
-        if "retrained" in subjects:
-            subjects["retrained"].shadows = ensemble
-    for subject in subjects.values():
-        subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
+    auditor = Auditor(
+        forget, retain, test, original=original, retrained=retrained, seed=seed, device=device
+    )  # fmt: skip
+    return auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
 
-    values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
-    with seeded(seed, at):
-        for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
-            if metric.cost == "shadow":
-                subjects["audited"].value(metric)
-    with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
-        for metric in wanted:
-            for name, subject in subjects.items():
-                further = name.startswith("retrained ")  # only what is quick, or a distance
-                if not further or metric.cost == "forward" or "retrained" in metric.needs:
-                    values.setdefault(name, {}).update(_flat(metric, subject))
-            advance(1, metric.name)
-    info = {"seed": seed, "finished": now(), **_sizes(split), **environment()}
-    curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
-    if run is not None:
-        info["run"] = {**run.to_dict(), "seconds": run.seconds}
-        curves["audited"]["history"] = columns(run.history)
-    return Report(
-        values["audited"],
-        values["retrained"],
-        values["original"],
-        info,
-        _floor([found for name, found in values.items() if name.startswith("retrained ")]),
-        curves,
-    )
+
+class Auditor:
+    """Audits of several models beside the same others, which are looked at once.
+
+    ``Auditor(forget, retain, test, retrained=…).audit(model)`` reports what :func:`audit` does.
+    """
+
+    def __init__(
+        self,
+        forget: Data,
+        retain: Data,
+        test: Data | None,
+        *,
+        original: nn.Module | None = None,
+        retrained: nn.Module | Sequence[nn.Module] | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        references = [retrained] if isinstance(retrained, nn.Module) else list(retrained or [])
+        self._data, self._seed, self._device = (forget, retain, test), seed, device
+        self._models = {f"retrained {i}" if i else "retrained": m for i, m in enumerate(references)}
+        self._models |= {} if original is None else {"original": original}
+        self._split: Split | None = None
+        self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
+
+    def audit(
+        self,
+        model: nn.Module | Result,
+        *,
+        metrics: str | Metric | Sequence[str | Metric] = "standard",
+        shadows: Shadows | None = None,
+        progress: bool = True,
+    ) -> Report:
+        """Measure what a model still knows: see :func:`audit`."""
+        wanted = resolve_metrics(metrics)
+        run = model if isinstance(model, Result) else None
+        model = model.model if isinstance(model, Result) else model
+        checks.classifier(model)
+        at = self._device = checks.device(self._device, model)
+        seed = self._seed = checked_seed(self._seed)
+        subjects = {"audited": self._subject("audited", model), **self._beside}
+        if not self._beside:
+            self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
+            subjects |= self._beside
+        split = subjects["audited"].split
+        if shadows is not None:
+            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress)
+            subjects["audited"].shadows = ensemble
+            if "retrained" in subjects:
+                subjects["retrained"].shadows = ensemble
+        for subject in subjects.values():
+            subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
+
+        values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
+        with seeded(seed, at):
+            for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
+                if metric.cost == "shadow":
+                    subjects["audited"].value(metric)
+        with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
+            for metric in wanted:
+                for name, subject in subjects.items():
+                    further = name.startswith("retrained ")  # only what is quick, or a distance
+                    if not further or metric.cost == "forward" or "retrained" in metric.needs:
+                        values.setdefault(name, {}).update(_flat(metric, subject))
+                advance(1, metric.name)
+        info = {"seed": seed, "finished": now(), **_sizes(split), **environment()}
+        curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
+        if run is not None:
+            info["run"] = {**run.to_dict(), "seconds": run.seconds}
+            curves["audited"]["history"] = columns(run.history)
+        others = [found for name, found in values.items() if name.startswith("retrained ")]
+        audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
+        return Report(audited, retrained, original, info, _floor(others), curves)
+
+    def _subject(self, name: str, model: nn.Module) -> Subject:
+        """A copy of a model, ready to be measured."""
+        checks.classifier(model)
+        at = checks.device(self._device, model)
+        own = _copy(model, at)
+        if self._split is None:
+            with seeded(self._seed, at):
+                self._split = checks.split(own, *self._data, at)
+        checks.same_classes(own, self._split, name)
+        if takes_channels_last(own, self._split.retain):
+            arrange(own, torch.channels_last)
+        return Subject(own, self._split, seed=self._seed)
 
 
 def _floor(others: list[dict[str, Value]]) -> dict[str, Value]:

@@ -344,13 +344,14 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
     if absent := [name for name in score if name.partition(".")[0] not in metrics]:
         raise MethodError(expected("metrics that the score can use", f"no {absent[0]}", "add it to metrics"))
     jobs = []
-    for seed in dict.fromkeys(map(checked_seed, task.seeds)):
+    seeds = list(dict.fromkeys(map(checked_seed, task.seeds)))
+    n = len(seeds)
+    for at, seed in enumerate(seeds):
         for forget in _requests(task, seed):
             recipe = _recipe(task, {})
-            retrained = [
-                Training(data, task.model, recipe, 1000 * (i + 1) + seed, forget)
-                for i in range(task.retrains)
-            ]
+            # The second retraining of a seed is the first of the next one: fewer models to train.
+            others = [1000 * (1 + i // n) + seeds[(at + i) % n] for i in range(task.retrains)]
+            retrained = [Training(data, task.model, recipe, other, forget) for other in others]
             for variant, of in variants:
                 changes = {**variant.set, **task.set.get(of or variant.label, {})}
                 changes |= variant.search if of else {}

@@ -33,6 +33,7 @@ class Place:
     device: str | None = None
     data_dir: str | None = None
     commit: str = ""
+    at_once: int = 1  # jobs that run beside each other
 
     def file(self, job: Job) -> Path:
         """The result of a job."""

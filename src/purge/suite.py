@@ -23,14 +23,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import yaml
+from torch import nn
 
 from purge import checks, evidence
-from purge.api import audit, unlearn
+from purge.api import Auditor, unlearn
 from purge.errors import FileError, RunError, expected
 from purge.evidence import FORMS, Drawing
 from purge.files import atomically, read_json, write_json
+from purge.images import Images
 from purge.methods import METHODS
-from purge.plan import Job, Plan, Training
+from purge.plan import Job, Plan, Training, digest_of
 from purge.progress import progress_line
 from purge.result import Result, environment
 from purge.runs import build_for, cut, read_facts, read_model
@@ -64,6 +66,7 @@ def bench(
         raise FileError(expected(f"an empty folder at {place.out}", "one with files in it", fix))
     for folder in (place.out / "jobs", place.models):
         folder.mkdir(parents=True, exist_ok=True)
+    place = dataclasses.replace(place, at_once=workers)
     _write_manifest(plan, place)
     todo = [job for job in plan.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
@@ -221,7 +224,9 @@ def _write(job: Job, place: Place, found: dict[str, Any]) -> None:
         "size": job.data.size, "per_class": job.data.per_class, "holdout": job.data.holdout,
         "request": job.forget, "model": job.base.model, "recipe": job.base.recipe, "metrics": job.metrics,
     }  # fmt: skip
-    write_json(place.file(job), {**about, **found, **environment(), "commit": place.commit})
+    write_json(
+        place.file(job), {**about, **found, **environment(), "commit": place.commit, "at_once": place.at_once}
+    )
 
 
 # -- one job ----------------------------------------------------------------------------------
@@ -229,16 +234,12 @@ def _write(job: Job, place: Place, found: dict[str, Any]) -> None:
 
 def run_job(job: Job, place: Place) -> dict[str, Any]:
     """Unlearn and audit: all that is to be kept of it, as plain JSON."""
-    data, test = images(job.data, place.data_dir, place.device)
-    request = request_of(job.forget, data)
-    forget, retain = cut(data, request)
-    folders = [trained(t, place) for t in (job.base, *job.retrained)]
-    base, *references = [read_model(folder, None, data) for folder in folders]
+    forget, retain, test, folders, base, auditor = _scene(job, place)
     facts = [read_facts(folder) for folder in folders]
     changes = {**job.changes, **({"log": str(folders[0] / "updates")} if job.base.logged else {})}
     needs = METHODS[job.method].method.needs
     with seeded(job.seed, torch.device("cpu")):
-        fresh = build_for(job.base.model, data) if "fresh" in needs else None
+        fresh = build_for(job.base.model, retain) if "fresh" in needs else None
     seconds = []
     for _ in range(job.repeats):
         result = unlearn(
@@ -246,13 +247,10 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
             progress=False, fresh=fresh, **changes,
         )  # fmt: skip
         seconds.append(result.seconds)
-    report = audit(
-        result, forget, retain, test, original=base, retrained=references, metrics=job.metrics,
-        seed=job.seed, device=place.device, progress=False,
-    ).to_dict()  # fmt: skip
+    report = auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
     twice = ("method", "versions", "hardware", "seconds", "steps", "seed")  # which are told elsewhere
     found = {k: v for k, v in result.to_dict().items() if k not in twice}
-    retraining = facts[1]["seconds"] if references else None
+    retraining = facts[1]["seconds"] if job.retrained else None
     numbers = {
         "seconds": seconds[-1],
         "first_seconds": seconds[0],
@@ -268,6 +266,39 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         {"folder": f.name, **{k: fact.get(k) for k in kept}} for f, fact in zip(folders, facts, strict=True)
     ]
     return {**found, "numbers": numbers, "checks": _checks(result), **values, "models": models}
+
+
+class Scene(NamedTuple):
+    """What jobs share that forget the same of the same model, and are compared with the same others."""
+
+    forget: Images
+    retain: Images
+    test: Images
+    folders: list[Path]  # of the base model, then of the retrained ones
+    base: nn.Module
+    auditor: Auditor
+
+
+_SCENES: dict[str, Scene] = {}  # the last few: jobs come in order
+
+
+def _scene(job: Job, place: Place) -> Scene:
+    """Made once for all jobs of a process that share it: reading and auditing the others takes long."""
+    trainings = (job.base, *job.retrained)
+    asked = [dataclasses.asdict(job.data), job.forget, job.seed, [t.spec for t in trainings]]
+    key = digest_of([asked, repr(place)])
+    if key not in _SCENES:
+        for old in [*_SCENES][:-1]:
+            del _SCENES[old]
+        data, test = images(job.data, place.data_dir, place.device)
+        forget, retain = cut(data, request_of(job.forget, data))
+        folders = [trained(t, place) for t in trainings]
+        base, *references = [read_model(folder, None, data) for folder in folders]
+        auditor = Auditor(
+            forget, retain, test, original=base, retrained=references, seed=job.seed, device=place.device
+        )
+        _SCENES[key] = Scene(forget, retain, test, folders, base, auditor)
+    return _SCENES[key]
 
 
 def _shares(result: Result) -> dict[str, float | None]:

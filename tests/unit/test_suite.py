@@ -152,10 +152,15 @@ def test_jobs_are_the_product_of_data_requests_methods_and_seeds(tmp_path: Path)
     keys = [(j.label, j.forget["classes"], j.seed) for j in plan.jobs]
     assert len(keys) == len({str(k) for k in keys}) == 2 * 2 * 2
     assert ("finetune", [1, 2], 4) in keys
-    # two bases; for two requests and two seeds two references each
-    assert len(plan.trainings()) == 2 + 2 * 2 * 2
+    # two bases; for two requests and two seeds two references each, which the seeds share
+    assert len(plan.trainings()) == 2 + 2 * 2
     seeds = {t.seed for t in plan.trainings()}
-    assert seeds == {3, 4, 1003, 1004, 2003, 2004}
+    assert seeds == {3, 4, 1003, 1004}
+    references = {j.seed: [t.seed for t in j.retrained] for j in plan.jobs}
+    assert references == {3: [1003, 1004], 4: [1004, 1003]}
+    more = plan_of(tmp_path, forget=[0], seeds=[3, 4], retrains=3)
+    references = {j.seed: [t.seed for t in j.retrained] for j in more.jobs}
+    assert references == {3: [1003, 1004, 2003], 4: [1004, 1003, 2004]}
     assert len({job.id for job in plan.jobs}) == len(plan.jobs)
     assert all(re.fullmatch(r"[\w.+-]+", job.id) for job in plan.jobs)
 
