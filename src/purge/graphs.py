@@ -40,11 +40,11 @@ class Recorded:
         if self._graph is None or any(
             held.shape != new.shape for held, new in zip(self._inputs, inputs, strict=True)
         ):
-            return self._fn(*inputs)
+            return _let_go(self._fn(*inputs))
         for held, new in zip(self._inputs, inputs, strict=True):
             held.copy_(new)
         self._graph.replay()
-        return {k: None if v is None else v.detach().clone() for k, v in self._outputs.items()}
+        return _let_go({k: None if v is None else v.clone() for k, v in self._outputs.items()})
 
     def _record(self, inputs: tuple[Tensor, ...]) -> None:
         """Nothing is computed while recording; ``fn`` is only watched."""
@@ -60,3 +60,9 @@ class Recorded:
             logger.info("A step of this model cannot be recorded: %s", (str(error) or "?").splitlines()[0])
             return
         self._graph = graph
+
+
+def _let_go(found: Scalars) -> Scalars:
+    """Values without how they came about: a graph that a caller still holds can keep a step from being
+    recorded, since its nodes belong to another stream."""
+    return {k: None if v is None else v.detach() for k, v in found.items()}

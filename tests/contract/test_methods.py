@@ -20,6 +20,7 @@ from purge.training import Recipe
 QUICK = {
     "purge": {"min_steps": 12, "max_steps": 12},
     "purge-paper": {"epochs": 6},
+    "purge-close": {"min_steps": 12, "max_steps": 12, "relearn_steps": 4},
     "gradient-ascent": {"lr": 1e-3},
     "retrain": {"epochs": 3, "batch_size": 16},
     "finetune": {"epochs": 2, "batch_size": 16},
@@ -140,6 +141,7 @@ def test_same_seed_same_weights(name, toy):
 ON_DIGITS = {
     "purge": ({}, 0.1, 0.99),
     "purge-paper": ({"epochs": 200}, 0.1, 0.99),
+    "purge-close": ({"relearn_steps": 40}, 0.02, 0.98),
     "gradient-ascent": (ASCENT_ON_DIGITS, 0.1, 0.85),
     "retrain": ({"epochs": 8}, 0.0, 0.99),
     "finetune": ({"lr": 0.05}, 1.0, 0.99),  # catastrophic forgetting is slow, as published
@@ -175,7 +177,7 @@ def test_forgets_and_retains_on_digits(name, digits, base):
     assert report["ra"].value >= kept
     if name in ("purge", "purge-paper", "gradient-ascent"):
         assert result.stopped_by == "forget_target"
-    if name == "purge":
+    if name in ("purge", "purge-close"):
         assert report["fa_test"].value <= 0.02
         assert abs(report["bn_recal.delta"].value) <= 0.02
     if name == "purge-paper":
@@ -192,6 +194,7 @@ OTHER = {  # a value that differs from every preset's
     "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
     "epoch_ends": None, "check_samples": 3, "early": None, "relearn": 1.0, "relearn_steps": 5,
+    "certainty": 3.0, "erase_to": "neighbours",
     "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
     "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
     "gamma": 0.5, "forget_batch_size": 7, "decay": 0.5, "rewind": None,
@@ -203,8 +206,10 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
-    "relearn": {"objective": "relearned"},
+    "relearn": {"objective": "relearned", "relearn_steps": 3},
     "relearn_steps": {"objective": "relearned"},
+    "erase_to": {"erasure": 0.5},
+    "certainty": {"objective": "masked_teacher"},
     "epochs": {"min_steps": 1, "max_steps": 100},
     "min_steps": {"epochs": 1, "max_steps": 100},
     "space": {"descend": False, "weight_decay": 0.1, "objective": "ga", "lr": 1e-2},
@@ -244,7 +249,11 @@ def test_every_setting_has_an_effect(name, field, toy):
     known = {f.name: value for f, value in flat_fields(METHODS[name].method)}
     current = known[field]
     value = (not current) if isinstance(current, bool) else OTHER[field]
-    value = {("norm", "frozen"): "train", ("space", "gradient"): "update"}.get((field, current), value)
+    value = {
+        ("norm", "frozen"): "train",
+        ("space", "gradient"): "update",
+        ("erase_to", "neighbours"): "mean",
+    }.get((field, current), value)
     stops = {"early": True} if field in STOPPING else {}
     around = {k: v for k, v in {**stops, **CONTEXT.get(field, {})}.items() if k in known and k != field}
     at_first = {"early": current} if field == "early" else {}  # a target in company would turn it on

@@ -1,8 +1,7 @@
-"""The relearned target: which layers are drawn anew, one step by hand, and that it is nearer to Retrain."""
+"""The relearned target: fresh weights mixed in, steps by hand, and that it is nearer to Retrain."""
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -13,20 +12,23 @@ from torch import nn
 import purge
 from purge import checks
 from purge.methods import METHODS
-from purge.methods.relearned import late_layers, relearned
+from purge.methods.relearned import BATCH, LR, relearned
 from purge.models import digest
-from purge.runtime import Run, frozen_copy, logits, seeded
+from purge.runtime import Run, frozen_copy, logits, reinitialised, seeded
 from purge.settings import replace
 from purge.stopping import Stopping
-from tests.nets import SmallViT
 
 CPU = torch.device("cpu")
 
 
-def student(model, split, **settings):
-    run = Run(split, device=CPU, stop=Stopping(), seed=0)
-    with seeded(0, CPU):
+def student(model, split, seed=0, **settings):
+    run = Run(split, device=CPU, stop=Stopping(), seed=seed)
+    with seeded(seed, CPU):
         return relearned(frozen_copy(model), split.retain, run, **settings)
+
+
+def weights_of(model):
+    return [p.detach() for p in model.parameters()]
 
 
 @pytest.fixture(scope="module")
@@ -34,72 +36,58 @@ def split(digits, base):
     return checks.split(base, digits.forget, digits.retain, None, CPU)
 
 
-@pytest.mark.parametrize(("share", "blocks"), [(1.0, "conv1"), (0.5, "layer3"), (0.25, "layer4")])
-def test_a_share_of_the_layers_is_late_in_the_order_they_run(base, split, share, blocks):
-    names = {m: name for name, m in base.named_modules()}
-    every, found = ([names[m] for m in late_layers(base, split.retain, s)] for s in (1.0, share))
-    assert len(found) == math.ceil(share * len(every))
-    assert every[0] == "conv1"
-    assert found == every[-len(found) :]
-    assert found[-1] == "fc"
-    assert any(name.startswith(blocks) for name in found)
-
-
-def test_the_head_is_always_late(base, split):
-    assert late_layers(base, split.retain, 0.01) == [base.fc]
-
-
-def test_early_layers_and_the_teacher_stay(base, split):
+def test_weights_are_mixed_with_fresh_ones_and_the_teacher_stays(base, split):
     before = digest(base)
-    taught = student(base, split, share=0.5, steps=2, batch_size=32)
+    twin = frozen_copy(base)
+    with seeded(0, CPU):
+        fresh = reinitialised(twin)
+    taught = student(base, split, share=0.25, steps=1)
     assert digest(base) == before
-    late = {id(m) for m in late_layers(taught, split.retain, 0.5)}
-    for (name, a), b in zip(base.named_modules(), taught.modules(), strict=True):
-        own = list(a.parameters(recurse=False))
-        if own and id(b) in late:
-            assert not all(
-                torch.equal(p, q) for p, q in zip(own, b.parameters(recurse=False), strict=True)
-            ), name
-        elif own:
-            assert all(torch.equal(p, q) for p, q in zip(own, b.parameters(recurse=False), strict=True)), name
-            assert all(torch.equal(p, q) for p, q in zip(a.buffers(False), b.buffers(False), strict=True)), (
-                name
-            )
+    for own, old, new in zip(*(weights_of(m) for m in (taught, base, fresh)), strict=True):
+        mixed = 0.75 * old + 0.25 * new
+        assert float((own - mixed).norm()) <= 0.05 * float((old - mixed).norm() + mixed.norm())  # one step
     assert not any(m.training for m in taught.modules())
+    assert not any(p.requires_grad for p in taught.parameters())
 
 
-def test_steps_are_nesterov_steps_of_a_fresh_head_by_hand():
+def test_only_batchnorm_trains(base, split):
+    """Its running statistics follow the new weights; dropout stays off."""
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(1.0), nn.Linear(16, 10)
+    )
+    taught = student(model.eval(), split, share=0.5, steps=5)
+    assert int(taught[2].num_batches_tracked) == 5
+    assert not torch.equal(taught[1].weight, model[1].weight)
+    assert float(logits(taught, split.retain).std(0).mean()) > 0  # what dropout would have made constant
+
+
+def test_steps_are_nesterov_steps_from_the_mixture_by_hand():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double().eval()
     x, y = torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % 3
     data = checks.split(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None, CPU)
-    got = student(model, data, share=0.5, steps=3, batch_size=99)  # every batch is the whole retain set
-    head = copy.deepcopy(model[2])
+    got = student(model, data, share=0.5, steps=3)  # every batch is the whole retain set
     with seeded(0, CPU):
-        head.reset_parameters()
-    theta = [p.detach().clone().requires_grad_() for p in head.parameters()]
+        fresh = reinitialised(model)
+    theta = [
+        ((p + q) / 2).detach().requires_grad_()
+        for p, q in zip(model.parameters(), fresh.parameters(), strict=True)
+    ]
     momentum = [torch.zeros_like(p) for p in theta]
-    h = model[:2](x[y > 0]).detach()
-    for rate in (0.1, 0.1 * 4 / 3 * 2 / 3, 0.1 * 4 / 3 * 1 / 3):
-        loss = F.cross_entropy((h @ theta[0].T + theta[1]).float(), y[y > 0])
+    kept = x[y > 0]
+    top = LR * len(kept) / BATCH
+    for rate in (top, top * 4 / 3 * 2 / 3, top * 4 / 3 * 1 / 3):
+        h = torch.tanh(kept @ theta[0].T + theta[1])
+        loss = F.cross_entropy((h @ theta[2].T + theta[3]).float(), y[y > 0])
         for p, v, g in zip(theta, momentum, torch.autograd.grad(loss, theta), strict=True):
             d = g + 5e-4 * p.detach()
             v.mul_(0.9).add_(d)
             p.data -= rate * (d + 0.9 * v)
-    for p, q in zip(got[2].parameters(), theta, strict=True):
+    for p, q in zip(got.parameters(), theta, strict=True):
         assert torch.allclose(p, q, atol=1e-9)
-    assert torch.equal(got[0].weight, model[0].weight)
 
 
-def test_a_transformer_has_late_layers_too(digits):
-    model = SmallViT().eval()
-    names = {m: name for name, m in model.named_modules()}
-    found = [names[m] for m in late_layers(model, digits.retain, 0.3)]
-    assert found[-1] == "head"
-    assert all(name.startswith(("blocks.2", "norm", "head")) for name in found), found
-
-
-def test_without_layers_to_draw_anew_the_teacher_is_asked(split, digits):
+def test_layers_that_cannot_be_drawn_anew_need_a_fresh_model(split):
     class Fixed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -108,16 +96,19 @@ def test_without_layers_to_draw_anew_the_teacher_is_asked(split, digits):
         def forward(self, x):
             return x.flatten(1) @ self.weight
 
-    assert isinstance(student(Fixed(), split, share=0.5, steps=1, batch_size=8), Fixed)
+    with pytest.raises(purge.PurgeError, match="pass fresh="):
+        student(Fixed(), split, share=0.5, steps=1)
+    run = Run(split, device=CPU, stop=Stopping(), seed=0, fresh=Fixed())
+    assert isinstance(relearned(frozen_copy(Fixed()), split.retain, run, share=0.5, steps=1), Fixed)
 
 
-def test_the_student_is_nearer_to_retrain_than_the_teachers_second_choice(digits, base, retrained, split):
-    """Agreement with the retrained model on the forget set, forgotten class left out."""
-    method = METHODS["purge"].method
-    taught = student(base, split, share=method.relearn, steps=method.relearn_steps, batch_size=128)
-    z, second, want = (logits(m, digits.forget)[:, 1:] for m in (taught, base, retrained))
-    agreement = [(v.argmax(1) == want.argmax(1)).float().mean() for v in (z, second)]
-    assert agreement[0] > agreement[1] + 0.1
+def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained, split):
+    """Agreement with the retrained model on the forget set, forgotten class left out, over two seeds."""
+    old, want = (logits(m, digits.forget)[:, 1:] for m in (base, retrained))
+    students = [student(base, split, seed=seed, share=0.8, steps=40) for seed in (0, 1)]
+    both = [old + logits(one, digits.forget)[:, 1:] for one in students]
+    near, *nearer = (float((z.argmax(1) == want.argmax(1)).float().mean()) for z in (old, *both))
+    assert sum(nearer) / 2 > near + 0.1
 
 
 def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(digits, base, split):
@@ -127,7 +118,7 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
     with seeded(0, CPU):
         second = method._second_opinion(teacher, split, run)
     got = method._targets(teacher, split, None, second)
-    taught = student(base, split, share=method.relearn, steps=3, batch_size=method.batch_size)
+    taught = student(base, split, share=method.relearn, steps=3)
     mean = (logits(teacher, digits.forget) + logits(taught, digits.forget)) / 2
     assert torch.equal(got[:, 0], torch.zeros(len(got)))
     assert torch.allclose(got[:, 1:], mean[:, 1:].softmax(1), atol=1e-6)
@@ -136,7 +127,13 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
 def test_unlearning_follows_the_student(digits, base):
     runs = {
         objective: purge.unlearn(
-            base, digits.forget, digits.retain, objective=objective, max_steps=14, progress=False
+            base,
+            digits.forget,
+            digits.retain,
+            objective=objective,
+            max_steps=14,
+            relearn_steps=40,
+            progress=False,
         ).model
         for objective in ("masked_teacher", "relearned")
     }

@@ -66,6 +66,23 @@ METHODS: dict[str, Entry] = {
         "projected erasure as published, CIFAR-10 settings",
         "PURGE, Jawandhia et al.",
     ),
+    "purge-close": Entry(
+        Purge(
+            objective="relearned",
+            relearn=0.5,
+            relearn_steps=800,
+            certainty=1.4,
+            silence=0.05,
+            erasure=50.0,
+            erase_to="neighbours",
+            epochs=4,
+            batch_size=256,
+            cooldown=0.5,
+            stop=Stopping(check_every=40, epoch_ends=False, check_samples=1024, early=False),
+        ),
+        "projected erasure that asks a relearned copy: nearer to a retrained model, and slower",
+        "PURGE, extended",
+    ),
     "retrain": Entry(
         Retrain(), "a fresh model trained without the forget set: the reference", "the training recipe"
     ),

@@ -33,7 +33,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.checks import erasure_layers, parameters_to_train
-from purge.data import Samples
 from purge.grads import Descent, Space, Weights, cosine, project, step
 from purge.graphs import Scalars
 from purge.hooks import capture
@@ -68,10 +67,9 @@ class Purge(Method):
 
     graph: ClassVar[bool] = True
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
-    relearn: float = setting(
-        0.5, "relearned: the share of layers, from the last, drawn anew", above=0, high=1
-    )
-    relearn_steps: int = setting(40, "relearned: the steps for which they are trained on retain data", low=1)
+    relearn: float = setting(0.6, "relearned: the share of fresh weights in a copy", above=0, high=1)
+    relearn_steps: int = setting(400, "relearned: steps on retain data for which it is trained", low=1)
+    certainty: float = setting(1.0, "targets are sharpened: logits times this before the softmax", above=0)
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
     min_steps: int = setting(32, "the schedule has at least this many steps, however small the set", low=1)
@@ -81,6 +79,9 @@ class Purge(Method):
         0.0, "ν: weight of giving forgotten classes no more than unknown ones get", low=0
     )
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
+    erase_to: Literal["mean", "neighbours"] = setting(
+        "mean", "h: the mean of D_r (paper), or of its classes as the target weighs them"
+    )
     layers: tuple[str, ...] | None = setting(None, "ℓ: layers to erase; none: found by itself")
     kd: float = setting(2.0, "β: weight of the distillation on retain data", low=0)
     temperature: float = setting(4.0, "T: distillation temperature", above=0)
@@ -110,7 +111,10 @@ class Purge(Method):
         layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
         # All of D_r, where a mean over it is needed, or if it will soon have been gone through anyway.
         whole = erasing or self.objective == "kl_retain" or len(split.retain) <= 3 * at_r[:AHEAD].numel()
-        teacher_r, means = _teacher_pass(teacher, split.retain, layers) if whole else (None, {})
+        teacher_r, centres = _teacher_pass(teacher, split, layers) if whole else (None, {})
+        if self.erase_to == "mean":
+            share = split.retain.labels.bincount(minlength=split.classes).to(run.device) / len(split.retain)
+            centres = {name: _mixed(share, h).expand_as(h) for name, h in centres.items()}
         second = self._second_opinion(teacher, split, run)
         targets = self._targets(teacher, split, teacher_r, second)
         gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
@@ -132,7 +136,7 @@ class Purge(Method):
             loss = forget_loss(self.objective, zf, yf, target)
             if self.silence:
                 loss = loss + self.silence * never_learned(zf, level, gone)
-            erased = _erasure(h, means, like=loss)
+            erased = _erasure(h, {name: _mixed(target, c) for name, c in centres.items()}, like=loss)
             g_lose = weights.grad(loss + self.erasure * erased)
 
             angle = cosine(g_lose, g_keep)
@@ -187,14 +191,7 @@ class Purge(Method):
         """What a copy that was relearned without them says of the forget samples, (|D_f|, K)."""
         if self.objective != "relearned" or not split.forget_classes:
             return None
-        student = relearned(
-            teacher,
-            split.retain,
-            run,
-            share=self.relearn,
-            steps=self.relearn_steps,
-            batch_size=self.batch_size,
-        )
+        student = relearned(teacher, split.retain, run, share=self.relearn, steps=self.relearn_steps)
         return logits(student, split.forget)
 
     def _targets(
@@ -211,6 +208,7 @@ class Purge(Method):
         whole = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
         if second is not None:
             z = torch.where(whole[:, None], (z + second) / 2, z)
+        z = torch.where(whole[:, None], self.certainty * z, z)
         if split.single and split.test is not None:
             z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
             keep = torch.zeros(n, device=z.device)
@@ -246,19 +244,27 @@ class Purge(Method):
 
 
 def _teacher_pass(
-    teacher: nn.Module, retain: Samples, layers: tuple[str, ...]
+    teacher: nn.Module, split: Split, layers: tuple[str, ...]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The teacher's logits of all retain samples, and the mean of each layer."""
+    """The teacher's logits of all retain samples, and of each layer the mean of each class, (K, width)."""
     found, sums = [], dict[str, Tensor]()
     with evaluating(teacher), capture(teacher, layers) as h:
-        for x, _ in passing(retain):
+        for x, y in passing(split.retain):
             found.append(logits_of(teacher(x)).float())
+            members = F.one_hot(y, split.classes).float().T
             for name in layers:
-                sums[name] = sums.get(name, 0) + h[name].float().sum(0)
-    return torch.cat(found), {name: total / len(retain) for name, total in sums.items()}
+                sums[name] = sums.get(name, 0) + _mixed(members, h[name].float())
+    counts = split.retain.labels.bincount(minlength=split.classes)[:, None].to(found[0].device)
+    return torch.cat(found), {name: total / counts.clamp_min(1) for name, total in sums.items()}
 
 
-def _erasure(h: dict[str, Tensor], means: dict[str, Tensor], *, like: Tensor) -> Tensor:
-    """L_rep: mean over layers of the mean squared distance to the teacher's retain mean."""
-    parts = [F.mse_loss(h[name].float(), mean.expand_as(h[name])) for name, mean in means.items()]
+def _erasure(h: dict[str, Tensor], aims: dict[str, Tensor], *, like: Tensor) -> Tensor:
+    """L_rep: mean over layers of the mean squared distance to the teacher's means."""
+    parts = [F.mse_loss(h[name].float(), aim) for name, aim in aims.items()]
     return torch.stack(parts).mean() if parts else torch.zeros_like(like)
+
+
+def _mixed(shares: Tensor, rows: Tensor) -> Tensor:
+    """Sums of rows by shares, in float32 whatever precision the run has."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return shares @ rows
