@@ -12,8 +12,9 @@ import os
 import statistics
 import subprocess
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +43,8 @@ from purge.stock import Place, cached, images, is_done, request_of, trained
 
 T = TypeVar("T", Training, Job)
 Say = Callable[[str], None]
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Summary(NamedTuple):
@@ -75,7 +78,7 @@ def bench(
     broken: dict[str, str] = {}
     with _workers(workers) as each, progress_line("bench", len(wanted) + len(todo), progress) as advance:
         done = _counted(len(wanted) + len(todo), advance, say)
-        for training, error in each(partial(_attempt_training, place=place), wanted):  # found, or trained
+        for training, error in each(partial(_attempt_training, place=place), wanted, str):  # found, or made
             done(str(training), error)
             if error:
                 broken[training.spec] = error
@@ -87,7 +90,7 @@ def bench(
                 done(str(job), errors[0])
             else:
                 ready.append(job)
-        for job, error in each(partial(_attempt_job, place=place), ready):
+        for job, error in each(partial(_attempt_job, place=place), ready, partial(_scene_key, place=place)):
             done(str(job), error)
     results = {job.id: read_json(place.file(job)) for job in plan.jobs}
     failed = {str(j): str(results[j.id]["error"]) for j in plan.jobs if "error" in results[j.id]}
@@ -166,19 +169,42 @@ def commit() -> str:
 
 @contextmanager
 def _workers(n: int) -> Iterator[Callable[..., Iterator[tuple[Any, str]]]]:
-    """A function that does work on each item, in this process or in ``n`` others, as they get done."""
+    """A function that does work on each item, in this process or in ``n`` others, as they get done.
+
+    Its third argument names what an item has to do with: a worker that has looked at a model goes on with it.
+    """
     if n == 1:
-        yield lambda work, items: ((item, work(item)) for item in items)
+        yield lambda work, items, _scene: ((item, work(item)) for item in items)
         return
     threads = max(1, (os.cpu_count() or 1) // n)
-    pool = ProcessPoolExecutor(
-        n, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
-    )
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ |= dict.fromkeys(THREADS, str(threads))  # NumPy and scikit-learn read them when they start
+    spawn = get_context("spawn")
+    workers = [
+        ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(threads,))
+        for _ in range(n)
+    ]
 
-    def each(work: Callable[[T], str], items: Iterable[T]) -> Iterator[tuple[T, str]]:
-        futures = {pool.submit(work, item): item for item in items}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+    def each(
+        work: Callable[[T], str], items: Iterable[T], scene: Callable[[T], str]
+    ) -> Iterator[tuple[T, str]]:
+        left: dict[str, deque[T]] = {}
+        for item in items:
+            left.setdefault(scene(item), deque()).append(item)
+        at: dict[int, str] = {}
+        running: dict[Future[str], tuple[int, T]] = {}
+        idle = list(range(n))
+        while True:
+            for i in idle:
+                if (more := _next(left, at, i)) is not None:
+                    running[workers[i].submit(work, more)] = i, more
+            if not running:
+                return
+            done, idle = wait(running, return_when=FIRST_COMPLETED).done, []
+            for future in done:
+                i, item = running.pop(future)
+                idle.append(i)
+                yield item, future.result()
 
     try:
         yield each
@@ -190,7 +216,20 @@ def _workers(n: int) -> Iterator[Callable[..., Iterator[tuple[Any, str]]]]:
             )
         ) from None  # fmt: skip
     finally:
-        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.shutdown(cancel_futures=True)
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {} if value is None else {name: value}
+
+
+def _next(left: dict[str, deque[T]], at: dict[int, str], worker: int) -> T | None:
+    """What a worker does next: more of its scene, or of the one with most left for each worker there."""
+    if not left.get(at.get(worker, "")):
+        crowd = Counter(scene for other, scene in at.items() if other != worker)
+        at[worker] = max(left, key=lambda scene: len(left[scene]) / (1 + crowd[scene]), default="")
+    queue = left.get(at[worker])
+    return queue.popleft() if queue else None
 
 
 def _attempt_training(training: Training, place: Place) -> str:
@@ -284,21 +323,24 @@ _SCENES: dict[str, Scene] = {}  # the last few: jobs come in order
 
 def _scene(job: Job, place: Place) -> Scene:
     """Made once for all jobs of a process that share it: reading and auditing the others takes long."""
-    trainings = (job.base, *job.retrained)
-    asked = [dataclasses.asdict(job.data), job.forget, job.seed, [t.spec for t in trainings]]
-    key = digest_of([asked, repr(place)])
+    key = _scene_key(job, place)
     if key not in _SCENES:
         for old in [*_SCENES][:-1]:
             del _SCENES[old]
         data, test = images(job.data, place.data_dir, place.device)
         forget, retain = cut(data, request_of(job.forget, data))
-        folders = [trained(t, place) for t in trainings]
+        folders = [trained(t, place) for t in (job.base, *job.retrained)]
         base, *references = [read_model(folder, None, data) for folder in folders]
         auditor = Auditor(
             forget, retain, test, original=base, retrained=references, seed=job.seed, device=place.device
         )
         _SCENES[key] = Scene(forget, retain, test, folders, base, auditor)
     return _SCENES[key]
+
+
+def _scene_key(job: Job, place: Place) -> str:
+    specs = [t.spec for t in (job.base, *job.retrained)]
+    return digest_of([dataclasses.asdict(job.data), job.forget, job.seed, specs, repr(place)])
 
 
 def _shares(result: Result) -> dict[str, float | None]:

@@ -9,7 +9,9 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import re
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -684,3 +686,27 @@ def test_paper_json_is_plain(tmp_path: Path) -> None:
     ]
     assert len(numbers) > 150
     assert all(isinstance(v, (int, float)) for v in numbers)
+
+
+@pytest.mark.slow
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets its part, for NumPy and scikit-learn too; afterwards the caller's settings are back."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    wanted = str(max(1, (os.cpu_count() or 1) // 2))
+    with suite._workers(2) as each:
+        assert dict(each(os.getenv, suite.THREADS, str)) == dict.fromkeys(suite.THREADS, wanted)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
+
+
+def test_a_worker_stays_with_what_it_knows() -> None:
+    """Six jobs of two scenes and three workers: the third helps where most is left."""
+    left = {"a": deque([1, 2, 3, 4]), "b": deque([5, 6])}
+    at: dict[int, str] = {}
+    taken = [suite._next(left, at, worker) for worker in (0, 1, 2, 1, 0, 2)]
+    assert taken == [1, 5, 2, 6, 3, 4]
+    assert at == {0: "a", 1: "b", 2: "a"}
+    left["c"] = deque([7, 8])
+    assert suite._next(left, at, 1) == 7
+    assert [suite._next(left, at, 0), suite._next(left, at, 2)] == [8, None]

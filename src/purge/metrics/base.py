@@ -274,7 +274,9 @@ def rate_draws(pairs: Sequence[tuple[Array, Array]], seed: int, fprs: Sequence[f
     ranked = [_ranked(*pair) for pair in pairs]
     inside, outside = (resamples(len(x), seed + i) for i, x in enumerate(pairs[0]))
     found = []
-    with ThreadPoolExecutor() as pool:  # NumPy sorts and sums without holding up the others
+    with ThreadPoolExecutor(
+        torch.get_num_threads()
+    ) as pool:  # NumPy sorts and sums without holding up the others
         for a, b in zip(inside, outside, strict=True):
             found.append(list(pool.map(partial(_weighted_rates, w_in=a, w_out=b, fprs=fprs), ranked)))
     return np.concatenate(found, axis=2)

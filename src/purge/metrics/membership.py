@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from purge.metrics.base import Array, Metric, Part, Subject, interval, mean_value, rate_draws, rates
@@ -187,7 +188,7 @@ def mia_split(subject: Subject) -> Value:
 def called_members(attack: Any, inside: Array, outside: Array, asked: Array) -> NDArray[np.bool_]:
     """Which rows of ``asked`` a classifier calls members once it has learnt both kinds."""
     attack.fit(np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)]))
-    with ThreadPoolExecutor() as pool:  # an SVC takes longer to answer than to learn
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC takes longer to answer than to learn
         answers = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
     found: NDArray[np.bool_] = np.concatenate(answers) == 1
     return found
@@ -217,7 +218,7 @@ def mia_svc(subject: Subject) -> Value | dict[str, Value]:
         attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0)
         return called_members(attack, *(features[name] for features in seen))
 
-    with ThreadPoolExecutor() as pool:  # an SVC works without holding up the others
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC works without holding up the others
         members = pool.map(called, seen[0])
     return {name: mean_value(~found, subject.seed) for name, found in zip(seen[0], members, strict=True)}
 

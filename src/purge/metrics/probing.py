@@ -56,7 +56,11 @@ def separated(inside: Array, outside: Array) -> Hits:
         return found
 
     # A thread for each fold: products this small gain nothing from more.
-    with warnings.catch_warnings(), threadpool_limits(1, "blas"), ThreadPoolExecutor() as pool:
+    with (
+        warnings.catch_warnings(),
+        threadpool_limits(1, "blas"),
+        ThreadPoolExecutor(torch.get_num_threads()) as pool,
+    ):
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = list(pool.map(hits, folds))
     order = np.concatenate([unseen for _, unseen in folds])
