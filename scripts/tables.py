@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
-BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(\n<!-- end of table -->)", re.S)
+BLOCK = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end of table -->)", re.S)
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 def filled(page: str) -> str:
     """A page with all its tables made anew."""
-    return BLOCK.sub(lambda found: found[1] + made(found[2]) + found[3], page)
+    return BLOCK.sub(lambda found: f"{found[1]}{made(found[2])}\n{found[3]}", page)
 
 
 def made(source: str) -> str:
