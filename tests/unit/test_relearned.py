@@ -132,7 +132,7 @@ def test_unlearning_follows_the_student(digits, base):
             digits.retain,
             objective=objective,
             max_steps=14,
-            relearn_steps=40,
+            relearn_steps=5,
             progress=False,
         ).model
         for objective in ("masked_teacher", "relearned")
