@@ -32,7 +32,7 @@ from purge.errors import FileError, RunError, expected
 from purge.evidence import FORMS, Drawing
 from purge.files import atomically, read_json, write_json
 from purge.images import Images
-from purge.methods import METHODS
+from purge.methods import resolve_method
 from purge.plan import Job, Plan, Training, digest_of
 from purge.progress import progress_line
 from purge.result import Result, environment
@@ -276,7 +276,7 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     forget, retain, test, folders, base, auditor = _scene(job, place)
     facts = [read_facts(folder) for folder in folders]
     changes = {**job.changes, **({"log": str(folders[0] / "updates")} if job.base.logged else {})}
-    needs = METHODS[job.method].method.needs
+    needs = resolve_method(job.method, job.changes).needs
     with seeded(job.seed, torch.device("cpu")):
         fresh = build_for(job.base.model, retain) if "fresh" in needs else None
     seconds = []

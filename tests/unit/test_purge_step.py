@@ -59,7 +59,7 @@ class Reference:
         if self.s.objective == "kl_retain":
             return self.z0r.softmax(1).mean(0).expand_as(self.z0f)
         if self.s.objective == "masked_teacher":  # class 0 is forgotten
-            p = self.z0f.exp() * (torch.arange(k) != 0)
+            p = self.z0f.exp() ** self.s.certainty * (torch.arange(k) != 0)
             return p / p.sum(1, keepdim=True)
         return torch.full_like(self.z0f, 1 / k)
 
@@ -82,7 +82,10 @@ class Reference:
             loss = (torch.xlogy(target, target) - target * logp(zf)).sum(1).mean()
         level = logp(self.z0r)[:, 0].mean()  # what the teacher gives class 0 where it is not
         loss = loss + self.s.silence * ((logp(zf)[:, 0] - level) ** 2).mean()
-        erased = ((hf - self.h0r.mean(0)) ** 2).mean()
+        pulled_to = self.h0r.mean(0).expand_as(hf)
+        if self.s.erase_to == "neighbours":
+            pulled_to = sum(target[:, [c]] * self.h0r[self.yr == c].mean(0) for c in self.yr.unique())
+        erased = ((hf - pulled_to) ** 2).mean()
         g_f = torch.autograd.grad(loss + self.s.erasure * erased, list(w.values()))
         entropy = -(zf.softmax(1) * logp(zf)).sum(1).mean()
         k = zf.shape[1]
@@ -154,6 +157,9 @@ def test_objective_space_and_batchnorm(case, objective, space, norm):
         {"kd": 0.0},
         {"kd": 5.0, "temperature": 1.0},
         {"erasure": 3.0},
+        {"erasure": 3.0, "erase_to": "neighbours"},
+        {"erasure": 30.0, "erase_to": "neighbours", "certainty": 3.0, "clip": 0.0},
+        {"certainty": 2.0},
         {"silence": 0.2},
         {"silence": 0.2, "objective": "kl_retain", "norm": "frozen"},
         {"gate": 1e-6},  # any entropy is above: the step is retain-only

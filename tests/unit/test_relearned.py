@@ -111,6 +111,12 @@ def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained,
     assert sum(nearer) / 2 > near + 0.1
 
 
+def test_only_a_relearned_copy_needs_a_fresh_model():
+    assert "fresh" in METHODS["purge-close"].method.needs
+    assert "fresh" not in METHODS["purge"].method.needs
+    assert "fresh" in replace(METHODS["purge"].method, {"objective": "relearned"}).needs
+
+
 def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(digits, base, split):
     method = replace(METHODS["purge"].method, {"objective": "relearned", "relearn_steps": 3})
     teacher = frozen_copy(base)

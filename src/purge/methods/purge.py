@@ -14,10 +14,11 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
-Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned``, the silencing of forgotten
-classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets), the projection of the
-whole displacement (``space="update"``), shared BatchNorm statistics (in the end those of retain samples
-that were drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
+Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned`` and their sharpening, the
+silencing of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets),
+erasure towards the means of the classes that the target names, the projection of the whole displacement
+(``space="update"``), shared BatchNorm statistics (in the end those of retain samples that were drawn), descent
+on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
@@ -98,6 +99,11 @@ class Purge(Method):
     freeze: tuple[str, ...] = setting((), "parameters whose names start so are left alone")
     stop: Stopping = Stopping(check_every=10, epoch_ends=False, check_samples=1024)
 
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The copy that is relearned begins with fresh weights."""
+        return Method.needs | ({"fresh"} if self.objective == "relearned" else set())
+
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``; reads like the algorithm of the paper."""
         teacher = frozen_copy(model)
@@ -111,10 +117,8 @@ class Purge(Method):
         layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
         # All of D_r, where a mean over it is needed, or if it will soon have been gone through anyway.
         whole = erasing or self.objective == "kl_retain" or len(split.retain) <= 3 * at_r[:AHEAD].numel()
-        teacher_r, centres = _teacher_pass(teacher, split, layers) if whole else (None, {})
-        if self.erase_to == "mean":
-            share = split.retain.labels.bincount(minlength=split.classes).to(run.device) / len(split.retain)
-            centres = {name: _mixed(share, h).expand_as(h) for name, h in centres.items()}
+        teacher_r, sums = _teacher_pass(teacher, split, layers) if whole else (None, {})
+        centres = {name: self._centres(total, split) for name, total in sums.items()}
         second = self._second_opinion(teacher, split, run)
         targets = self._targets(teacher, split, teacher_r, second)
         gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
@@ -187,6 +191,12 @@ class Purge(Method):
             weight_decay=self.weight_decay,
         )
 
+    def _centres(self, sums: Tensor, split: Split) -> Tensor:
+        """What a layer is pulled to on behalf of each class, (K, width): its mean, or that of all of D_r."""
+        if self.erase_to == "mean":
+            return (sums.sum(0) / len(split.retain)).expand_as(sums)
+        return sums / split.retain.labels.bincount(minlength=split.classes)[:, None].clamp_min(1).to(sums)
+
     def _second_opinion(self, teacher: nn.Module, split: Split, run: Run) -> Tensor | None:
         """What a copy that was relearned without them says of the forget samples, (|D_f|, K)."""
         if self.objective != "relearned" or not split.forget_classes:
@@ -246,7 +256,7 @@ class Purge(Method):
 def _teacher_pass(
     teacher: nn.Module, split: Split, layers: tuple[str, ...]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The teacher's logits of all retain samples, and of each layer the mean of each class, (K, width)."""
+    """The teacher's logits of all retain samples, and of each layer the sum over each class, (K, width)."""
     found, sums = [], dict[str, Tensor]()
     with evaluating(teacher), capture(teacher, layers) as h:
         for x, y in passing(split.retain):
@@ -254,8 +264,7 @@ def _teacher_pass(
             members = F.one_hot(y, split.classes).float().T
             for name in layers:
                 sums[name] = sums.get(name, 0) + _mixed(members, h[name].float())
-    counts = split.retain.labels.bincount(minlength=split.classes)[:, None].to(found[0].device)
-    return torch.cat(found), {name: total / counts.clamp_min(1) for name, total in sums.items()}
+    return torch.cat(found), sums
 
 
 def _erasure(h: dict[str, Tensor], aims: dict[str, Tensor], *, like: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from purge.data import Samples
 from purge.grads import Descent, Weights
 from purge.graphs import Scalars
 from purge.models import logits_of
+from purge.progress import progress_line
 from purge.runtime import Run, frozen_copy
 
 BATCH = 512
@@ -47,7 +48,10 @@ def relearned(teacher: nn.Module, retain: Samples, run: Run, *, share: float, st
         return {"loss": loss}
 
     one_step = run.recorded(step_of)
-    for i, (x, y) in enumerate(retain.stream(run.order(retain, steps=steps, batch_size=size))):
-        descent.rate.fill_(top * min(1.0, 4 * (i + 1) / steps, 4 / 3 * (1 - i / steps)))
-        one_step(x, y)
+    batches = retain.stream(run.order(retain, steps=steps, batch_size=size))
+    with progress_line("relearn", steps, run.progress) as advance:
+        for i, (x, y) in enumerate(batches):
+            descent.rate.fill_(top * min(1.0, 4 * (i + 1) / steps, 4 / 3 * (1 - i / steps)))
+            one_step(x, y)
+            advance(1, "")
     return student.eval().requires_grad_(False)
