@@ -20,7 +20,7 @@ from purge.training import Recipe
 QUICK = {
     "purge": {"min_steps": 12, "max_steps": 12},
     "purge-paper": {"epochs": 6},
-    "purge-close": {"min_steps": 12, "max_steps": 12, "relearn_steps": 4},
+    "purge-close": {"min_steps": 12, "max_steps": 12},
     "gradient-ascent": {"lr": 1e-3},
     "retrain": {"epochs": 3, "batch_size": 16},
     "finetune": {"epochs": 2, "batch_size": 16},
@@ -141,7 +141,7 @@ def test_same_seed_same_weights(name, toy):
 ON_DIGITS = {
     "purge": ({}, 0.1, 0.99),
     "purge-paper": ({"epochs": 200}, 0.1, 0.99),
-    "purge-close": ({"relearn_steps": 15}, 0.02, 0.98),
+    "purge-close": ({}, 0.02, 0.98),
     "gradient-ascent": (ASCENT_ON_DIGITS, 0.1, 0.85),
     "retrain": ({"epochs": 8}, 0.0, 0.99),
     "finetune": ({"lr": 0.05}, 1.0, 0.99),  # catastrophic forgetting is slow, as published
@@ -193,7 +193,7 @@ OTHER = {  # a value that differs from every preset's
     "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
     "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
-    "epoch_ends": None, "check_samples": 3, "early": None, "relearn": 1.0, "relearn_steps": 5,
+    "epoch_ends": None, "check_samples": 3, "early": None, "relearn": 1.0, "relearn_epochs": 50,
     "certainty": 3.0, "erase_to": "neighbours",
     "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
     "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
@@ -206,8 +206,8 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
-    "relearn": {"objective": "relearned", "relearn_steps": 3},
-    "relearn_steps": {"objective": "relearned"},
+    "relearn": {"objective": "relearned"},
+    "relearn_epochs": {"objective": "relearned", "min_steps": 1, "max_steps": 20},
     "erase_to": {"erasure": 0.5},
     "certainty": {"objective": "masked_teacher"},
     "epochs": {"min_steps": 1, "max_steps": 100},
@@ -242,7 +242,7 @@ CASES = [
     for field, _ in flat_fields(METHODS[name].method)
     if (name in STOPS or field.name not in STOPPING)
     and not (name == "retrain" and field.name in ELSEWHERE)
-    and (name != "purge-close" or field.name in ("relearn", "relearn_steps", "erase_to"))  # as of "purge"
+    and (name != "purge-close" or field.name in ("relearn", "relearn_epochs", "erase_to"))  # as of "purge"
 ]
 
 

@@ -70,7 +70,7 @@ METHODS: dict[str, Entry] = {
         Purge(
             objective="relearned",
             relearn=0.5,
-            relearn_steps=800,
+            relearn_epochs=9,
             certainty=1.4,
             silence=0.05,
             erasure=50.0,

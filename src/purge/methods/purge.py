@@ -17,8 +17,8 @@ a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is 
 Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned`` and their sharpening, the
 silencing of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets),
 erasure towards the means of the classes that the target names, the projection of the whole displacement
-(``space="update"``), shared BatchNorm statistics (in the end those of retain samples that were drawn), descent
-on the retain loss beside the projected step, and a cool-down of the learning rate.
+(``space="update"``), shared BatchNorm statistics (in the end those of retain samples that were drawn),
+descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from purge.grads import Descent, Space, Weights, cosine, project, step
 from purge.graphs import Scalars
 from purge.hooks import capture
 from purge.methods.base import Method
-from purge.methods.relearned import relearned
+from purge.methods.relearned import BATCH, relearned
 from purge.models import logits_of
 from purge.norm import Norm, recalibrate, statistics
 from purge.objectives import (
@@ -69,12 +69,14 @@ class Purge(Method):
     graph: ClassVar[bool] = True
     objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
     relearn: float = setting(0.6, "relearned: the share of fresh weights in a copy", above=0, high=1)
-    relearn_steps: int = setting(400, "relearned: steps on retain data for which it is trained", low=1)
+    relearn_epochs: int = setting(
+        5, "relearned: passes over D_r that it takes, within the steps below", low=1
+    )
     certainty: float = setting(1.0, "targets are sharpened: logits times this before the softmax", above=0)
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
-    min_steps: int = setting(32, "the schedule has at least this many steps, however small the set", low=1)
-    max_steps: int = setting(1000, "the schedule has at most this many steps, however large the set", low=1)
+    min_steps: int = setting(32, "a schedule has at least this many steps, however small the set", low=1)
+    max_steps: int = setting(1000, "a schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
     silence: float = setting(
         0.0, "ν: weight of giving forgotten classes no more than unknown ones get", low=0
@@ -109,7 +111,7 @@ class Purge(Method):
         teacher = frozen_copy(model)
         weights = Weights(parameters_to_train(model, self.freeze))
         epoch = math.ceil(len(split.forget) / self.batch_size)
-        total = min(max(self.epochs * epoch, self.min_steps), self.max_steps)
+        total = self._within(self.epochs * epoch)
         landing = math.ceil(self.cooldown * total)
         at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
         at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
@@ -181,6 +183,10 @@ class Purge(Method):
             recalibrate(model, run.retain_batches())
         check(model)
 
+    def _within(self, steps: int) -> int:
+        """So many steps, or as many as a schedule must or may have."""
+        return min(max(steps, self.min_steps), self.max_steps)
+
     def _descent(self, theta: Tensor) -> Descent:
         return Descent(
             self.optimizer,
@@ -201,7 +207,8 @@ class Purge(Method):
         """What a copy that was relearned without them says of the forget samples, (|D_f|, K)."""
         if self.objective != "relearned" or not split.forget_classes:
             return None
-        student = relearned(teacher, split.retain, run, share=self.relearn, steps=self.relearn_steps)
+        steps = self._within(math.ceil(self.relearn_epochs * len(split.retain) / BATCH))
+        student = relearned(teacher, split.retain, run, share=self.relearn, steps=steps)
         return logits(student, split.forget)
 
     def _targets(
