@@ -42,6 +42,7 @@ OURS: dict[str, dict[str, Any]] = {
     "purge": {},
     "purge eager": {"graph": False},
     "purge float32": {"precision": "float32", "graph": False},
+    "purge-close": {"method": "purge-close"},
     "purge-paper": {"method": "purge-paper"},
 }
 METRICS = (

@@ -153,16 +153,14 @@ def test_levels_are_those_of_the_second_opinion_or_of_the_teacher_where_the_clas
     teacher, gone = frozen_copy(base), torch.tensor([0])
     method = replace(METHODS["purge"].method, {"silence": 0.1})
     second = torch.randn(len(digits.forget), 10, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(
-        method._levels(teacher, split, gone, second, None, torch.arange(3)), second.log_softmax(1)[:, :1]
-    )
-    at = torch.arange(40)
-    want = logits(teacher, split.retain, at).log_softmax(1)[:, 0].mean()
-    got = method._levels(teacher, split, gone, None, None, at)
+    known = logits(teacher, split.retain, torch.arange(40))
+    assert torch.equal(method._levels(split, gone, second, known), second.log_softmax(1)[:, :1])
+    want = known.log_softmax(1)[:, 0].mean()
+    got = method._levels(split, gone, None, known)
     assert got.shape == (len(digits.forget), 1)
     assert torch.allclose(got, want.expand_as(got))
     off = replace(method, {"silence": 0.0})
-    assert off._levels(teacher, split, gone, second, None, at).shape == (len(digits.forget), 0)
+    assert off._levels(split, gone, second, known).shape == (len(digits.forget), 0)
 
 
 def test_of_single_samples_no_silence_is_asked(digits, base):
@@ -176,7 +174,8 @@ def test_of_single_samples_no_silence_is_asked(digits, base):
     rest[few] = False
     mixed = checks.split(base, (x[few], y[few]), (x[rest], y[rest]), None, CPU)
     method = replace(METHODS["purge"].method, {"silence": 0.1})
-    levels = method._levels(frozen_copy(base), mixed, torch.tensor([0]), None, None, torch.arange(20))
+    known = logits(frozen_copy(base), mixed.retain, torch.arange(20))
+    levels = method._levels(mixed, torch.tensor([0]), None, known)
     assert levels[: len(digits.forget)].isfinite().all()
     assert levels[len(digits.forget) :].isnan().all()
     result = purge.unlearn(

@@ -124,7 +124,8 @@ class Purge(Method):
         second = self._second_opinion(teacher, split, run)
         targets = self._targets(teacher, split, teacher_r, second)
         gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
-        levels = self._levels(teacher, split, gone, second, teacher_r, at_r[:AHEAD].flatten())
+        first = logits(teacher, split.retain, at_r[:AHEAD].flatten()) if teacher_r is None else teacher_r
+        levels = self._levels(split, gone, second, first)
         descent = self._descent(weights.read())
 
         def step_of(
@@ -167,7 +168,8 @@ class Purge(Method):
         for i, ((xf, yf), (xr, yr)) in zip(steps, pairs, strict=False):
             if teacher_r is None and i % AHEAD == 0:
                 block = at_r[i : i + AHEAD]
-                ahead = logits(teacher, split.retain, block.flatten()).unflatten(0, block.shape)
+                seen = first if i == 0 else logits(teacher, split.retain, block.flatten())
+                ahead = seen.unflatten(0, block.shape)
             taught = ahead[i % AHEAD] if teacher_r is None else teacher_r[at_r[i]]
             descent.rate.fill_(self.lr * min(1.0, (run.end - i) / landing if landing else 1.0))
             run.log(**one_step(xr, yr, taught, xf, yf, targets[at_f[i]], levels[at_f[i]]))
@@ -238,15 +240,12 @@ class Purge(Method):
             )
         return masked_teacher(z, y, split.forget_classes)
 
-    def _levels(
-        self, teacher: nn.Module, split: Split, gone: Tensor, second: Tensor | None,
-        teacher_r: Tensor | None, drawn: Tensor,
-    ) -> Tensor:  # fmt: skip
+    def _levels(self, split: Split, gone: Tensor, second: Tensor | None, elsewhere: Tensor) -> Tensor:
         """The log-probability that each forgotten class may have on each forget sample, (|D_f|, C).
 
         What the second opinion gives it, which never learned it; without one, what the teacher gives it on
-        average where it is not: on all of D_r, or on the samples that were drawn first. NaN for single
-        samples of a class that stays. Nothing (C = 0) where nobody wants it.
+        average where it is not: its logits of retain samples are ``elsewhere``. NaN for single samples of a
+        class that stays. Nothing (C = 0) where nobody wants it.
         """
         n = len(split.forget)
         if not self.silence:
@@ -254,8 +253,7 @@ class Purge(Method):
         if second is not None:
             level = second.log_softmax(1)[:, gone]
         else:
-            z = logits(teacher, split.retain, drawn) if teacher_r is None else teacher_r
-            level = z.log_softmax(1)[:, gone].mean(0).expand(n, -1)
+            level = elsewhere.log_softmax(1)[:, gone].mean(0).expand(n, -1)
         whole = torch.isin(split.forget.labels.to(gone.device), gone)
         return level.masked_fill(~whole[:, None], math.nan)
 
