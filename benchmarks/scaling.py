@@ -32,10 +32,10 @@ from torch import nn
 
 import purge
 from purge.files import write_json
-from purge.plots import BLUE, GREEN, INK, ORANGE, PURPLE, empty_axes, save
 from purge.result import environment
 from purge.runs import build_for
 from purge.runtime import seeded
+from purge.style import BLUE, GREEN, INK, ORANGE, PURPLE, empty_axes, save
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "scaling.json"

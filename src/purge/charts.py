@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from purge.evidence import Cell, Drawing, Sheet, chosen, heading, is_share
-from purge.plots import (
+from purge.style import (
     BLUE,
     GREEN,
     GREY,

@@ -226,13 +226,13 @@ def _comparison(reports: Mapping[str, Report], about: Mapping[str, str]) -> dict
 
 def _figures(report: Report, id: str) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """Every figure that can be drawn, and why the others cannot."""
-    from purge import plots  # matplotlib takes long to import, and a notebook's table needs none
+    from purge import plots, style  # matplotlib takes long to import, and a notebook needs none
 
     drawn: list[dict[str, Any]] = []
     left_out = []
     for name, (title, caption) in plots.CAPTIONS.items():
         try:
-            svg = plots.as_inline_svg(plots.draw(report, name), f"{id}-{name}", f"{title}. {caption}")
+            svg = style.as_inline_svg(plots.draw(report, name), f"{id}-{name}", f"{title}. {caption}")
             drawn.append({"name": name, "title": title, "caption": caption, "svg": Markup(svg)})
         except MetricError as error:
             left_out.append({"title": title, "why": str(error)})
@@ -240,11 +240,11 @@ def _figures(report: Report, id: str) -> tuple[list[dict[str, Any]], list[dict[s
 
 
 def _overview(reports: Mapping[str, Report]) -> Markup | None:
-    from purge import plots
+    from purge import plots, style
 
     words = "The main numbers of all runs with 95 % intervals, and the retrained model's"
     try:
-        return Markup(plots.as_inline_svg(plots.comparison(reports), "overview", words))
+        return Markup(style.as_inline_svg(plots.comparison(reports), "overview", words))
     except MetricError:
         return None
 

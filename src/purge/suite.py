@@ -371,10 +371,10 @@ def make(out: Path) -> list[Path]:
             written.append(out / "tables" / f"{name}.{ending}")
             atomically(written[-1], partial(_write_text, form(sheet)))
     for drawing in [Drawing(**given) for given in evidence.manifest(out)["figures"]]:
-        from purge import charts, plots  # matplotlib takes long to import
+        from purge import charts, style  # matplotlib takes long to import
 
         (out / "figures").mkdir(exist_ok=True)
-        written += plots.save(charts.draw(drawing, sheets), out / "figures", drawing.name)
+        written += style.save(charts.draw(drawing, sheets), out / "figures", drawing.name)
     return written
 
 

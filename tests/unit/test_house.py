@@ -44,6 +44,7 @@ ROWS = [
     ["optim"],
     ["html"],
     ["plots", "verdict"],
+    ["style"],
     ["placement", "settings", "tables", "files", "progress", "graphs"],
     ["errors"],
 ]

@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 import purge
-from purge import plots
+from purge import plots, style
 from purge.errors import MetricError
 
 CLASSES = 4
@@ -289,25 +289,25 @@ def test_every_figure_has_a_caption_and_a_reason_for_its_absence():
 
 # -- how it looks -------------------------------------------------------------------------------
 
-SAFE = {c.lower() for c in (plots.BLUE, plots.ORANGE, plots.GREEN, plots.VERMILION, plots.SKY, plots.PURPLE)}
+SAFE = {c.lower() for c in (style.BLUE, style.ORANGE, style.GREEN, style.VERMILION, style.SKY, style.PURPLE)}
 
 
-@pytest.mark.parametrize("looks", [plots.MODELS, plots.SIGNALS])
+@pytest.mark.parametrize("looks", [style.MODELS, plots.SIGNALS])
 def test_series_differ_in_colour_and_in_shape(looks):
-    assert {to_hex(look.colour) for look in looks.values()} <= SAFE | {plots.INK.lower(), plots.GREY.lower()}
+    assert {to_hex(look.colour) for look in looks.values()} <= SAFE | {style.INK.lower(), style.GREY.lower()}
     assert len({look.colour for look in looks.values()}) == len(looks)
     assert len({look.marker for look in looks.values()}) == len(looks)
 
 
 def test_bars_differ_in_grey_by_hatch_and_series_of_models_by_line():
-    assert len({look.hatch for look in plots.MODELS.values()}) == len(plots.MODELS)
-    assert len({look.line for look in plots.MODELS.values()}) == len(plots.MODELS)
+    assert len({look.hatch for look in style.MODELS.values()}) == len(style.MODELS)
+    assert len({look.line for look in style.MODELS.values()}) == len(style.MODELS)
 
     def grey(colour: str) -> float:
         r, g, b = (c**2.2 for c in to_rgb(colour))
         return (0.2126 * r + 0.7152 * g + 0.0722 * b) ** (1 / 2.2)
 
-    ours, theirs = plots.MODELS["audited"], plots.MODELS["retrained"]
+    ours, theirs = style.MODELS["audited"], style.MODELS["retrained"]
     assert abs(grey(ours.colour) - grey(theirs.colour)) > 0.2
 
 
@@ -317,7 +317,7 @@ def test_bars_differ_in_grey_by_hatch_and_series_of_models_by_line():
 def test_any_name_of_a_class_can_be_drawn(name, report):
     report["info"]["names"] = [name, "dog", "owl", "fox"]
     for figure in ("classes", "features"):
-        svg = plots.as_svg(plots.draw(report, figure))
+        svg = style.as_svg(plots.draw(report, figure))
         assert "<script" not in svg
         assert "\x00" not in svg
     words = plots.draw(report, "classes").axes[0].get_xticklabels()[0].get_text()
@@ -344,15 +344,15 @@ def test_files_of_several_runs_lie_apart(report, tmp_path, monkeypatch):
 def test_the_same_report_gives_the_same_bytes(report):
     again = full_report()
     for name in ("roc", "classes"):
-        assert plots.as_svg(plots.draw(report, name)) == plots.as_svg(plots.draw(again, name))
+        assert style.as_svg(plots.draw(report, name)) == style.as_svg(plots.draw(again, name))
 
 
 def test_an_inline_figure_needs_nothing_and_takes_the_colours_of_the_page(report):
-    svg = plots.as_inline_svg(plots.draw(report, "classes"), "here", 'a "quoted" <b>')
+    svg = style.as_inline_svg(plots.draw(report, "classes"), "here", 'a "quoted" <b>')
     assert svg.startswith('<svg role="img" aria-label="a &quot;quoted&quot; &lt;b>"')
     assert "http" not in svg
     assert "<style" not in svg
-    assert plots.INK.lower() not in svg.lower()
+    assert style.INK.lower() not in svg.lower()
     assert "currentColor" in svg
     ids = re.findall(r'\bid="([^"]+)"', svg)
     assert ids
@@ -367,7 +367,7 @@ def test_a_crowd_of_points_is_an_image(report):
     points = {"x": [math.sin(i) for i in range(n)], "y": [math.cos(i) for i in range(n)],
               "label": [i % 2 * 2 for i in range(n)], "forgotten": [0] * n}  # fmt: skip
     report["curves"] = {"audited": {"features": points}}
-    svg = plots.as_inline_svg(plots.draw(report, "features"), "f", "")
+    svg = style.as_inline_svg(plots.draw(report, "features"), "f", "")
     assert "data:image/png;base64" in svg
     assert len(svg) < 200_000
 
@@ -409,8 +409,8 @@ def test_a_result_draws_its_run(result):
 def test_drawing_leaves_the_settings_of_matplotlib_and_pyplot_alone(report):
     before = dict(matplotlib.rcParams)
     fig = plots.draw(report, "roc")
-    plots.as_png(fig)
-    plots.as_svg(fig)
+    style.as_png(fig)
+    style.as_svg(fig)
     assert dict(matplotlib.rcParams) == before
     assert not Gcf.figs  # what pyplot would show, and keep in memory
 

@@ -137,7 +137,7 @@ def test_the_table_of_speed():
 def test_the_table_and_the_figure_of_scaling(tmp_path):
     from scaling import figure, table
 
-    from purge.plots import save
+    from purge.style import save
 
     def row(axis, value, seconds, **more):
         return {"axis": axis, "value": value, "model": "resnet18", "size": 32, "seconds": seconds,
