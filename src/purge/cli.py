@@ -644,6 +644,9 @@ def bench_(
     models: Annotated[
         Path | None, typer.Option(help="Folder of trained models; default: OUT/models.")
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Run only this method; may be repeated.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that work at once.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on: run what is missing or failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")] = False,
@@ -668,7 +671,7 @@ def bench_(
     plan = read_plan(config)
     place = suite.locate(plan, out, models, _device(device), data_dir)
     if dry_run:
-        steps = outlook.outlook(plan, place)
+        steps = outlook.outlook(plan.only(only or ()), place)
         if json_:
             _print_json([step._asdict() for step in steps])
             return
@@ -678,7 +681,7 @@ def bench_(
     err = Console(stderr=True, highlight=False)
     aloud = not quiet and not err.is_terminal  # where there is no progress line
     done = suite.bench(
-        plan, place, workers=jobs, resume=resume, progress=not quiet,
+        plan, place, only=only or (), workers=jobs, resume=resume, progress=not quiet,
         say=lambda line: err.print(line, markup=False, soft_wrap=True) if aloud else None,
     )  # fmt: skip
     if json_:

@@ -13,6 +13,7 @@ import json
 import math
 import re
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -168,6 +169,15 @@ class Plan:
     jobs: list[Job]
     tables: list[Table]
     figures: list[Drawing]
+
+    def only(self, labels: Sequence[str]) -> Plan:
+        """The part of it that has to do with these methods; with none named, all."""
+        known = {job.trial_of or job.label for job in self.jobs}
+        if unknown := [label for label in labels if label not in known]:
+            fix = did_you_mean(unknown[0], known)
+            raise MethodError(expected(f"a label of methods in {self.name}", repr(unknown[0]), fix))
+        jobs = [job for job in self.jobs if not labels or (job.trial_of or job.label) in labels]
+        return dataclasses.replace(self, jobs=jobs)
 
     def trainings(self, jobs: list[Job] | None = None) -> list[Training]:
         """The models that jobs need, each once, in the order in which they are needed."""

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -52,16 +52,18 @@ class Summary(NamedTuple):
 
     ran: int
     skipped: int  # jobs whose results were there
+    left: int  # jobs that were not asked for
     trained: int
     failed: dict[str, str]  # job → what went wrong
     files: list[Path]  # tables, figures and presets
 
 
 def bench(
-    plan: Plan, place: Place, *, workers: int = 1, resume: bool = False, progress: bool = True,
-    say: Say = lambda _: None,
+    plan: Plan, place: Place, *, only: Sequence[str] = (), workers: int = 1, resume: bool = False,
+    progress: bool = True, say: Say = lambda _: None,
 ) -> Summary:  # fmt: skip
-    """Do all that is not done yet, then make the tables and figures."""
+    """Do all that is not done yet, of some methods only or of all, then make the tables and figures."""
+    asked = plan.only(only)
     checks.device(place.device, torch.nn.Identity())
     checks.out_folder(place.out, force=True)
     if not resume and place.out.is_dir() and any(place.out.iterdir()):
@@ -71,7 +73,7 @@ def bench(
         folder.mkdir(parents=True, exist_ok=True)
     place = dataclasses.replace(place, at_once=workers)
     _write_manifest(plan, place)
-    todo = [job for job in plan.jobs if not is_done(place.file(job))]
+    todo = [job for job in asked.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     missing = [t for t in wanted if not cached(t, place.models)]
     say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(missing)} of {len(wanted)} models to train.")
@@ -92,12 +94,12 @@ def bench(
                 ready.append(job)
         for job, error in each(partial(_attempt_job, place=place), ready, partial(_scene_key, place=place)):
             done(str(job), error)
-    results = {job.id: read_json(place.file(job)) for job in plan.jobs}
-    failed = {str(j): str(results[j.id]["error"]) for j in plan.jobs if "error" in results[j.id]}
-    files = [*_write_presets(place.out, [*results.values()]), *make(place.out)]
-    return Summary(
-        len(todo), len(plan.jobs) - len(todo), sum(m.spec not in broken for m in missing), failed, files
-    )
+    results = [(job, read_json(file)) for job in plan.jobs if (file := place.file(job)).is_file()]
+    failed = {str(job): str(found["error"]) for job, found in results if "error" in found}
+    files = [*_write_presets(place.out, [found for _, found in results]), *make(place.out)]
+    made = sum(m.spec not in broken for m in missing)
+    there, left = len(asked.jobs) - len(todo), len(plan.jobs) - len(asked.jobs)
+    return Summary(len(todo), there, left, made, failed, files)
 
 
 def locate(
@@ -112,7 +114,8 @@ def locate(
 def in_words(done: Summary, place: Place) -> list[str]:
     """What a bench did, for people: failures first, as they are what to look at."""
     lines = [f"Failed: {job}: {error}" for job, error in done.failed.items()]
-    here = f"{done.ran} jobs run, {done.skipped} were there, {done.trained} models trained"
+    rest = f", {done.left} left out" if done.left else ""
+    here = f"{done.ran} jobs run, {done.skipped} were there{rest}, {done.trained} models trained"
     again = " Run what failed again with --resume." if done.failed else ""
     files = f"{len(done.files)} tables and figures in {place.out}."
     return [*lines, f"{here}, {len(done.failed)} failed; {files}{again}"]

@@ -234,6 +234,21 @@ def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Pat
     assert "1 jobs run, 2 were there" in again.out
 
 
+def test_only_some_methods_are_run(smoke: Killed, tmp_path: Path) -> None:
+    here = ("--out", tmp_path / "out", "--models", smoke.out / "models")
+    steps = json.loads(bench(SMOKE, *here, "--only", "finetune", "--dry-run", "--json").out)
+    assert {s["what"] for s in steps if not s["what"].startswith("train")} == {"digits 0: finetune"}
+    done = bench(SMOKE, *here, "--only", "finetune", "--jobs", "2")
+    assert done.code == 0, done.err
+    assert "2 jobs run, 0 were there, 4 left out, 0 models trained, 0 failed" in done.out
+    table = (tmp_path / "out" / "tables" / "methods.md").read_text()
+    assert "| purge | – |" in table
+    assert "| finetune | – |" not in table
+    wrong = bench(SMOKE, *here, "--only", "fintune", "--resume")
+    assert wrong.code == 2
+    assert "did you mean 'finetune'" in wrong.err
+
+
 def test_data_that_cannot_be_had_fails_its_own_jobs(tmp_path: Path) -> None:
     config = {**yaml.safe_load(SMOKE.read_text()), "per_class": 100_000, "seeds": [0], "figures": []}
     file = tmp_path / "large.yaml"
