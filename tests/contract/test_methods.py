@@ -141,7 +141,7 @@ def test_same_seed_same_weights(name, toy):
 ON_DIGITS = {
     "purge": ({}, 0.1, 0.99),
     "purge-paper": ({"epochs": 200}, 0.1, 0.99),
-    "purge-close": ({}, 0.02, 0.98),
+    "purge-close": ({"min_steps": 20}, 0.02, 0.98),
     "gradient-ascent": (ASCENT_ON_DIGITS, 0.1, 0.85),
     "retrain": ({"epochs": 8}, 0.0, 0.99),
     "finetune": ({"lr": 0.05}, 1.0, 0.99),  # catastrophic forgetting is slow, as published

@@ -105,7 +105,7 @@ def test_layers_that_cannot_be_drawn_anew_need_a_fresh_model(split):
 def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained, split):
     """Agreement with the retrained model on the forget set, forgotten class left out, over two seeds."""
     old, want = (logits(m, digits.forget)[:, 1:] for m in (base, retrained))
-    students = [student(base, split, seed=seed, share=0.8, steps=40) for seed in (0, 1)]
+    students = [student(base, split, seed=seed, share=0.8, steps=25) for seed in (0, 1)]
     both = [old + logits(one, digits.forget)[:, 1:] for one in students]
     near, *nearer = (float((z.argmax(1) == want.argmax(1)).float().mean()) for z in (old, *both))
     assert sum(nearer) / 2 > near + 0.1
