@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from purge.api import audit, train, unlearn
+from purge.api import Auditor, audit, train, unlearn
 from purge.architectures import build
 from purge.datasets import load
 from purge.images import Images
@@ -96,19 +96,23 @@ def run_demo(
     rows = []
     shown = [key.split(".")[0] for _, key in COLUMNS]
     thorough: str | list[str] = ["quick", "bn_recal"] if quick else "standard"
+    data_of = (forget, retain, test)
+    both = [retrained.model, again.model]
+    auditor = Auditor(*data_of, original=base.model, retrained=both, seed=seed)
     for name, result in {"base": base, "retrain": retrained, "retrain-2": again, **results}.items():
-        references = [m.model for m in (retrained, again) if m is not result]
-        report = audit(
-            result if name in results else result.model,
-            forget,
-            retain,
-            test,
-            original=base.model if result is not base else None,
-            retrained=references if name in results else references[:1] if result is not retrained else None,
-            metrics=thorough if name == "purge" else shown,
-            seed=seed,
-            progress=progress,
-        )
+        if name in results:
+            wanted = thorough if name == "purge" else shown
+            report = auditor.audit(result, metrics=wanted, progress=progress)
+        else:
+            report = audit(
+                result.model,
+                *data_of,
+                original=base.model if result is not base else None,
+                retrained=retrained.model if result is not retrained else None,
+                metrics=shown,
+                seed=seed,
+                progress=progress,
+            )
         report.to_json(out / name / "audit.json")
         rows.append(Row(name, result.seconds, result.stopped_by, report, out / name))
     return rows
