@@ -408,6 +408,7 @@ def test_an_audit_fails_if_a_limit_is_broken(run: Path, limits: list[str], code:
     assert ("fa_test" in done.out) == (said != "did you mean 'fa_test'")
 
 
+@pytest.mark.slow
 def test_a_full_audit_trains_shadow_models_like_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,6 +229,7 @@ def net(classes, channels):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process by SIGKILL")
 def test_a_killed_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the fourth of five epochs, of eleven steps each: two or three are in the file."""
