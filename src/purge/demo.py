@@ -97,8 +97,8 @@ def run_demo(
     shown = [key.split(".")[0] for _, key in COLUMNS]
     thorough: str | list[str] = ["quick", "bn_recal"] if quick else "standard"
     data_of = (forget, retain, test)
-    both = [retrained.model, again.model]
-    auditor = Auditor(*data_of, original=base.model, retrained=both, seed=seed)
+    others = [retrained.model, again.model]
+    auditor = Auditor(*data_of, original=base.model, retrained=others, seed=seed)  # looks at them once
     for name, result in {"base": base, "retrain": retrained, "retrain-2": again, **results}.items():
         if name in results:
             wanted = thorough if name == "purge" else shown

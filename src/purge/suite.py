@@ -321,7 +321,7 @@ class Scene(NamedTuple):
     auditor: Auditor
 
 
-_SCENES: dict[str, Scene] = {}  # the last few: jobs come in order
+_SCENES: dict[str, Scene] = {}  # of this process, the last two: jobs come in order
 
 
 def _scene(job: Job, place: Place) -> Scene:
