@@ -120,7 +120,7 @@ def test_only_a_relearned_copy_needs_a_fresh_model():
 def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(digits, base, split):
     method = replace(
         METHODS["purge"].method,
-        {"objective": "relearned", "relearn_epochs": 1, "min_steps": 2, "max_steps": 99},
+        {"objective": "relearned", "relearn_epochs": 1, "min_steps": 2, "max_steps": 99, "certainty": 1.0},
     )
     teacher = frozen_copy(base)
     run = Run(split, device=CPU, stop=Stopping(), seed=0)

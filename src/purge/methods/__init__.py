@@ -44,11 +44,13 @@ METHODS: dict[str, Entry] = {
     "purge-paper": Entry(
         Purge(
             objective="kl_retain",
+            certainty=1.0,
             lr=5e-4,
             epochs=15,
             min_steps=1,
             max_steps=1_000_000,
             batch_size=128,
+            silence=0.0,
             erasure=0.05,
             kd=2.0,
             temperature=4.0,
