@@ -37,7 +37,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 TRAIN = ("train", "training")  # what the part for training may be called, in any case,
 HELD_OUT = ("test", "testing", "val", "valid", "validation")  # and the one for testing
 NAMED = 100  # bad images that an error names one by one
-LAYOUT = 1  # of the kept folders; a new one makes old folders be made again
+LAYOUT = 2  # of the kept folders; a new one makes old folders be made again
 
 
 class Source(NamedTuple):
@@ -91,7 +91,7 @@ def images_of(
             channels=channels,
             names=facts["names"],
             paths=part["paths"],
-            source=f"{folder.name}-{name}",
+            source=f"{part['content']}-{name}",
             device_fraction=device_fraction,
         )
 
@@ -138,7 +138,8 @@ def kept(source: Source, *, size: int | None, progress: bool) -> Path:
             with progress_line(f"decode {source.name}", total, progress) as on:
                 for name, part in parts.items():
                     to = Path(making, f"{name}.bin")
-                    found[name] = write(part, form, to, counts, lambda n: on(n, ""), workers)
+                    made = write(part, form, to, counts, lambda n: on(n, ""), workers)
+                    found[name] = {**made, "content": _content(to, made["labels"], names)}
             if not all(part["labels"] for part in found.values()):
                 fix = "check the files"
                 raise DataError(expected(f"images that can be read in {source.name}", "none", fix))
@@ -176,6 +177,14 @@ def _digest(source: Source) -> str:
         except OSError:  # a link to nowhere; decoding will say so
             known = []
         h.update(json.dumps([str(path.absolute()), *known]).encode())
+    return h.hexdigest()[:32]
+
+
+def _content(pixels: Path, labels: list[int], names: tuple[str, ...]) -> str:
+    """A digest of decoded images and their labels: the same wherever their files were, and whenever made."""
+    with pixels.open("rb") as file:
+        h = hashlib.file_digest(file, "sha256")
+    h.update(json.dumps([labels, names]).encode())
     return h.hexdigest()[:32]
 
 

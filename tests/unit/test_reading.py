@@ -179,6 +179,18 @@ def test_a_folder_may_be_called_by_a_dot(tmp_path, monkeypatch):
     assert train.source == load(tmp_path / "own")[0].source
 
 
+def test_a_source_is_known_by_its_images_wherever_they_are_and_whatever_their_age(tmp_path):
+    tree(tmp_path / "here", {"a": 5, "b": 5})
+    shutil.copytree(tmp_path / "here", tmp_path / "there", copy_function=shutil.copyfile)
+    source = load(tmp_path / "here")[0].source
+    assert source == load(tmp_path / "there")[0].source
+    (tmp_path / "there" / "a").rename(tmp_path / "there" / "c")  # then b comes first
+    assert source != load(tmp_path / "there")[0].source
+    one = next((tmp_path / "here" / "b").iterdir())
+    Image.new("RGB", (8, 8)).save(one)
+    assert source != load(tmp_path / "here")[0].source
+
+
 # -- modes ------------------------------------------------------------------------------------
 
 
