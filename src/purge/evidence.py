@@ -280,7 +280,10 @@ def ours(column: str, cell: Cell) -> str:
     words = mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
     if cell.missed_by is None:
         return words
-    return f"{words} ✓" if cell.missed_by == 0 else f"{words} ✗ by {shown(column, cell.missed_by)}"
+    if cell.missed_by == 0:
+        return f"{words} ✓"
+    margin = shown(column, cell.missed_by)
+    return f"{words} ✗ by {margin}" if margin != shown(column, 0) else f"{words} ✗ narrowly"
 
 
 def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:

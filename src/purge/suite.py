@@ -292,6 +292,8 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     report = auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
     twice = ("method", "versions", "hardware", "seconds", "steps", "seed")  # which are told elsewhere
     found = {k: v for k, v in result.to_dict().items() if k not in twice}
+    if job.base.logged:  # not where it is on this machine
+        found["settings"]["log"] = f"{folders[0].name}/updates"
     retraining = facts[1]["seconds"] if job.retrained else None
     numbers = {
         "seconds": seconds[-1],

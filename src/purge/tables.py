@@ -34,6 +34,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 BY_CLASS = ("destinations", "class_accuracy", "class_change")  # metrics whose parts are classes
+ENORMOUS = 1e4  # from here on a number is written with a power of ten
 MANY = 20  # classes; beyond this a table shows the forgotten ones alone
 
 PERCENT = frozenset({
@@ -79,6 +80,8 @@ def number(name: str, value: float | None) -> str:
     part = name.partition(".")[2]
     if percent(name):
         return f"{100 * value:.1f} %"
+    if abs(value) >= ENORMOUS:
+        return f"{value:.2g}"
     return f"{value:.0f}" if part == "class" else f"{value:.1f}" if part == "steps" else f"{value:.3f}"
 
 

@@ -24,11 +24,13 @@ from purge.configs import read_yaml
 from purge.errors import PurgeError
 from purge.evidence import (
     PARTS,
+    Cell,
     Drawing,
     Table,
     as_csv,
     as_latex,
     as_markdown,
+    ours,
     paper,
     paper_rows,
     records,
@@ -522,6 +524,12 @@ def test_goals_are_met_or_missed_by_so_much(tmp_path: Path) -> None:
     assert r"$\geq$ 62.5 \%" in as_latex(made)
     row = next(r for r in csv.DictReader(io.StringIO(as_csv(made))) if r["label"] == "purge")
     assert float(row["seconds.missed_by"]) == 1.0
+
+
+def test_a_goal_that_is_missed_by_less_than_is_printed_is_missed_narrowly() -> None:
+    cells = [Cell(0.948, 0.948, 0.948, 1, None, missed_by=by) for by in (0.0, 0.0004, 0.0006)]
+    assert [ours("ta", cell) for cell in cells] == ["94.8 % ✓", "94.8 % ✗ narrowly", "94.8 % ✗ by 0.1 %"]
+    assert ours("kl_retrain", Cell(9.14e9, 600.9, 1.2e10, 2, None)) == "9.1e+09 (600.900 – 1.2e+10)"
 
 
 @pytest.mark.parametrize(
