@@ -681,7 +681,7 @@ def bench_(
     err = Console(stderr=True, highlight=False)
     aloud = not quiet and not err.is_terminal  # where there is no progress line
     done = suite.bench(
-        plan, place, only=only or (), workers=jobs, resume=resume, progress=not quiet,
+        plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet,
         say=lambda line: err.print(line, markup=False, soft_wrap=True) if aloud else None,
     )  # fmt: skip
     if json_:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 import purge
@@ -84,8 +85,15 @@ def trained(training: Training, place: Place) -> Path:
     """The run folder of a model, which is trained if it is not there; one that was begun is gone on with."""
     data, test = images(training.data, place.data_dir, place.device)
     folder = place.models / f"{training.spec}-{digest_of([data.source, purge.__version__])[:8]}"
-    if finished(folder):
-        return folder
+    locks = place.models / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / folder.name):  # another bench may be at it
+        if not finished(folder):
+            _train(training, place, data, test, folder)
+    return folder
+
+
+def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
     request = request_of(training.forget, data)
     kept = cut(data, request)[1] if request else data
     choice = DataChoice(training.data.name, place.data_dir, training.data.size)
@@ -101,7 +109,7 @@ def trained(training: Training, place: Place) -> Path:
     build = partial(build_for, training.model, data)
     if training.shards:
         train_sharded(build, kept, shards=training.shards, slices=training.slices, **common)
-        return folder
+        return
     with seeded(training.seed, torch.device("cpu")):
         fresh = build()
     if training.logged:
@@ -110,7 +118,6 @@ def trained(training: Training, place: Place) -> Path:
         train(fresh, kept, log_updates=folder / "updates", log_only=logged, **common)
     else:
         train(fresh, kept, resume=True, **common)
-    return folder
 
 
 def finished(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Running a bench: the models that are missing are trained, then every job; each leaves one JSON file.
+"""Running a bench: the models that are missing are trained, and every job leaves one JSON file.
 
 ``OUT/jobs/<id>.json`` is written whole when a job ends, well or not, so a bench that was killed loses the
 job that was running, no more. ``OUT/models`` has the trained models as run folders, named by what they
@@ -12,15 +12,10 @@ import os
 import statistics
 import subprocess
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -28,7 +23,7 @@ from torch import nn
 
 from purge import checks, evidence
 from purge.api import Auditor, unlearn
-from purge.errors import FileError, RunError, expected
+from purge.errors import FileError, expected
 from purge.evidence import FORMS, Drawing
 from purge.files import atomically, read_json, write_json
 from purge.images import Images
@@ -40,11 +35,9 @@ from purge.runs import build_for, cut, read_facts, read_model
 from purge.runtime import seeded
 from purge.search import score_of, winners
 from purge.stock import Place, cached, images, is_done, request_of, trained
+from purge.workers import Item, workers
 
-T = TypeVar("T", Training, Job)
 Say = Callable[[str], None]
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Summary(NamedTuple):
@@ -59,7 +52,7 @@ class Summary(NamedTuple):
 
 
 def bench(
-    plan: Plan, place: Place, *, only: Sequence[str] = (), workers: int = 1, resume: bool = False,
+    plan: Plan, place: Place, *, only: Sequence[str] = (), at_once: int = 1, resume: bool = False,
     progress: bool = True, say: Say = lambda _: None,
 ) -> Summary:  # fmt: skip
     """Do all that is not done yet, of some methods only or of all, then make the tables and figures."""
@@ -71,29 +64,21 @@ def bench(
         raise FileError(expected(f"an empty folder at {place.out}", "one with files in it", fix))
     for folder in (place.out / "jobs", place.models):
         folder.mkdir(parents=True, exist_ok=True)
-    place = dataclasses.replace(place, at_once=workers)
+    place = dataclasses.replace(place, at_once=at_once)
     _write_manifest(plan, place)
     todo = [job for job in asked.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     missing = [t for t in wanted if not cached(t, place.models)]
     say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(missing)} of {len(wanted)} models to train.")
-    broken: dict[str, str] = {}
-    with _workers(workers) as each, progress_line("bench", len(wanted) + len(todo), progress) as advance:
-        done = _counted(len(wanted) + len(todo), advance, say)
-        for training, error in each(partial(_attempt_training, place=place), wanted, str):  # found, or made
-            done(str(training), error)
-            if error:
-                broken[training.spec] = error
-        ready = []
-        for job in todo:
-            errors = [broken[t.spec] for t in (job.base, *job.retrained) if t.spec in broken]
-            if errors:
-                _write(job, place, {"error": errors[0], "kind": "no model"})
-                done(str(job), errors[0])
-            else:
-                ready.append(job)
-        for job, error in each(partial(_attempt_job, place=place), ready, partial(_scene_key, place=place)):
-            done(str(job), error)
+    broken = set()
+    with workers(at_once) as each, progress_line("bench", len(wanted) + len(todo), progress) as advance:
+        told = _counted(len(wanted) + len(todo), advance, say)
+        for done in each(partial(_attempt, place=place), _items(todo, place)):
+            if done.error and isinstance(done.what, Training):
+                broken.add(done.what.spec)
+            elif not done.tried:
+                _write(done.what, place, {"error": done.error, "kind": "no model"})
+            told(str(done.what), done.error)
     results = [(job, read_json(file)) for job in plan.jobs if (file := place.file(job)).is_file()]
     failed = {str(job): str(found["error"]) for job, found in results if "error" in found}
     files = [*_write_presets(place.out, [found for _, found in results]), *make(place.out)]
@@ -167,72 +152,19 @@ def commit() -> str:
         return "unknown"
 
 
-# -- workers ----------------------------------------------------------------------------------
+def _items(todo: list[Job], place: Place) -> list[Item]:
+    """Every model before the first job that needs it; a model that is there is only found."""
+    items: dict[str, Item] = {}
+    for job in todo:
+        models = {t.spec: t for t in (job.base, *job.retrained)}
+        items |= {spec: Item(t, spec) for spec, t in models.items() if spec not in items}
+        items[job.id] = Item(job, _scene_key(job, place), frozenset(models))
+    return list(items.values())
 
 
-@contextmanager
-def _workers(n: int) -> Iterator[Callable[..., Iterator[tuple[Any, str]]]]:
-    """A function that does work on each item, in this process or in ``n`` others, as they get done.
-
-    Its third argument names what an item has to do with: a worker that has looked at a model goes on with it.
-    """
-    if n == 1:
-        yield lambda work, items, _scene: ((item, work(item)) for item in items)
-        return
-    threads = max(1, (os.cpu_count() or 1) // n)
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ |= dict.fromkeys(THREADS, str(threads))  # NumPy and scikit-learn read them when they start
-    spawn = get_context("spawn")
-    workers = [
-        ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(threads,))
-        for _ in range(n)
-    ]
-
-    def each(
-        work: Callable[[T], str], items: Iterable[T], scene: Callable[[T], str]
-    ) -> Iterator[tuple[T, str]]:
-        left: dict[str, deque[T]] = {}
-        for item in items:
-            left.setdefault(scene(item), deque()).append(item)
-        at: dict[int, str] = {}
-        running: dict[Future[str], tuple[int, T]] = {}
-        idle = list(range(n))
-        while True:
-            for i in idle:
-                if (more := _next(left, at, i)) is not None:
-                    running[workers[i].submit(work, more)] = i, more
-            if not running:
-                return
-            done, idle = wait(running, return_when=FIRST_COMPLETED).done, []
-            for future in done:
-                i, item = running.pop(future)
-                idle.append(i)
-                yield item, future.result()
-
-    try:
-        yield each
-    except BrokenProcessPool:
-        raise RunError(
-            expected(
-                "every process to live", "one that was killed, perhaps for want of memory",
-                "give fewer --jobs, and go on with --resume",
-            )
-        ) from None  # fmt: skip
-    finally:
-        for worker in workers:
-            worker.shutdown(cancel_futures=True)
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ |= {} if value is None else {name: value}
-
-
-def _next(left: dict[str, deque[T]], at: dict[int, str], worker: int) -> T | None:
-    """What a worker does next: more of its scene, or of the one with most left for each worker there."""
-    if not left.get(at.get(worker, "")):
-        crowd = Counter(scene for other, scene in at.items() if other != worker)
-        at[worker] = max(left, key=lambda scene: len(left[scene]) / (1 + crowd[scene]), default="")
-    queue = left.get(at[worker])
-    return queue.popleft() if queue else None
+def _attempt(what: Training | Job, place: Place) -> str:
+    """Train a model or run a job; what went wrong is returned."""
+    return _attempt_job(what, place) if isinstance(what, Job) else _attempt_training(what, place)
 
 
 def _attempt_training(training: Training, place: Place) -> str:

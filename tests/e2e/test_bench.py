@@ -94,12 +94,14 @@ def test_a_kill_loses_at_most_the_job_that_was_running(smoke: Killed) -> None:
     after = stamps(smoke.out / "jobs")
     assert set(after) == {f"{job.id}.json" for job in plan.jobs}
     assert {name: after[name] for name in smoke.jobs} == smoke.jobs  # not one was run again
-    assert len(smoke.models) == 4  # two bases, two retrained ones that both seeds share
     now = {p.parent.name: p.stat().st_mtime_ns for p in smoke.out.glob("models/*/run.json")}
-    assert now == smoke.models
-    here = f"{6 - len(smoke.jobs)} jobs run, {len(smoke.jobs)} were there, 0 models trained, 0 failed"
+    assert len(now) == 4  # two bases, two retrained ones that both seeds share
+    assert len(smoke.models) >= 3  # what the first job needs, before those of others
+    assert {name: now[name] for name in smoke.models} == smoke.models
+    jobs, models = 6 - len(smoke.jobs), 4 - len(smoke.models)
+    here = f"{jobs} jobs run, {len(smoke.jobs)} were there, {models} models trained, 0 failed"
     assert here in smoke.done.out
-    assert f"{6 - len(smoke.jobs)} of 6 jobs to run; 0 of" in smoke.done.err
+    assert f"{jobs} of 6 jobs to run; {models} of" in smoke.done.err
 
 
 def test_a_result_has_all_that_is_to_be_known(smoke: Killed) -> None:

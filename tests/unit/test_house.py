@@ -45,7 +45,7 @@ ROWS = [
     ["html"],
     ["plots", "verdict"],
     ["style"],
-    ["placement", "settings", "tables", "files", "progress", "graphs"],
+    ["placement", "settings", "tables", "files", "progress", "graphs", "workers"],
     ["errors"],
 ]
 RANK = {name: len(ROWS) - i for i, row in enumerate(ROWS) for name in row}

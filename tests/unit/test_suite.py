@@ -9,15 +9,15 @@ import csv
 import dataclasses
 import io
 import json
-import os
 import re
-from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 
 from purge import charts, outlook, suite
 from purge.configs import read_yaml
@@ -41,7 +41,7 @@ from purge.files import write_json
 from purge.methods import METHODS, resolve_method
 from purge.plan import Data, Job, Plan, read_plan
 from purge.search import score_of, winners
-from purge.stock import Place, cached, few_of_each, images, request_of
+from purge.stock import Place, cached, few_of_each, images, request_of, trained
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 NAMES = [path.stem for path in CONFIGS]
@@ -64,6 +64,24 @@ def plan_of(tmp_path: Path, **changes: Any) -> Plan:
 
 def place_of(folder: Path) -> Place:
     return Place(folder, folder / "models")
+
+
+def test_of_two_benches_one_trains_and_the_other_waits(tmp_path: Path) -> None:
+    """The other is played by this test, which has the lock and brings the model."""
+    plan, place = plan_of(tmp_path, recipe={"epochs": 1}), place_of(tmp_path)
+    training = plan.jobs[0].base
+    folder = trained(training, place)
+    made = (folder / "run.json").read_bytes()
+    folder.rename(tmp_path / "elsewhere")
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(place.models / ".locks" / folder.name):
+            waiting = pool.submit(trained, training, place)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            assert not folder.exists()
+            (tmp_path / "elsewhere").rename(folder)
+        assert waiting.result(timeout=30) == folder
+    assert (folder / "run.json").read_bytes() == made
 
 
 # -- the files of this repository ---------------------------------------------------------------
@@ -694,27 +712,3 @@ def test_paper_json_is_plain(tmp_path: Path) -> None:
     ]
     assert len(numbers) > 150
     assert all(isinstance(v, (int, float)) for v in numbers)
-
-
-@pytest.mark.slow
-def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its part, for NumPy and scikit-learn too; afterwards the caller's settings are back."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    wanted = str(max(1, (os.cpu_count() or 1) // 2))
-    with suite._workers(2) as each:
-        assert dict(each(os.getenv, suite.THREADS, str)) == dict.fromkeys(suite.THREADS, wanted)
-    assert os.environ["OMP_NUM_THREADS"] == "7"
-    assert "MKL_NUM_THREADS" not in os.environ
-
-
-def test_a_worker_stays_with_what_it_knows() -> None:
-    """Six jobs of two scenes and three workers: the third helps where most is left."""
-    left = {"a": deque([1, 2, 3, 4]), "b": deque([5, 6])}
-    at: dict[int, str] = {}
-    taken = [suite._next(left, at, worker) for worker in (0, 1, 2, 1, 0, 2)]
-    assert taken == [1, 5, 2, 6, 3, 4]
-    assert at == {0: "a", 1: "b", 2: "a"}
-    left["c"] = deque([7, 8])
-    assert suite._next(left, at, 1) == 7
-    assert [suite._next(left, at, 0), suite._next(left, at, 2)] == [8, None]
