@@ -63,9 +63,14 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     fig, axes = empty_axes(down, across, height=tall * down)
     for ax, column in zip(axes, columns, strict=False):
         panel(ax, column, [plain(g, 28) for g in groups], _series(found, rows, column, apart), drawing.kind)
+        if column in found.aims:
+            aim = found.aims[column] * (100 if is_share(column) else 1)
+            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="what is aimed at")
     for ax in axes[len(columns) :]:
         ax.set_axis_off()
-    legend_below(fig, max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0])))
+    looks = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
+    if looks.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
+        legend_below(fig, looks)
     return fig
 
 

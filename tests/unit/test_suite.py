@@ -647,6 +647,19 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
 
 
+def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, methods=["purge", "finetune"])
+    found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
+    table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
+    made = {"t": sheet(table, records([j.keys for j in plan.jobs], found))}
+    aimed, without = charts.draw(Drawing("f", "t"), made).axes
+    level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "what is aimed at"]
+    assert level == [87.5]
+    assert "what is aimed at" not in without.get_legend_handles_labels()[1]
+    assert charts.draw(Drawing("f", "t"), made).legends
+    assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
+
+
 def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
     """The folder may have been copied: no configuration, no model, no data is looked at."""
     out = tmp_path / "out"
