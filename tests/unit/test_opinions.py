@@ -12,7 +12,7 @@ import purge
 from purge import checks
 from purge.architectures import build
 from purge.methods import METHODS
-from purge.methods.opinions import MOST, SHRINKAGE, _quartered, _spread, discriminant, layers_say
+from purge.methods.opinions import MOST, SHRINKAGE, _quartered, _some, discriminant, layers_say
 from purge.models import anatomy, digest
 from purge.objectives import masked_teacher
 from purge.runtime import Run, frozen_copy, logits, seeded
@@ -93,8 +93,8 @@ def test_maps_are_quartered_unless_they_are_too_wide():
 
 def test_at_most_so_many_layers_are_asked_from_first_to_last():
     names = tuple(map(str, range(50)))
-    assert _spread(names[:MOST]) == names[:MOST]
-    found = _spread(names)
+    assert _some(names[:MOST]) == names[:MOST]
+    found = _some(names)
     assert len(set(found)) == MOST
     assert (found[0], found[-1]) == ("0", "49")
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.hooks import capture, pooled
-from purge.models import anatomy, logits_of
+from purge.models import anatomy
 from purge.runtime import Run, evaluating, passing
 from purge.splits import Split
 
@@ -37,7 +37,7 @@ def layers_say(teacher: nn.Module, split: Split, run: Run, own: Tensor) -> Tenso
     Of classes without retained samples, and where there are no layers below the last, that is its own.
     """
     x, _ = split.retain.take(torch.arange(min(2, len(split.retain))))
-    layers = _spread(anatomy(teacher, x).stack[:-1])
+    layers = _some(anatomy(teacher, x).stack[:-1])
     if not layers:
         return own
     n = min(max(SAMPLES, PER_CLASS * split.classes), len(split.retain))
@@ -78,7 +78,7 @@ def _hidden(
     found: dict[str, list[Tensor]] = {name: [] for name in layers}
     with evaluating(teacher), capture(teacher, layers, by=_quartered) as h:
         for x, _ in batches:
-            logits_of(teacher(x))
+            teacher(x)
             for name in layers:
                 found[name].append(h[name].float())
     return {name: torch.cat(parts) for name, parts in found.items()}
@@ -91,7 +91,7 @@ def _quartered(h: Tensor) -> Tensor:
     return pooled(h)
 
 
-def _spread(names: tuple[str, ...]) -> tuple[str, ...]:
+def _some(names: tuple[str, ...]) -> tuple[str, ...]:
     """At most so many of them, from the first to the last."""
     if len(names) <= MOST:
         return names
