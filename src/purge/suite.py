@@ -208,8 +208,7 @@ def _write(job: Job, place: Place, found: dict[str, Any]) -> None:
 
 def run_job(job: Job, place: Place) -> dict[str, Any]:
     """Unlearn and audit: all that is to be kept of it, as plain JSON."""
-    forget, retain, test, folders, base, auditor = _scene(job, place)
-    facts = [read_facts(folder) for folder in folders]
+    forget, retain, test, folders, facts, base, auditor = _scene(job, place)
     changes = {**job.changes, **({"log": str(folders[0] / "updates")} if job.base.logged else {})}
     needs = resolve_method(job.method, job.changes).needs
     with seeded(job.seed, torch.device("cpu")):
@@ -251,6 +250,7 @@ class Scene(NamedTuple):
     retain: Images
     test: Images
     folders: list[Path]  # of the base model, then of the retrained ones
+    facts: list[dict[str, Any]]  # about them, as they were when they were read
     base: nn.Module
     auditor: Auditor
 
@@ -267,11 +267,12 @@ def _scene(job: Job, place: Place) -> Scene:
         data, test = images(job.data, place.data_dir, place.device)
         forget, retain = cut(data, request_of(job.forget, data))
         folders = [trained(t, place) for t in (job.base, *job.retrained)]
+        facts = [read_facts(folder) for folder in folders]
         base, *references = [read_model(folder, None, data) for folder in folders]
         auditor = Auditor(
             forget, retain, test, original=base, retrained=references, seed=job.seed, device=place.device
         )
-        _SCENES[key] = Scene(forget, retain, test, folders, base, auditor)
+        _SCENES[key] = Scene(forget, retain, test, folders, facts, base, auditor)
     return _SCENES[key]
 
 
