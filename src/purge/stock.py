@@ -101,6 +101,7 @@ def _train(training: Training, place: Place, data: Images, test: Images, folder:
         "model": training.model, **dataclasses.asdict(choice), "per_class": training.data.per_class,
         "holdout": training.data.holdout, "pretrained": False, "request": request,
         "classes": len(data.names), "channels": data.shape[0], "names": data.names, "source": data.source,
+        "at_once": place.at_once,
     }  # fmt: skip
     common: dict[str, Any] = {
         "test": test, "seed": training.seed, "device": place.device, "progress": False, "out": folder,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from purge.plan import read_plan
 from purge.result import Report
 from purge.runs import read_model
 from purge.stock import Place, trained
+from purge.suite import run_job
 
 pytestmark = pytest.mark.slow  # three trainings, six jobs and a process of its own
 
@@ -124,6 +126,19 @@ def test_a_result_has_all_that_is_to_be_known(smoke: Killed) -> None:
     purged = [read(f) for f in (smoke.out / "jobs").glob("digits-0-purge-s*.json")]
     assert all(found["numbers"]["raising"] == 0 for found in purged)  # the guarantee, at every step
     assert all(found["checks"][0]["step"] == 0 and len(found["checks"]) > 1 for found in purged)
+
+
+def test_the_seconds_of_trainings_beside_each_other_are_not_told(smoke: Killed, tmp_path: Path) -> None:
+    job = next(j for j in read_plan(SMOKE).jobs if j.label == "finetune")
+    models = shutil.copytree(smoke.out / "models", tmp_path / "models")
+    for path in models.glob("*/run.json"):
+        facts = read(path)
+        assert facts["at_once"] == 1
+        path.write_text(json.dumps({**facts, "at_once": 3}))
+    numbers = run_job(job, Place(tmp_path, models))["numbers"]
+    assert numbers["seconds"] > 0
+    assert numbers["retrain_seconds"] is None
+    assert numbers["speedup"] is None
 
 
 def test_a_job_is_what_the_two_doors_give(smoke: Killed) -> None:
