@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,9 @@ def pooled(h: Tensor) -> Tensor:
 
 
 @contextmanager
-def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def capture(
+    model: nn.Module, layers: Sequence[str], by: Callable[[Tensor], Tensor] = pooled
+) -> Iterator[dict[str, Tensor]]:
     """Within the block, each forward pass fills the dict: layer name → its output, pooled.
 
     >>> import torch
@@ -35,7 +37,7 @@ def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tenso
     def remember(name: str) -> Any:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) else output
-            seen[name] = pooled(first)
+            seen[name] = by(first)
 
         return hook
 

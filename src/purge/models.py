@@ -50,6 +50,7 @@ class Anatomy(NamedTuple):
 
     head: str | None  # the layer that makes the logits; its input is the penultimate features
     blocks: tuple[str, ...]  # the layers whose output is erased by default
+    stack: tuple[str, ...]  # the repeated blocks, in the order in which they run
 
 
 @torch.no_grad()
@@ -90,7 +91,9 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
     width = weight.shape[1] if isinstance(weight, Tensor) and weight.ndim > 1 else None
     # The very last may be another head, or a pooling that leaves the channels where tokens should be.
     features = [name for name, _, w in before if width in (None, w)] or [name for name, _, _ in before]
-    return Anatomy(head, _blocks(modules, [name for name, _, _ in before], features[-1:]))
+    ran = [name for name, _, _ in before]
+    stack = _stack(modules, ran)
+    return Anatomy(head, _blocks(ran, stack, features[-1:]), stack)
 
 
 def _has_own_weights(module: nn.Module) -> bool:
@@ -99,19 +102,23 @@ def _has_own_weights(module: nn.Module) -> bool:
     return layer and any(True for _ in module.parameters())
 
 
-def _blocks(modules: dict[str, nn.Module], ran: list[str], last: list[str]) -> tuple[str, ...]:
-    for name in ran:  # a ResNet, possibly inside a wrapper
-        resnet = tuple(name.removesuffix("layer3") + part for part in ("layer3", "layer4", "avgpool"))
-        if name.split(".")[-1] == "layer3" and set(resnet) <= set(ran):
-            return resnet
+def _stack(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
+    """The outermost children of a ModuleList or Sequential; of a model without any, all that ran."""
     repeated = [
         name
         for name in dict.fromkeys(ran)
         if isinstance(modules.get(name.rpartition(".")[0]), (nn.ModuleList, nn.Sequential))
     ]
     outermost = [n for n in repeated if not any(n.startswith(o + ".") for o in repeated)]
-    candidates = outermost or list(dict.fromkeys(ran))
-    chosen = [candidates[max(0, 3 * len(candidates) // 4 - 1)], candidates[-1]] if candidates else []
+    return tuple(outermost or dict.fromkeys(ran))
+
+
+def _blocks(ran: list[str], stack: tuple[str, ...], last: list[str]) -> tuple[str, ...]:
+    for name in ran:  # a ResNet, possibly inside a wrapper
+        resnet = tuple(name.removesuffix("layer3") + part for part in ("layer3", "layer4", "avgpool"))
+        if name.split(".")[-1] == "layer3" and set(resnet) <= set(ran):
+            return resnet
+    chosen = [stack[max(0, 3 * len(stack) // 4 - 1)], stack[-1]] if stack else []
     return tuple(dict.fromkeys(chosen + last))
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Objective = Literal["ga", "kl_uniform", "kl_retain", "masked_teacher", "relearned"]
+Objective = Literal["ga", "kl_uniform", "kl_retain", "masked_teacher", "layers", "relearned"]
 
 
 def kl(z: Tensor, target: Tensor) -> Tensor:

@@ -127,11 +127,13 @@ def test_baselines_are_the_same_captured_and_eager(method, settings, digits, bas
     assert "cannot be recorded" not in caplog.text
 
 
-def test_bf16_forgets_as_float32_does(digits, base):
+@pytest.mark.parametrize("objective", ["masked_teacher", "layers"])
+def test_bf16_forgets_as_float32_does(objective, digits, base):
     for precision in ("bf16", "float32"):
         result = purge.unlearn(
-            base, digits.forget, digits.retain, device="cuda", precision=precision, progress=False
-        )
+            base, digits.forget, digits.retain, device="cuda", precision=precision, objective=objective,
+            progress=False,
+        )  # fmt: skip
         report = purge.audit(result, digits.forget, digits.retain, digits.test, metrics=["fa_test", "ra"])
         assert report["fa_test"].value == 0
         assert report["ra"].value > 0.99

@@ -126,7 +126,7 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
     run = Run(split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
         second = method._second_opinion(teacher, split, run)
-    got = method._targets(teacher, split, None, second)
+    got = method._targets(teacher, split, run, None, second)
     taught = student(base, split, share=method.relearn, steps=3)  # ⌈1295 / 512⌉
     mean = (logits(teacher, digits.forget) + logits(taught, digits.forget)) / 2
     assert torch.equal(got[:, 0], torch.zeros(len(got)))

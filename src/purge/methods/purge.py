@@ -14,11 +14,11 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
-Ours, off in ``purge-paper``: the targets ``masked_teacher`` and ``relearned`` and their sharpening, the
-silencing of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets),
-erasure towards the means of the classes that the target names, the projection of the whole displacement
-(``space="update"``), shared BatchNorm statistics (in the end those of retain samples that were drawn),
-descent on the retain loss beside the projected step, and a cool-down of the learning rate.
+Ours, off in ``purge-paper``: the targets ``masked_teacher``, ``layers`` and ``relearned`` and their
+sharpening, the silencing of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was
+never learned gets), erasure towards the means of the classes that the target names, the projection of the
+whole displacement (``space="update"``), shared BatchNorm statistics (in the end those of retain samples that
+were drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from purge.grads import Descent, Space, Weights, cosine, project, step
 from purge.graphs import Scalars
 from purge.hooks import capture
 from purge.methods.base import Method
+from purge.methods.opinions import layers_say
 from purge.methods.relearned import BATCH, relearned
 from purge.models import logits_of
 from purge.norm import Norm, recalibrate, statistics
@@ -122,7 +123,7 @@ class Purge(Method):
         teacher_r, sums = _teacher_pass(teacher, split, layers) if whole else (None, {})
         centres = {name: self._centres(total, split) for name, total in sums.items()}
         second = self._second_opinion(teacher, split, run)
-        targets = self._targets(teacher, split, teacher_r, second)
+        targets = self._targets(teacher, split, run, teacher_r, second)
         gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
         first = logits(teacher, split.retain, at_r[:AHEAD].flatten()) if teacher_r is None else teacher_r
         levels = self._levels(split, gone, second, first)
@@ -214,7 +215,7 @@ class Purge(Method):
         return logits(student, split.forget)
 
     def _targets(
-        self, teacher: nn.Module, split: Split, teacher_r: Tensor | None, second: Tensor | None
+        self, teacher: nn.Module, split: Split, run: Run, teacher_r: Tensor | None, second: Tensor | None
     ) -> Tensor:
         """What each forget sample's output is pulled to, (|D_f|, K)."""
         n, k = len(split.forget), split.classes
@@ -225,6 +226,8 @@ class Purge(Method):
         z = logits(teacher, split.forget)
         y = split.forget.labels.to(z.device)
         whole = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
+        if self.objective == "layers" and split.forget_classes:
+            second = layers_say(teacher, split, run, z)
         if second is not None:
             z = torch.where(whole[:, None], (z + second) / 2, z)
         z = torch.where(whole[:, None], self.certainty * z, z)

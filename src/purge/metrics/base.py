@@ -176,7 +176,7 @@ class Subject:
 
     def _pass(self, whole: Part) -> Outputs:
         samples = self.samples(whole)
-        n, (head, layers) = len(samples), self.anatomy
+        n, (head, layers, _) = len(samples), self.anatomy
         rows = np.arange(n)
         if n > FEATURE_SAMPLES:
             rows = np.sort(np.random.default_rng(self.seed).choice(n, FEATURE_SAMPLES, replace=False))
