@@ -114,6 +114,7 @@ class Record(NamedTuple):
 
     keys: dict[str, str]  # data, forget, label
     values: dict[str, float]
+    beside: Mapping[str, dict[str, float]] = {}  # what the models have that a job was compared with
 
 
 class Cell(NamedTuple):
@@ -162,7 +163,8 @@ def records(jobs: Sequence[Mapping[str, Any]], found: Iterable[Mapping[str, Any]
     for job in jobs:
         keys = {key: str(job[key]) for key in ("data", "forget", "label")}
         result = by_id.get(job["id"], {})
-        made.append(Record(keys, {**numbers_of(result.get("values")), **_given(result.get("numbers"))}))
+        values = {**numbers_of(result.get("values")), **_given(result.get("numbers"))}
+        made.append(Record(keys, values, {part: numbers_of(result.get(part)) for part in PARTS}))
         for part, called in PARTS.items():
             which = (called, job["data"], job["forget"], job["seed"])
             if result.get(part) and which not in seen:
@@ -188,15 +190,28 @@ def sheet(table: Table, found: Sequence[Record], note: str = "") -> Sheet:
     shown = [r for r in found if r.keys["label"] in parts or r.keys["label"] not in PARTS.values()]
     shown = [r for r in shown if chosen(r.keys, table.only, parts)]
     theirs = paper_rows(table.paper)
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in shown:
+        groups.setdefault(tuple(record.keys[by] for by in table.rows), []).append(record)
     rows: dict[tuple[str, ...], dict[str, Cell]] = {}
-    for key in dict.fromkeys(tuple(r.keys[by] for by in table.rows) for r in shown):
-        same = [r.values for r in shown if tuple(r.keys[by] for by in table.rows) == key]
+    for key, same in groups.items():
         beside = theirs.get(", ".join(key), {})
-        rows[key] = {c: _cell([v[c] for v in same if c in v], beside.get(c)) for c in table.columns}
+        of = {c: [r.values[c] for r in same if c in r.values] for c in table.columns}
+        rows[key] = {c: _cell(values, beside.get(c)) for c, values in of.items()}
     aims = _aims(table, found)
-    for key in rows:
-        if not set(key) & set(PARTS.values()):
-            rows[key] |= {c: _judged(rows[key][c], table.aims[c], aim) for c, aim in aims.items()}
+    elsewhere = []
+    for key, same in groups.items():
+        if set(key) & set(PARTS.values()):
+            continue
+        own = {c: _own_aim(table.aims[c], same, aim) for c, aim in aims.items()}
+        rows[key] |= {c: _judged(rows[key][c], table.aims[c], aim) for c, aim in own.items()}
+        for part in (p for p in table.also if p != "original"):
+            place = tuple(PARTS[part] if by == "label" else w for by, w in zip(table.rows, key, strict=True))
+            if _others(rows.get(place, {}), [r.beside.get(part, {}) for r in same]):
+                elsewhere.append(", ".join(key))
+    if elsewhere:
+        names = "; ".join(dict.fromkeys(elsewhere))
+        note += f" Compared with other retrained models than those shown: {names}."
     first = {PARTS[p]: i - len(PARTS) for i, p in enumerate(PARTS)}
     group = {key: tuple(w for by, w in zip(table.rows, key, strict=True) if by != "label") for key in rows}
     turn = {words: i for i, words in enumerate(dict.fromkeys(group.values()))}
@@ -216,6 +231,23 @@ def _aims(table: Table, found: Sequence[Record]) -> dict[str, float]:
         if values := [r.values[column] for r in there if column in r.values]:
             aims[column] = statistics.fmean(values)
     return aims
+
+
+def _own_aim(goal: Goal, same: Sequence[Record], aim: float) -> float:
+    """What a row aims at: the mean of the models that its own jobs were compared with."""
+    if not isinstance(goal.aim, str):
+        return aim
+    values = [r.beside[goal.aim][goal.column] for r in same if goal.column in r.beside.get(goal.aim, {})]
+    return statistics.fmean(values) if values else aim
+
+
+def _others(shown: Mapping[str, Cell], own: Sequence[Mapping[str, float]]) -> bool:
+    """Were jobs compared with other models than those of this row?"""
+    for column, cell in shown.items():
+        values = [found[column] for found in own if column in found]
+        if values and cell.mean is not None and abs(statistics.fmean(values) - cell.mean) > 1e-9:
+            return True
+    return False
 
 
 def _judged(cell: Cell, goal: Goal, aim: float) -> Cell:
