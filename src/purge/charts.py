@@ -28,6 +28,7 @@ from purge.style import (
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE)
 HATCHES = ("", "\\\\", "xx", "..", "++", "oo")
 MARKERS = "osD^vP"
+WIDE = 100  # numbers that differ by a larger factor are drawn on a logarithmic axis; shares are not
 
 
 class Series(NamedTuple):
@@ -108,10 +109,14 @@ def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series]
     """One column of a table: a group of bars, or a point of each line, per row."""
     scale = 100 if is_share(column) else 1
     width = min(0.8 / max(1, len(series)), 0.3)
+    heights: list[float] = []
     for i, one in enumerate(series):
         values = [None if c is None else (c.paper if one.paper else c.mean) for c in one.cells]
         there = [j for j, v in enumerate(values) if v is not None]
+        if not there:
+            continue
         high = [scale * v for v in values if v is not None]
+        heights += high
         spread = [
             [0.0 if one.paper else scale * abs((end or 0.0) - (c.mean or 0.0)) for c in _at(one, there)
              for end in (c[side],)] for side in (1, 2)
@@ -128,6 +133,8 @@ def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series]
             hatch=one.hatch, edgecolor=GREY if one.paper else INK, linewidth=0.5, label=one.words,
             yerr=None if one.paper else spread, error_kw={"capsize": 2, "elinewidth": 0.8},
         )  # fmt: skip
+    if scale == 1 and heights and 0 < WIDE * min(heights) < max(heights):
+        ax.set_yscale("log")
     tight = sum(map(len, groups)) > 30
     ax.set_xticks(range(len(groups)), groups, rotation=45 if tight else 0, ha="right" if tight else "center")
     ax.set_xlim(-0.7, len(groups) - 0.3)

@@ -90,7 +90,7 @@ def test_of_two_benches_one_trains_and_the_other_waits(tmp_path: Path) -> None:
 def test_there_is_a_file_for_every_experiment() -> None:
     assert set(NAMES) == {
         "paper22", "baselines_cifar10", "ablation", "sweep_budget", "sweep_target", "representation",
-        "intra_epoch", "cosine", "cost", "low_data", "tuning", "smoke",
+        "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "smoke",
     }  # fmt: skip
 
 
@@ -674,6 +674,18 @@ def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Pa
     assert "what is aimed at" not in without.get_legend_handles_labels()[1]
     assert charts.draw(Drawing("f", "t"), made).legends
     assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
+
+
+def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
+    found = [
+        result_of(j, {"ra": 0.001 if j.label == "purge" else 1.0}, seconds=numbers[j.label][0],
+                  steps=numbers[j.label][1]) for j in plan.jobs
+    ]  # fmt: skip
+    made = {"t": sheet(Table("t", ["seconds", "steps", "ra"]), records([j.keys for j in plan.jobs], found))}
+    axes = charts.draw(Drawing("f", "t"), made).axes
+    assert [ax.get_yscale() for ax in axes[:3]] == ["log", "linear", "linear"]
 
 
 def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
