@@ -21,8 +21,9 @@ class Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML as people mean it: 5e-4 is a number, and a key that stands twice is a mistake."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; a key may not stand twice."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        """A mapping; a key may not stand twice, but one that came with ``<<: *other`` may be changed."""
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(key, deep=True) for key in own]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands twice", node.start_mark)
         found: dict[Any, Any] = super().construct_mapping(node, deep)

@@ -324,6 +324,19 @@ def test_what_is_no_yaml_is_refused(tmp_path: Path, text: str, words: str) -> No
         read_plan(tmp_path / "a.yaml")
 
 
+def test_settings_can_be_merged_from_another_place_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text("a: &a {lr: 5e-2, epochs: 1}\nb: {<<: *a, epochs: 2}\nc: {<<: [*a, {kd: 3}]}\n")
+    assert read_yaml(path) == {
+        "a": {"lr": 0.05, "epochs": 1},
+        "b": {"lr": 0.05, "epochs": 2},
+        "c": {"lr": 0.05, "epochs": 1, "kd": 3},
+    }
+    path.write_text("a: &a {lr: 1}\nb: {<<: *a, epochs: 2, epochs: 3}\n")
+    with pytest.raises(PurgeError, match="'epochs' stands twice in line 2"):
+        read_yaml(path)
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PurgeError, match="nothing there"):
         read_plan(tmp_path / "a.yaml")
