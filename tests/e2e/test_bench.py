@@ -30,8 +30,6 @@ from purge.runs import read_model
 from purge.stock import Place, trained
 from purge.suite import run_job
 
-pytestmark = pytest.mark.slow  # three trainings, six jobs and a process of its own
-
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 
 
@@ -69,11 +67,12 @@ class Killed(NamedTuple):
     jobs: dict[str, int]  # the files of finished jobs at the kill
     models: dict[str, int]
     done: Done
+    seconds: float  # of both
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    out = tmp_path_factory.mktemp("bench") / "out"
+    out, began = tmp_path_factory.mktemp("bench") / "out", time.monotonic()
     command = [sys.executable, "-m", "purge", "bench", str(SMOKE), "--out", str(out), "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PURGE_COMMIT": "abc1234"}
     with subprocess.Popen(command, env=environment) as process:
@@ -86,11 +85,13 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         stamps(out / "jobs"),
         {p.parent.name: p.stat().st_mtime_ns for p in out.glob("models/*/run.json")},
     )
-    return Killed(out, jobs, models, bench(SMOKE, "--out", out, "--resume"))
+    done = bench(SMOKE, "--out", out, "--resume")
+    return Killed(out, jobs, models, done, time.monotonic() - began)
 
 
 def test_a_kill_loses_at_most_the_job_that_was_running(smoke: Killed) -> None:
     plan = read_plan(SMOKE)
+    assert smoke.seconds < 90
     assert 1 <= len(smoke.jobs) < len(plan.jobs) == 6
     assert smoke.done.code == 0, smoke.done.err
     after = stamps(smoke.out / "jobs")
@@ -208,6 +209,7 @@ def test_a_dry_run_tells_what_is_there_and_writes_nothing(smoke: Killed, tmp_pat
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_several_processes_find_what_one_finds(smoke: Killed, tmp_path: Path) -> None:
     done = bench(SMOKE, "--out", tmp_path / "out", "--models", smoke.out / "models", "--jobs", 2)
     assert done.code == 0, done.err
@@ -252,6 +254,7 @@ def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Pat
     assert "1 jobs run, 2 were there" in again.out
 
 
+@pytest.mark.slow
 def test_only_some_methods_are_run(smoke: Killed, tmp_path: Path) -> None:
     here = ("--out", tmp_path / "out", "--models", smoke.out / "models")
     steps = json.loads(bench(SMOKE, *here, "--only", "finetune", "--dry-run", "--json").out)
