@@ -90,7 +90,8 @@ def test_of_two_benches_one_trains_and_the_other_waits(tmp_path: Path) -> None:
 def test_there_is_a_file_for_every_experiment() -> None:
     assert set(NAMES) == {
         "paper22", "baselines_cifar10", "ablation", "sweep_budget", "sweep_target", "representation",
-        "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "smoke",
+        "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "trials",
+        "smoke",
     }  # fmt: skip
 
 
