@@ -9,12 +9,19 @@ from typing import Any
 from torch import Tensor, nn
 
 
+def channels_first(h: Tensor) -> Tensor:
+    """Maps (B, C, H, W); (B, H, W, C) is known by a square of positions before the channels."""
+    return h.movedim(3, 1) if h.shape[1] == h.shape[2] != h.shape[3] else h
+
+
 def pooled(h: Tensor) -> Tensor:
-    """One vector per sample: (B, C, H, W) and (B, tokens, C) are averaged over positions."""
+    """One vector per sample: maps (B, C, H, W) and tokens (B, N, C) are averaged over positions."""
     if h.ndim == 4:
-        return h.mean((2, 3))
+        return channels_first(h).mean((2, 3))
     if h.ndim == 3:
         return h.mean(1)
+    if h.ndim == 5:
+        return h.mean((2, 3, 4))
     return h.flatten(1)
 
 
@@ -36,8 +43,10 @@ def capture(
 
     def remember(name: str) -> Any:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, (tuple, list)) else output
-            seen[name] = by(first)
+            first = output[0] if isinstance(output, (tuple, list)) and output else output
+            if isinstance(first, Tensor) and first.ndim >= 2:
+                found = by(first)
+                seen[name] = found.clone() if found.data_ptr() == first.data_ptr() else found
 
         return hook
 

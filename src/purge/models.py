@@ -103,14 +103,29 @@ def _has_own_weights(module: nn.Module) -> bool:
 
 
 def _stack(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
-    """The outermost children of a ModuleList or Sequential; of a model without any, all that ran."""
+    """The outermost children of a ModuleList or Sequential; of a model without any, all that ran.
+
+    Where they have less than half of the weights, they are details of something larger, such as the
+    shortcuts of a block, and the stack is the outermost modules with weights.
+    """
+    once = list(dict.fromkeys(ran))
     repeated = [
         name
-        for name in dict.fromkeys(ran)
+        for name in once
         if isinstance(modules.get(name.rpartition(".")[0]), (nn.ModuleList, nn.Sequential))
     ]
-    outermost = [n for n in repeated if not any(n.startswith(o + ".") for o in repeated)]
-    return tuple(outermost or dict.fromkeys(ran))
+    inner, outer = _outermost(repeated), [n for n in _outermost(once) if _size(modules[n])]
+    if 2 * sum(_size(modules[n]) for n in inner) < sum(_size(modules[n]) for n in outer) and inner:
+        return tuple(outer)
+    return tuple(inner or once)
+
+
+def _outermost(names: list[str]) -> list[str]:
+    return [n for n in names if not any(n.startswith(other + ".") for other in names)]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def _blocks(ran: list[str], stack: tuple[str, ...], last: list[str]) -> tuple[str, ...]:
@@ -125,10 +140,15 @@ def _blocks(ran: list[str], stack: tuple[str, ...], last: list[str]) -> tuple[st
 # -- storing ----------------------------------------------------------------------------------
 
 
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All weights and buffers by name; extra state that is no tensor is left to the model's own code."""
+    return {name: t for name, t in model.state_dict().items() if isinstance(t, Tensor)}
+
+
 def digest(model: nn.Module) -> str:
     """SHA-256 over the names and bytes of all weights and buffers."""
     h = hashlib.sha256()
-    for name, t in sorted(model.state_dict().items()):
+    for name, t in sorted(tensors_of(model).items()):
         h.update(name.encode())
         h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
@@ -136,18 +156,15 @@ def digest(model: nn.Module) -> str:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write the weights as safetensors; tied weights are written once under each name."""
-    state = {k: v.detach().cpu().contiguous().clone() for k, v in model.state_dict().items()}
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in tensors_of(model).items()}
     save_file(state, path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Fill ``model`` from a ``.safetensors`` file or a state dict saved by torch; runs no code."""
-    state = _read(path)
-    missing, unexpected = (
-        model.state_dict().keys() - state.keys(),
-        state.keys() - model.state_dict().keys(),
-    )
-    wrong = [k for k, v in model.state_dict().items() if k in state and state[k].shape != v.shape]
+    state, own = _read(path), tensors_of(model)
+    missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
+    wrong = [k for k, v in own.items() if k in state and state[k].shape != v.shape]
     if missing or unexpected or wrong:
         name = sorted([*missing, *unexpected, *wrong], key=str)[0]
         raise FileError(
@@ -158,7 +175,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
                 "build the model that the checkpoint was trained with",
             )
         )
-    model.load_state_dict(state)
+    model.load_state_dict({**model.state_dict(), **state})
 
 
 def _read(path: Path) -> dict[str, Tensor]:

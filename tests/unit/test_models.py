@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from purge.architectures import FORMS, MODELS, SmallResNet, batchnorm_to_groupnorm, build
 from purge.errors import FileError, ModelError
 from purge.hooks import capture, capture_input, pooled
-from purge.models import anatomy, digest, logits_of
+from purge.models import anatomy, digest, load_weights, logits_of, save_weights
 
 SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
 
@@ -407,3 +407,26 @@ def test_refusals_of_ones_own(folder: Path) -> None:
     (folder / "own_empty.py").write_text("")
     assert "define it there" in refused(ModelError, "own_empty:f")
     assert sys.path == path
+
+
+class Counting(nn.Linear):
+    """Has state that is no tensor."""
+
+    def __init__(self, seen: int) -> None:
+        super().__init__(2, 2)
+        self.seen = seen
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+
+def test_extra_state_that_is_no_tensor_is_left_alone(tmp_path: Path) -> None:
+    one, other = Counting(1), Counting(2)
+    assert digest(one) != digest(other)
+    save_weights(one, tmp_path / "w.safetensors")
+    load_weights(other, tmp_path / "w.safetensors")
+    assert digest(one) == digest(other)
+    assert other.seen == 2

@@ -208,4 +208,29 @@ def test_capture_pools_over_positions_and_keeps_the_graph():
 def test_pooling_of_tokens_and_vectors():
     assert pooled(torch.ones(2, 7, 3)).shape == (2, 3)
     assert pooled(torch.ones(2, 3)).shape == (2, 3)
-    assert pooled(torch.ones(2, 3, 4, 5, 6)).shape == (2, 360)
+    assert pooled(torch.ones(2, 3, 4, 5, 6)).shape == (2, 3)
+    last = torch.randn(2, 7, 7, 16)  # channels last, as Swin has them
+    assert torch.allclose(pooled(last), last.mean((1, 2)), atol=1e-6)
+    assert pooled(torch.ones(2, 7, 7, 7)).shape == (2, 7)
+
+
+def test_what_is_captured_is_not_overwritten_by_layers_in_place():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(inplace=True))
+    x = torch.randn(5, 3)
+    with capture(model, ["0", "1"]) as h:
+        model(x)
+    assert torch.equal(h["0"], model[0](x))
+    assert torch.equal(h["1"], model[0](x).relu())
+    assert (h["0"] < 0).any()
+
+
+class Spoken(torch.nn.Module):
+    def forward(self, x):
+        return {"words": x}
+
+
+def test_what_is_no_tensor_is_not_captured():
+    model = Spoken()
+    with capture(torch.nn.ModuleDict({"a": model}), ["a"]) as h:
+        model(torch.ones(2, 3))
+    assert h == {}

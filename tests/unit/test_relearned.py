@@ -11,6 +11,7 @@ from torch import nn
 
 import purge
 from purge import checks
+from purge.architectures import SmallResNet
 from purge.methods import METHODS
 from purge.methods.relearned import BATCH, LR, relearned
 from purge.models import digest
@@ -109,6 +110,15 @@ def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained,
     both = [old + logits(one, digits.forget)[:, 1:] for one in students]
     near, *nearer = (float((z.argmax(1) == want.argmax(1)).float().mean()) for z in (old, *both))
     assert sum(nearer) / 2 > near + 0.1
+
+
+def test_weights_of_another_shape_and_a_single_sample_are_refused(digits, base):
+    how = {"objective": "relearned", "progress": False}
+    with pytest.raises(purge.PurgeError, match="of the same architecture"):
+        purge.unlearn(base, digits.forget, digits.retain, fresh=SmallResNet(width=8), **how)
+    one = digits.retain.take(torch.arange(1))
+    with pytest.raises(purge.PurgeError, match="at least 2 retained samples"):
+        purge.unlearn(base, digits.forget, one, **how)
 
 
 def test_only_a_relearned_copy_needs_a_fresh_model():

@@ -20,15 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.hooks import capture, pooled
+from purge.hooks import capture, channels_first, pooled
 from purge.models import anatomy
 from purge.runtime import Run, evaluating, passing
 from purge.splits import Split
 
 SAMPLES, PER_CLASS = 4096, 16  # retained samples that are looked at: so many, or more where classes are many
 SHRINKAGE = 0.3  # s
+LEAST = 1e-6  # of the mean square of a layer: what a variance counts as at least
 MOST = 8  # layers that are asked
-WIDE = 2048  # numbers of a layer; of wider ones the mean over positions is taken, otherwise four means
+WIDE = 2048  # numbers of a layer at most: of wide maps the mean over positions is taken, otherwise four means
 
 
 def layers_say(teacher: nn.Module, split: Split, run: Run, own: Tensor) -> Tensor:
@@ -37,7 +38,10 @@ def layers_say(teacher: nn.Module, split: Split, run: Run, own: Tensor) -> Tenso
     Of classes without retained samples, and where there are no layers below the last, that is its own.
     """
     x, _ = split.retain.take(torch.arange(min(2, len(split.retain))))
-    layers = _some(anatomy(teacher, x).stack[:-1])
+    stack = anatomy(teacher, x).stack[:-1]
+    with evaluating(teacher), capture(teacher, stack, by=_quartered) as h:
+        teacher(x)
+    layers = _some(tuple(name for name in stack if h[name].shape[1] <= WIDE))
     if not layers:
         return own
     n = min(max(SAMPLES, PER_CLASS * split.classes), len(split.retain))
@@ -66,7 +70,8 @@ def discriminant(h: Tensor, y: Tensor, classes: int) -> Callable[[Tensor], Tenso
     means = members.T @ h / members.sum(0).clamp_min(1)[:, None]
     within = h - means[y]
     scatter = within.T @ within / len(h)
-    scatter.diagonal().add_(SHRINKAGE * scatter.diagonal().mean() + torch.finfo(h.dtype).tiny)
+    least = LEAST * h.square().mean() + torch.finfo(h.dtype).tiny  # where classes do not vary at all
+    scatter.diagonal().add_(torch.maximum(SHRINKAGE * scatter.diagonal().mean(), least))
     weights = torch.linalg.solve(scatter, means.T)  # (width, K)
     offset = (means * weights.T).sum(1) / 2
     return lambda rows: rows @ weights - offset
@@ -87,8 +92,10 @@ def _hidden(
 
 def _quartered(h: Tensor) -> Tensor:
     """One vector per sample; of a map that is not too wide the means of its four quarters."""
-    if h.ndim == 4 and 4 * h.shape[1] <= WIDE and min(h.shape[2:]) > 1:
-        return F.adaptive_avg_pool2d(h, 2).flatten(1)
+    if h.ndim == 4:
+        h = channels_first(h)
+        if 4 * h.shape[1] <= WIDE and min(h.shape[2:]) > 1:
+            return F.adaptive_avg_pool2d(h, 2).flatten(1)
     return pooled(h)
 
 
