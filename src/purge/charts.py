@@ -35,7 +35,7 @@ class Series(NamedTuple):
     """Bars of one look: their heights and ranges, in the order of the groups; None where there is no bar."""
 
     words: str
-    colour: str
+    colour: str  # of the paper's: the edge, the bars are white
     hatch: str
     marker: str
     cells: list[Cell | None]
@@ -63,7 +63,8 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     down = -(-len(columns) // across)
     fig, axes = empty_axes(down, across, height=tall * down)
     for ax, column in zip(axes, columns, strict=False):
-        panel(ax, column, [plain(g, 28) for g in groups], _series(found, rows, column, apart), drawing.kind)
+        series = _series(found, rows, column, list(groups), apart)
+        panel(ax, column, [plain(g, 28) for g in groups], series, drawing.kind)
         if column in found.aims:
             aim = found.aims[column] * (100 if is_share(column) else 1)
             ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="what is aimed at")
@@ -81,12 +82,12 @@ def _group(found: Sheet, key: Sequence[str], apart: bool) -> str:
 
 
 def _series(
-    found: Sheet, rows: Mapping[tuple[str, ...], Mapping[str, Cell]], column: str, apart: bool
-) -> list[Series]:
-    """Ours, one look for each label where rows have several keys, and the paper's."""
+    found: Sheet, rows: Mapping[tuple[str, ...], Mapping[str, Cell]], column: str, groups: Sequence[str],
+    apart: bool,
+) -> list[Series]:  # fmt: skip
+    """Ours, one look for each label where rows have several keys, and the paper's in the same colour."""
     at = found.table.rows.index("label") if apart else -1
     labels = list(dict.fromkeys(key[at] if apart else "ours" for key in rows))
-    groups = list(dict.fromkeys(_group(found, key, apart) for key in rows))
     made = []
     i = 0
     for label in labels:
@@ -96,12 +97,13 @@ def _series(
         if known is not None:
             colour, hatch, marker = known.colour, known.hatch, known.marker
         else:
-            colour, hatch, marker = COLOURS[i % 6], HATCHES[i % 6], MARKERS[i % 6]
+            turn = (i + i // 6) % 6  # when colours come again, it is with another hatch
+            colour, hatch, marker = COLOURS[i % 6], HATCHES[turn], MARKERS[turn]
             i += 1
         made.append(Series(plain(label, 28), colour, hatch, marker, cells, False))
         if any(cell is not None and cell.paper is not None for cell in cells):
             words = f"{plain(label, 28)}, paper" if apart else "paper"
-            made.append(Series(words, "white", "////", "x", cells, True))
+            made.append(Series(words, colour if apart else GREY, "////", "x", cells, True))
     return made
 
 
@@ -122,15 +124,15 @@ def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series]
              for end in (c[side],)] for side in (1, 2)
         ]  # fmt: skip
         if kind == "lines":
-            style, look = ("--" if one.paper else "-"), (GREY if one.paper else one.colour)
             ax.errorbar(
-                there, high, spread, fmt=one.marker + style, color=look, capsize=3, label=one.words,
-                markersize=5,
+                there, high, spread, fmt=one.marker + ("--" if one.paper else "-"), color=one.colour,
+                capsize=3, label=one.words, markersize=5,
             )  # fmt: skip
             continue
         ax.bar(
-            [j + (i - (len(series) - 1) / 2) * width for j in there], high, width, color=one.colour,
-            hatch=one.hatch, edgecolor=GREY if one.paper else INK, linewidth=0.5, label=one.words,
+            [j + (i - (len(series) - 1) / 2) * width for j in there], high, width,
+            color="white" if one.paper else one.colour, hatch=one.hatch,
+            edgecolor=one.colour if one.paper else INK, linewidth=0.5, label=one.words,
             yerr=None if one.paper else spread, error_kw={"capsize": 2, "elinewidth": 0.8},
         )  # fmt: skip
     if scale == 1 and heights and 0 < WIDE * min(heights) < max(heights):

@@ -41,10 +41,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise FileError(expected(f"a file at {path}", "nothing there", "check the path"))
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: other letters, or a date that is none
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
-        got = f"{getattr(error, 'problem', None) or 'something else'}{where}"
+        got = f"{getattr(error, 'problem', None) or error}{where}"
         raise FileError(expected(f"YAML in {path}", got, "correct the file")) from None
     if not isinstance(found, dict):
         raise FileError(
@@ -88,7 +88,7 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool) or hint is bool:
         return isinstance(value, bool) and hint is bool
     if hint is float:
-        return isinstance(value, (int, float)) and math.isfinite(value)
+        return isinstance(value, (int, float)) and -math.inf < value < math.inf
     return isinstance(value, hint)
 
 

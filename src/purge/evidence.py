@@ -12,14 +12,16 @@ import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from purge.errors import FileError, expected
+from purge.errors import FileError, did_you_mean, expected
 from purge.files import read_json
 from purge.metrics import METRICS
-from purge.tables import PERCENT, number
+from purge.metrics.membership import SIGNALS
+from purge.metrics.robustness import NOISE, PRUNED
+from purge.tables import BY_CLASS, PERCENT, number
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
@@ -39,6 +41,37 @@ NUMBERS = {
     "raising": ("steps that raise the retain loss", "%"),
     "score": ("score", ".4f"),
 }
+
+# Metrics of several numbers, and what these are called after the dot (but for classes and layers).
+SEVERAL: dict[str, tuple[str, ...]] = {
+    "worst_class": ("accuracy", "class"),
+    "neighbours": ("accuracy", "change"),
+    **dict.fromkeys(("tpr_1pct", "tpr_01pct"), tuple(SIGNALS)),
+    "mia_svc": ("confidence", "correctness", "entropy", "m_entropy", "prob"),
+    "bn_recal": ("before", "after", "delta"),
+    **dict.fromkeys(("relearn_few", "relearn_retain"), ("after", "recovered", "area", "steps")),
+    "quantise": ("int8", "bf16", "int8_delta", "bf16_delta"),
+    "prune": (*PRUNED, "delta"),
+    "noise": (*NOISE, "delta"),
+    "head_refit": ("fa", "ra"),
+    **dict.fromkeys(("lira", "rmia", "u_lira"), ("auroc", "tpr_1pct", "tpr_01pct")),
+    "forgetting_score": ("score", "retrain"),
+    "klom": ("p95", "retrain"),
+}
+
+
+def check_name(name: str, where: str) -> None:
+    """Refuse what is no number of a metric: a part that it does not have, or none where it has several."""
+    metric, _, part = name.partition(".")
+    if metric in BY_CLASS:
+        known, good = [f"{metric}.0"], part.isdecimal()
+    elif metric == "cka":  # its layers are the model's
+        known, good = ["cka.penultimate"], bool(part)
+    else:
+        known = [f"{metric}.{part}" for part in SEVERAL.get(metric, ())] or [metric]
+        good = name in known
+    if not good:
+        raise FileError(expected(f"a number of {metric} in {where}", repr(name), did_you_mean(name, known)))
 
 
 @dataclass(frozen=True)
@@ -88,11 +121,9 @@ class Table:
     paper: str | None = None  # the table of paper.json that has the paper's numbers
     also: list[Part] = field(default_factory=list)  # other models that get rows of their own
     only: dict[By, list[str]] = field(default_factory=dict)  # leave out all other jobs
-    goals: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # each a Goal: is it met, and if not, how far off?
+    goals: list[dict[str, Any]] = field(default_factory=list)  # each a Goal: is it met, or how far off?
 
-    @property
+    @cached_property
     def aims(self) -> dict[str, Goal]:
         """The goals by column."""
         return {goal.column: goal for goal in (Goal(**given) for given in self.goals)}
@@ -151,9 +182,17 @@ def manifest(out: Path) -> dict[str, Any]:
 
 
 def results(out: Path, jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The results of these jobs that are there, failed ones among them, in their order."""
+    """The results of these jobs that can be read, failed ones among them, in their order."""
     files = [out / "jobs" / f"{job['id']}.json" for job in jobs]
-    return [read_json(file) for file in files if file.is_file()]
+    return [found for file in files if (found := result_in(file)) is not None]
+
+
+def result_in(file: Path) -> dict[str, Any] | None:
+    """What a job left, be it that it failed; None where there is nothing that can be read."""
+    try:
+        return read_json(file)
+    except (FileError, OSError):
+        return None
 
 
 def records(jobs: Sequence[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[Record]:
@@ -187,12 +226,12 @@ def _given(numbers: Mapping[str, float | None] | None) -> dict[str, float]:
 def sheet(table: Table, found: Sequence[Record], note: str = "") -> Sheet:
     """The numbers of a table: the mean and the range over all records that share a row."""
     parts = {PARTS[part] for part in table.also}
-    shown = [r for r in found if r.keys["label"] in parts or r.keys["label"] not in PARTS.values()]
-    shown = [r for r in shown if chosen(r.keys, table.only, parts)]
+    wanted = [r for r in found if r.keys["label"] in parts or r.keys["label"] not in PARTS.values()]
+    wanted = [r for r in wanted if chosen(r.keys, table.only, parts)]
     theirs = paper_rows(table.paper)
     groups: dict[tuple[str, ...], list[Record]] = {}
-    for record in shown:
-        groups.setdefault(tuple(record.keys[by] for by in table.rows), []).append(record)
+    for one in wanted:
+        groups.setdefault(tuple(one.keys[by] for by in table.rows), []).append(one)
     rows: dict[tuple[str, ...], dict[str, Cell]] = {}
     for key, same in groups.items():
         beside = theirs.get(", ".join(key), {})
@@ -241,9 +280,9 @@ def _own_aim(goal: Goal, same: Sequence[Record], aim: float) -> float:
     return statistics.fmean(values) if values else aim
 
 
-def _others(shown: Mapping[str, Cell], own: Sequence[Mapping[str, float]]) -> bool:
+def _others(row: Mapping[str, Cell], own: Sequence[Mapping[str, float]]) -> bool:
     """Were jobs compared with other models than those of this row?"""
-    for column, cell in shown.items():
+    for column, cell in row.items():
         values = [found[column] for found in own if column in found]
         if values and cell.mean is not None and abs(statistics.fmean(values) - cell.mean) > 1e-9:
             return True

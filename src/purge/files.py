@@ -32,10 +32,14 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write text to a temporary name and rename."""
+    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON to a temporary name and rename; NaN is refused."""
-    text = json.dumps(content, indent=2, allow_nan=False, default=_plain) + "\n"
-    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(content, indent=2, allow_nan=False, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:

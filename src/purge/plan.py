@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +24,11 @@ from purge.architectures import known_name
 from purge.configs import fits, read_yaml, record
 from purge.datasets import DATASETS
 from purge.errors import DataError, FileError, MethodError, did_you_mean, expected
-from purge.evidence import NUMBERS, PARTS, Drawing, Goal, Table, paper
+from purge.evidence import NUMBERS, PARTS, By, Drawing, Goal, Table, check_name, paper
 from purge.methods import resolve_method
 from purge.metrics import resolve_metrics
-from purge.search import Search, drawn, read_search
-from purge.settings import as_dict, checked_seed, replace
+from purge.search import Search, drawn, needs_retrained, read_search
+from purge.settings import as_dict, checked_seed, flat_fields, replace
 from purge.training import Recipe
 
 Forget = dict[str, Any]  # {"classes": […]}, {"ids": […]} or {"fraction": …, "seed": …}; empty: nothing
@@ -82,6 +83,7 @@ class Bench:
 
 
 BASE = ("shards", "slices", "log_updates")  # beside the settings of a recipe
+LONGEST = 200  # bytes of the name of a file; most file systems take 255
 
 
 # -- what is to be done -----------------------------------------------------------------------
@@ -146,7 +148,8 @@ class Job:
         own = [self.forget, self.method, settings, self.seed, self.metrics, self.repeats, self.score]
         digest = digest_of([dataclasses.asdict(self.data), *own, specs])[:8]
         words = f"{short(self.data)} {forget_words(self.forget)} {self.label} s{self.seed}"
-        return re.sub(r"[^\w.+-]+", "-", words).strip("-.") + f"-{digest}"
+        plain = re.sub(r"[^\w.+-]+", "-", words).strip("-.").encode()
+        return plain[: LONGEST - len(f"-{digest}.json")].decode(errors="ignore") + f"-{digest}"
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -222,9 +225,12 @@ def read_plan(path: Path) -> Plan:
         task for given in bench.tasks or [{}]
         for task in _tasks({k: v for k, v in content.items() if k in shared}, given, path.name)
     ]  # fmt: skip
+    _check_rows(tasks)
     search = None if bench.search is None else read_search(bench.search)
     presets = {} if bench.presets is None else _presets(path.parent / bench.presets)
     variants = _variants(bench.methods, presets, search)
+    if not variants:
+        raise FileError(expected(f"at least one method in {path.name}", "none", "write methods: [purge]"))
     labels = [v.label for v, _ in variants]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise MethodError(expected("methods of different labels", f"{twice[0]!r} twice", "add label: …"))
@@ -232,7 +238,9 @@ def read_plan(path: Path) -> Plan:
         raise MethodError(
             expected(f"labels other than {', '.join(PARTS.values())}", repr(taken[0]), "add label: …")
         )
-    jobs = {job.id: job for task in tasks for job in _jobs(task, variants, search)}
+    if search is not None:
+        _check_settings(tasks, [of for _, of in variants])
+    jobs = _by_id(job for task in tasks for job in _jobs(task, variants, search))
     tables = [record(Table, given, f"tables of {path.name}") for given in bench.tables]
     figures = [record(Drawing, given, f"figures of {path.name}") for given in bench.figures]
     plan = Plan(path.stem, bench.about, [*jobs.values()], tables, figures)
@@ -246,6 +254,8 @@ def _tasks(above: dict[str, Any], given: dict[str, Any], where: str) -> list[Tas
         above = {k: v for k, v in above.items() if k not in ("forget", "fraction", "ids")}
     merged = {**above, **given}
     names = merged.get("data")
+    if names == []:
+        raise FileError(expected(f"at least one data set in {where}", "none", "write data: digits, say"))
     found = []
     for name in names if isinstance(names, list) else [names]:
         task = record(Task, {**merged, **({} if name is None else {"data": name})}, where)
@@ -266,23 +276,70 @@ def _tasks(above: dict[str, Any], given: dict[str, Any], where: str) -> list[Tas
                 raise DataError(
                     expected(f"{key} from {low:g} to {high:g} in {where}", str(value), "change it")
                 )
+        if task.per_class == 1 and task.holdout is not None:
+            got = "per_class: 1, all of which would be held out"
+            raise DataError(expected("two images of each class to hold one out", got, "raise per_class"))
         if not task.seeds:
             raise FileError(expected(f"at least one seed in {where}", "none", "write seeds: [0]"))
         found.append(task)
     return found
 
 
+def _check_rows(tasks: list[Task]) -> None:
+    """Tasks that share the rows of tables are of one kind, since a mean over several kinds says nothing."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for task in tasks:
+        kind = {key: getattr(task, key) for key in ("data", "model", "size", "holdout")} | _recipe(task, {})
+        name = short(_data(task))
+        first = kinds.setdefault(name, kind)
+        if apart := [key for key in kind if kind[key] != first[key]]:
+            got = f"{first[apart[0]]} and {kind[apart[0]]}"
+            raise DataError(
+                expected(f"one {apart[0]} for all tasks of {name}", got, "write two files, one for each")
+            )
+
+
+def _check_settings(tasks: list[Task], labels: Iterable[str]) -> None:
+    """A search finds settings for all of its tasks, so none may have its own."""
+    for label in labels:
+        given = [task.set.get(label, {}) for task in tasks]
+        if other := [one for one in given if one != given[0]]:
+            got = f"{given[0]} and {other[0]}"
+            raise MethodError(
+                expected(f"one set of {label} for all tasks of a search", got, "search in two files")
+            )
+
+
+def _by_id(jobs: Iterable[Job]) -> dict[str, Job]:
+    """Each job once; labels that cannot be told apart in the names of files are refused."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        if job.label != (other := found.get(job.id, job).label):
+            got = f"{other!r} and {job.label!r} for the same settings"
+            raise MethodError(
+                expected("labels that differ in the names of files", got, "leave one out, or rename it")
+            )
+        found[job.id] = job
+    return found
+
+
+def _data(task: Task) -> Data:
+    return Data(task.data, task.size, task.per_class, task.holdout)
+
+
 def _requests(task: Task, seed: int) -> list[Forget]:
     """What a model is to forget, one request after the other."""
     given = [k for k in ("forget", "fraction", "ids") if getattr(task, k) is not None]
     if len(given) != 1 or not getattr(task, given[0]):
-        got = " and ".join(given) or "none"
+        got = " and ".join(given) if len(given) > 1 else f"an empty {given[0]}" if given else "none"
         raise DataError(
             expected(f"one of forget, fraction and ids for {task.data}", got, "write forget: [0], say")
         )
     if task.fraction is not None:
         return [{"fraction": task.fraction, "seed": seed}]
     if task.ids is not None:
+        if min(task.ids) < 0:
+            raise DataError(expected("ids from 0", str(min(task.ids)), "change ids"))
         return [{"ids": sorted(set(task.ids))}]
     entry = DATASETS.get(task.data)
     names = () if entry is None else entry.names
@@ -292,9 +349,12 @@ def _requests(task: Task, seed: int) -> list[Forget]:
         )
     asked = list(range(len(names))) if task.forget == "each" else typing.cast(list[Any], task.forget)
     requests = [sorted(set(one)) if isinstance(one, list) else [one] for one in asked]
+    upto = f" to {len(names) - 1}" if names else ""
     if wrong := [c for one in requests for c in one if c < 0 or (names and c >= len(names))]:
-        last = len(names) - 1
-        raise DataError(expected(f"classes from 0 to {last} of {task.data}", str(wrong[0]), "change forget"))
+        raise DataError(expected(f"classes from 0{upto} of {task.data}", str(wrong[0]), "change forget"))
+    if wrong := [one for one in requests if not one or len(one) == len(names)]:
+        got = "all of them" if wrong[0] else "none"
+        raise DataError(expected(f"some classes of {task.data} to forget", got, "change forget"))
     return [{"classes": one} for one in requests]
 
 
@@ -309,15 +369,20 @@ def _variants(
         one = record(Variant, {"method": given} if isinstance(given, str) else given, "methods")
         one = dataclasses.replace(one, label=one.label or one.method)
         one = dataclasses.replace(one, set={**presets.get(one.label, {}), **one.set})
-        resolve_method(one.method, one.set)
+        method = resolve_method(one.method, one.set)
         if one.search and search is None:
             raise MethodError(expected("search: {trials: …, score: …}", "none", "add it beside methods"))
+        settings = dict.fromkeys(as_dict(method), "") | {f.name: str(f.type) for f, _ in flat_fields(method)}
+        if wrong := [key for key in one.search if key not in settings]:
+            fix = did_you_mean(wrong[0], settings)
+            raise MethodError(expected(f"a setting of {one.method} in search", repr(wrong[0]), fix))
         if search is None:
             found.append((one, ""))
             continue
+        fractions = [key for key, kind in settings.items() if kind.startswith("float")]
         for i in range(search.trials if one.search else 1):
-            settings = drawn(one.search, search.seed, one.label, i)
-            found.append((dataclasses.replace(one, label=f"{one.label} #{i}", search=settings), one.label))
+            trial = drawn(one.search, search.seed, one.label, i, fractions)
+            found.append((dataclasses.replace(one, label=f"{one.label} #{i}", search=trial), one.label))
     labels = {of or v.label for v, of in found}
     if strange := presets.keys() - labels:
         name = min(strange)
@@ -329,9 +394,15 @@ def _variants(
 def _presets(path: Path) -> dict[str, dict[str, Any]]:
     """Settings by label, as a search writes them."""
     rows = read_yaml(path).get("methods")
-    if not fits(rows, list[dict[str, Any]]) or not all({"label", "set"} <= row.keys() for row in rows or []):
+    if not isinstance(rows, list) or not all(map(_is_preset, rows)):
         raise FileError(expected(f"methods with label and set in {path}", "others", "see presets.yaml"))
-    return {row["label"]: row["set"] for row in rows or []}
+    return {row["label"]: row["set"] for row in rows}
+
+
+def _is_preset(row: Any) -> bool:
+    if not fits(row, dict[str, Any]):
+        return False
+    return fits(row.get("label"), str) and fits(row.get("set"), dict[str, Any])
 
 
 def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None) -> list[Job]:
@@ -340,7 +411,7 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
         raise MethodError(
             expected("a label of methods in set", repr(wrong[0]), did_you_mean(wrong[0], known))
         )
-    data = Data(task.data, task.size, task.per_class, task.holdout)
+    data = _data(task)
     metrics = [m.name for m in resolve_metrics(task.metrics)]
     score = {} if search is None else search.score
     if search is not None and task.holdout is None:
@@ -353,14 +424,17 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
         )
     if absent := [name for name in score if name.partition(".")[0] not in metrics]:
         raise MethodError(expected("metrics that the score can use", f"no {absent[0]}", "add it to metrics"))
+    if alone := [name for name in score if not task.retrains and needs_retrained(name)]:
+        got = "retrains: 0"
+        raise MethodError(
+            expected(f"a retrained model for {alone[0]} in the score", got, "write retrains: 1")
+        )
     jobs = []
     seeds = list(dict.fromkeys(map(checked_seed, task.seeds)))
-    n = len(seeds)
     for at, seed in enumerate(seeds):
+        others = _other_seeds(seeds, at, task.retrains)
         for forget in _requests(task, seed):
             recipe = _recipe(task, {})
-            # The second retraining of a seed is the first of the next one: fewer models to train.
-            others = [1000 * (1 + i // n) + seeds[(at + i) % n] for i in range(task.retrains)]
             retrained = [Training(data, task.model, recipe, other, forget) for other in others]
             for variant, of in variants:
                 changes = {**variant.set, **task.set.get(of or variant.label, {})}
@@ -371,6 +445,27 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
                         _base(task, data, seed, forget, variant, needs), retrained, task.repeats, score, of)
                 )  # fmt: skip
     return jobs
+
+
+def _other_seeds(seeds: list[int], at: int, count: int) -> list[int]:
+    """The seeds of the retrained models for one seed, all different from it and from each other.
+
+    The second retraining of a seed is the first of the next one: fewer models to train.
+    """
+    n, found = len(seeds), [seeds[at]]
+    for i in itertools.count():
+        if len(found) > count:
+            break
+        other = 1000 * (1 + i // n) + seeds[(at + i) % n]
+        found += [other] if other not in found else []
+    if max(found) >= 2**32:
+        most = 2**32 - 1 - (max(found) - max(seeds))
+        raise FileError(
+            expected(
+                f"seeds up to {most}, retrained models have larger ones", str(max(seeds)), "change seeds"
+            )
+        )
+    return found[1:]
 
 
 def _base(
@@ -388,6 +483,8 @@ def _base(
     shards, slices = own.get("shards", 0), own.get("slices", 1)
     if not (fits(shards, int) and fits(slices, int) and slices >= 1 and (shards == 0 or shards >= 2)):
         raise MethodError(expected("shards from 2 and slices from 1", f"{shards}, {slices}", "change base"))
+    if "slices" in own and not shards:
+        raise MethodError(expected("shards beside slices in base", "none", "leave slices out"))
     recipe = _recipe(task, {k: v for k, v in variant.base.items() if k not in BASE})
     logged = forget if own.get("log_updates") else {}
     return Training(data, task.model, recipe, seed, {}, shards, slices, logged)
@@ -401,42 +498,63 @@ def _recipe(task: Task, changes: dict[str, Any]) -> dict[str, Any]:
 def _check_evidence(plan: Plan) -> None:
     """Tables and figures can only ask for what the jobs will have."""
     metrics = {name for job in plan.jobs for name in job.metrics}
+    words: dict[By, set[str]] = {"data": set(), "forget": set(), "label": set(PARTS.values())}
+    for job in plan.jobs:
+        for by, known in words.items():
+            known.add(job.keys[by])
     tables = {table.name: table for table in plan.tables}
     for table in plan.tables:
-        for column in table.columns:
-            if column not in NUMBERS and column.partition(".")[0] not in metrics:
-                known = [*NUMBERS, *metrics]
-                raise FileError(
-                    expected(
-                        f"a metric of the jobs in table {table.name}",
-                        repr(column),
-                        did_you_mean(column, known),
-                    )
-                )
-        for given in table.goals:
-            goal = record(Goal, given, f"goals of table {table.name}")
-            if goal.column not in table.columns:
-                fix = did_you_mean(goal.column, table.columns)
-                raise FileError(expected(f"a goal for a column of {table.name}", repr(goal.column), fix))
-        if table.paper is not None and table.paper not in paper():
-            raise FileError(
-                expected("a table of the paper", repr(table.paper), did_you_mean(table.paper, paper()))
-            )
-        if table.also and "label" not in table.rows:
-            raise FileError(expected(f"rows by label in table {table.name}", "also", "add label to its rows"))
+        _check_table(table, metrics)
+        _check_only(table.only, words, f"table {table.name}")
     for drawing in plan.figures:
-        if drawing.kind != "pipeline" and drawing.table not in tables:
-            fix = did_you_mean(drawing.table, tables)
-            raise FileError(expected(f"a table for figure {drawing.name}", repr(drawing.table), fix))
-        there = tables[drawing.table].columns if drawing.table in tables else []
-        if wrong := [c for c in drawing.columns if c not in there]:
-            raise FileError(
-                expected(f"a column of table {drawing.table}", repr(wrong[0]), did_you_mean(wrong[0], there))
-            )
-    for what, names in (("tables", [*map(_name, plan.tables)]), ("figures", [*map(_name, plan.figures)])):
+        _check_drawing(drawing, tables)
+        _check_only(drawing.only, words, f"figure {drawing.name}")
+    named = {"tables": [t.name for t in plan.tables], "figures": [f.name for f in plan.figures]}
+    for what, names in named.items():
         if bad := [n for n in names if names.count(n) > 1 or not re.fullmatch(r"[\w-]+", n)]:
             raise FileError(expected(f"{what} of different plain names", repr(bad[0]), "rename one"))
 
 
-def _name(one: Table | Drawing) -> str:
-    return one.name
+def _check_table(table: Table, metrics: set[str]) -> None:
+    where = f"table {table.name}"
+    for key in ("rows", "columns"):
+        if not getattr(table, key):
+            raise FileError(expected(f"at least one word in {key} of {where}", "none", f"add to {key}"))
+    for column in table.columns:
+        if column in NUMBERS:
+            continue
+        if column.partition(".")[0] not in metrics:
+            fix = did_you_mean(column, [*NUMBERS, *metrics])
+            raise FileError(expected(f"a metric of the jobs in {where}", repr(column), fix))
+        check_name(column, where)
+    aims = [record(Goal, given, f"goals of {where}").column for given in table.goals]
+    if wrong := [column for column in aims if column not in table.columns]:
+        fix = did_you_mean(wrong[0], table.columns)
+        raise FileError(expected(f"a goal for a column of {table.name}", repr(wrong[0]), fix))
+    if twice := [column for column in aims if aims.count(column) > 1]:
+        raise FileError(expected(f"one goal for {twice[0]} in {where}", "two", "leave one out"))
+    if table.paper is not None and table.paper not in paper():
+        fix = did_you_mean(table.paper, paper())
+        raise FileError(expected("a table of the paper", repr(table.paper), fix))
+    if table.also and "label" not in table.rows:
+        raise FileError(expected(f"rows by label in {where}", "also", "add label to its rows"))
+
+
+def _check_drawing(drawing: Drawing, tables: Mapping[str, Table]) -> None:
+    if drawing.kind != "pipeline" and drawing.table not in tables:
+        fix = did_you_mean(drawing.table, tables)
+        raise FileError(expected(f"a table for figure {drawing.name}", repr(drawing.table), fix))
+    table = tables.get(drawing.table, Table(drawing.table, [], []))
+    if wrong := [c for c in drawing.columns if c not in table.columns]:
+        fix = did_you_mean(wrong[0], table.columns)
+        raise FileError(expected(f"a column of table {table.name}", repr(wrong[0]), fix))
+    if strange := [by for by in drawing.only if by not in table.rows]:
+        got, fix = f"only: {{{strange[0]}: …}}", f"add {strange[0]} to the rows of table {table.name}"
+        raise FileError(expected(f"a choice of rows of table {table.name}", got, fix))
+
+
+def _check_only(only: Mapping[By, Sequence[str]], words: Mapping[By, Iterable[str]], where: str) -> None:
+    for by, wanted in only.items():
+        if wrong := [word for word in wanted if word not in words[by]]:
+            fix = did_you_mean(wrong[0], words[by])
+            raise FileError(expected(f"a {by} of the jobs in {where}", repr(wrong[0]), fix))

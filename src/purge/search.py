@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from purge.configs import fits, record
 from purge.errors import MethodError, expected
+from purge.evidence import check_name
 from purge.metrics import METRICS, resolve_metrics
 from purge.settings import checked_seed
 
@@ -30,14 +31,19 @@ class Search:
     seed: int = 0
 
 
-def drawn(ranges: dict[str, Any], seed: int, label: str, trial: int) -> dict[str, Any]:
-    """The settings of a trial; the first trial is the method as it is."""
+def drawn(
+    ranges: dict[str, Any], seed: int, label: str, trial: int, fractions: Collection[str] = ()
+) -> dict[str, Any]:
+    """The settings of a trial, those of ``fractions`` any number; the first trial is the method as it is."""
     rng = np.random.default_rng([seed, zlib.crc32(label.encode()), trial])
-    return {key: _draw(rng, key, given) for key, given in ranges.items()} if trial else {}
+    return {key: _draw(rng, key, given, key in fractions) for key, given in ranges.items()} if trial else {}
 
 
-def _draw(rng: np.random.Generator, key: str, given: Any) -> Any:
-    """A choice from a list, or a number between low and high, by its logarithm with ``log: true``."""
+def _draw(rng: np.random.Generator, key: str, given: Any, fraction: bool) -> Any:
+    """A choice from a list, or a number between low and high, by its logarithm with ``log: true``.
+
+    Between whole numbers it is a whole one, unless the setting can be any (``fraction``).
+    """
     if isinstance(given, list) and given:
         return given[int(rng.integers(len(given)))]
     between = isinstance(given, dict) and {"low", "high"} <= given.keys() <= {"low", "high", "log"}
@@ -49,7 +55,7 @@ def _draw(rng: np.random.Generator, key: str, given: Any) -> Any:
         )
     if log:
         return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
-    if fits(low, int) and fits(high, int):
+    if fits(low, int) and fits(high, int) and not fraction:
         return int(rng.integers(low, high, endpoint=True))
     return float(f"{rng.uniform(low, high):.4g}")
 
@@ -59,6 +65,9 @@ def read_search(given: dict[str, Any]) -> Search:
     search = record(Search, given, "search")
     for name in search.score:
         resolve_metrics([name.partition(".")[0]])
+        check_name(name, "the score")
+        if "shadows" in METRICS[name.partition(".")[0]].needs:
+            raise MethodError(expected("a score without shadow models", repr(name), "leave it out"))
     if search.trials < 1 or not search.score:
         raise MethodError(expected("trials and a score in search", "none", "write trials: 16, score: {…}"))
     checked_seed(search.seed)
@@ -76,6 +85,12 @@ def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float |
             return None
         total += weight * abs(ours - aim)
     return total
+
+
+def needs_retrained(name: str) -> bool:
+    """Does a score by this metric ask for a retrained model?"""
+    metric = METRICS[name.partition(".")[0]]
+    return isinstance(metric.ideal, str) or "retrained" in metric.needs
 
 
 def winners(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

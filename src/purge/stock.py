@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
@@ -18,11 +19,13 @@ from purge import checks
 from purge.api import train, train_sharded
 from purge.datasets import load
 from purge.errors import DataError, FileError, expected
+from purge.evidence import result_in
 from purge.files import read_json
 from purge.images import Images
 from purge.plan import Data, Forget, Job, Training, digest_of
-from purge.runs import DataChoice, Request, build_for, cut
+from purge.runs import DataChoice, Request, build_for, cut, read_facts
 from purge.runtime import seeded
+from purge.shards import INDEX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,11 @@ def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Images
         train = train.select(few_of_each(train.labels, lambda n: data.per_class or 0))
     if data.holdout is not None:
         share = data.holdout
+        if int(train.labels.unique(return_counts=True)[1].min()) < 2:
+            got = f"1 of a class of {data.name}"
+            raise DataError(
+                expected("two training images of each class to hold one out", got, "raise per_class")
+            )
         held = few_of_each(train.labels, lambda n: max(1, round(share * n)))
         train, test = train.select(~held), train.select(held)
     at = torch.device(device or "cpu")
@@ -108,6 +116,7 @@ def _train(training: Training, place: Place, data: Images, test: Images, folder:
         "force": True, "record": record, **training.recipe,
     }  # fmt: skip
     build = partial(build_for, training.model, data)
+    (folder / "run.json").unlink(missing_ok=True)  # it says that a training has ended
     if training.shards:
         train_sharded(build, kept, shards=training.shards, slices=training.slices, **common)
         return
@@ -122,8 +131,21 @@ def _train(training: Training, place: Place, data: Images, test: Images, folder:
 
 
 def finished(folder: Path) -> bool:
-    """Is there a model whose training has ended?"""
-    return (folder / "run.json").is_file() and not (folder / checks.STATE).is_file()
+    """Is there a model whose training has ended, and whose files are whole?"""
+    if (folder / checks.STATE).is_file():
+        return False
+    try:
+        shards = read_facts(folder).get("shards")
+        weights = [folder / "model.safetensors"]
+        if shards is not None:
+            read_json(folder / INDEX)
+            weights += folder.glob("sisa-*.safetensors")  # one for each shard, one of the samples
+        for file in weights:
+            with safe_open(file, framework="pt"):  # reads the header and compares it with the length
+                pass
+    except (FileError, OSError, SafetensorError):
+        return False
+    return shards is None or len(weights) == 1 + shards + 1
 
 
 def cached(training: Training, models: Path) -> Path | None:
@@ -133,7 +155,5 @@ def cached(training: Training, models: Path) -> Path | None:
 
 def is_done(file: Path) -> bool:
     """Is there the result of a job that ended well?"""
-    try:
-        return "error" not in read_json(file)
-    except FileError:
-        return False
+    found = result_in(file)
+    return found is not None and "error" not in found

@@ -1,8 +1,9 @@
 """Running a bench: the models that are missing are trained, and every job leaves one JSON file.
 
 ``OUT/jobs/<id>.json`` is written whole when a job ends, well or not, so a bench that was killed loses the
-job that was running, no more. ``OUT/models`` has the trained models as run folders, named by what they
-depend on: another bench that is given the folder finds them. Tables and figures are made from the files.
+job that was running, no more; a file that cannot be read counts as missing. ``OUT/models`` has the trained
+models as run folders, named by what they depend on: another bench that is given the folder finds them.
+Tables and figures are made from the files.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from torch import nn
 from purge import checks, evidence
 from purge.api import Auditor, unlearn
 from purge.errors import FileError, expected
-from purge.evidence import FORMS, Drawing
-from purge.files import atomically, read_json, write_json
+from purge.evidence import FORMS, Drawing, result_in
+from purge.files import write_json, write_text
 from purge.images import Images
 from purge.methods import resolve_method
 from purge.plan import Job, Plan, Training, digest_of
@@ -49,6 +50,7 @@ class Summary(NamedTuple):
     trained: int
     failed: dict[str, str]  # job → what went wrong
     files: list[Path]  # tables, figures and presets
+    unread: int = 0  # of those left: files that cannot be read
 
 
 def bench(
@@ -76,15 +78,17 @@ def bench(
         for done in each(partial(_attempt, place=place), _items(todo, place)):
             if done.error and isinstance(done.what, Training):
                 broken.add(done.what.spec)
-            elif not done.tried:
-                _write(done.what, place, {"error": done.error, "kind": "no model"})
+            elif done.killed or not done.tried:
+                kind = "process ended" if done.killed else "no model"
+                _write(done.what, place, {"error": done.error, "kind": kind})
             told(str(done.what), done.error)
-    results = [(job, read_json(file)) for job in plan.jobs if (file := place.file(job)).is_file()]
+    results = [(job, found) for job in plan.jobs if (found := result_in(place.file(job))) is not None]
+    unread = sum(place.file(job).is_file() for job in plan.jobs) - len(results)
     failed = {str(job): str(found["error"]) for job, found in results if "error" in found}
     files = [*_write_presets(place.out, [found for _, found in results]), *make(place.out)]
     made = sum(m.spec not in broken for m in missing)
     there, left = len(asked.jobs) - len(todo), len(plan.jobs) - len(asked.jobs)
-    return Summary(len(todo), there, left, made, failed, files)
+    return Summary(len(todo), there, left, made, failed, files, unread)
 
 
 def locate(
@@ -99,7 +103,8 @@ def locate(
 def in_words(done: Summary, place: Place) -> list[str]:
     """What a bench did, for people: failures first, as they are what to look at."""
     lines = [f"Failed: {job}: {error}" for job, error in done.failed.items()]
-    rest = f", {done.left} left out" if done.left else ""
+    unread = f" ({done.unread} with a file that cannot be read)" if done.unread else ""
+    rest = f", {done.left} left out{unread}" if done.left else ""
     here = f"{done.ran} jobs run, {done.skipped} were there{rest}, {done.trained} models trained"
     again = " Run what failed again with --resume." if done.failed else ""
     files = f"{len(done.files)} tables and figures in {place.out}."
@@ -134,7 +139,7 @@ def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:
     if not found:
         return []
     text = yaml.safe_dump({"methods": found}, sort_keys=False, allow_unicode=True)
-    atomically(out / "presets.yaml", partial(_write_text, text))
+    write_text(out / "presets.yaml", text)
     return [out / "presets.yaml"]
 
 
@@ -308,14 +313,10 @@ def make(out: Path) -> list[Path]:
         (out / "tables").mkdir(exist_ok=True)
         for ending, form in FORMS.items():
             written.append(out / "tables" / f"{name}.{ending}")
-            atomically(written[-1], partial(_write_text, form(sheet)))
+            write_text(written[-1], form(sheet))
     for drawing in [Drawing(**given) for given in evidence.manifest(out)["figures"]]:
         from purge import charts, style  # matplotlib takes long to import
 
         (out / "figures").mkdir(exist_ok=True)
         written += style.save(charts.draw(drawing, sheets), out / "figures", drawing.name)
     return written
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 Items come in groups, and some need other groups to be through: jobs need models. A worker goes on with the
 group whose data and models it knows; what nothing is needed for goes first, as others may wait for it.
+An item whose process ends (killed for want of memory, say) has failed, and a fresh process goes on.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from purge.errors import RunError, expected
+from purge.errors import expected
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+KILLED = expected(
+    "a result", "none: the process that ran it ended, perhaps for want of memory",
+    "give fewer --jobs, and go on with --resume",
+)  # fmt: skip
 
 
 class Item(NamedTuple):
@@ -37,6 +42,7 @@ class Done(NamedTuple):
     what: Any
     error: str  # "": all went well
     tried: bool = True
+    killed: bool = False  # its process ended before it did
 
 
 Each = Callable[[Callable[[Any], str], Sequence[Item]], Iterator[Done]]
@@ -54,20 +60,12 @@ def workers(n: int) -> Iterator[Each]:
     threads = max(1, (os.cpu_count() or 1) // n)
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ |= dict.fromkeys(THREADS, str(threads))  # NumPy and scikit-learn read them when they start
-    spawn = get_context("spawn")
-    pools = [
-        ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(threads,))
-        for _ in range(n)
-    ]
+    fresh = partial(
+        ProcessPoolExecutor, 1, get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
+    )
+    pools = [fresh() for _ in range(n)]
     try:
-        yield partial(_side_by_side, pools)
-    except BrokenProcessPool:
-        raise RunError(
-            expected(
-                "every process to live", "one that was killed, perhaps for want of memory",
-                "give fewer --jobs, and go on with --resume",
-            )
-        ) from None  # fmt: skip
+        yield partial(_side_by_side, pools, fresh)
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)
@@ -87,8 +85,10 @@ def _one_by_one(work: Callable[[Any], str], items: Sequence[Item]) -> Iterator[D
 
 
 def _side_by_side(
-    pools: list[ProcessPoolExecutor], work: Callable[[Any], str], items: Sequence[Item]
-) -> Iterator[Done]:
+    pools: list[ProcessPoolExecutor], fresh: Callable[[], ProcessPoolExecutor], work: Callable[[Any], str],
+    items: Sequence[Item],
+) -> Iterator[Done]:  # fmt: skip
+    """Do all items with pools of one process each; one whose process ended gives way to a fresh one."""
     left: dict[str, deque[Item]] = {}
     for item in items:
         left.setdefault(item.group, deque()).append(item)
@@ -109,7 +109,12 @@ def _side_by_side(
         }
         for i in sorted(idle):
             if (more := _next(ready, at, i)) is not None:
-                running[pools[i].submit(work, more.what)] = i, more
+                try:
+                    future = pools[i].submit(work, more.what)
+                except BrokenProcessPool:  # it ended while it had nothing to do
+                    pools[i] = fresh()
+                    future = pools[i].submit(work, more.what)
+                running[future] = i, more
                 idle.remove(i)
         if not running:
             return
@@ -117,9 +122,12 @@ def _side_by_side(
             i, item = running.pop(future)
             idle.add(i)
             unfinished[item.group] -= 1
-            if error := future.result():
+            killed = isinstance(future.exception(), BrokenProcessPool)
+            if killed:
+                pools[i] = fresh()
+            if error := KILLED if killed else future.result():
                 failed.setdefault(item.group, error)
-            yield Done(item.what, error)
+            yield Done(item.what, error, killed=killed)
 
 
 def _hindered(item: Item, failed: dict[str, str]) -> str:

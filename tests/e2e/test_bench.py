@@ -27,7 +27,7 @@ from purge.models import digest
 from purge.plan import read_plan
 from purge.result import Report
 from purge.runs import read_model
-from purge.stock import Place, trained
+from purge.stock import Place, finished, trained
 from purge.suite import run_job
 
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -252,6 +252,130 @@ def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Pat
     again = bench(file, "--out", tmp_path / "out", "--models", models, "--resume")
     assert again.code == 1
     assert "1 jobs run, 2 were there" in again.out
+
+
+DEADLY = """
+import os
+
+from purge import cli, stock
+from purge.methods import METHODS
+
+finetune, train = type(METHODS["finetune"].method), stock._train
+run = finetune.run
+finetune.run = lambda self, *given: os._exit(9) if self.negate else run(self, *given)
+stock._train = lambda training, *given: os._exit(9) if training.seed == 7 else train(training, *given)
+
+if __name__ == "__main__":  # the processes that it starts import it, too
+    cli.main()
+"""
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_go_on(
+    smoke: Killed, tmp_path: Path
+) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    config = {
+        **yaml.safe_load(SMOKE.read_text()),
+        "seeds": [0, 7],
+        "retrains": 0,
+        "metrics": ["ra"],
+        "methods": [
+            {"method": "finetune", "label": "killer", "set": {"epochs": 1, "negate": True}},
+            {"method": "finetune", "set": {"epochs": 1}},
+            {"method": "random-label", "set": {"epochs": 1}},
+        ],
+        "tables": [{"name": "t", "columns": ["ra"]}],
+        "figures": [],
+    }
+    file, out = tmp_path / "mixed.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(config))
+    models = shutil.copytree(smoke.out / "models", tmp_path / "models")
+    command = [sys.executable, tmp_path / "deadly.py", "bench", file, "--out", out, "--models", models]
+
+    def ended(*more: str) -> Done:
+        done = subprocess.run([*command, "--jobs", "2", *more], capture_output=True, text=True, timeout=300)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    done = ended()
+    assert done.code == 1, done.err
+    assert "6 jobs run, 0 were there, 0 models trained, 4 failed" in done.out
+    found = {(r["label"], r["seed"]): r for r in map(read, (out / "jobs").iterdir())}
+    assert {key: r.get("kind") for key, r in found.items()} == {
+        ("killer", 0): "process ended", ("finetune", 0): None, ("random-label", 0): None,
+        ("killer", 7): "no model", ("finetune", 7): "no model", ("random-label", 7): "no model",
+    }  # fmt: skip
+    errors = [r["error"] for r in found.values() if "kind" in r]
+    assert all("the process that ran it ended" in error for error in errors)
+    assert f"Failed: killer: digits 0, seed 0: {errors[0]}" in done.out
+    assert "| killer | – |" in (out / "tables" / "t.md").read_text()
+    again = ended("--resume")
+    assert again.code == 1
+    assert "4 jobs run, 2 were there, 0 models trained, 4 failed" in again.out
+
+
+def test_a_model_whose_file_is_damaged_is_trained_anew(smoke: Killed, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    models = shutil.copytree(smoke.out / "models", out / "models")
+    shutil.copytree(smoke.out / "jobs", out / "jobs")
+    job = next(j for j in read_plan(SMOKE).jobs if j.label == "finetune" and j.seed == 1)
+    before = read(out / "jobs" / f"{job.id}.json")
+    (out / "jobs" / f"{job.id}.json").unlink()
+    base, gone = (next(models.glob(f"{t.spec}-*")) for t in (job.base, job.retrained[0]))
+    os.truncate(base / "model.safetensors", (base / "model.safetensors").stat().st_size - 1)
+    (gone / "model.safetensors").unlink()
+    done = bench(SMOKE, "--out", out, "--resume")
+    assert done.code == 0, done.err
+    assert "1 of 6 jobs to run; 2 of 3 models to train." in done.err
+    assert "1 jobs run, 5 were there, 2 models trained, 0 failed" in done.out
+    assert finished(base)
+    assert finished(gone)
+    assert read(out / "jobs" / f"{job.id}.json")["digest"] == before["digest"]
+
+
+def test_a_sharded_model_is_there_when_all_of_its_files_are(tmp_path: Path) -> None:
+    config = {
+        "data": "digits", "model": "small-resnet", "recipe": {"epochs": 2}, "forget": [0], "per_class": 20,
+        "metrics": ["ra"], "methods": [{"method": "sisa", "base": {"shards": 2, "slices": 2}}],
+    }  # fmt: skip
+    (tmp_path / "sisa.yaml").write_text(yaml.safe_dump(config))
+    training, place = read_plan(tmp_path / "sisa.yaml").jobs[0].base, Place(tmp_path, tmp_path / "models")
+    folder = trained(training, place)
+    assert finished(folder)
+    files = [f for f in folder.iterdir() if f.suffix in (".safetensors", ".json")]
+    assert len(files) == 1 + 2 + 1 + 2  # weights, shards, samples; sisa.json and run.json
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-3])
+        assert not finished(folder), file
+        file.unlink()
+        assert not finished(folder), file
+        file.write_bytes(whole)
+        assert finished(folder), file
+    (folder / "sisa-shard-1.safetensors").unlink()
+    assert finished(trained(training, place))
+
+
+def test_a_result_that_cannot_be_read_is_missing_and_the_tables_are_made(
+    smoke: Killed, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(smoke.out / "jobs", out / "jobs")
+    here = (SMOKE, "--out", out, "--models", smoke.out / "models", "--resume", "--only", "finetune")
+    purged, other = sorted((out / "jobs").glob("digits-0-purge-s*.json"))
+    purged.write_text(purged.read_text()[:100])
+    other.write_bytes(b"\xff[1]")
+    done = bench(*here)
+    assert done.code == 0, done.err
+    assert "0 jobs run, 2 were there, 4 left out (2 with a file that cannot be read)" in done.out
+    assert json.loads(bench(*here, "--json").out)["unread"] == 2
+    table = out / "tables" / "methods.md"
+    assert "| purge | – |" in table.read_text()
+    assert "| finetune | – |" not in table.read_text()
+    table.unlink()
+    assert bench(out).code == 0
+    assert "| purge | – |" in table.read_text()
 
 
 @pytest.mark.slow

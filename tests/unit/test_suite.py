@@ -18,18 +18,23 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from matplotlib.colors import to_hex
+from safetensors.torch import save_file
 
 from purge import charts, outlook, suite
+from purge.api import Auditor
 from purge.configs import read_yaml
 from purge.errors import PurgeError
 from purge.evidence import (
     PARTS,
+    SEVERAL,
     Cell,
     Drawing,
     Table,
     as_csv,
     as_latex,
     as_markdown,
+    check_name,
     ours,
     paper,
     paper_rows,
@@ -39,7 +44,10 @@ from purge.evidence import (
 )
 from purge.files import write_json
 from purge.methods import METHODS, resolve_method
+from purge.metrics import METRICS
 from purge.plan import Data, Job, Plan, read_plan
+from purge.runs import build_for, cut
+from purge.runtime import seeded
 from purge.search import score_of, winners
 from purge.stock import Place, cached, few_of_each, images, request_of, trained
 
@@ -188,6 +196,40 @@ def test_jobs_are_the_product_of_data_requests_methods_and_seeds(tmp_path: Path)
     assert all(re.fullmatch(r"[\w.+-]+", job.id) for job in plan.jobs)
 
 
+@pytest.mark.parametrize(("seeds", "retrains"), [([0, 1000], 3), ([1000, 0, 2000], 5), ([7], 4)])
+def test_every_reference_is_another_model(tmp_path: Path, seeds: list[int], retrains: int) -> None:
+    jobs = plan_of(tmp_path, seeds=seeds, retrains=retrains).jobs
+    for job in jobs:
+        others = [t.seed for t in job.retrained]
+        assert len({job.seed, *others}) == 1 + retrains
+    assert {job.seed: job.retrained[0].seed for job in jobs} == {seed: 1000 + seed for seed in seeds}
+
+
+def test_the_file_of_a_job_has_a_name_of_bounded_length(tmp_path: Path) -> None:
+    for letter in "aα":
+        variants = [{"method": "purge", "label": letter * 240, "set": {"lr": lr}} for lr in (0.01, 0.02)]
+        jobs = plan_of(tmp_path, methods=variants[:1], seeds=[0, 1]).jobs
+        jobs += plan_of(tmp_path, methods=variants[1:], forget=[list(range(9))]).jobs
+        names = [place_of(tmp_path).file(job).name for job in jobs]
+        assert len(set(names)) == 3
+        assert all(150 < len(name.encode()) <= 200 for name in names)
+        assert all(re.fullmatch(r"digits-[\w+-]+-[0-9a-f]{8}\.json", name) for name in names)
+    long = plan_of(tmp_path, data="cifar100", forget=[list(range(80))]).jobs[0]
+    assert len(long.id) <= 195
+    assert long.keys["forget"].endswith("+78+79")  # tables have all of it
+
+
+def test_labels_that_differ_only_where_a_file_name_cannot_are_refused(tmp_path: Path) -> None:
+    def methods(*labels: str, **settings: Any) -> list[dict[str, Any]]:
+        return [{"method": "purge", "label": label, "set": settings} for label in labels]
+
+    for labels in (("a b", "a/b"), ("a" * 240 + "b", "a" * 240 + "c")):
+        with pytest.raises(PurgeError, match="labels that differ in the names of files"):
+            plan_of(tmp_path, methods=methods(*labels))
+    assert len(plan_of(tmp_path, methods=[*methods("a b"), *methods("a/b", lr=0.5)]).jobs) == 2
+    assert len(plan_of(tmp_path, data=["digits", "digits"], methods=["purge"]).jobs) == 1
+
+
 def test_methods_share_their_models(tmp_path: Path) -> None:
     first, second = plan_of(tmp_path).jobs
     assert first.base.spec == second.base.spec
@@ -273,12 +315,30 @@ def test_numbers_of_yaml_are_numbers(tmp_path: Path) -> None:
         ({"seeds": []}, "at least one seed"),
         ({"seeds": [-1]}, "whole number from 0"),
         ({"seeds": [True]}, "a list, each a whole number"),
+        ({"seeds": [4294967295]}, "seeds up to 4294966295"),
+        ({"seeds": [0, 4294966295], "retrains": 3}, "seeds up to 4294965295"),
         ({"forget": [10]}, "classes from 0 to 9"),
         ({"forget": "all"}, "one of each"),
+        ({"forget": []}, "got an empty forget"),
+        ({"forget": [0, []]}, "some classes of digits to forget, got none"),
+        ({"forget": [[*range(10)]]}, "some classes of digits to forget, got all of them"),
+        ({"data": "cifar100", "forget": [-1]}, "classes from 0 of cifar100, got -1"),
+        ({"forget": None, "ids": [3, -2]}, "ids from 0, got -2"),
+        ({"forget": None, "ids": []}, "got an empty ids"),
+        ({"data": []}, "at least one data set in small.yaml"),
+        ({"methods": []}, "at least one method in small.yaml"),
+        ({"methods": {}}, "at least one method in small.yaml"),
+        ({"methods": [], "tables": [{"name": "a", "columns": ["ra"]}]}, "at least one method"),
+        ({"per_class": 1, "holdout": 0.1}, "two images of each class to hold one out"),
+        ({"tasks": [{"seeds": [0]}, {"model": "resnet18"}]}, "one model for all tasks of digits"),
+        ({"tasks": [{"size": 8}, {"size": 16}]}, "one size for all tasks of digits, got 8 and 16"),
+        ({"tasks": [{"holdout": 0.1}, {}]}, "one holdout for all tasks of digits"),
+        ({"tasks": [{"recipe": {"lr": 0.5}}, {"recipe": {"epochs": 30}}]}, "one lr for all tasks of digits"),
         ({"forget": None}, "one of forget, fraction and ids"),
         ({"fraction": 0.5}, "got forget and fraction"),
         ({"data": "cifar100", "forget": "each"}, "by number"),
         ({"holdout": 0.9}, "holdout from 0.01 to 0.5"),
+        ({"holdout": 10**400}, "holdout from 0.01 to 0.5"),
         ({"retrains": -1}, "retrains from 0"),
         ({"set": {"purg": {"lr": 1}}}, "did you mean 'purge'"),
         ({"set": {"purge": {"lrr": 1}}}, "did you mean 'lr'"),
@@ -287,19 +347,43 @@ def test_numbers_of_yaml_are_numbers(tmp_path: Path) -> None:
         ({"methods": [{"method": "purge", "base": {"shards": 5}}]}, "no use for it"),
         ({"methods": [{"method": "sisa", "base": {"shards": 1}}]}, "shards from 2"),
         ({"methods": [{"method": "purge", "base": {"epoch": 5}}]}, "did you mean 'epochs'"),
+        ({"methods": [{"method": "purge", "base": {"slices": 3}}]}, "shards beside slices"),
         ({"tables": [{"name": "a", "columns": ["fa_tst"]}]}, "did you mean 'fa_test'"),
         ({"tables": [{"name": "a", "columns": ["ta"]}]}, "a metric of the jobs"),
+        ({"tables": [{"name": "a", "columns": ["ra.after"]}]}, "a number of ra in table a"),
+        ({"metrics": ["bn_recal"], "tables": [{"name": "a", "columns": ["bn_recal.aftr"]}]},
+         "did you mean 'bn_recal.after'"),
+        ({"metrics": ["bn_recal"], "tables": [{"name": "a", "columns": ["bn_recal"]}]}, "bn_recal.before"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "rows": []}]}, "at least one word in rows of table a"),
+        ({"tables": [{"name": "a", "columns": []}]}, "at least one word in columns of table a"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"label": ["purg"]}}]}, "did you mean 'purge'"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"data": ["digit"]}}]}, "mean 'digits'"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"forget": ["1"]}}]}, "a forget of the jobs"),
         ({"tables": [{"name": "a", "columns": ["ra"], "paper": "cifar"}]}, "did you mean 'cifar10'"),
         ({"tables": [{"name": "a", "columns": ["ra"], "rows": ["lable"]}]}, "one of data, forget, label"),
         ({"tables": [{"name": "a", "columns": ["ra"], "rows": ["data"], "also": ["floor"]}]}, "add label"),
         ({"tables": [{"name": "../a", "columns": ["ra"]}]}, "plain names"),
         ({"figures": [{"name": "a", "table": "b"}]}, "a table for figure a"),
+        ({"tables": [{"name": "a", "columns": ["ra"]}],
+          "figures": [{"name": "f", "table": "a", "only": {"data": ["digits"]}}]}, "add data to the rows"),
+        ({"tables": [{"name": "a", "columns": ["ra"]}],
+          "figures": [{"name": "f", "table": "a", "only": {"label": ["retrian"]}}]}, "mean 'retrain'"),
+        ({"figures": [{"name": "f", "kind": "pipeline", "columns": ["ra"]}]}, "a column of table"),
         ({"methods": [{"method": "purge", "search": {"lr": [1]}}]}, "search: {trials"),
         ({"search": {"trials": 2, "score": {"ra": 1}}}, "held-out training data"),
         ({"search": {"trials": 2, "score": {"raa": 1}}, "holdout": 0.1}, "did you mean 'ra'"),
         ({"search": {"trials": 2, "score": {"ta": 1}}, "holdout": 0.1}, "add it to metrics"),
         ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1,
           "methods": [{"method": "purge", "search": {"lr": {"low": 2, "high": 1}}}]}, "{low, high} for lr"),
+        ({"search": {"trials": 1, "score": {"ra": 1}}, "holdout": 0.1,
+          "methods": [{"method": "purge", "search": {"lrr": [1]}}]}, "did you mean 'lr'"),
+        ({"search": {"trials": 2, "score": {"bn_recal": 1}}, "holdout": 0.1}, "a number of bn_recal"),
+        ({"search": {"trials": 2, "score": {"lira.auroc": 1}}, "holdout": 0.1}, "without shadow models"),
+        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1, "retrains": 0}, "write retrains: 1"),
+        ({"search": {"trials": 2, "score": {"agreement": 1}}, "holdout": 0.1, "retrains": 0,
+          "metrics": ["agreement"]}, "a retrained model for agreement"),
+        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1,
+          "tasks": [{"set": {"purge": {"lr": 0.5}}}, {"forget": [1]}]}, "one set of purge for all tasks"),
         ({"presets": "none.yaml"}, "nothing there"),
     ],
 )  # fmt: skip
@@ -317,6 +401,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, 
         ("data: [\n", "YAML in"),
         ("- a\n- b\n", "keys and values"),
         ("", "keys and values"),
+        ("about: 2024-13-45\n", "month must be in 1..12"),
     ],
 )
 def test_what_is_no_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -336,6 +421,47 @@ def test_settings_can_be_merged_from_another_place_of_the_file(tmp_path: Path) -
     path.write_text("a: &a {lr: 1}\nb: {<<: *a, epochs: 2, epochs: 3}\n")
     with pytest.raises(PurgeError, match="'epochs' stands twice in line 2"):
         read_yaml(path)
+
+
+def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
+    folders = [tmp_path / parent / "images" for parent in "ab"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    with pytest.raises(PurgeError, match="one data for all tasks of images"):
+        plan_of(tmp_path, data=[*map(str, folders)])
+    assert plan_of(tmp_path, data=["digits", str(folders[0])]).jobs
+
+
+def test_a_task_may_have_few_images_beside_another_with_all(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
+    assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}
+
+
+def test_other_models_can_be_chosen_for_tables_and_figures(tmp_path: Path) -> None:
+    table = {"name": "a", "columns": ["ra", "mia"], "only": {"label": ["purge", *PARTS.values()]}}
+    figures = [{"name": "f", "table": "a", "only": {"label": [*PARTS.values()]}},
+               {"name": "g", "kind": "pipeline"}]  # fmt: skip
+    assert plan_of(tmp_path, tables=[table], figures=figures).figures
+
+
+def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
+    """Those of an audit, but for relearning, which takes long, and for shadow models."""
+    train, test = images(Data("digits", per_class=20), None, None)
+    forget, retain = cut(train, {"forget_classes": [0]})
+    with seeded(0, torch.device("cpu")):
+        model, original, retrained = (build_for("small-resnet", train) for _ in range(3))
+    wanted = [name for name, m in METRICS.items() if m.cost != "shadow" and not name.startswith("relearn")]
+    auditor = Auditor(forget, retain, test, original=original, retrained=[retrained])
+    found = auditor.audit(model, metrics=wanted, progress=False).to_dict()["values"]
+    names = {name for name, value in found.items() if value["value"] is not None}
+    assert {name.partition(".")[0] for name in names} >= {*wanted} - {"tpr_1pct", "tpr_01pct"}
+    for name in names:
+        check_name(name, "the audit")
+    told = {f"{metric}.{part}" for metric, parts in SEVERAL.items() for part in parts if metric in wanted}
+    assert {name for name in told if not name.startswith("tpr")} <= names
+    for name in ("destinations", "destinations.all", "cka", "ta.0", "noise.2pct", "tpr_1pct"):
+        with pytest.raises(PurgeError, match=f"a number of {name.partition('.')[0]} in table t"):
+            check_name(name, "table t")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -376,6 +502,25 @@ def test_a_search_is_drawn_from_its_seed(tmp_path: Path) -> None:
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
+
+
+def test_a_setting_that_may_be_any_number_is_drawn_as_such(tmp_path: Path) -> None:
+    ranges = {
+        "kd": {"low": 0, "high": 1},
+        "forget_target": {"low": 0, "high": 1},
+        "epochs": {"low": 1, "high": 9},
+    }
+    methods = [{"method": "purge", "search": ranges}]
+    trials = [job.changes for job in plan_of(tmp_path, **{**SEARCH, "methods": methods}).jobs[1:]]
+    for key in ("kd", "forget_target"):
+        assert all(isinstance(t[key], float) and 0 < t[key] < 1 for t in trials)
+    assert all(isinstance(t["epochs"], int) for t in trials)
+
+
+def test_a_search_over_tasks_with_the_same_set(tmp_path: Path) -> None:
+    own = {"set": {"purge": {"lr": 0.5}}}
+    plan = plan_of(tmp_path, **SEARCH, tasks=[{**own, "forget": [0]}, {**own, "forget": [1]}])
+    assert {job.changes["lr"] for job in plan.jobs if job.trial_of == "purge"} == {0.5}
 
 
 def test_no_method_of_the_tuning_has_more_trials_than_another() -> None:
@@ -427,6 +572,17 @@ def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:
         plan_of(tmp_path, presets="presets.yaml", methods=["purge"])
 
 
+@pytest.mark.parametrize(
+    "row",
+    ["{label: purge, set: }", "{label: purge, set: 5}", "{label: 5, set: {}}", "{label: [purge], set: {}}",
+     "{label: purge, set: {5: 1}}", "{set: {}}", "5"],
+)  # fmt: skip
+def test_presets_of_another_form_are_refused(tmp_path: Path, row: str) -> None:
+    (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")
+    with pytest.raises(PurgeError, match="methods with label and set"):
+        plan_of(tmp_path, presets="presets.yaml")
+
+
 # -- data -----------------------------------------------------------------------------------------
 
 
@@ -447,6 +603,13 @@ def test_held_out_images_are_training_images_that_are_not_trained_with() -> None
     assert len(kept) + len(held) == len(train)
     counts = torch.bincount(held.labels) / torch.bincount(train.labels)
     assert all(0.17 < share < 0.23 for share in counts.tolist())
+
+
+def test_a_single_image_of_a_class_cannot_be_held_out() -> None:
+    with pytest.raises(PurgeError, match="two training images of each class to hold one out"):
+        images(Data("digits", per_class=1, holdout=0.1), None, None)
+    kept, held = images(Data("digits", per_class=2, holdout=0.5), None, None)
+    assert len(kept) == len(held) == 10
 
 
 def test_a_small_part_of_each_class() -> None:
@@ -595,6 +758,12 @@ def test_wrong_goals_are_refused(tmp_path: Path, goal: dict[str, Any], word: str
         plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": [goal]}])
 
 
+def test_two_goals_for_one_column_are_refused(tmp_path: Path) -> None:
+    goals = [{"column": "fa_test", "most": 0.1}, {"column": "fa_test", "least": 0.05}]
+    with pytest.raises(PurgeError, match="one goal for fa_test in table t, got two"):
+        plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": goals}])
+
+
 def test_rows_of_one_data_set_stand_together_its_other_models_first(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, forget=[0, 1])
     found = [result_of(j, {"ra": 0.5}) for j in plan.jobs]
@@ -690,6 +859,33 @@ def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Pa
     assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
 
 
+def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
+    labels = ["purge-paper", "purge", *(f"label {i}" for i in range(11))]
+    settings = [
+        {"method": "purge", "label": label, "set": {"lr": 0.01 + 0.001 * i}} for i, label in enumerate(labels)
+    ]
+    plan = plan_of(tmp_path, methods=settings)
+    jobs = [{**job.keys, "data": data} for job in plan.jobs for data in ("cifar10", "mnist")]
+    found = [
+        {**result_of(plan.jobs[0], {"fa_test": 0.5}), **keys, "id": f"{keys['id']} {keys['data']}"}
+        for keys in jobs
+    ]
+    made = records([{**keys, "id": f"{keys['id']} {keys['data']}"} for keys in jobs], found)
+    drawn = {"t": sheet(Table("t", ["fa_test"], rows=["data", "label"], paper="cross_dataset"), made)}
+    (ax,) = charts.draw(Drawing("f", "t"), drawn).axes
+    bars = {c.get_label(): c[0] for c in ax.containers if hasattr(c, "patches")}
+    looks = {
+        (to_hex(bar.get_facecolor()), bar.get_hatch(), to_hex(bar.get_edgecolor())) for bar in bars.values()
+    }
+    assert len(looks) == len(bars) > len(labels)
+    theirs = bars["purge-paper, paper"]
+    assert to_hex(theirs.get_edgecolor()) == to_hex(bars["purge-paper"].get_facecolor())
+    assert (to_hex(theirs.get_facecolor()), theirs.get_hatch()) == ("#ffffff", "////")
+    (ax,) = charts.draw(Drawing("f", "t", kind="lines"), drawn).axes
+    lines = [line for line in ax.lines if line.get_linestyle() in ("-", "--")]
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(bars)
+
+
 def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
@@ -733,6 +929,7 @@ def test_estimates_come_from_what_was_measured(tmp_path: Path) -> None:
     base = plan.trainings()[0]
     folder = place.models / f"{base.spec}-12345678"
     folder.mkdir(parents=True)
+    save_file({}, folder / "model.safetensors")
     write_json(
         folder / "run.json",
         {"data": "digits", "seconds": 30.0, "samples": 1000, "settings": {"epochs": 10}},
@@ -753,6 +950,7 @@ def test_the_state_of_a_training_is_no_model(tmp_path: Path) -> None:
     base = plan_of(tmp_path).trainings()[0]
     folder = tmp_path / f"{base.spec}-12345678"
     folder.mkdir()
+    save_file({}, folder / "model.safetensors")
     assert cached(base, tmp_path) is None
     (folder / "run.json").write_text("{}")
     assert cached(base, tmp_path) == folder

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections import deque
 from concurrent.futures import Future
 from typing import Any
@@ -29,7 +31,11 @@ class Pool:
 def side_by_side(n: int, items: list[Item], work: Any = lambda _: "") -> tuple[list[Done], list[Any]]:
     log: list[tuple[int, Any]] = []
     pools: Any = [Pool(log, i) for i in range(n)]
-    return list(workers._side_by_side(pools, work, items)), log
+    return list(workers._side_by_side(pools, no_other, work, items)), log
+
+
+def no_other() -> Any:
+    raise AssertionError("every process lives")
 
 
 MODELS = [Item("a", "a"), Item("b", "b"), Item("c", "c")]
@@ -60,7 +66,7 @@ def test_a_job_begins_when_its_own_models_are_there() -> None:
 
     log: list[tuple[int, Any]] = []
     pools: Any = [Slow(log, i) for i in range(3)]
-    going = workers._side_by_side(pools, lambda _: "", [*MODELS, *JOBS])
+    going = workers._side_by_side(pools, no_other, lambda _: "", [*MODELS, *JOBS])
     first = [next(going).what for _ in range(5)]
     assert set(first) == {"a", "b", "ab0", "ab1", "ab2"}
     busy.set_result("")
@@ -109,6 +115,49 @@ def test_what_needs_nothing_goes_first() -> None:
     found = workers._next(ready, {}, 0)
     assert found is not None
     assert found.what == "m2"
+
+
+def deadly(what: str) -> str:
+    if what.startswith("killer"):
+        os._exit(9)
+    return ""
+
+
+@pytest.mark.slow
+def test_an_item_that_kills_its_process_has_failed_and_all_others_go_on() -> None:
+    """Each is tried once; what needs one is not tried at all. Afterwards, there are still two workers."""
+    items = [Item("killer a", "a"), Item("b", "b"), Item("killer c", "c")]
+    items += [Item(f"ab{i}", "ab", frozenset("ab")) for i in range(2)]
+    items += [Item(f"{'killer ' * (i == 0)}b{i}", "bb", frozenset("b")) for i in range(3)]
+    with workers.workers(2) as each:
+        done = list(each(deadly, items))
+        again = list(each(deadly, [Item(i, "d") for i in ("x", "y")]))
+    told = {d.what: d for d in done}
+    assert len(done) == len(told) == len(items)
+    for what in ("killer a", "killer c", "killer b0"):
+        assert told.pop(what) == Done(what, workers.KILLED, killed=True)
+    for what in ("ab0", "ab1"):
+        assert told.pop(what) == Done(what, workers.KILLED, tried=False)
+    assert set(told.values()) == {Done(what, "") for what in ("b", "b1", "b2")}
+    assert sorted(again) == [Done("x", ""), Done("y", "")]
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_with_nothing_to_do_is_replaced() -> None:
+    each: Any
+    with workers.workers(2) as each:
+        (done,) = each(pid, [Item("x", "x")])
+        os.kill(int(done.error), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while not any(pool._broken for pool in each.args[0]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (after,) = each(pid, [Item("x", "x")])
+    assert not after.killed
+    assert after.error != done.error
+
+
+def pid(_: Any) -> str:
+    return str(os.getpid())
 
 
 @pytest.mark.slow
