@@ -35,6 +35,7 @@ from purge.stopping import Stopping
 from purge.training import Recipe, diverged, fit
 
 
+@torch.enable_grad()
 def unlearn(
     model: nn.Module,
     forget: Data,
@@ -82,10 +83,10 @@ def unlearn(
     if out is not None:
         checks.out_folder(out)
     edited = _copy(model, at)
-    with seeded(seed, at):  # a dataset may draw random numbers
+    with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
         split = checks.split(edited, forget, retain, test, at)
-    checks.parameters_to_train(edited)
-    checks.differentiable(edited, split.retain)
+        checks.parameters_to_train(edited)
+        checks.differentiable(edited, split.retain)
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
@@ -168,13 +169,15 @@ class Auditor:
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
-        references = [retrained] if isinstance(retrained, nn.Module) else list(retrained or [])
+        given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
+        references = [one.model if isinstance(one, Result) else one for one in given]
         self._data, self._seed, self._device = (forget, retain, test), seed, device
         self._models = {f"retrained {i}" if i else "retrained": m for i, m in enumerate(references)}
         self._models |= {} if original is None else {"original": original}
         self._split: Split | None = None
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
 
+    @torch.enable_grad()
     def audit(
         self,
         model: nn.Module | Result,
@@ -249,6 +252,7 @@ def _floor(others: list[dict[str, Value]]) -> dict[str, Value]:
     return found
 
 
+@torch.enable_grad()
 def train(
     model: nn.Module,
     dataset: Data,
@@ -296,7 +300,8 @@ def train(
     checks.batch_size(trained, min(chosen.batch_size, len(samples)))
     checks.augmentable(samples, chosen.augment, chosen.colour)
     checks.parameters_to_train(trained)
-    checks.differentiable(trained, samples)
+    with seeded(seed, at):
+        checks.differentiable(trained, samples)
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
     state = None if folder is None else folder / checks.STATE
     if folder is not None and state is not None:
@@ -324,6 +329,7 @@ def train(
     return result
 
 
+@torch.enable_grad()
 def train_sharded(
     model: nn.Module | Callable[[], nn.Module],
     dataset: Data,

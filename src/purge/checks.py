@@ -24,7 +24,7 @@ from purge.errors import (
 )
 from purge.hooks import capture, training_flags_kept
 from purge.images import Images
-from purge.models import anatomy, logits_of
+from purge.models import anatomy, logits_of, tensors_of
 from purge.norm import batchnorms
 from purge.runtime import Precision, device_of, evaluating, has_bf16
 from purge.splits import Pair, Split
@@ -101,7 +101,9 @@ def _not_finite(model: nn.Module) -> str:
     places = {n.device for n in norms}
     if all(torch.stack([n.float() for n in norms if n.device == at]).isfinite().all() for at in places):
         return ""
-    return next((name for name, t in floats.items() if not bool(torch.isfinite(t).all())), "")
+    learned = {n for n, _ in model.named_parameters()}  # a buffer may be infinite, as masks of attention are
+    bad = [n for n, t in floats.items() if bool((~t.isfinite() if n in learned else t.isnan()).any())]
+    return bad[0] if bad else ""
 
 
 def same_classes(model: nn.Module, split: Split, what: str) -> None:
@@ -275,6 +277,8 @@ def differentiable(model: nn.Module, samples: Samples) -> None:
     with training_flags_kept(model), torch.enable_grad():
         model.eval()
         reached = logits_of(model(x)).requires_grad
+    with evaluating(model):
+        model(x)  # some keep what they computed, and with its graph they could not be copied
     if not reached:
         raise ModelError(
             expected(
@@ -283,6 +287,15 @@ def differentiable(model: nn.Module, samples: Samples) -> None:
                 "set requires_grad on layers in use, and do not wrap forward in no_grad",
             )
         )
+
+
+def same_shapes(model: nn.Module, fresh: nn.Module) -> None:
+    """A fresh model that takes the place of another one's weights must have as many, of the same shapes."""
+    own, given = ([(n, t.shape) for n, t in tensors_of(m).items()] for m in (model, fresh))
+    if own != given:
+        name = next((n for n, t in own if (n, t) not in given), given[0][0] if given else "none")
+        fix = "pass fresh=… of the same architecture as the model"
+        raise ModelError(expected("fresh weights of the model's own shapes", f"others, first: {name}", fix))
 
 
 def _finite_inputs(samples: Samples, what: str) -> None:

@@ -52,6 +52,7 @@ class Tensors:
     def __init__(self, x: Tensor, labels: Tensor, device: torch.device) -> None:
         self.labels = labels
         self._device = device
+        x = x.detach()  # what the caller may differentiate by is no matter of ours
         self._x = x.to(device) if x.device == device or fits(x.nbytes, device) else x
         self._y = labels.to(device)
         if not self._resident:
@@ -95,7 +96,7 @@ class Lazy:
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The items at ``index``, collated."""
         x, y = input_and_label(default_collate([self._dataset[i] for i in index.tolist()]))
-        return x.to(self._device), torch.as_tensor(y).to(self._device)
+        return self._moved(x, y)
 
     def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
         """The items at each index tensor of ``order``, read ahead by worker processes for a GPU."""
@@ -107,8 +108,11 @@ class Lazy:
             pin_memory=for_gpu,
         )
         for batch in loader:
-            x, y = input_and_label(batch)
-            yield x.to(self._device, non_blocking=True), torch.as_tensor(y).to(self._device)
+            yield self._moved(*input_and_label(batch))
+
+    def _moved(self, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
+        labels = torch.as_tensor(y).to(self._device, torch.long)
+        return x.detach().to(self._device, non_blocking=True), labels
 
 
 class _Part:
@@ -206,7 +210,7 @@ def _pair(data: Sequence[Any], what: str) -> tuple[Tensor, Any]:
             expected(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
         )
     try:
-        x, y = torch.as_tensor(data[0]), data[1]
+        x, y = torch.as_tensor(_native(data[0])), _native(data[1])
     except TypeError:
         raise DataError(
             expected(f"numbers as inputs in {what}", f"an array of {data[0].dtype}", "convert them to floats")
@@ -220,6 +224,13 @@ def _pair(data: Sequence[Any], what: str) -> tuple[Tensor, Any]:
             )
         )
     return x, y
+
+
+def _native(part: Any) -> Any:
+    """An array as torch takes it: its rows one after the other, and bytes in the order of this machine."""
+    if not isinstance(part, np.ndarray):
+        return part
+    return np.ascontiguousarray(part, part.dtype.newbyteorder("="))
 
 
 def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Samples:
@@ -248,7 +259,9 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
             if keep:
                 xs.append(torch.as_tensor(x))
         inputs = torch.cat(xs) if keep else None
-    except (RuntimeError, TypeError, ValueError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # whatever the dataset's own code may raise
         raise DataError(
             expected(
                 f"items (x, y) of one shape in {what}",
@@ -265,7 +278,7 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
 def _differ_when_read_again(dataset: Any, what: str) -> bool:
     """Does a dataset draw random numbers for its items? A few of them are read twice to see."""
     few = range(min(8, len(dataset)))
-    twice = [[torch.as_tensor(input_and_label(dataset[i], what)[0]) for i in few] for _ in range(2)]
+    twice = [[_item(dataset, what, i) for i in few] for _ in range(2)]
     return any(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(*twice, strict=True))
 
 
@@ -288,8 +301,14 @@ def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
         return None
 
 
-def _item(dataset: Any, what: str) -> Tensor:
-    x, y = input_and_label(dataset[0], what)
+def _item(dataset: Any, what: str, i: int = 0) -> Tensor:
+    try:
+        x, y = input_and_label(dataset[i], what)
+    except DataError:
+        raise
+    except Exception as error:  # whatever the dataset's own code may raise
+        got = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")
+        raise DataError(expected(f"an input and its label as item {i} of {what}", got, "mend it")) from error
     if not isinstance(x, (Tensor, np.ndarray)):
         raise DataError(
             expected(
@@ -308,6 +327,10 @@ def unwrap(dataset: Any) -> tuple[Any, Tensor]:
     index = torch.arange(len(dataset))
     while isinstance(dataset, Subset):
         index = torch.as_tensor(list(dataset.indices), dtype=torch.long)[index]
-        index %= length(dataset.dataset)
+        n = length(dataset.dataset)
+        if bool(((index < -n) | (index >= n)).any()):
+            strange = int(index[(index < -n) | (index >= n)][0])
+            raise DataError(expected(f"indices of a Subset below {n}", str(strange), "check its indices"))
+        index = torch.where(index < 0, index + n, index)
         dataset = dataset.dataset
     return dataset, index

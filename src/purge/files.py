@@ -57,7 +57,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FileError(expected(f"a file at {path}", "nothing there", "check the path"))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise FileError(expected(f"JSON in {path}", "something else", "write the file again")) from None
     if not isinstance(content, dict):
         raise FileError(expected(f"a JSON object in {path}", type(content).__name__, "check the file"))

@@ -69,6 +69,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     for request in (facts.get("request") or {}, facts.get("gone") or {}):
         sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
         sound = sound and all(isinstance(v, list) and v for v in request.values())
+        sound = sound and all(type(i) is int for v in request.values() for i in v)
     if not sound:
         raise FileError(
             expected(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 from collections.abc import Callable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -130,10 +132,25 @@ def takes_channels_last(model: nn.Module, samples: Samples) -> bool:
 
 
 @contextmanager
+def _python_and_numpy(seed: int) -> Iterator[None]:
+    before, arrays = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(arrays)
+
+
+@contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of torch from ``seed``; the caller's generators are put back afterwards."""
+    """Random numbers from ``seed``, those of Python and NumPy too, which a dataset may draw from.
+
+    The caller's generators are put back afterwards.
+    """
     on_gpu = device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
+    with _python_and_numpy(seed), torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU
         if on_gpu:
             with torch.cuda.device(device):

@@ -29,7 +29,7 @@ from purge.checks import identities
 from purge.data import Data, Samples, part_of
 from purge.errors import FileError, MethodError, ModelError, PurgeError, RunError, expected
 from purge.files import atomically, read_json, write_json
-from purge.models import digest, load_weights, logits_of, save_weights
+from purge.models import digest, load_weights, logits_of, save_weights, tensors_of
 from purge.norm import batchnorms
 from purge.runtime import device_of, reinitialised, seeded
 from purge.settings import as_dict, checked_seed, normalise, setting
@@ -233,7 +233,7 @@ class SisaModel(nn.Module):
             found = _read(_shard_file(path, shard))
             for s in range(plan.slices):
                 state = {k.partition("/")[2]: v for k, v in found.items() if k.partition("/")[0] == str(s)}
-                if _shapes(state) != _shapes(sisa.shards[shard].state_dict()):
+                if _shapes(state) != _shapes(tensors_of(sisa.shards[shard])):
                     raise _damaged(_shard_file(path, shard))
                 sisa.checkpoints[shard][s] = Checkpoint(state)
         if set(samples) != {"ids", "labels"} or digest(sisa) != facts.get("digest"):
@@ -311,7 +311,7 @@ def _kept(net: nn.Module) -> Checkpoint:
     return Checkpoint(
         {
             k: v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for k, v in net.state_dict().items()
+            for k, v in tensors_of(net).items()
         }
     )
 

@@ -31,7 +31,7 @@ from purge.data import Lazy, Samples
 from purge.errors import FileError, expected
 from purge.files import atomically
 from purge.images import Images, draw_colours, draw_moves, recoloured
-from purge.models import digest, logits_of
+from purge.models import digest, logits_of, tensors_of
 from purge.progress import progress_line
 from purge.runtime import EVAL_BATCH, device_of, has_bf16, laid_out, logits
 from purge.settings import as_dict, normalise, setting
@@ -218,7 +218,7 @@ def cosine(step: int, total: int) -> float:
 
 
 def _floats(model: nn.Module) -> dict[str, Tensor]:
-    return {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
+    return {k: v for k, v in tensors_of(model).items() if v.is_floating_point()}
 
 
 @torch.no_grad()
@@ -292,7 +292,7 @@ class Kept:
                 )
             )
         device = device_of(model)
-        model.load_state_dict(_under(found, "model."))  # in place: the layout in memory stays
+        model.load_state_dict({**model.state_dict(), **_under(found, "model.")})  # in place: the layout stays
         params = list(model.parameters())
         for i, buffer in _under(found, "momentum.").items():
             optimizer.state[params[int(i)]]["momentum_buffer"] = torch.empty_like(params[int(i)]).copy_(
@@ -319,7 +319,7 @@ class Kept:
         buffers = [optimizer.state[p].get("momentum_buffer") for p in model.parameters()]
         device = device_of(model)
         state = {
-            **{f"model.{k}": v for k, v in model.state_dict().items()},
+            **{f"model.{k}": v for k, v in tensors_of(model).items()},
             **{f"momentum.{i}": b for i, b in enumerate(buffers) if b is not None},
             **{f"mean.{k}": v for k, v in mean.items()},
             "random.order": generator.get_state(),

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from purge.checks import same_shapes
 from purge.data import Samples
-from purge.errors import DataError, MethodError, expected
+from purge.errors import DataError, expected
 from purge.grads import Descent, Weights
 from purge.graphs import Scalars
 from purge.models import logits_of
@@ -30,10 +31,13 @@ LR, MOMENTUM, WEIGHT_DECAY = 0.2, 0.9, 5e-4  # the rate is that of a full batch
 def relearned(teacher: nn.Module, retain: Samples, run: Run, *, share: float, steps: int) -> nn.Module:
     """A copy of ``teacher`` with a ``share`` of fresh weights in each of its own, trained on ``retain``."""
     student = frozen_copy(teacher).requires_grad_(True)
-    fresh = list(run.fresh(teacher).parameters())
-    _refuse(list(student.parameters()), fresh, retain)
+    fresh = run.fresh(teacher)
+    same_shapes(teacher, fresh)
+    if len(retain) < 2:
+        fix = "pass more, or choose another objective"
+        raise DataError(expected("at least 2 retained samples to relearn with", "1", fix))
     with torch.no_grad():
-        for own, drawn in zip(student.parameters(), fresh, strict=True):
+        for own, drawn in zip(student.parameters(), fresh.parameters(), strict=True):
             own.lerp_(drawn.to(own), share)
     for layer in student.modules():
         layer.training = isinstance(layer, _BatchNorm)
@@ -58,14 +62,3 @@ def relearned(teacher: nn.Module, retain: Samples, run: Run, *, share: float, st
             one_step(x, y)
             advance(1, "")
     return student.eval().requires_grad_(False)
-
-
-def _refuse(own: list[nn.Parameter], fresh: list[nn.Parameter], retain: Samples) -> None:
-    """Weights of two shapes cannot be mixed, and one sample has no statistics."""
-    if [p.shape for p in own] != [p.shape for p in fresh]:
-        got = f"{len(fresh)} of other shapes" if len(own) == len(fresh) else f"{len(fresh)}"
-        fix = "pass fresh=… of the same architecture as the model"
-        raise MethodError(expected(f"{len(own)} fresh weights like the model's", got, fix))
-    if len(retain) < 2:
-        fix = "pass more, or choose another objective"
-        raise DataError(expected("at least 2 retained samples to relearn with", "1", fix))

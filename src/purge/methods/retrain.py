@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from purge.checks import batch_size
+from purge.checks import batch_size, same_shapes
 from purge.methods.base import PUBLISHED, Method
 from purge.runtime import Run
 from purge.splits import Split
@@ -37,6 +37,7 @@ class Retrain(Method):
         batch_size(model, min(self.recipe.batch_size, len(split.retain)))
         run.begin(model)
         fresh = run.fresh(model)
+        same_shapes(model, fresh)
         for ours, given in zip(fresh.parameters(), model.parameters(), strict=True):
             if not given.requires_grad:  # a layer that was not trained is not trained now
                 ours.data.copy_(given.data)
