@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
@@ -206,3 +209,113 @@ def test_common_ids_are_found_whatever_their_size(shift):
     a, b = torch.tensor([3, 9, 4, 7]) + shift, torch.tensor([1, 7, 3, 30]) + shift
     assert (_common(a, b) - shift).tolist() == [3, 7]
     assert _common(a, b[:0]).tolist() == []
+
+
+def test_a_subset_with_an_index_that_is_not_there_is_refused():
+    """Taken modulo the length it would be another sample, and the wrong one would be forgotten."""
+    whole = TensorDataset(torch.randn(60, 8), torch.arange(60) % 4)
+    for index in (60, 100, -61):
+        with pytest.raises(purge.PurgeError, match="indices of a Subset below 60"):
+            as_samples(Subset(whole, [3, index]), torch.device("cpu"), "forget")
+    last, x = as_samples(Subset(whole, [-1]), torch.device("cpu"), "forget"), whole.tensors[0]
+    assert torch.equal(last.take(torch.arange(1))[0], x[59:])
+
+
+def test_inputs_that_carry_a_graph_are_left_alone():
+    backbone, (x, y) = torch.nn.Linear(4, 8), (torch.randn(60, 4), torch.arange(60) % 4)
+    features = backbone(x)
+    parts = [(features[wanted], y[wanted]) for wanted in (y == 0, y != 0)]
+    purge.unlearn(small_mlp(0, 8, 4), *parts, method="neggrad-plus", epochs=1, progress=False)
+    assert all(p.grad is None for p in backbone.parameters())
+
+
+def test_gradients_are_on_whatever_the_caller_has_switched_off():
+    x, y = torch.randn(60, 8), torch.arange(60) % 4
+    with torch.no_grad():
+        result = purge.unlearn(
+            small_mlp(0, 8, 4), (x[y == 0], y[y == 0]), (x[y != 0], y[y != 0]), progress=False
+        )
+        assert not torch.is_grad_enabled()
+    assert result.steps > 0
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Draws from Python's and from NumPy's generators, and has labels of 32 bits."""
+
+    def __init__(self, classes):
+        self.classes = classes
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        shift = random.random() + np.random.random()
+        return torch.full((8,), float(i)) + shift, np.int32(self.classes[i % len(self.classes)])
+
+
+def test_a_seed_repeats_what_a_dataset_draws_from_python_and_numpy():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    models = [
+        purge.unlearn(small_mlp(0, 8, 4), Noisy([0]), Noisy([1, 2, 3]), seed=seed, progress=False).model
+        for seed in (1, 1, 2)
+    ]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    one, again, other = (torch.cat([p.flatten() for p in m.parameters()]) for m in models)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+class Broken(torch.utils.data.Dataset):
+    def __init__(self, at):
+        self.at = at
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        if i == self.at:
+            raise KeyError("lost")
+        return torch.zeros(8), 0
+
+
+@pytest.mark.parametrize("at", [0, 3, 19])
+def test_what_a_dataset_raises_is_told_in_a_line(at):
+    with pytest.raises(purge.PurgeError, match="KeyError: 'lost'") as error:
+        as_samples(Broken(at), torch.device("cpu"), "forget")
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_backwards_and_of_another_byte_order():
+    x, y = np.random.default_rng(0).normal(size=(6, 2)).astype(">f4"), np.arange(6)
+    found = as_samples((x[::-1], y[::-1]), torch.device("cpu"), "forget")
+    assert torch.equal(found.take(torch.arange(6))[0], torch.tensor(x[::-1].astype("f4").copy()))
+    assert found.labels.tolist() == [5, 4, 3, 2, 1, 0]
+
+
+class Remembering(torch.nn.Module):
+    """Keeps its features, with their graph; and has a mask with −∞, as attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = torch.nn.Linear(8, 6), torch.nn.Linear(6, 4)
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+
+    def forward(self, x):
+        self.features = self.first(x).relu()
+        return self.head(self.features)
+
+
+@pytest.mark.parametrize("method", ["purge", "delete", "scrub"])
+def test_a_model_that_keeps_what_it_computed_can_be_copied(method):
+    x, y = torch.randn(60, 8), torch.arange(60) % 4
+    parts = [(x[wanted], y[wanted]) for wanted in (y == 0, y != 0)]
+    assert purge.unlearn(Remembering(), *parts, method=method, epochs=1, progress=False).steps > 0
+
+
+def test_a_fresh_model_of_other_shapes_is_refused_before_it_is_trained():
+    x, y = torch.randn(60, 8), torch.arange(60) % 4
+    parts = [(x[wanted], y[wanted]) for wanted in (y == 0, y != 0)]
+    with pytest.raises(purge.PurgeError, match="of the same architecture"):
+        purge.unlearn(
+            small_mlp(0, 8, 4), *parts, method="retrain", fresh=torch.nn.Linear(8, 4), progress=False
+        )

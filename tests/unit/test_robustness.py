@@ -714,3 +714,30 @@ def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeyp
     assert found[0][1]["int8_delta"].value == pytest.approx(expected - before)
     whole = cases[0].value(METRICS["bn_recal"])
     assert whole["after"].n == len(loose.same[1])
+
+
+class Cosine(nn.Module):
+    """Has no finite logits once its first layer is all zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(8, 4, bias=False), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(h / h.norm(dim=1, keepdim=True))
+
+
+def test_logits_that_are_not_finite_are_no_forgetting():
+    """FA 0 would be the ideal value of a model that was only broken by the audit."""
+    torch.manual_seed(0)
+    model = Cosine()
+    with torch.no_grad():
+        model.first.weight.mul_(1e-3)  # the smallest weights, so that pruning takes all of them
+    x, y = torch.randn(90, 8), torch.arange(90) % 3
+    parts = [of((x, y), wanted) for wanted in (y == 0, y != 0)]
+    report = purge.audit(model, *parts, (x, y), metrics=["prune", "fa_test"], progress=False)
+    assert report["fa_test"].value is not None
+    for name in ("prune.80", "prune.delta"):
+        assert report[name].value is None
+        assert "not finite" in report[name].why

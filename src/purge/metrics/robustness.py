@@ -42,6 +42,7 @@ NOISE = {"1pct": 0.01, "5pct": 0.05}
 NOISE_DRAWS = 3
 
 NO_WEIGHTS = "the model has no weights of linear layers or convolutions"
+NOT_FINITE = "after the change the model gives logits that are not finite"
 
 
 def once(fn: Callable[[Subject], T]) -> Callable[[Subject], T]:
@@ -83,6 +84,20 @@ def _right(guesses: list[Tensor], subject: Subject, rows: Tensor) -> Hits:
     return found
 
 
+def _right_or_none(guesses: list[Tensor], subject: Subject, rows: Tensor) -> list[Hits | None]:
+    """The same, look by look; None where a logit was not finite: then nothing is known, least of all FA 0."""
+    finite = (torch.stack(guesses) >= 0).all(1).tolist()
+    return [h if ok else None for h, ok in zip(_right(guesses, subject, rows), finite, strict=True)]
+
+
+def _share(hits: NDArray[np.generic] | None, seed: int) -> Value:
+    return Value.missing(NOT_FINITE) if hits is None else mean_value(hits, seed)
+
+
+def _rise_or_none(after: NDArray[np.generic] | None, before: Hits, seed: int) -> Value:
+    return Value.missing(NOT_FINITE) if after is None else _rise(after, before, seed)
+
+
 def _rise(after: NDArray[np.generic], before: Hits, seed: int) -> Value:
     """The mean of after − before, sample by sample."""
     return mean_value(after.astype(np.float64) - before, seed)
@@ -114,11 +129,11 @@ def bn_recal(subject: Subject) -> Value | dict[str, Value]:
     generator = torch.Generator().manual_seed(subject.seed)
     order = torch.randperm(len(subject.split.retain), generator=generator).to(device_of(attacked))
     recalibrate(attacked, (x for x, _ in passing(subject.split.retain, order)))
-    after = _right([_look(attacked, subject, rows)], subject, rows)[0]
+    (after,) = _right_or_none([_look(attacked, subject, rows)], subject, rows)
     return {
         "before": mean_value(before, subject.seed),
-        "after": mean_value(after, subject.seed),
-        "delta": _rise(after, before, subject.seed),
+        "after": _share(after, subject.seed),
+        "delta": _rise_or_none(after, before, subject.seed),
     }
 
 
@@ -335,21 +350,22 @@ def add_noise(model: nn.Module, share: float, seed: int) -> None:
         w.add_(drawn * share * w.float().std(correction=0))
 
 
-def _changed(subject: Subject, changes: Iterable[Callable[[nn.Module], None]]) -> Hits:
-    """Which unseen samples are right after each change of the model: (changes, N)."""
+def _changed(subject: Subject, changes: Iterable[Callable[[nn.Module], None]]) -> list[Hits | None]:
+    """Which unseen samples are right after each change of the model; None: it gives no finite logits."""
     rows, seen = _unseen(subject), []
     for change in changes:  # nothing is read in between: the next copy is made while the device works
         attacked = copy.deepcopy(subject.model)
         change(attacked)
         seen.append(_look(attacked, subject, rows))
-    return _right(seen, subject, rows)
+    return _right_or_none(seen, subject, rows)
 
 
-def _with_largest_rise(subject: Subject, after: Mapping[str, NDArray[np.generic]]) -> dict[str, Value]:
+def _with_largest_rise(subject: Subject, after: Mapping[str, NDArray[np.generic] | None]) -> dict[str, Value]:
     before = _before(subject, _unseen(subject))
-    found = {name: mean_value(hits, subject.seed) for name, hits in after.items()}
-    worst = max(after.values(), key=lambda hits: float(hits.mean()))
-    return {**found, "delta": _rise(worst, before, subject.seed)}
+    found = {name: _share(hits, subject.seed) for name, hits in after.items()}
+    known = [hits for hits in after.values() if hits is not None]
+    worst = max(known, key=lambda hits: float(hits.mean())) if len(known) == len(after) else None
+    return {**found, "delta": _rise_or_none(worst, before, subject.seed)}
 
 
 def quantise(subject: Subject) -> Value | dict[str, Value]:
@@ -359,8 +375,8 @@ def quantise(subject: Subject) -> Value | dict[str, Value]:
     before = _before(subject, _unseen(subject))
     after = dict(zip(("int8", "bf16"), _changed(subject, (to_int8, to_bf16)), strict=True))
     return {
-        **{name: mean_value(hits, subject.seed) for name, hits in after.items()},
-        **{f"{name}_delta": _rise(hits, before, subject.seed) for name, hits in after.items()},
+        **{name: _share(hits, subject.seed) for name, hits in after.items()},
+        **{f"{name}_delta": _rise_or_none(hits, before, subject.seed) for name, hits in after.items()},
     }
 
 
@@ -378,8 +394,12 @@ def noise(subject: Subject) -> Value | dict[str, Value]:
         return Value.missing(NO_WEIGHTS)
     seeds = range(subject.seed, subject.seed + NOISE_DRAWS)
     draws = [partial(add_noise, share=share, seed=seed) for share in NOISE.values() for seed in seeds]
-    after = _changed(subject, draws).reshape(len(NOISE), NOISE_DRAWS, -1).mean(1)
-    return _with_largest_rise(subject, dict(zip(NOISE, after, strict=True)))
+    looks = _changed(subject, draws)
+    after: dict[str, NDArray[np.generic] | None] = {}
+    for i, name in enumerate(NOISE):
+        own = [hits for hits in looks[i * NOISE_DRAWS : (i + 1) * NOISE_DRAWS] if hits is not None]
+        after[name] = np.mean(own, axis=0) if len(own) == NOISE_DRAWS else None
+    return _with_largest_rise(subject, after)
 
 
 UNSEEN = frozenset({"same_class_test"})
