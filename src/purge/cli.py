@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import os
+import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,13 +28,15 @@ from purge.api import train_sharded
 from purge.api import unlearn as run_unlearn
 from purge.datasets import DATASETS
 from purge.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
-from purge.files import atomically
+from purge.evidence import check_name
+from purge.files import told, write_text
 from purge.images import Images
-from purge.limits import as_limit
+from purge.limits import Limit, as_limit
 from purge.methods import METHODS, resolve_method
 from purge.metrics import METRICS, PANELS, resolve_metrics
 from purge.metrics.shadow import Shadows
 from purge.record import audited, record, utc
+from purge.result import Report
 from purge.runs import (
     Request,
     both,
@@ -60,6 +66,7 @@ app = typer.Typer(
 )
 
 ParserError: Any = typer.BadParameter.__mro__[2]  # the base of every complaint of the parser
+PIPE = 141  # the exit code, as of other programs, if nobody reads on
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -82,18 +89,45 @@ Force = Annotated[bool, typer.Option("--force", help="Write into a folder that i
 
 def main() -> None:
     """Run the command line: exit 0 done, 1 a threshold missed, 2 a bad request (one line)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # letters that the terminal does not have
+    code = 0
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
     except PurgeError as error:
-        _fail(str(error))
+        _fail(_as_options(str(error)))
     except ParserError as error:
-        _fail(f"{error.format_message().rstrip('.')}. Fix: see {_command()} --help.")
+        said = error.format_message().rstrip(".")
+        _fail(f"{said}{'' if said.endswith('?') else '.'} Fix: see {_command()} --help.")
     except typer.Abort:
         sys.exit(130)
+    except (BrokenPipeError, SystemExit):  # the parser ends so as well
+        _hush()
+        sys.exit(code or PIPE)
+    except OSError as error:
+        fix = "make room, check permissions, or choose another place"
+        _fail(expected("to be able to read and write", str(error), fix))
     sys.exit(code or 0)
 
 
+def _hush() -> None:
+    """If stdout fails, nothing more to it: not even what is still to be written at the end."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        return
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _as_options(message: str) -> str:
+    """Arguments of Python that a message names, as they are called here."""
+    return re.sub(r"\b(by|with) (force|resume)\b", r"\1 --\2", message)
+
+
 def _fail(message: str) -> None:
+    _hush()
     print(f"Error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
@@ -504,15 +538,17 @@ def audit(
 
     In a pipeline: purge audit RUN --fail-if "fa_test>2" --fail-if "ra<99"
     """
-    limits = [as_limit(text) for text in fail_if or []]
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     wanted = resolve_metrics(names)
+    limits = _limits(fail_if or [], [metric.name for metric in wanted])
     facts = facts_of(run)
     name = choose_model(facts, model)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )
     train_data, test = choice.load(progress=not quiet)
+    for limit in limits:
+        limit.check_class(len(train_data.names))
     unlearned = read_model(run, model, train_data)
     request = request_of(train_data, forget_class or [], forget_ids, words="forget")
     if not request:
@@ -542,17 +578,32 @@ def audit(
         device=_device(device),
         progress=not quiet,
     )
-    if run.is_dir() and metrics in PANELS:
-        report.to_json(run / "audit.json")
-    if json_:
-        _print_json(report.to_dict())
-    else:
-        _print_table(tables.audit_table(report.to_dict()))
-        for line in report.verdict():
-            print(line)
+    try:
+        if run.is_dir() and metrics in PANELS:
+            report.to_json(run / "audit.json")
+    finally:  # what was measured is shown even if it cannot be written
+        _print_audit(report, json_)
     if broken := [line for limit in limits if (line := limit.broken(report.to_dict()))]:
         print("\n".join(broken), file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _limits(texts: list[str], wanted: list[str]) -> list[Limit]:
+    """What --fail-if says, each on a number that will be measured."""
+    limits = [as_limit(text) for text in texts]
+    for limit in limits:
+        check_name(limit.name, "--fail-if")
+        limit.check(wanted)
+    return limits
+
+
+def _print_audit(report: Report, json_: bool) -> None:
+    if json_:
+        _print_json(report.to_dict())
+        return
+    _print_table(tables.audit_table(report.to_dict()))
+    for line in report.verdict():
+        print(line)
 
 
 def _shadows(facts: dict[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
@@ -597,6 +648,7 @@ def report_(
     if out is None and len(run) > 1:
         raise FileError(expected("--out for several runs", "none", "add --out FILE.html"))
     file = run[0] / "report.html" if out is None else out
+    folders = _by_name(run)
     if file.is_dir() or (out is not None and file.exists() and not force):
         fix = "name a file" if file.is_dir() else "choose another, or overwrite with --force"
         raise FileError(expected(f"no {'folder' if file.is_dir() else 'file'} yet at {file}", "one", fix))
@@ -604,14 +656,14 @@ def report_(
         raise FileError(expected(f"a folder at {file.parent}", "none", "make it first"))
     if figures is not None:
         checks.out_folder(figures, force=force)
-    folders = _by_name(run)
     reports = {name: audited(folder) for name, folder in folders.items()}
     records = {name: record(folder, reports[name]) for name, folder in folders.items()}
     from purge import html, plots  # matplotlib takes long to import
 
     about = {m.name: f"{m.about}; aim: {_aim(m.ideal)}" for m in METRICS.values()}
     page = html.page(reports, about=about, records=records, written=utc(time.time()))
-    atomically(file, lambda p: p.write_text(page, encoding="utf-8"))
+    with told(file):
+        write_text(file, page)
     written = [] if figures is None else plots.save_all(reports, figures)
     if json_:
         _print_json({"file": str(file), "bytes": len(page.encode()), "figures": [str(p) for p in written]})
@@ -623,6 +675,8 @@ def report_(
 
 def _by_name(folders: list[Path]) -> dict[str, Path]:
     """Run folders by their names, or by their paths where two are called the same."""
+    if twice := [f for i, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:i]}]:
+        raise FileError(expected("runs that differ", f"{twice[0]} twice", "name each run once"))
     short = [folder.absolute().name for folder in folders]
     named = zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True)
     return dict(named)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Write to a temporary name beside ``path`` and rename: never a half-written file."""
     if not path.parent.is_dir():
         raise FileError(expected(f"a folder at {path.parent}", "none", "make it first"))
+    if path.exists() and not path.is_file():  # a device would be replaced
+        got = "a folder" if path.is_dir() else "something else"
+        raise FileError(expected(f"a file or nothing at {path}", got, "choose another name"))
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -30,6 +34,16 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Say in one line that a file could not be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        got, fix = error.strerror or str(error), "make room, or choose another place"
+        raise FileError(expected(f"to be able to write {path}", got, fix)) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -57,7 +71,10 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FileError(expected(f"a file at {path}", "nothing there", "check the path"))
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise FileError(expected(f"a file that can be read, {path}", got, "check its permissions")) from None
+    except (ValueError, RecursionError):  # not text, not JSON, or a number without end
         raise FileError(expected(f"JSON in {path}", "something else", "write the file again")) from None
     if not isinstance(content, dict):
         raise FileError(expected(f"a JSON object in {path}", type(content).__name__, "check the file"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.errors import FileError, expected
-from purge.result import Report, columns, read_history
+from purge.result import Report, columns, is_number, read_history
 from purge.runs import facts_of, gone_of
 from purge.tables import class_words
 
@@ -20,11 +20,29 @@ def audited(run: Path) -> dict[str, Any]:
         got = "no audit" if run.is_dir() else "no such folder"
         raise FileError(expected(f"audit.json in {run}", got, f"purge audit {run} first"))
     found = Report.from_json(run / "audit.json").to_dict()
-    found["info"] = {**found["info"], "run": facts_of(run)}
+    found["info"] = {**found["info"], "run": _sound(facts_of(run), run / "run.json")}
     if (run / "history.parquet").is_file():
         history = columns(read_history(run / "history.parquet"))
         found["curves"].setdefault("audited", {}).setdefault("history", history)
     return found
+
+
+def _sound(facts: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What run.json says, if the parts that a report shows are what they should be."""
+    numbers = [key for key in ("seconds", "steps") if key in facts or "preset" in facts]
+    numbers += [key for key in ("forget_target", "retain_budget") if facts.get(key) is not None]
+    for key in numbers:
+        if not is_number(facts.get(key)):
+            raise _damaged(f"a number as {key}", facts.get(key), file)
+    for key in ("preset", "method", "stopped_by"):
+        if not isinstance(facts.get(key) or "", str):
+            raise _damaged(f"a word as {key}", facts[key], file)
+    return facts
+
+
+def _damaged(what: str, value: Any, file: Path) -> FileError:
+    got = "none" if value is None else repr(value)[:80]
+    return FileError(expected(f"{what} in {file}", got, "use the file that purge wrote"))
 
 
 def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +87,10 @@ def _digest(content: Any) -> str:
 def _when(facts: dict[str, Any], file: Path) -> str:
     """The time that was written down, or else that of the file."""
     written = facts.get("finished")
-    return utc(datetime.fromisoformat(written).timestamp() if written else file.stat().st_mtime)
+    try:
+        return utc(datetime.fromisoformat(written).timestamp() if written else file.stat().st_mtime)
+    except (ValueError, TypeError, OverflowError):
+        raise _damaged("a time as finished", written, file) from None
 
 
 def utc(seconds: float) -> str:

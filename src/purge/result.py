@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -18,7 +19,7 @@ from torch import nn
 
 from purge.checks import out_folder
 from purge.errors import FileError, MetricError, did_you_mean, expected
-from purge.files import atomically, read_json, write_json
+from purge.files import atomically, read_json, told, write_json
 from purge.models import digest, save_weights
 from purge.settings import as_dict
 from purge.tables import as_text, audit_table
@@ -107,7 +108,8 @@ class Report:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a file."""
-        write_json(Path(path), self.to_dict())
+        with told(Path(path)):
+            write_json(Path(path), self.to_dict())
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Report:
@@ -115,15 +117,47 @@ class Report:
         raw = read_json(Path(path))
         try:
             groups = {
-                part: {k: Value(**v) for k, v in raw[part].items()}
+                part: {k: _sound(Value(**v)) for k, v in raw[part].items()}
                 for part in ("values", "retrained", "original", "floor")
                 if part in raw or part != "floor"
             }
-            return cls(**groups, info=raw["info"], curves=raw.get("curves", {}))
+            return cls(**groups, info=_sound_info(raw["info"]), curves=_sound_curves(raw.get("curves", {})))
         except (KeyError, TypeError, AttributeError):
             raise FileError(
                 expected(f"an audit in {path}", "other JSON", "pass a file that an audit wrote")
             ) from None
+
+
+def _sound(value: Value) -> Value:
+    """A value that was read, if its parts are of their kinds."""
+    numbers = [v for v in (value.value, value.low, value.high, value.n) if v is not None]
+    if not all(is_number(v) for v in numbers) or not isinstance(value.why, str):
+        raise TypeError("not a value")
+    return value
+
+
+def is_number(value: Any) -> bool:
+    """Is something that was read from JSON a number, and a finite one?"""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+
+
+def _sound_info(info: Any) -> dict[str, Any]:
+    """What is said about an audit, if the parts that people are shown are of their kinds."""
+    samples = [info[k] for k in ("forget_samples", "retain_samples")] if "forget_samples" in info else []
+    lists = {"names": str, "forget_classes": int}
+    sound = isinstance(info, dict) and all(type(n) is int for n in [*samples, info.get("classes") or 0])
+    for key, kind in lists.items():
+        found = info.get(key) or []
+        sound = sound and isinstance(found, list) and all(type(word) is kind for word in found)
+    if not sound:
+        raise TypeError("not about an audit")
+    return dict(info)
+
+
+def _sound_curves(curves: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(curves, dict) or not all(isinstance(of, dict) for of in curves.values()):
+        raise TypeError("not curves")
+    return curves
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def telling(report: Mapping[str, Any], name: str) -> bool:
         return False
     info = report["info"]
     many = kind in BY_CLASS and (info.get("classes") or 0) > MANY
-    return not many or not which.isdigit() or int(which) in (info.get("forget_classes") or [])
+    return not many or not which.isdecimal() or int(which) in (info.get("forget_classes") or [])
 
 
 def spread(name: str, value: Mapping[str, Any]) -> str:
@@ -136,9 +136,8 @@ def value_words(info: Mapping[str, Any], name: str) -> str:
     """
     kind, _, which = name.partition(".")
     names = info.get("names") or []
-    if kind not in BY_CLASS or not which.isdigit() or int(which) >= len(names) or names[int(which)] == which:
-        return name
-    return f"{name} ({names[int(which)]})"
+    called = names[int(which)] if which.isdecimal() and int(which) < len(names) else which
+    return name if kind not in BY_CLASS or called == which else f"{name} ({called})"
 
 
 def _forgotten(info: Mapping[str, Any]) -> str | None:
@@ -155,6 +154,8 @@ def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
     >>> class_words([0, 3], ["airplane", "automobile", "bird", "cat"])
     'class 0 (airplane), class 3 (cat)'
     """
+    called = [names[c] if 0 <= c < len(names) else str(c) for c in classes]
     return ", ".join(
-        f"class {c} ({names[c]})" if names and names[c] != str(c) else f"class {c}" for c in classes
+        f"class {c}" if name == str(c) else f"class {c} ({name})"
+        for c, name in zip(classes, called, strict=True)
     )

@@ -29,6 +29,12 @@ WIDE = 0.25
 RATIO = 0.5
 # Linear probes of two retrained models differ by a few points.
 PROBE = 0.05
+# Fewer samples than this on either side of an attack say nothing about it.
+FEWEST = 10
+# Where nothing was found, so much may have been missed by chance: a tenth, which takes 29 samples.
+MISSED = 0.1
+# One retraining may be twice as far off as another by chance, half as far again as the furthest of three.
+FURTHER, FURTHER_OF_THREE = 2.0, 1.5
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,18 @@ class Number(NamedTuple):
         return number(self.name, self.value)
 
     @property
+    def unseen(self) -> float:
+        """The share that may be there and yet be seen in none of n samples, exactly (about 3/n)."""
+        return 1 - 0.05 ** (1 / self.n) if self.n else 0.0
+
+    @property
+    def wide(self) -> Number:
+        """With an interval that allows for few samples: if all are alike, resampling them gives a point."""
+        if self.low < self.high:
+            return self
+        return self._replace(low=self.low - self.unseen, high=self.high + self.unseen)
+
+    @property
     def spread(self) -> str:
         """The interval in brackets; nothing where there is none, or where it is a point."""
         if self.low == self.high:
@@ -96,16 +114,25 @@ def _forgetting(report: Report) -> Finding:
     told = (
         f"On {on} {what} the model is right in {ours.words} of cases{ours.spread}; {_beside(report, name)}."
     )
+    if before and theirs and before.value <= aim + POINTS and aim > _chance(report) + CLASS_POINTS:
+        told += " The retrained model recognises it as well: check that it was trained without it."
+        return Finding("unknown", "forgetting", "There is nothing to compare forgetting with", told)
     if before and before.value <= aim + POINTS:
         told += " The original did not recognise it either, so nothing follows from this."
         return Finding("unknown", "forgetting", "There was nothing to forget", told)
     level = _at_most(ours, aim + POINTS)
+    few = _none_of(ours)
+    if level == "unknown" and ours.value <= aim + POINTS and few:
+        return Finding(
+            level, "forgetting", "It recognises none of the samples, but they are too few", told + few
+        )
     if level == "shown":
-        told += _none_of(ours)
+        told += few
     elif level == "failed":
         told += f" That is {_points(ours.value - aim)} more than where it should be."
     else:
-        told += f" With {ours.n} samples it is open whether that is within {_points(POINTS)} of its aim."
+        told += f" With {_count(ours.n or 0, 'sample').lower()} it is open whether that is "
+        told += f"within {_points(POINTS)} of its aim."
     return Finding(level, "forgetting", _FORGETTING[level], told)
 
 
@@ -135,7 +162,7 @@ def _forgetting_samples(report: Report) -> Finding:
     if before and abs(before.value - aim.value) <= POINTS:
         told += " So their accuracy cannot tell; the attacks on membership can."
         return Finding("unknown", "forgetting", "Accuracy does not tell whether it forgot", told)
-    level = _like(ours, aim.value, POINTS)
+    level = _like(ours, aim, POINTS)
     title = {
         "shown": "It treats the forgotten samples like ones it never saw",
         "failed": "It does not treat the forgotten samples like ones it never saw",
@@ -159,8 +186,11 @@ def _damage(report: Report) -> list[Finding]:
     drop = aim.value - ours.value
     level: Level = "shown"
     if drop > POINTS:
-        level = "failed" if aim.value - ours.high > POINTS else "unknown"
+        level = "failed" if aim.value - ours.wide.high > POINTS else "unknown"
         told += f" That is {_points(drop)} less."
+    elif _few(ours, CLASS_POINTS):
+        level = "unknown"
+        told += f" With {_count(ours.n or 0, 'sample').lower()} that may be chance."
     titles: dict[Level, str] = {
         "shown": "What was to stay works as before",
         "failed": "What was to stay has suffered",
@@ -181,11 +211,12 @@ def _worst_class(report: Report) -> list[Finding]:
     worst = max(lost, key=lambda k: lost[k])
     beside = f"{ours[worst].words} against {aim[worst].words} in the {side} model"
     told = f"Of the classes that stay, {class_words([worst], names)} comes off worst: {beside}."
-    if lost[worst] <= CLASS_POINTS:
+    few = lost[worst] <= CLASS_POINTS and _few(ours[worst], 2 * CLASS_POINTS)
+    if lost[worst] <= CLASS_POINTS and not few:
         return [Finding("shown", "damage", "No single class has suffered much", told)]
-    if aim[worst].value - ours[worst].high > CLASS_POINTS:
+    if aim[worst].value - ours[worst].wide.high > CLASS_POINTS:
         return [Finding("failed", "damage", "A single class has suffered", told)]
-    told += f" With {ours[worst].n} samples of it that may be chance."
+    told += f" With {_count(ours[worst].n or 0, 'sample').lower()} of it that may be chance."
     return [Finding("unknown", "damage", "A single class may have suffered", told)]
 
 
@@ -221,7 +252,8 @@ def _membership(report: Report) -> list[Finding]:
         return [Finding("unknown", "membership", title, _why(report, "mia_loss")), *more]
     compared = {v: _get(report, "retrained", v.name) for v in ours}
     aims = {v: theirs.value if theirs else 0.5 for v, theirs in compared.items()}
-    levels = {v: _like(v, aims[v], AUROC) for v in ours}
+    few = _fewest(report) < FEWEST
+    levels: dict[Number, Level] = {v: "unknown" if few else _attacked(v, compared[v]) for v in ours}
     level: Level = next((one for one in ("failed", "unknown") if one in levels.values()), "shown")
     furthest = max((v for v in ours if levels[v] == level), key=lambda v: abs(v.value - aims[v]))
     beside = (
@@ -241,6 +273,20 @@ def _membership(report: Report) -> list[Finding]:
     return [Finding(level, "membership", titles[level], told), *more]
 
 
+def _attacked(ours: Number, theirs: Number | None) -> Level:
+    """Like the retrained model's AUROC, or nearer to guessing than that: such an attack gains nothing."""
+    level = _like(ours, theirs or ours._replace(value=0.5, low=0.5, high=0.5), AUROC)
+    between = theirs and min(0.5, theirs.value) <= ours.value <= max(0.5, theirs.value)
+    return "shown" if level == "failed" and between else level
+
+
+def _fewest(report: Report) -> int:
+    """How many samples the smaller side of an attack has: the forgotten, or the unseen of their kind."""
+    unseen = _get(report, "values", "fa_test")
+    known = (report["info"].get("forget_samples"), unseen.n if unseen else None)
+    return min((n for n in known if n is not None), default=FEWEST)
+
+
 def _called_members(report: Report) -> list[Finding]:
     """Attacks that learned from retained and unseen data what members look like, asked about the rest."""
     pairs = []
@@ -248,7 +294,7 @@ def _called_members(report: Report) -> list[Finding]:
         ours, theirs = (_get(report, part, name) for part in ("values", "retrained"))
         if ours and theirs and name.startswith("mia_svc"):  # it counts the samples called unseen
             ours = ours._replace(value=1 - ours.value, low=1 - ours.high, high=1 - ours.low)
-            theirs = theirs._replace(value=1 - theirs.value)
+            theirs = theirs._replace(value=1 - theirs.value, low=1 - theirs.high, high=1 - theirs.low)
         if ours and theirs:
             pairs.append((ours, theirs, words))
     if not pairs:
@@ -264,6 +310,8 @@ def _called_members(report: Report) -> list[Finding]:
         "failed": "The forgotten samples still look like training data",
         "unknown": "The forgotten samples may still look like training data",
     }
+    if ours.value > RATE:
+        titles["shown"] = "They look no more like training data than in the retrained model"
     return [Finding(level, "membership", titles[level], told)]
 
 
@@ -342,9 +390,19 @@ def _robustness(report: Report, forgot: Level) -> list[Finding]:
     found = [one for t in TREATMENTS if (one := _treated(report, t))]
     found += [one for one in (_relearning(report), _inside(report)) if one]
     if not found:
-        told = "No attack that tries to bring it back was run: the panel 'standard' has them."
+        told = _why_not(report) or (
+            "No attack that tries to bring it back was run: the panel 'standard' has them."
+        )
         return [Finding("unknown", "robustness", "Whether the forgetting lasts was not measured", told)]
     return found
+
+
+def _why_not(report: Report) -> str:
+    """Why the attacks that try to bring it back found no number; nothing where none was asked for."""
+    names = [*(name for t in TREATMENTS for name in t.rises), "relearn_ratio", "probe_gap", "head_refit_gap"]
+    found = [report["values"].get(name) or report["values"].get(_base(name)) or {} for name in names]
+    reasons = dict.fromkeys(v["why"] for v in found if v.get("why"))
+    return f"The attacks that try to bring it back could not be run: {'; '.join(reasons)}." if reasons else ""
 
 
 def _treated(report: Report, t: Treatment) -> Finding | None:
@@ -423,6 +481,16 @@ NEARER = {
     "cka": +1,
     "tow": +1,
 }
+# What two retrainings differ by anyway, where the floor happens to be next to nothing.
+SLACK = {
+    "agreement": 0.1,
+    "agreement_test": 0.1,
+    "destinations_tv": 0.1,
+    "feature_cosine": 0.1,
+    "tow": 0.1,
+    "kl_retrain": 0.01,
+    "js_retrain": 0.01,
+}
 
 
 def _distance(report: Report) -> list[Finding]:
@@ -438,23 +506,45 @@ def _distance(report: Report) -> list[Finding]:
             "audit with two retrained models."
         )
         return [Finding("unknown", "distance", "Whether it is as close as another retraining", told)]
-    further = [(v, floor) for v, floor in pairs if not _as_close(v, floor)]
-    shown = further or [(v, floor) for v, floor in pairs if v.name in ("agreement", "kl_retrain")] or pairs
-    told = "; ".join(f"{v.name} {v.words}, another retraining {floor.words}" for v, floor in shown[:3])
-    if not further:
-        text = f"It is so in all {len(pairs)} distances that were measured: {told}."
-        return [Finding("shown", "distance", "It is as close to the retrained model as another one", text)]
+    pairs = [(v, floor) for v, floor in pairs if v.sure] or pairs  # without an interval they tell little
+    levels = {v: _as_close(v, floor) for v, floor in pairs}
+    level: Level = next((one for one in ("failed", "unknown") if one in levels.values()), "shown")
+    off = [(v, floor) for v, floor in pairs if levels[v] == level]
+    usual = [(v, floor) for v, floor in pairs if v.name in ("agreement", "kl_retrain")]
+    named = (usual if level == "shown" else off) or pairs
+    told = "; ".join(f"{v.name} {v.words}, another retraining {floor.words}" for v, floor in named[:3])
+    if level == "shown":
+        text = f"It is so in all {len(pairs)} distances that were judged: {told}."
+        return [Finding(level, "distance", "It is as close to the retrained model as another one", text)]
+    if level == "unknown":
+        others = max(floor.n or 1 for _, floor in pairs)
+        text = (
+            f"It is further in {len(off)} of {len(pairs)} distances, but by no more than chance in training "
+            f"may do: {told}. {_count(others, 'further retraining')} cannot tell more."
+        )
+        title = "It may be further from the retrained model than another retraining is"
+        return [Finding(level, "distance", title, text)]
     text = (
-        f"It is further in {len(further)} of {len(pairs)} distances: {told}. That does not mean that "
+        f"It is much further in {len(off)} of {len(pairs)} distances: {told}. That does not mean that "
         "something is remembered, but that it can be told from a model that never saw the data."
     )
     title = "It is further from the retrained model than another retraining is"
-    return [Finding("failed", "distance", title, text)]
+    return [Finding(level, "distance", title, text)]
 
 
-def _as_close(ours: Number, floor: Number) -> bool:
-    """Does our interval reach what the furthest of the other retrainings has?"""
-    return ours.high >= floor.low if NEARER[_base(ours.name)] > 0 else ours.low <= floor.high
+def _as_close(ours: Number, floor: Number) -> Level:
+    """Does our interval reach the furthest of the other retrainings, or come as near as chance may bring?
+
+    One other retraining is a single draw: honest ones are up to 1.8 times as far off, beside three up
+    to 1.2 times. Only a distance that has an interval can speak against a model.
+    """
+    more = NEARER[_base(ours.name)] > 0
+    distance, furthest = (1 - ours.high, 1 - floor.low) if more else (ours.low, floor.high)
+    if distance <= furthest:
+        return "shown"
+    factor = FURTHER if (floor.n or 1) < 3 else FURTHER_OF_THREE
+    chance = max(factor * furthest, furthest + SLACK.get(_base(ours.name), 0.0))
+    return "failed" if ours.sure and distance > chance else "unknown"
 
 
 # -- limits -----------------------------------------------------------------------------------
@@ -512,22 +602,35 @@ def _by_class(report: Report, part: str) -> dict[int, Number]:
 
 
 def _at_most(v: Number, limit: float) -> Level:
-    """Is a number certainly no larger than a limit, certainly larger, or neither?"""
+    """Is a number certainly no larger than a limit, certainly larger, or neither?
+
+    That nothing was found is enough where few would have been missed; the words say how many.
+    """
+    if v.value == 0 and v.unseen <= MISSED:
+        return "shown"
+    v = v.wide
     return "shown" if v.high <= limit else "failed" if v.low > limit else "unknown"
 
 
-def _like(v: Number, aim: float, margin: float) -> Level:
+def _like(v: Number, aim: Number, margin: float) -> Level:
     """Is a number what it would be without the data: near its aim, or not to be told from it?"""
-    if abs(v.value - aim) > margin and not v.low <= aim <= v.high:
+    v, aim_wide = v.wide, aim.wide
+    if abs(v.value - aim.value) > margin and (v.low > aim_wide.high or v.high < aim_wide.low):
         return "failed"
     return "unknown" if v.high - v.low > WIDE else "shown"
 
 
+def _few(v: Number, margin: float) -> bool:
+    """Are all of so few samples alike that the true share may be further off than a margin?"""
+    return v.low == v.high and v.unseen > margin
+
+
 def _none_of(v: Number) -> str:
-    """That nothing was found among few samples proves little: the rule of three bounds the true share."""
-    if v.value > 0 or not v.n or 3 / v.n <= POINTS:
+    """That nothing was found among few samples proves little: what may have been missed."""
+    if v.value > 0 or v.unseen <= POINTS:
         return ""
-    return f" With only {v.n} samples a true share of up to {300 / v.n:.0f} % cannot be ruled out."
+    with_only = _count(v.n or 0, "sample").lower()
+    return f" With only {with_only} a true share of up to {100 * v.unseen:.0f} % cannot be ruled out."
 
 
 def _beside(report: Report, name: str) -> str:
@@ -554,7 +657,8 @@ def _why(report: Report, name: str) -> str:
     """Why a value is missing, as a sentence."""
     found = report["values"].get(name) or report["values"].get(_base(name))
     reason = (found or {}).get("why") or f"{name} was not asked for"
-    return reason[:1].upper() + reason[1:] + "."
+    named = reason.split(maxsplit=1)[0].rstrip(":") in {name, _base(name), *map(_base, report["values"])}
+    return (reason if named else reason[:1].upper() + reason[1:]) + "."
 
 
 def _base(name: str) -> str:

@@ -718,6 +718,20 @@ class Shop:
         self.file("base/run.json", content)
         return self.base
 
+    def report(self, *more: Any, value: Any = 0.5, info: dict[str, Any] | None = None, **facts: Any) -> Any:
+        """A request for the page of the run folder, with an audit of one value and other facts."""
+        audit = {"values": {"ra": {"value": value}}, "retrained": {}, "original": {}, "info": info or {}}
+        self.file("base/audit.json", json.dumps(audit))
+        return ["report", self.facts(**facts), *more]
+
+    def limit(self, text: str) -> list[Any]:
+        """A request for an audit with a limit; there is no run: the limit is looked at before."""
+        return ["audit", self.tmp / "none", "--fail-if", text]
+
+    def pipe(self) -> Path:
+        os.mkfifo(self.tmp / "pipe")
+        return self.tmp / "pipe"
+
 
 @pytest.fixture
 def shop(tmp_path: Path, stored_run: Path) -> Shop:
@@ -779,6 +793,15 @@ COMMANDS: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
     ("set freeze of nothing", "'head'", lambda s: s.unlearn("--set", "freeze=head")),
     ("set freeze of all", "trainable", lambda s: s.unlearn("--set", "freeze=conv1,bn1,layer,fc")),
     ("unknown metric", "did you mean 'fa_test'", lambda s: ["audit", s.base, "--metrics", "ra,fa_tst"]),
+    ("limit on a part that is not there", "did you mean 'fa_test'", lambda s: s.limit("fa_test.steps>2")),
+    ("limit on a part of a plain metric", "'mia.loss'", lambda s: s.limit("mia.loss>0.1")),
+    ("limit on a metric of parts", "did you mean 'bn_recal.delta'", lambda s: s.limit("bn_recal>2")),
+    ("limit in percent of what is not", "leave out the %", lambda s: s.limit("mia>40%")),
+    ("limit of infinity", "'fa_test>inf'", lambda s: s.limit("fa_test>inf")),
+    ("limit with an underscore", "'fa_test>1_0'", lambda s: s.limit("fa_test>1_0")),
+    ("limit on what is not measured", "add lira to --metrics", lambda s: s.limit("lira.auroc>0.6")),
+    ("limit on a class not there", "name one of 0 to 9", lambda s: [
+        "audit", s.base, "--forget-class", 3, "--fail-if", "class_accuracy.10<50"]),
     ("no metric", "got none", lambda s: ["audit", s.base, "--metrics", ","]),
     ("settings of an unknown method", "did you mean 'purge'", lambda s: ["list", "methods", "purg"]),
     ("settings of a metric", "'ra'", lambda s: ["list", "metrics", "ra"]),
@@ -799,7 +822,11 @@ COMMANDS: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
         "--out", s.file("file", "mine"), "--force")),
     ("out below a file", "got a file", lambda s: s.unlearn("--out", s.file("file", "mine") / "run")),
     ("out is the run itself", "an empty folder", lambda s: s.unlearn("--out", s.base)),
-    ("demo out has files", "an empty folder", lambda s: ["demo", "--out", with_file(s.out)]),
+    ("demo out has files", "overwrite with --force", lambda s: ["demo", "--out", with_file(s.out)]),
+    ("report out is a pipe", "something else", lambda s: s.report("--out", s.pipe(), "--force")),
+    ("report out is a folder", "name a file", lambda s: s.report("--out", with_file(s.out), "--force")),
+    ("report of a run twice", "name each run once", lambda s: s.report(
+        s.base / ".." / "base", "--out", s.tmp / "a.html")),
     ("demo out is a file", "got a file", lambda s: ["demo", "--out", s.file("file", "mine")]),
     # checkpoints
     ("checkpoint missing", "nothing there", lambda s: s.unlearn(of=s.tmp / "none")),
@@ -836,6 +863,16 @@ COMMANDS: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
     ("run.json without model", "architecture", lambda s: s.unlearn(of=s.facts("{}"))),
     ("run.json with a model by number", "model", lambda s: s.unlearn(of=s.facts(model=5))),
     ("run.json with data as a list", "data", lambda s: s.unlearn(of=s.facts(data=["digits"]))),
+    ("report, no seconds", "a number as seconds", lambda s: s.report(seconds=None)),
+    ("report, steps in words", "a number as steps", lambda s: s.report(steps="many")),
+    ("report, an unlearned run without steps", "a number as seconds", lambda s: s.report(preset="purge")),
+    ("report, target in words", "a number as forget_target", lambda s: s.report(forget_target="low")),
+    ("report, stopped by a list", "a word as stopped_by", lambda s: s.report(stopped_by=["schedule"])),
+    ("report, finished yesterday", "got 'yesterday'", lambda s: s.report(finished="yesterday")),
+    ("report, finished by number", "got 5", lambda s: s.report(finished=5)),
+    ("report, audited yesterday", "audit.json", lambda s: s.report(info={"finished": "yesterday"})),
+    ("report, a value in words", "an audit in", lambda s: s.report(value="0.5")),
+    ("report, names in one word", "an audit in", lambda s: s.report(info={"names": "abc"})),
     ("audit, no run", "nothing there", lambda s: ["audit", s.tmp / "none"]),
     ("audit, no run.json", "run.json", lambda s: ["audit", remove(s.base / "run.json")]),
     ("audit, a file of weights", "--model", lambda s: ["audit", s.base / "model.safetensors"]),
@@ -852,6 +889,7 @@ COMMANDS: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
 
 PARSED: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
     ("unknown command", "'forget'", lambda s: ["forget"]),
+    ("mistyped command", "Did you mean 'list'? Fix", lambda s: ["lisst"]),
     ("unknown option", "--frobnicate", lambda s: s.unlearn("--frobnicate")),
     ("no out", "--out", lambda s: ["unlearn", s.base, "--forget-class", 3]),
     ("no checkpoint", "checkpoint", lambda s: ["unlearn", "--out", s.out]),
@@ -910,7 +948,7 @@ def test_the_parser_refuses(
 ) -> None:
     message = run_refused(argv(shop), monkeypatch, capsys)
     assert words in message
-    assert re.search(r"\. Fix: see purge( [a-z]+)? --help\.$", message), message
+    assert re.search(r"[^.?][.?] Fix: see purge( [a-z]+)? --help\.$", message), message
     assert not shop.out.exists()
 
 
@@ -1022,3 +1060,15 @@ def test_the_shop_sells_good_wares(
         assert ended.value.code == 0
         assert (shop.out / "run.json").exists()
         assert capsys.readouterr().err == ""
+
+
+def test_a_report_copes_with_fewer_names_than_classes(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = {"names": ["cat"], "forget_classes": [0, 3], "forget_samples": 3, "retain_samples": 4}
+    argv = shop.report(info=info, request={"forget_classes": [0, 3]})
+    monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+    assert "class 0 (cat), class 3" in (shop.base / "report.html").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ Everything runs on the folders of one ``purge demo --quick``, which is thereby t
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -398,6 +399,8 @@ def test_audit_beside_two_retrained_models_shows_how_far_apart_they_are(shown: D
         (["kl_retrain>1"], 1, "Failed: kl_retrain>1 cannot be ruled out, kl_retrain was not measured"),
         (["fa_tset>1"], 2, "did you mean 'fa_test'"),
         (["mia>0.9"], 2, "Expected mia to be measured"),
+        (["ra<50", "ra.steps<50"], 2, "Expected a number of ra in --fail-if"),
+        (["ra<50", "ra>inf"], 2, "Expected a limit such as"),
     ],
 )
 def test_an_audit_fails_if_a_limit_is_broken(run: Path, limits: list[str], code: int, said: str) -> None:
@@ -405,7 +408,18 @@ def test_an_audit_fails_if_a_limit_is_broken(run: Path, limits: list[str], code:
     done = command("audit", run, "--metrics", "fa_test,ra,kl_retrain", *options)
     assert done.code == code
     assert said in done.err
-    assert ("fa_test" in done.out) == (said != "did you mean 'fa_test'")
+    assert ("fa_test" in done.out) == (code != 2)  # a bad request is noticed before anything is done
+
+
+def test_an_audit_that_cannot_be_written_is_shown(run: Path) -> None:
+    (run / "audit.json").unlink()
+    (run / "audit.json").mkdir()
+    done = command("audit", run, "--metrics", "quick")
+    assert done.code == 2
+    assert done.err == f"Error: Expected a file or nothing at {run / 'audit.json'}, got a folder. " + (
+        "Fix: choose another name.\n"
+    )
+    assert "fa_test" in done.out
 
 
 @pytest.mark.slow
@@ -512,6 +526,55 @@ def test_purge_alone_shows_its_help() -> None:
     done = command()
     assert not done.err.startswith("Error")
     assert "\n  demo " in done.out + done.err
+
+
+class Failing(io.StringIO):
+    """A stdout that nothing can be written to."""
+
+    def __init__(self, error: OSError, *, late: bool) -> None:
+        super().__init__()
+        self.error, self.late = error, late
+
+    def write(self, text: str) -> int:
+        if not self.late:
+            raise self.error
+        return len(text)
+
+    def flush(self) -> None:
+        if self.late:
+            raise self.error
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "got [Errno 28] No space left on device. Fix"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+    ],
+)
+def test_a_stdout_that_fails(
+    error: OSError, code: int, said: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "argv", ["purge", "list", "methods"])
+    monkeypatch.setattr(sys, "stdout", Failing(error, late=late))
+    monkeypatch.setattr(sys, "stderr", err)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    assert len(err.getvalue().splitlines()) == bool(said)
+    assert said in err.getvalue()
+
+
+def test_letters_that_the_terminal_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "argv", ["purge", "list", "methods"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="cp1252"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert "gradient-ascent" in raw.getvalue().decode("cp1252")
 
 
 def test_version() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import json
 import math
+import os
 import re
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch import nn
 
 import purge
 from purge.errors import FileError, MetricError
-from purge.files import atomically, read_json, write_json
+from purge.files import atomically, read_json, told, write_json
 from purge.models import digest, load_weights
 from purge.result import Report, Result, Value
 from purge.training import Recipe
@@ -105,6 +107,18 @@ def test_an_old_report_is_replaced(report, tmp_path):
         '{"values": {"ra": {"value": 1, "colour": 2}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": null}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {}, "retrained": {}, "original": {}}',
+        '{"values": {"ra": {"value": "0.5"}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1, "low": "0"}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": NaN}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1, "why": 3}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1%s}}, "retrained": {}, "original": {}, "info": {}}' % ("0" * 400),
+        '{"values": {"ra": {"value": 1%s}}, "retrained": {}, "original": {}, "info": {}}' % ("0" * 9000),
+        '{"values": {}, "retrained": {}, "original": {}, "info": []}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"names": "abc"}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"names": [1, 2]}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_classes": ["0"]}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_samples": 3}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {"audited": 3}}',
     ],
 )
 def test_what_is_not_a_report_is_refused(tmp_path, content):
@@ -198,6 +212,15 @@ def test_a_value_that_another_model_lacks_is_a_dash():
     assert line(report.table(), "bn_recal.after").split() == ["bn_recal.after", "25.0", "%", "–"]
 
 
+def test_classes_without_a_name_go_by_their_numbers():
+    info = {"names": ["cat", "dog"], "forget_samples": 3, "retain_samples": 4, "forget_classes": [1, 2]}
+    values = {"class_accuracy.1": Value(0.5), "class_accuracy.2": Value(0.5), "class_accuracy.²": Value(0.5)}
+    text = Report(values, {}, {}, info).table()
+    assert "Forgotten: 3 samples, class 1 (dog), class 2\n" in re.sub(" +\n", "\n", text)
+    for name in ("class_accuracy.1 (dog)", "class_accuracy.2 ", "class_accuracy.² "):
+        assert name in text
+
+
 # -- files that are whole ----------------------------------------------------------------------
 
 
@@ -240,6 +263,38 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     assert seen == [("old", tmp_path, True)]  # beside it: a rename across disks is not atomic
     assert path.read_text() == "new"
     assert inside(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_there_and_is_no_file_is_left_alone(tmp_path, make):
+    make(tmp_path / "there")  # a pipe stands for every device
+    before = (tmp_path / "there").stat().st_mode
+    with pytest.raises(FileError, match=r"Expected a file or nothing at .+ Fix: choose another name"):
+        atomically(tmp_path / "there", lambda p: pytest.fail("nothing is to be written"))
+    assert (tmp_path / "there").stat().st_mode == before
+    assert inside(tmp_path) == ["there"]
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_json(tmp_path / "link", {})
+    assert read_json(tmp_path / "link") == {}
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path, monkeypatch):
+    def full(*args, **more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    path = tmp_path / "audit.json"
+    with pytest.raises(
+        FileError, match=r"Expected to be able to write .+, got No space left on device\. Fix"
+    ):
+        Report({}, {}, {}).to_json(path)
+    assert inside(tmp_path) == []
+    with pytest.raises(FileError, match="to be able to write"), told(path):
+        raise OSError(errno.EACCES, "no")
 
 
 def test_json_is_readable_by_others(tmp_path):
