@@ -219,6 +219,7 @@ def test_several_processes_find_what_one_finds(smoke: Killed, tmp_path: Path) ->
         assert one["values"] == two["values"]
 
 
+@pytest.mark.slow
 def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Path) -> None:
     """Also: models of another bench are used, SISA and Amnesiac get base models of their own."""
     config = {
@@ -315,6 +316,7 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_go_o
     assert "4 jobs run, 2 were there, 0 models trained, 4 failed" in again.out
 
 
+@pytest.mark.slow
 def test_a_model_whose_file_is_damaged_is_trained_anew(smoke: Killed, tmp_path: Path) -> None:
     out = tmp_path / "out"
     models = shutil.copytree(smoke.out / "models", out / "models")
@@ -357,6 +359,7 @@ def test_a_sharded_model_is_there_when_all_of_its_files_are(tmp_path: Path) -> N
     assert finished(trained(training, place))
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_read_is_missing_and_the_tables_are_made(
     smoke: Killed, tmp_path: Path
 ) -> None:
