@@ -177,6 +177,7 @@ def test_tables_and_figures_are_there_and_say_what_the_results_say(smoke: Killed
     assert "commit abc1234" in (smoke.out / "tables" / "methods.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_finished_bench_only_makes_its_tables_again(smoke: Killed) -> None:
     jobs = stamps(smoke.out / "jobs")
     tables = {f: f.read_bytes() for f in (smoke.out / "tables").iterdir()}
@@ -408,6 +409,7 @@ def test_data_that_cannot_be_had_fails_its_own_jobs(tmp_path: Path) -> None:
     assert all("Expected 100000 training images of each class" in r["error"] for r in results)
 
 
+@pytest.mark.slow
 def test_a_search_writes_the_settings_that_were_best(tmp_path: Path) -> None:
     config = {
         "data": "digits", "model": "small-resnet", "recipe": {"epochs": 1}, "forget": [0], "holdout": 0.2,

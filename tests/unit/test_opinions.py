@@ -180,6 +180,7 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
     assert all(p.isfinite().all() for p in result.model.parameters())
 
 
+@pytest.mark.slow
 def test_unlearning_follows_the_layers(digits, base):
     before = digest(base)
     models = [

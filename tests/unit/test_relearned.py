@@ -143,6 +143,7 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
     assert torch.allclose(got[:, 1:], mean[:, 1:].softmax(1), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_unlearning_follows_the_student(digits, base):
     runs = {
         objective: purge.unlearn(

@@ -41,6 +41,7 @@ def pictures(digits):
     return [Pictures(part) for part in (digits.forget, digits.retain)]
 
 
+@pytest.mark.slow
 def test_the_plain_implementation_unlearns(base, digits, pictures):
     from plain import plain
 
