@@ -22,8 +22,10 @@ from baselines import trained
 from scene import options, prepare
 
 import purge
-from purge.files import write_json
-from purge.metrics import METRICS, PANELS, Metric, Subject
+from purge.core.files import write_json
+from purge.metrics.metric import Metric
+from purge.metrics.registry import METRICS, PANELS
+from purge.metrics.subject import Subject
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "audit_speed.json"

@@ -20,11 +20,12 @@ from pathlib import Path
 import torch
 
 import purge
-from purge.datasets import DATASETS
-from purge.files import write_json
+from purge.core.files import write_json
+from purge.data.catalog import DATASETS
+from purge.engine.seeding import seeded
+from purge.models.forward import logits
 from purge.result import environment
-from purge.runs import build_for
-from purge.runtime import logits, seeded
+from purge.runs.folder import build_for
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "base_models.json"

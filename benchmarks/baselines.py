@@ -23,14 +23,14 @@ from base_models import commit
 from torch import nn
 
 import purge
-from purge.datasets import DATASETS
-from purge.files import write_json
-from purge.methods import METHODS
-from purge.models import load_weights, save_weights
+from purge.core.files import write_json
+from purge.core.settings import flat_fields
+from purge.data.catalog import DATASETS
+from purge.engine.seeding import seeded
+from purge.methods.registry import METHODS
+from purge.models.checkpoint import load_weights, save_weights
 from purge.result import environment
-from purge.runs import build_for
-from purge.runtime import seeded
-from purge.settings import flat_fields
+from purge.runs.folder import build_for
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "baselines_cifar10.json"

@@ -31,30 +31,34 @@ from speed import clocked, settle
 from torch.utils.flop_counter import FlopCounterMode
 
 import purge
-from purge.files import write_json
+from purge.core.files import write_json
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "breakdown.json"
-api, graphs, method, runtime = (
-    importlib.import_module(f"purge.{name}") for name in ("api", "graphs", "methods.purge", "runtime")
-)
+api, graphs, method, run, forward, precision, batchnorm = (
+    importlib.import_module(f"purge.{name}")
+    for name in (
+        "api", "engine.cuda_graph", "methods.purge.method", "engine.run", "models.forward", "engine.precision",
+        "models.batchnorm",
+    )
+)  # fmt: skip
 PARTS: dict[
     str, list[tuple[Any, str]]
 ] = {  # what is timed under each name; what calls another has its time too
     "copies of the model": [(api, "_copy"), (method, "frozen_copy")],
-    "checks of the input": [(api.checks, "split"), (api.checks, "differentiable")],
+    "checks of the input": [(api, "make_split"), (api, "check_differentiable")],
     "teacher": [(method, "logits"), (method, "_teacher_pass")],
     "steps": [(graphs.Recorded, "__call__")],
     "recording (in steps)": [(graphs.Recorded, "_record")],
-    "checks": [(runtime.Run, "check")],
+    "checks": [(run.Run, "check")],
     "recalibration": [(method, "recalibrate")],
-    "history": [(runtime.Run, "log")],
+    "history": [(run.Run, "log")],
 }
 WITHOUT: dict[str, Callable[[], Any]] = {  # savings, and how each is turned off
     "CUDA graph": lambda: {"graph": False},
     "bf16": lambda: {"precision": "float32"},
-    "channels last": lambda: mock.patch.object(runtime, "takes_channels_last", return_value=False),
-    "large batches in passes": lambda: mock.patch.object(runtime, "SMALL_BATCH", 512),
+    "channels last": lambda: mock.patch.object(precision, "takes_channels_last", return_value=False),
+    "large batches in passes": lambda: mock.patch.object(forward, "SMALL_BATCH", 512),
     "teacher only where needed": lambda: mock.patch.object(method, "AHEAD", 10**6),
     "fewer samples in checks": lambda: {"check_samples": 2048},
 }
@@ -134,7 +138,7 @@ def main() -> None:
     method_of = result.method
     stop = method_of.stop
     looks = sum(row["check_forget_accuracy"] is not None for row in result.history)
-    per_check = 2 * min(stop.check_samples, len(retain)) + min(runtime.EVAL_BATCH, len(retain))
+    per_check = 2 * min(stop.check_samples, len(retain)) + min(forward.EVAL_BATCH, len(retain))
     passed = (  # forward passes of single images; a backward pass counts as two of them
         result.steps * method_of.batch_size * (2 + 3 * 2)
         + result.steps * method_of.batch_size + len(forget) + looks * per_check

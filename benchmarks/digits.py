@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 import purge
+from purge.core.files import write_json
 from purge.demo import COLUMNS, MODEL, as_record, fresh_model, run_demo
-from purge.files import write_json
+from purge.report.tables import number
 from purge.result import environment
-from purge.tables import number
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "digits.json"

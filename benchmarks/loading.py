@@ -17,7 +17,7 @@ from pathlib import Path
 
 from base_models import commit
 
-from purge.files import write_json
+from purge.core.files import write_json
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "loading.json"

@@ -31,11 +31,11 @@ from speed import measured
 from torch import nn
 
 import purge
-from purge.files import write_json
+from purge.core.files import write_json
+from purge.engine.seeding import seeded
+from purge.report.theme import BLUE, GREEN, INK, ORANGE, PURPLE, empty_axes, save
 from purge.result import environment
-from purge.runs import build_for
-from purge.runtime import seeded
-from purge.style import BLUE, GREEN, INK, ORANGE, PURPLE, empty_axes, save
+from purge.runs.folder import build_for
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "scaling.json"

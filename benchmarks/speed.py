@@ -32,9 +32,9 @@ from scene import options, prepare
 from torch import nn
 
 import purge
-from purge.files import write_json
-from purge.methods import METHODS
-from purge.models import save_weights
+from purge.core.files import write_json
+from purge.methods.registry import METHODS
+from purge.models.checkpoint import save_weights
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "speed.json"

@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 import purge
-from purge.datasets import DATASETS
-from purge.files import write_json
+from purge.core.files import write_json
+from purge.data.catalog import DATASETS
+from purge.engine.trainer import one_cycle
 from purge.result import environment
-from purge.runs import build_for
-from purge.training import one_cycle
+from purge.runs.folder import build_for
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "training_speed.json"

@@ -45,7 +45,7 @@ def made(source: str) -> str:
     if source == "results":
         return listing()
     if source.startswith("results/"):
-        from purge.evidence import as_markdown, sheets
+        from purge.bench.tables import as_markdown, sheets
 
         folder, name = source.split()
         return as_markdown(sheets(ROOT / folder)[name]).strip()

@@ -4,19 +4,61 @@ result = purge.unlearn(model, forget, retain)
 report = purge.audit(result.model, forget, retain, test, original=model, retrained=retrained)
 """
 
-from purge.api import audit, datasets, methods, metrics, models, train, train_sharded, unlearn
-from purge.architectures import build
-from purge.datasets import load
-from purge.errors import PurgeError
-from purge.images import Images
-from purge.methods.base import Method
-from purge.metrics.base import Metric
-from purge.metrics.shadow import Shadows
-from purge.result import Report, Result, Value
-from purge.splits import split
-from purge.stopping import Stopping
+from __future__ import annotations
 
-__version__ = "0.1.0"
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from purge import data, methods, metrics, models
+    from purge.api import (
+        audit,
+        list_datasets,
+        list_methods,
+        list_metrics,
+        list_models,
+        train,
+        train_sharded,
+        unlearn,
+    )
+    from purge.core.errors import PurgeError
+    from purge.data.catalog import load
+    from purge.data.images import Images
+    from purge.data.split import split
+    from purge.engine.stopping import Stopping
+    from purge.methods.base import Method
+    from purge.metrics.metric import Metric
+    from purge.metrics.shadow import Shadows
+    from purge.metrics.value import Value
+    from purge.models.zoo import build
+    from purge.result import Report, Result
+
+__version__ = "0.2.0"
+
+# Where each public name lives. They are imported when first used, since torch takes seconds to import.
+_HOMES = {
+    "Images": "data.images",
+    "Method": "methods.base",
+    "Metric": "metrics.metric",
+    "PurgeError": "core.errors",
+    "Report": "result",
+    "Result": "result",
+    "Shadows": "metrics.shadow",
+    "Stopping": "engine.stopping",
+    "Value": "metrics.value",
+    "audit": "api",
+    "build": "models.zoo",
+    "list_datasets": "api",
+    "list_methods": "api",
+    "list_metrics": "api",
+    "list_models": "api",
+    "load": "data.catalog",
+    "split": "data.split",
+    "train": "api",
+    "train_sharded": "api",
+    "unlearn": "api",
+}
+_ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
     "Images",
@@ -30,7 +72,11 @@ __all__ = [
     "Value",
     "audit",
     "build",
-    "datasets",
+    "data",
+    "list_datasets",
+    "list_methods",
+    "list_metrics",
+    "list_models",
     "load",
     "methods",
     "metrics",
@@ -40,3 +86,18 @@ __all__ = [
     "train_sharded",
     "unlearn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        found = getattr(importlib.import_module(f"purge.{_HOMES[name]}"), name)
+    elif name in _ROOMS:
+        found = importlib.import_module(f"purge.{name}")
+    else:
+        raise AttributeError(f"module 'purge' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

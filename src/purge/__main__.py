@@ -1,6 +1,6 @@
 """``python -m purge``."""
 
-from purge.cli import main
+from purge.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -12,27 +12,52 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge import checks
-from purge.architectures import FORMS as MODEL_FORMS
-from purge.architectures import MODELS
-from purge.data import Data, Samples
-from purge.datasets import DATASETS
-from purge.datasets import FORMS as DATA_FORMS
-from purge.errors import MethodError, ModelError, RunError, expected
-from purge.hooks import training_flags_kept
-from purge.images import Images
-from purge.methods import METHODS, Method, resolve_method
+from purge.core.errors import MethodError, ModelError, RunError
+from purge.core.files import out_folder
+from purge.core.progress import progress_line
+from purge.core.settings import checked_seed, flat_fields, replace
+from purge.data.catalog import DATASETS
+from purge.data.catalog import FORMS as DATA_FORMS
+from purge.data.images import Images
+from purge.data.samples import Data, Samples
+from purge.data.split import Split
+from purge.engine.precision import (
+    Precision,
+    arrange,
+    choose_device,
+    choose_graph,
+    choose_precision,
+    laid_out,
+    takes_channels_last,
+)
+from purge.engine.resume import HALF, STATE, training_folder
+from purge.engine.run import Run
+from purge.engine.seeding import seeded
+from purge.engine.stopping import Stopping
+from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.amnesiac import UpdateLog
-from purge.metrics import METRICS, Metric, Subject, resolve_metrics
+from purge.methods.registry import METHODS, Method, resolve_method
+from purge.methods.sisa_model import SisaModel, Vote, train_sisa
+from purge.metrics.metric import Metric
+from purge.metrics.registry import METRICS, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
-from purge.progress import progress_line
-from purge.result import Report, Result, Value, columns, environment, now
-from purge.runtime import Precision, Run, arrange, laid_out, logits, seeded, takes_channels_last
-from purge.settings import checked_seed, flat_fields, replace
-from purge.shards import SisaModel, Vote, train_sisa
-from purge.splits import Split
-from purge.stopping import Stopping
-from purge.training import Recipe, diverged, fit
+from purge.metrics.subject import Subject
+from purge.metrics.value import Value
+from purge.models.checks import (
+    check_augment,
+    check_batch_size,
+    check_classifier,
+    check_differentiable,
+    check_same_classes,
+    make_split,
+    parameters_to_train,
+    training_data,
+)
+from purge.models.forward import logits
+from purge.models.hooks import training_flags_kept
+from purge.models.zoo import FORMS as MODEL_FORMS
+from purge.models.zoo import MODELS
+from purge.result import Report, Result, columns, environment, now
 
 
 @torch.enable_grad()
@@ -73,20 +98,20 @@ def unlearn(
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):
-        checks.classifier(given)
-    at = checks.device(device, model)
+        check_classifier(given)
+    at = choose_device(device, model)
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
-    precision = checks.precision(precision, at, full=chosen.full_precision)
-    graph = checks.graph(graph, at, default=chosen.graph)
+    precision = choose_precision(precision, at, full=chosen.full_precision)
+    graph = choose_graph(graph, at, default=chosen.graph)
     seed = checked_seed(seed)
     if out is not None:
-        checks.out_folder(out)
+        out_folder(out)
     edited = _copy(model, at)
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
-        split = checks.split(edited, forget, retain, test, at)
-        checks.parameters_to_train(edited)
-        checks.differentiable(edited, split.retain)
+        split = make_split(edited, forget, retain, test, at)
+        parameters_to_train(edited)
+        check_differentiable(edited, split.retain)
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
@@ -190,8 +215,8 @@ class Auditor:
         wanted = resolve_metrics(metrics)
         run = model if isinstance(model, Result) else None
         model = model.model if isinstance(model, Result) else model
-        checks.classifier(model)
-        at = self._device = checks.device(self._device, model)
+        check_classifier(model)
+        at = self._device = choose_device(self._device, model)
         seed = self._seed = checked_seed(self._seed)
         subjects = {"audited": self._subject("audited", model), **self._beside}
         if not self._beside:
@@ -229,13 +254,13 @@ class Auditor:
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
-        checks.classifier(model)
-        at = checks.device(self._device, model)
+        check_classifier(model)
+        at = choose_device(self._device, model)
         own = _copy(model, at)
         if self._split is None:
             with seeded(self._seed, at):
-                self._split = checks.split(own, *self._data, at)
-        checks.same_classes(own, self._split, name)
+                self._split = make_split(own, *self._data, at)
+        check_same_classes(own, self._split, name)
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
         return Subject(own, self._split, seed=self._seed)
@@ -282,32 +307,30 @@ def train(
     chosen = replace(Recipe(), recipe)
     if (log_updates is not None and resume) or (log_updates is None and log_only is not None):
         raise MethodError(
-            expected(
-                "log_updates=… in a training from its start",
-                "resume" if resume else "log_only alone",
-                "train anew with log_updates=FOLDER, or without a log",
-            )
+            "log_updates=… in a training from its start",
+            "resume" if resume else "log_only alone",
+            "train anew with log_updates=FOLDER, or without a log",
         )
-    checks.classifier(model)
-    at = checks.device(device, model)
+    check_classifier(model)
+    at = choose_device(device, model)
     seed = checked_seed(seed)
-    folder = checks.training_folder(out, resume=resume, force=force)
+    folder = training_folder(out, resume=resume, force=force)
     trained = _copy(model, at)
     with seeded(seed, at):
-        samples = checks.training_data(trained, dataset, at)
-        unseen = None if test is None else checks.training_data(trained, test, at)
-        only = None if log_only is None else checks.training_data(trained, log_only, at)
-    checks.batch_size(trained, min(chosen.batch_size, len(samples)))
-    checks.augmentable(samples, chosen.augment, chosen.colour)
-    checks.parameters_to_train(trained)
+        samples = training_data(trained, dataset, at)
+        unseen = None if test is None else training_data(trained, test, at)
+        only = None if log_only is None else training_data(trained, log_only, at)
+    check_batch_size(trained, min(chosen.batch_size, len(samples)))
+    check_augment(samples, chosen.augment, chosen.colour)
+    parameters_to_train(trained)
     with seeded(seed, at):
-        checks.differentiable(trained, samples)
+        check_differentiable(trained, samples)
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
-    state = None if folder is None else folder / checks.STATE
+    state = None if folder is None else folder / STATE
     if folder is not None and state is not None:
         folder.mkdir(parents=True, exist_ok=True)
         old = [] if resume else [state, folder / "run.json"]  # a folder with run.json is finished
-        for file in [*old, *folder.glob(checks.HALF)]:
+        for file in [*old, *folder.glob(HALF)]:
             file.unlink(missing_ok=True)
     with seeded(seed, at):
         history, seconds = fit(
@@ -317,7 +340,7 @@ def train(
     if diverged(trained, samples, history):
         if state is not None:
             state.unlink(missing_ok=True)
-        raise RunError(expected("a finite loss", "NaN or infinity (nothing was returned)", "lower lr"))
+        raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
     info = {"seed": seed, "samples": len(samples), **_accuracies(trained, unseen)}
     if log_updates is not None:
@@ -352,14 +375,14 @@ def train_sharded(
     """
     chosen = replace(Recipe(), recipe)
     if out is not None:
-        checks.out_folder(out, force=force)
+        out_folder(out, force=force)
     started = time.perf_counter()
     trained = train_sisa(
         model, dataset, shards=shards, slices=slices, vote=vote, recipe=chosen, seed=seed, device=device,
         progress=progress,
     )  # fmt: skip
     seconds = time.perf_counter() - started
-    unseen = None if test is None else checks.training_data(trained, test, checks.device(device, trained))
+    unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **_accuracies(trained, unseen)}
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
@@ -370,7 +393,7 @@ def train_sharded(
 
 def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> None:
     """Write a run folder, with all that later deletions need where a model can do them."""
-    checks.out_folder(folder, force=force)
+    out_folder(folder, force=force)
     if isinstance(result.model, SisaModel):  # first: run.json says that a folder is complete
         result.model.save(folder)
         plan = result.model.plan
@@ -388,22 +411,22 @@ def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
     return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
 
 
-def methods() -> dict[str, str]:
+def list_methods() -> dict[str, str]:
     """The unlearning methods: name → one line."""
     return {name: entry.about for name, entry in METHODS.items()}
 
 
-def metrics() -> dict[str, str]:
+def list_metrics() -> dict[str, str]:
     """The metrics of the audit: name → one line."""
     return {name: metric.about for name, metric in METRICS.items()}
 
 
-def datasets() -> dict[str, str]:
+def list_datasets() -> dict[str, str]:
     """The data sets known by name, and the forms of your own: name → one line."""
     return {**{name: entry.about for name, entry in DATASETS.items()}, **DATA_FORMS}
 
 
-def models() -> dict[str, str]:
+def list_models() -> dict[str, str]:
     """The models that can be built by name, and the forms of other names: name → one line."""
     return {**{name: entry.about for name, entry in MODELS.items()}, **MODEL_FORMS}
 
@@ -414,11 +437,9 @@ def _copy(model: nn.Module, device: torch.device) -> nn.Module:
         return copy.deepcopy(model).to(device)
     except (RuntimeError, TypeError) as error:
         raise ModelError(
-            expected(
-                "a model that can be copied",
-                f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
-                "make every tensor in it a parameter or a buffer, and see that the device has room",
-            )
+            "a model that can be copied",
+            f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
+            "make every tensor in it a parameter or a buffer, and see that the device has room",
         ) from error
 
 

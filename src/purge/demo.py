@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from purge.api import Auditor, audit, train, unlearn
-from purge.architectures import build
-from purge.datasets import load
-from purge.images import Images
-from purge.result import Report, Result, Value
-from purge.runtime import seeded
-from purge.splits import split
+from purge.data.catalog import load
+from purge.data.images import Images
+from purge.data.split import split
+from purge.engine.seeding import seeded
+from purge.metrics.value import Value
+from purge.models.zoo import build
+from purge.result import Report, Result
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
 

@@ -17,35 +17,15 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from purge.checks import out_folder
-from purge.errors import FileError, MetricError, did_you_mean, expected
-from purge.files import atomically, read_json, told, write_json
-from purge.models import digest, save_weights
-from purge.settings import as_dict
-from purge.tables import as_text, audit_table
+from purge.core.errors import FileError, MetricError, did_you_mean
+from purge.core.files import atomically, out_folder, read_json, told, write_json
+from purge.core.settings import as_dict
+from purge.metrics.value import Value
+from purge.models.checkpoint import digest, save_weights
+from purge.report.tables import as_text, audit_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Value:
-    """A measured number with its 95 % interval, or None and the reason why there is none."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    why: str = ""
-
-    def __post_init__(self) -> None:
-        if self.value is None and not self.why:
-            raise MetricError(expected("a reason for a missing value", "none", "pass why=…"))
-
-    @classmethod
-    def missing(cls, why: str) -> Value:
-        """No number, and why."""
-        return cls(None, why=why)
 
 
 @dataclass(frozen=True)
@@ -72,9 +52,7 @@ class Report:
                 return self.values[known]
         parts = {k[len(name) + 1 :]: v for k, v in self.values.items() if k.startswith(name + ".")}
         if not parts:
-            raise MetricError(
-                expected("a metric of this report", repr(name), did_you_mean(name, self.values))
-            )
+            raise MetricError("a metric of this report", repr(name), did_you_mean(name, self.values))
         return parts
 
     def table(self) -> str:
@@ -86,19 +64,19 @@ class Report:
 
     def verdict(self) -> list[str]:
         """What was shown, what failed and what is not known, a sentence or two each."""
-        from purge.verdict import verdict
+        from purge.report.findings import verdict
 
         return [str(finding) for finding in verdict(self.to_dict())]
 
     def plot(self, name: str) -> Figure:
         """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, … ."""
-        from purge.plots import draw  # matplotlib takes long to import
+        from purge.report.figures import draw
 
         return draw(self.to_dict(), name)
 
     def _repr_html_(self) -> str:
         """The report in a notebook."""
-        from purge.html import report_table
+        from purge.report.page import report_table
 
         return report_table(self.to_dict())
 
@@ -123,9 +101,7 @@ class Report:
             }
             return cls(**groups, info=_sound_info(raw["info"]), curves=_sound_curves(raw.get("curves", {})))
         except (KeyError, TypeError, AttributeError):
-            raise FileError(
-                expected(f"an audit in {path}", "other JSON", "pass a file that an audit wrote")
-            ) from None
+            raise FileError(f"an audit in {path}", "other JSON", "pass a file that an audit wrote") from None
 
 
 def _sound(value: Value) -> Value:
@@ -187,14 +163,12 @@ class Result:
                 atomically(path / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
             write_json(path / "run.json", {**self.to_dict(), "finished": now(), **extra})
         except OSError as error:
-            raise FileError(
-                expected(f"a folder that can be written at {path}", str(error), "choose another")
-            ) from None
+            raise FileError(f"a folder that can be written at {path}", str(error), "choose another") from None
         return path
 
     def plot(self, name: str) -> Figure:
         """A Matplotlib figure of the run: trajectory or steps."""
-        from purge.plots import draw  # matplotlib takes long to import
+        from purge.report.figures import draw
 
         info = {**self.info, "run": self.info}
         curves = {"audited": {"history": columns(self.history)}}
@@ -202,7 +176,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The run in a notebook."""
-        from purge.html import run_table
+        from purge.report.page import run_table
 
         how = {"method": type(self.method).__name__, "stopped_by": self.stopped_by, "steps": self.steps}
         return run_table({**how, "seconds": self.seconds, **self.info}, columns(self.history))
@@ -234,7 +208,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows
     except (pa.ArrowException, OSError):
-        raise FileError(expected(f"a history in {path}", "something else", "unlearn again")) from None
+        raise FileError(f"a history in {path}", "something else", "unlearn again") from None
 
 
 def _table(history: list[dict[str, Any]]) -> pa.Table:

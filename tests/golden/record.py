@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 import purge
-from purge.methods import METHODS
-from purge.models import digest
+from purge.methods.registry import METHODS
+from purge.models.checkpoint import digest
 
 HERE = Path(__file__).parent
 CLASS = 0
@@ -122,7 +122,7 @@ def of_bench(folder: Path) -> str:
     """The text of all tables of a small bench, without the machine and the commit."""
     from typer.testing import CliRunner
 
-    from purge.cli import app
+    from purge.cli.app import app
 
     out = folder / "out"
     done = CliRunner().invoke(

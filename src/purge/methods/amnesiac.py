@@ -43,19 +43,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from purge.checks import identities, out_folder, parameters_to_train
-from purge.data import Samples
-from purge.errors import DataError, FileError, MethodError, ModelError, expected
-from purge.files import atomically, read_json, write_json
+from purge.core.errors import DataError, FileError, MethodError, ModelError
+from purge.core.files import atomically, out_folder, read_json, write_json
+from purge.core.settings import setting
+from purge.data.identity import identities
+from purge.data.samples import Samples
+from purge.data.split import Split
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
+from purge.engine.trainer import Recipe
 from purge.methods.base import PUBLISHED, Method
-from purge.models import digest, logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import Run
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
-from purge.training import Recipe
+from purge.models.batchnorm import statistics
+from purge.models.checkpoint import digest
+from purge.models.checks import parameters_to_train
+from purge.models.forward import logits_of
 
 logger = logging.getLogger("purge")
 
@@ -141,11 +143,9 @@ class UpdateLog:
         self._folder = out_folder(folder)
         if recipe.ema > 0:
             raise MethodError(
-                expected(
-                    "ema=0 for a training with a log of updates",
-                    str(recipe.ema),
-                    "a mean of weights is not the sum of the updates: set ema=0",
-                )
+                "ema=0 for a training with a log of updates",
+                str(recipe.ema),
+                "a mean of weights is not the sum of the updates: set ema=0",
             )
         self._ids, self._labels = identities(samples), samples.labels
         self._wanted = torch.ones(len(samples), dtype=torch.bool)
@@ -154,11 +154,9 @@ class UpdateLog:
             self._wanted = torch.isin(self._ids, names)
             if strange := int((~torch.isin(names, self._ids)).sum()):
                 raise DataError(
-                    expected(
-                        "samples of the training data to log the updates of",
-                        f"{strange} that are not in it",
-                        "take them from the training data with purge.split",
-                    )
+                    "samples of the training data to log the updates of",
+                    f"{strange} that are not in it",
+                    "take them from the training data with purge.split",
                 )
         self._everything = only is None
         self._announce(self.expected_bytes(model, recipe))
@@ -199,11 +197,9 @@ class UpdateLog:
         """Write the index and, last of all, log.json."""
         if self._steps != list(range(len(self._steps))):
             raise FileError(
-                expected(
-                    "a log of all steps from the first on",
-                    f"one that begins at step {self._steps[0] if self._steps else 0}",
-                    "train anew: a training that was resumed cannot be logged",
-                )
+                "a log of all steps from the first on",
+                f"one that begins at step {self._steps[0] if self._steps else 0}",
+                "train anew: a training that was resumed cannot be logged",
             )
         lengths = [len(rows) for rows in self._rows]
         offsets = pa.array(np.cumsum([0, *lengths]), pa.int32() if sum(lengths) < 2**31 else pa.int64())
@@ -226,11 +222,9 @@ class UpdateLog:
         free = shutil.disk_usage(parent).free
         if size > free:
             raise FileError(
-                expected(
-                    f"room for a log of about {size / 1e9:.1f} GB in {parent}",
-                    f"{free / 1e9:.1f} GB free",
-                    "log only the batches of samples that may have to go, or choose another disk",
-                )
+                f"room for a log of about {size / 1e9:.1f} GB in {parent}",
+                f"{free / 1e9:.1f} GB free",
+                "log only the batches of samples that may have to go, or choose another disk",
             )
         if size > LARGE:
             logger.warning(
@@ -244,9 +238,7 @@ class UpdateLog:
         try:
             atomically(path, lambda p: save_file(delta, p))
         except (OSError, SafetensorError) as error:
-            raise FileError(
-                expected(f"to be able to write {path}", str(error), "make room, then train anew")
-            ) from None
+            raise FileError(f"to be able to write {path}", str(error), "make room, then train anew") from None
 
 
 def _trainable(model: nn.Module) -> dict[str, Tensor]:
@@ -272,28 +264,22 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
     """
     if log is None:
         raise MethodError(
-            expected(
-                "log=…, the folder of the updates that training wrote",
-                "none",
-                "train with a log first: purge train --log-updates DIR, then pass log=DIR",
-            )
+            "log=…, the folder of the updates that training wrote",
+            "none",
+            "train with a log first: purge train --log-updates DIR, then pass log=DIR",
         )
     folder = Path(log)
     if not (folder / FACTS).is_file():
         raise FileError(
-            expected(
-                f"a complete log of updates in {folder}",
-                f"{'a folder' if folder.is_dir() else 'nothing'} without {FACTS}",
-                "train anew with a log, and let it finish",
-            )
+            f"a complete log of updates in {folder}",
+            f"{'a folder' if folder.is_dir() else 'nothing'} without {FACTS}",
+            "train anew with a log, and let it finish",
         )
     if read_json(folder / FACTS).get("digest") != digest(model):
         raise ModelError(
-            expected(
-                f"the model that the log in {folder} was written for",
-                "one with other weights",
-                "use the model as that training returned it",
-            )
+            f"the model that the log in {folder} was written for",
+            "one with other weights",
+            "use the model as that training returned it",
         )
     try:
         steps, samples = pq.read_table(folder / STEPS), pq.read_table(folder / SAMPLES)
@@ -309,11 +295,9 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
     touched[np.repeat(np.arange(len(number)), lengths)[np.isin(names, gone.numpy())]] = True
     if absent := int((touched & ~logged).sum()):
         raise MethodError(
-            expected(
-                f"a log with all {int(touched.sum())} updates that the forget set had a part in",
-                f"one without {absent} of them",
-                "forget samples that were named when training was logged, or train anew with a full log",
-            )
+            f"a log with all {int(touched.sum())} updates that the forget set had a part in",
+            f"one without {absent} of them",
+            "forget samples that were named when training was logged, or train anew with a full log",
         )
     files = [_file(folder, step) for step in number[touched].tolist()[::-1]]
     _whole(folder, files, model)
@@ -323,11 +307,9 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
 def _all_known(gone: list[tuple[int, int]], known: set[tuple[int, int]]) -> None:
     if strange := sum(pair not in known for pair in gone):
         raise DataError(
-            expected(
-                "samples to forget that the logged training was about",
-                f"{strange} of {len(gone)} that it does not know",
-                "divide the data of that training with purge.split",
-            )
+            "samples to forget that the logged training was about",
+            f"{strange} of {len(gone)} that it does not know",
+            "divide the data of that training with purge.split",
         )
 
 
@@ -346,5 +328,5 @@ def _whole(folder: Path, files: list[Path], model: nn.Module) -> None:
 
 def _damaged(path: Path) -> FileError:
     return FileError(
-        expected(f"a whole log of updates in {path}", "a missing or damaged part", "train anew with a log")
+        f"a whole log of updates in {path}", "a missing or damaged part", "train anew with a log"
     )

@@ -29,16 +29,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.errors import ModelError, expected
+from purge.core.errors import ModelError
+from purge.core.settings import setting
+from purge.data.split import Split
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import Run, frozen_copy, logits
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.copies import frozen_copy
+from purge.models.forward import logits, logits_of
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,9 @@ def _same_classes(bad: nn.Module, split: Split) -> None:
     few = torch.arange(min(2, len(split.forget)))
     if (k := logits(bad, split.forget, few).shape[1]) != split.classes:
         raise ModelError(
-            expected(
-                f"{split.classes} outputs from the untrained model",
-                str(k),
-                "pass fresh=…, an untrained model of the same kind",
-            )
+            f"{split.classes} outputs from the untrained model",
+            str(k),
+            "pass fresh=…, an untrained model of the same kind",
         )
 
 

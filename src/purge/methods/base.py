@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch import nn
 
-from purge.runtime import Run
-from purge.settings import normalise
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.core.settings import normalise
+from purge.data.split import Split
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 
 # A published method goes through its whole schedule; what it does is looked at after each epoch.
 PUBLISHED = Stopping(early=False, retain_budget=None, check_every=0, check_samples=2048)

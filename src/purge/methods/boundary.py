@@ -32,18 +32,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.data import Samples, batches
-from purge.errors import MethodError, ModelError, expected
-from purge.graphs import Scalars
+from purge.core.errors import MethodError, ModelError
+from purge.core.settings import setting
+from purge.data.samples import Samples, batches
+from purge.data.split import Split
+from purge.engine.cuda_graph import Scalars
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import anatomy, logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import EVAL_BATCH, Run, evaluating, frozen_copy
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.copies import frozen_copy
+from purge.models.forward import EVAL_BATCH, evaluating, logits_of
+from purge.models.inspect import anatomy
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,9 @@ def _linear_head(model: nn.Module, split: Split) -> nn.Linear:
     head = None if name is None else model.get_submodule(name)
     if not isinstance(head, nn.Linear) or "weight" not in dict(head.named_parameters(recurse=False)):
         raise ModelError(
-            expected(
-                "nn.Linear as the last layer, to give it one more class",
-                "none" if head is None else f"{type(head).__name__} ({name})",
-                "use boundary-shrink, which needs no head",
-            )
+            "nn.Linear as the last layer, to give it one more class",
+            "none" if head is None else f"{type(head).__name__} ({name})",
+            "use boundary-shrink, which needs no head",
         )
     return head
 
@@ -189,11 +189,9 @@ def _widens(model: nn.Module, split: Split) -> None:
         k = logits_of(model(x)).shape[1]
     if k != split.classes + 1:
         raise ModelError(
-            expected(
-                f"{split.classes + 1} logits from a head with one more class",
-                str(k),
-                "use boundary-shrink, which needs no other head",
-            )
+            f"{split.classes + 1} logits from a head with one more class",
+            str(k),
+            "use boundary-shrink, which needs no other head",
         )
 
 
@@ -203,11 +201,9 @@ def _range(samples: Samples) -> tuple[Tensor, Tensor]:
     for x, _ in batches(samples, EVAL_BATCH):
         if not x.is_floating_point():
             raise MethodError(
-                expected(
-                    "floating-point inputs, to take a step in them",
-                    str(x.dtype).removeprefix("torch."),
-                    "use a method that leaves the inputs alone",
-                )
+                "floating-point inputs, to take a step in them",
+                str(x.dtype).removeprefix("torch."),
+                "use a method that leaves the inputs alone",
             )
         over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
         lows.append(x.amin(over, keepdim=True))

@@ -30,16 +30,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.graphs import Scalars
+from purge.core.settings import setting
+from purge.data.split import Split
+from purge.engine.cuda_graph import Scalars
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import Run
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.forward import logits_of
 
 
 @dataclass(frozen=True)

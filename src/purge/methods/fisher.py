@@ -26,16 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.data import Samples, batches
-from purge.errors import MethodError, expected
-from purge.grads import flat, per_sample_grads
+from purge.core.errors import MethodError
+from purge.core.settings import setting
+from purge.data.samples import Samples, batches
+from purge.data.split import Split
+from purge.engine.projection import flat, per_sample_grads
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import anatomy, logits_of
-from purge.runtime import Run
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.checks import parameters_to_train
+from purge.models.forward import logits_of
+from purge.models.inspect import anatomy
 
 EPSILON = 1e-8
 MOST, MOST_LAST = 1e3, 1e2  # the largest 1/F, and that in the last layer
@@ -103,21 +104,17 @@ def _last_layer(model: nn.Module, split: Split) -> set[int]:
     """The ids of the last layer's trainable parameters, each with one row per class."""
     if split.single:
         raise MethodError(
-            expected(
-                "whole classes to forget",
-                "samples whose class is also in retain",
-                "choose a method for single samples, or forget all samples of the class",
-            )
+            "whole classes to forget",
+            "samples whose class is also in retain",
+            "choose a method for single samples, or forget all samples of the class",
         )
     x, _ = split.retain.take(torch.arange(min(2, len(split.retain))))
     head = anatomy(model, x).head
     own = [] if head is None else [p for p in model.get_submodule(head).parameters() if p.requires_grad]
     if not own or any(p.ndim == 0 or len(p) != split.classes for p in own):
         raise MethodError(
-            expected(
-                f"a last layer with {split.classes} trainable rows, one per class",
-                "none" if head is None else f"{head!r}, which has not",
-                "end the model in a Linear layer that takes gradients, or choose another method",
-            )
+            f"a last layer with {split.classes} trainable rows, one per class",
+            "none" if head is None else f"{head!r}, which has not",
+            "end the model in a Linear layer that takes gradients, or choose another method",
         )
     return {id(p) for p in own}

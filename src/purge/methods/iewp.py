@@ -33,17 +33,18 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from purge.checks import parameters_to_train
-from purge.data import Samples, batches
-from purge.errors import ModelError, expected
+from purge.core.errors import ModelError
+from purge.core.settings import setting
+from purge.data.samples import Samples, batches
+from purge.data.split import Split
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import EVAL_BATCH, Run, frozen_copy
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.copies import frozen_copy
+from purge.models.forward import EVAL_BATCH, logits_of
 
 GRADIENTS = 1 << 28  # numbers in the gradients of single samples that are held at a time
 
@@ -124,9 +125,7 @@ def _samples_apart(model: nn.Module) -> None:
     mixing = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
     if mixing:
         raise ModelError(
-            expected(
-                "BatchNorm with running statistics, for gradients of single samples",
-                f"{mixing[0]}, which has none",
-                "use a method that takes gradients of batches",
-            )
+            "BatchNorm with running statistics, for gradients of single samples",
+            f"{mixing[0]}, which has none",
+            "use a method that takes gradients of batches",
         )

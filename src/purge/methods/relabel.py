@@ -45,19 +45,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.data import Samples, batches
-from purge.errors import MethodError, expected
-from purge.grads import flat, grad, write
-from purge.graphs import Scalars
+from purge.core.errors import MethodError
+from purge.core.settings import setting
+from purge.data.samples import Samples, batches
+from purge.data.split import Split
+from purge.engine.cuda_graph import Scalars
+from purge.engine.optimizer import Optim
+from purge.engine.projection import flat, grad, write
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import Run
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.forward import logits_of
 
 Plan = list[tuple[Tensor, Tensor]]  # for each step, the retained and the forgotten samples of its batch
 Hold = Callable[[int], None]  # what is done to the weights after step i, counted from 0
@@ -170,7 +170,7 @@ class SalUn(RandomLabel):
         n = sum(p.numel() for p in params)
         if self.share * n < 1:
             raise MethodError(
-                expected(f"a share that frees at least one of {n} parameters", str(self.share), "raise share")
+                f"a share that frees at least one of {n} parameters", str(self.share), "raise share"
             )
         if self.soft:
             return nullcontext(_SoftThreshold(params, 1 - self.share, epoch, self.epochs * epoch))

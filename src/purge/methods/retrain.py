@@ -14,12 +14,12 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from purge.checks import batch_size, same_shapes
+from purge.data.split import Split
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
+from purge.engine.trainer import Recipe, fit
 from purge.methods.base import PUBLISHED, Method
-from purge.runtime import Run
-from purge.splits import Split
-from purge.stopping import Stopping
-from purge.training import Recipe, fit
+from purge.models.checks import check_batch_size, check_same_shapes
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Retrain(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Train from scratch on the retain set; one row of the history is one epoch."""
-        batch_size(model, min(self.recipe.batch_size, len(split.retain)))
+        check_batch_size(model, min(self.recipe.batch_size, len(split.retain)))
         run.begin(model)
         fresh = run.fresh(model)
-        same_shapes(model, fresh)
+        check_same_shapes(model, fresh)
         for ours, given in zip(fresh.parameters(), model.parameters(), strict=True):
             if not given.requires_grad:  # a layer that was not trained is not trained now
                 ours.data.copy_(given.data)

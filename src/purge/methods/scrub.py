@@ -31,18 +31,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.data import Samples
-from purge.errors import MethodError, expected
+from purge.core.errors import MethodError
+from purge.core.settings import setting
+from purge.data.samples import Samples
+from purge.data.split import Split
+from purge.engine.losses import distill
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.norm import statistics
-from purge.objectives import distill
-from purge.optim import Optim
-from purge.runtime import Run, frozen_copy, logits
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.copies import frozen_copy
+from purge.models.forward import logits, logits_of
 
 logger = logging.getLogger("purge")
 
@@ -131,15 +132,13 @@ def _steps(samples: Samples, batch_size: int) -> int:
 def _held_out(split: Split) -> tuple[Samples, Tensor]:
     """The test data, and which of its samples are of a class that the forget set has."""
     if split.test is None:
-        raise MethodError(expected("test data for rewind (SCRUB+R)", "none", "pass test=…, or rewind=False"))
+        raise MethodError("test data for rewind (SCRUB+R)", "none", "pass test=…, or rewind=False")
     at = torch.isin(split.test.labels, split.forget.labels).nonzero()[:, 0]
     if len(at) == 0:
         raise MethodError(
-            expected(
-                "test samples of the forgotten classes for rewind (SCRUB+R)",
-                "none",
-                "pass test data that has them, or rewind=False",
-            )
+            "test samples of the forgotten classes for rewind (SCRUB+R)",
+            "none",
+            "pass test data that has them, or rewind=False",
         )
     return split.test, at
 

@@ -32,14 +32,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from purge.checks import identities
-from purge.errors import DataError, MethodError, ModelError, expected
+from purge.core.errors import DataError, MethodError, ModelError
+from purge.data.identity import identities
+from purge.data.split import Split
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import digest
-from purge.runtime import Run
-from purge.shards import SisaModel, enough_in_each, in_order, train_shard
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.methods.sisa_model import SisaModel, enough_in_each, in_order, train_shard
+from purge.models.checkpoint import digest
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,18 @@ def _untouched(model: nn.Module) -> SisaModel:
     """A model that SISA trained and nobody has changed since."""
     if not isinstance(model, SisaModel):
         raise ModelError(
-            expected(
-                "a model that SISA has trained (SisaModel)",
-                f"a {type(model).__name__}",
+            "a model that SISA has trained (SisaModel)",
+            f"a {type(model).__name__}",
+            (
                 "train one with purge.train_sharded(model, data, shards=5, slices=5), or on the command "
-                "line with purge train --shards 5 --slices 5",
-            )
+                "line with purge train --shards 5 --slices 5"
+            ),
         )
     if digest(model) != model.trained:
         raise ModelError(
-            expected(
-                "the weights that SISA's training left",
-                "others",
-                "a shard that was edited cannot be kept: use the model as train_sharded returned it",
-            )
+            "the weights that SISA's training left",
+            "others",
+            "a shard that was edited cannot be kept: use the model as train_sharded returned it",
         )
     return model
 
@@ -107,11 +105,9 @@ def _all_that_was_trained_on(sisa: SisaModel, split: Split) -> Tensor:
         unknown = int((~torch.isin(ids, sisa.ids)).sum())
         missing = int((~torch.isin(sisa.ids, ids)).sum())
         raise DataError(
-            expected(
-                f"forget and retain to be together the {len(sisa.ids)} samples that SISA was trained on",
-                f"{len(ids)} samples ({unknown} unknown to it, {missing} missing)",
-                "divide its training data with purge.split, without what it has forgotten before",
-            )
+            f"forget and retain to be together the {len(sisa.ids)} samples that SISA was trained on",
+            f"{len(ids)} samples ({unknown} unknown to it, {missing} missing)",
+            "divide its training data with purge.split, without what it has forgotten before",
         )
     return kept
 
@@ -123,9 +119,7 @@ def _frozen_as_before(sisa: SisaModel, restarts: dict[int, int]) -> None:
             before = sisa.checkpoints[shard][first][name]
             if not p.requires_grad and not torch.equal(p.detach().cpu(), before):
                 raise MethodError(
-                    expected(
-                        "all that SISA has trained to be trainable",
-                        f"shards.{shard}.{name}, which takes no gradient",
-                        "set requires_grad on it, or freeze it before train_sharded",
-                    )
+                    "all that SISA has trained to be trainable",
+                    f"shards.{shard}.{name}, which takes no gradient",
+                    "set requires_grad on it, or freeze it before train_sharded",
                 )

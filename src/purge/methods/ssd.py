@@ -28,15 +28,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.data import Samples, batches
-from purge.grads import flat, grad, per_sample_grads, write
+from purge.core.settings import setting
+from purge.data.samples import Samples, batches
+from purge.data.split import Split
+from purge.engine.projection import flat, grad, per_sample_grads, write
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.runtime import Run
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.checks import parameters_to_train
+from purge.models.forward import logits_of
 
 logger = logging.getLogger("purge")
 

@@ -31,17 +31,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.checks import parameters_to_train
-from purge.data import Samples
-from purge.errors import MethodError, expected
+from purge.core.errors import MethodError
+from purge.core.settings import setting
+from purge.data.samples import Samples
+from purge.data.split import Split
+from purge.engine.optimizer import Optim
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
 from purge.methods.base import PUBLISHED, Method
-from purge.models import logits_of
-from purge.norm import statistics
-from purge.optim import Optim
-from purge.runtime import Run, frozen_copy
-from purge.settings import setting
-from purge.splits import Split
-from purge.stopping import Stopping
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.copies import frozen_copy
+from purge.models.forward import logits_of
 
 
 @dataclass(frozen=True)
@@ -135,20 +136,16 @@ def _inputs_of_whole_classes(split: Split) -> Tensor:
         gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
         others = int((~torch.isin(split.forget.labels, gone)).sum())
         raise MethodError(
-            expected(
-                "whole classes to forget, since noise stands for a class",
-                f"{others} single samples of classes that stay",
-                "use a method that forgets single samples, such as purge",
-            )
+            "whole classes to forget, since noise stands for a class",
+            f"{others} single samples of classes that stay",
+            "use a method that forgets single samples, such as purge",
         )
     x, _ = split.retain.take(torch.zeros(1, dtype=torch.long))
     if not x.is_floating_point():
         raise MethodError(
-            expected(
-                "floating-point inputs, to make noise of",
-                str(x.dtype).removeprefix("torch."),
-                "use a method that leaves the inputs alone",
-            )
+            "floating-point inputs, to make noise of",
+            str(x.dtype).removeprefix("torch."),
+            "use a method that leaves the inputs alone",
         )
     return x
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from purge.metrics.base import DRAWS, Array, Metric, Part, Subject, interval, mean_value
-from purge.result import Value
+from purge.metrics.bootstrap import DRAWS, Array, interval, mean_value
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Part, Subject
+from purge.metrics.value import Value
 
 Hits = NDArray[np.bool_]
 

@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from purge.metrics.accuracy import Hits, change, hits
-from purge.metrics.base import DRAWS, Array, Metric, Subject, mean_value, resamples
-from purge.result import Value
+from purge.metrics.bootstrap import DRAWS, Array, mean_value, resamples
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Subject
+from purge.metrics.value import Value
 
 BINS = 15  # of equal width, for the calibration error
 NEIGHBOURS = 3  # retained classes nearest to what is forgotten

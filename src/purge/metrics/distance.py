@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from purge.metrics.accuracy import ACCURACY, change_draws, hits
-from purge.metrics.base import Array, Metric, Part, Subject, mean_value
+from purge.metrics.bootstrap import Array, mean_value
 from purge.metrics.membership import MEMBERSHIP
-from purge.result import Value
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Part, Subject
+from purge.metrics.value import Value
 
 RETRAINED = frozenset({"retrained"})
 ORIGINAL = frozenset({"original"})

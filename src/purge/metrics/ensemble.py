@@ -26,23 +26,28 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from purge import checks
-from purge.data import Lazy, Samples, Tensors, batches, part_of
-from purge.errors import FileError, MethodError, MetricError, ModelError, RunError, expected
-from purge.files import atomically
-from purge.hooks import training_flags_kept
-from purge.images import Images
+from purge.core.errors import FileError, MethodError, MetricError, ModelError, RunError
+from purge.core.files import atomically
+from purge.core.progress import progress_line
+from purge.core.settings import as_dict, normalise, setting
+from purge.data.cache import cache_folder
+from purge.data.identity import fingerprints
+from purge.data.images import Images
+from purge.data.prefetch import Order
+from purge.data.samples import Lazy, Samples, Tensors, batches, part_of
+from purge.data.split import Split
+from purge.engine.run import Run
+from purge.engine.seeding import seeded
+from purge.engine.trainer import Recipe, diverged, fit, fit_together
 from purge.methods.base import Method
-from purge.metrics.base import Array, Subject
+from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import Flags, margins
-from purge.models import digest
-from purge.placement import Order
-from purge.progress import progress_line
-from purge.reading import cache_folder
-from purge.runtime import Run, logits, reinitialised, seeded
-from purge.settings import as_dict, normalise, setting
-from purge.splits import Split
-from purge.training import Recipe, diverged, fit, fit_together
+from purge.metrics.subject import Subject
+from purge.models.checkpoint import digest
+from purge.models.checks import check_augment, check_batch_size, check_classifier
+from purge.models.copies import reinitialised
+from purge.models.forward import logits
+from purge.models.hooks import training_flags_kept
 
 Kind = Literal["original", "unlearned", "retrained"]
 Trained = tuple[int, nn.Module, list[dict[str, float]]]  # its number, itself, its losses
@@ -74,19 +79,15 @@ class Shadows:
         normalise(self)
         if self.number % 2:
             raise MethodError(
-                expected(
-                    "an even number of shadow models, since half of them see each sample",
-                    str(self.number),
-                    f"pass number={self.number + 1}",
-                )
+                "an even number of shadow models, since half of them see each sample",
+                str(self.number),
+                f"pass number={self.number + 1}",
             )
         if self.method is not None and (kept := self.method.needs & {"shards", "updates"}):
             raise MethodError(
-                expected(
-                    "a method that works on any trained model, for shadow models",
-                    f"{type(self.method).__name__}, which needs a training that kept its {min(kept)}",
-                    "leave method out",
-                )
+                "a method that works on any trained model, for shadow models",
+                f"{type(self.method).__name__}, which needs a training that kept its {min(kept)}",
+                "leave method out",
             )
 
 
@@ -111,7 +112,7 @@ class Ensemble:
     ) -> None:
         if not isinstance(shadows, Shadows):
             raise MetricError(
-                expected("purge.Shadows for shadows", repr(shadows), "pass shadows=purge.Shadows(number=16)")
+                "purge.Shadows for shadows", repr(shadows), "pass shadows=purge.Shadows(number=16)"
             )
         self.shadows, self.split = shadows, split
         self.device, self.seed, self.progress = device, seed, progress
@@ -174,7 +175,7 @@ class Ensemble:
             sets = {i: part_of(self._pool, torch.cat([kept, self._seen_by(i)])) for i in which}
         for n in sorted({len(own) for own in sets.values()}):  # halves of an odd number differ by one
             alike = [i for i in which if len(sets[i]) == n]
-            checks.augmentable(sets[alike[0]], recipe.augment, recipe.colour)
+            check_augment(sets[alike[0]], recipe.augment, recipe.colour)
             for at in range(0, len(alike), AT_ONCE):
                 group = {i: sets[i] for i in alike[at : at + AT_ONCE]}
                 make = self._all_at_once if self._together(group) else self._one_by_one
@@ -201,7 +202,7 @@ class Ensemble:
                 return
             got = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")
             raise ModelError(
-                expected("a network that can be trained many at once", got, "leave together out")
+                "a network that can be trained many at once", got, "leave together out"
             ) from error
         yield from zip(group, models, told, strict=True)
 
@@ -271,19 +272,17 @@ class Ensemble:
     def _check(self) -> None:
         recipe, fresh, split = self.shadows.recipe, self.shadows.fresh, self.split
         if fresh is not None:
-            checks.classifier(fresh)
+            check_classifier(fresh)
             ours, theirs = ({k: v.shape for k, v in m.state_dict().items()} for m in (self._model, fresh))
             if ours != theirs:
                 raise ModelError(
-                    expected(
-                        "fresh to have the layers of the audited model",
-                        "other weights",
-                        "pass an untrained model of the same kind",
-                    )
+                    "fresh to have the layers of the audited model",
+                    "other weights",
+                    "pass an untrained model of the same kind",
                 )
         self._drawn("original", 0)  # says what cannot be drawn anew
-        checks.batch_size(self._model, min(recipe.batch_size, len(split.retain)))
-        checks.augmentable(split.retain, recipe.augment, recipe.colour)
+        check_batch_size(self._model, min(recipe.batch_size, len(split.retain)))
+        check_augment(split.retain, recipe.augment, recipe.colour)
 
     # -- keeping them ----------------------------------------------------------------------
 
@@ -343,7 +342,7 @@ class Ensemble:
 
     def _no_room(self, error: Exception) -> FileError:
         got = getattr(error, "strerror", None) or str(error)
-        return FileError(expected("a cache for shadow models", got, "pass cache=…, a folder with room"))
+        return FileError("a cache for shadow models", got, "pass cache=…, a folder with room")
 
 
 def _some(rows: Tensor, most: int, rng: np.random.Generator) -> Tensor:
@@ -365,11 +364,9 @@ def _halves(number: int, targets: int, seed: int) -> Flags:
 def _finite(sound: bool, i: int) -> None:
     if not sound:
         raise RunError(
-            expected(
-                "finite losses and logits from all shadow models",
-                f"NaN or infinity from number {i}",
-                "give the recipe and the method that the audited model was made by",
-            )
+            "finite losses and logits from all shadow models",
+            f"NaN or infinity from number {i}",
+            "give the recipe and the method that the audited model was made by",
         )
 
 
@@ -405,7 +402,7 @@ def _content(samples: Samples) -> str:
             x, _ = samples.take(torch.arange(few) * n // few)
         h.update(x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     else:
-        h.update(checks.fingerprints(samples).numpy().tobytes())
+        h.update(fingerprints(samples).numpy().tobytes())
     return h.hexdigest()
 
 

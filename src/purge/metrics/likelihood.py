@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, rel_entr
 
-from purge.metrics.base import Array
+from purge.metrics.bootstrap import Array
 
 Flags = NDArray[np.bool_]
 

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from purge.metrics.base import Array, Metric, Part, Subject, interval, mean_value, rate_draws, rates
-from purge.result import Value
+from purge.metrics.bootstrap import Array, interval, mean_value, rate_draws, rates
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Part, Subject
+from purge.metrics.value import Value
 
 SAME, KEPT = frozenset({"same_class_test"}), frozenset({"kept_class_test"})
 FPRS = (0.01, 0.001)

@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from purge.metrics.base import Array, Metric, Part, Subject, mean_value
+from purge.metrics.bootstrap import Array, mean_value
+from purge.metrics.metric import Metric
 from purge.metrics.robustness import BOTH, SAME, UNSEEN, Hits, distance_between, once
-from purge.result import Value
-from purge.runtime import device_of
+from purge.metrics.subject import Part, Subject
+from purge.metrics.value import Value
+from purge.models.inspect import device_of
 
 PROBED = 1_000  # samples of each side, at most
 FOLDS = 5

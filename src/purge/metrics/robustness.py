@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from purge.metrics.base import Array, Metric, Part, Subject, interval, mean_value, resamples
-from purge.models import logits_of
-from purge.norm import batchnorms, recalibrate
-from purge.result import Value
-from purge.runtime import device_of, has_bf16, logits, passing
+from purge.engine.precision import has_bf16
+from purge.metrics.bootstrap import Array, interval, mean_value, resamples
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Part, Subject
+from purge.metrics.value import Value
+from purge.models.batchnorm import batchnorms, recalibrate
+from purge.models.forward import logits, logits_of, passing
+from purge.models.inspect import device_of
 
 Hits = NDArray[np.bool_]
 T = TypeVar("T")

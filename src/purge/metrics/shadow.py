@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from purge.errors import RunError
-from purge.metrics.base import DRAWS, Array, Metric, Subject, auroc, auroc_draws, interval, mean_value
+from purge.core.errors import RunError
+from purge.metrics.bootstrap import DRAWS, Array, auroc, auroc_draws, interval, mean_value
 from purge.metrics.ensemble import Ensemble, Shadows
 from purge.metrics.likelihood import forgetting_scores, klom, likelihood_ratio, rmia, typical_probability
 from purge.metrics.membership import roc, tpr_value
-from purge.result import Value
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Subject
+from purge.metrics.value import Value
 
 __all__ = ["SHADOW", "Ensemble", "Shadows"]
 

@@ -8,12 +8,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from purge.errors import ModelError
+from purge.core.errors import ModelError
+from purge.engine.precision import arrange
+from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws, hits
-from purge.metrics.base import DRAWS, Array, Metric, Subject, mean_value, resamples
+from purge.metrics.bootstrap import DRAWS, Array, mean_value, resamples
 from purge.metrics.distance import js
-from purge.result import Value
-from purge.runtime import arrange, device_of, logits, reinitialised, seeded
+from purge.metrics.metric import Metric
+from purge.metrics.subject import Subject
+from purge.metrics.value import Value
+from purge.models.copies import reinitialised
+from purge.models.forward import logits
+from purge.models.inspect import device_of
 
 SIDE = 600  # samples of each side that the silhouette looks at
 POINTS = 600  # in the 2-D view of features, at most a quarter of them forgotten

@@ -1,0 +1,1 @@
+"""Experiments: a YAML file becomes jobs, jobs become results, results become tables and figures."""

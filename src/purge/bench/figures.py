@@ -1,0 +1,202 @@
+"""Figures of a bench: the columns of its tables as bars or lines, ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from purge.bench.tables import Cell, Drawing, Sheet, chosen, heading, is_share
+from purge.report.theme import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    MODELS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    empty_axes,
+    legend_below,
+    plain,
+)
+
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE)
+HATCHES = ("", "\\\\", "xx", "..", "++", "oo")
+MARKERS = "osD^vP"
+WIDE = 100  # numbers that differ by a larger factor are drawn on a logarithmic axis; shares are not
+
+
+class Series(NamedTuple):
+    """Bars of one look: their heights and ranges, in the order of the groups; None where there is no bar."""
+
+    words: str
+    colour: str  # of the paper's: the edge, the bars are white
+    hatch: str
+    marker: str
+    cells: list[Cell | None]
+    paper: bool
+
+
+def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
+    """The figure that is wanted."""
+    if drawing.kind == "pipeline":
+        return pipeline()
+    found = sheets[drawing.table]
+    names: list[str] = [*found.table.rows]
+    named = {key: dict(zip(names, key, strict=True)) for key in found.rows}
+    rows = {key: row for key, row in found.rows.items() if chosen(named[key], drawing.only)}
+    columns = drawing.columns or found.table.columns
+    if not rows:
+        fig, (ax,) = empty_axes(1, 1, height=1.2)
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "no job has such a row", ha="center", color=INK)
+        return fig
+    apart = "label" in found.table.rows and len(found.table.rows) > 1  # a colour for each label
+    groups = dict.fromkeys(_group(found, key, apart) for key in rows)
+    tall = 2.4 + 0.09 * max((len(g) for g in groups), default=0)
+    across = 1 if len(columns) == 1 or len(groups) > 14 else 2
+    down = -(-len(columns) // across)
+    fig, axes = empty_axes(down, across, height=tall * down)
+    for ax, column in zip(axes, columns, strict=False):
+        series = _series(found, rows, column, list(groups), apart)
+        panel(ax, column, [plain(g, 28) for g in groups], series, drawing.kind)
+        if column in found.aims:
+            aim = found.aims[column] * (100 if is_share(column) else 1)
+            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="what is aimed at")
+    for ax in axes[len(columns) :]:
+        ax.set_axis_off()
+    looks = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
+    if looks.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
+        legend_below(fig, looks)
+    return fig
+
+
+def _group(found: Sheet, key: Sequence[str], apart: bool) -> str:
+    words = [word for by, word in zip(found.table.rows, key, strict=True) if not (apart and by == "label")]
+    return " ".join(words)
+
+
+def _series(
+    found: Sheet, rows: Mapping[tuple[str, ...], Mapping[str, Cell]], column: str, groups: Sequence[str],
+    apart: bool,
+) -> list[Series]:  # fmt: skip
+    """Ours, one look for each label where rows have several keys, and the paper's in the same colour."""
+    at = found.table.rows.index("label") if apart else -1
+    labels = list(dict.fromkeys(key[at] if apart else "ours" for key in rows))
+    made = []
+    i = 0
+    for label in labels:
+        own = {_group(found, k, apart): row[column] for k, row in rows.items() if not apart or k[at] == label}
+        cells = [own.get(group) for group in groups]
+        known = MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
+        if known is not None:
+            colour, hatch, marker = known.colour, known.hatch, known.marker
+        else:
+            turn = (i + i // 6) % 6  # when colours come again, it is with another hatch
+            colour, hatch, marker = COLOURS[i % 6], HATCHES[turn], MARKERS[turn]
+            i += 1
+        made.append(Series(plain(label, 28), colour, hatch, marker, cells, False))
+        if any(cell is not None and cell.paper is not None for cell in cells):
+            words = f"{plain(label, 28)}, paper" if apart else "paper"
+            made.append(Series(words, colour if apart else GREY, "////", "x", cells, True))
+    return made
+
+
+def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series], kind: str) -> None:
+    """One column of a table: a group of bars, or a point of each line, per row."""
+    scale = 100 if is_share(column) else 1
+    width = min(0.8 / max(1, len(series)), 0.3)
+    heights: list[float] = []
+    for i, one in enumerate(series):
+        values = [None if c is None else (c.paper if one.paper else c.mean) for c in one.cells]
+        there = [j for j, v in enumerate(values) if v is not None]
+        if not there:
+            continue
+        high = [scale * v for v in values if v is not None]
+        heights += high
+        spread = [
+            [0.0 if one.paper else scale * abs((end or 0.0) - (c.mean or 0.0)) for c in _at(one, there)
+             for end in (c[side],)] for side in (1, 2)
+        ]  # fmt: skip
+        if kind == "lines":
+            ax.errorbar(
+                there, high, spread, fmt=one.marker + ("--" if one.paper else "-"), color=one.colour,
+                capsize=3, label=one.words, markersize=5,
+            )  # fmt: skip
+            continue
+        ax.bar(
+            [j + (i - (len(series) - 1) / 2) * width for j in there], high, width,
+            color="white" if one.paper else one.colour, hatch=one.hatch,
+            edgecolor=one.colour if one.paper else INK, linewidth=0.5, label=one.words,
+            yerr=None if one.paper else spread, error_kw={"capsize": 2, "elinewidth": 0.8},
+        )  # fmt: skip
+    if scale == 1 and heights and 0 < WIDE * min(heights) < max(heights):
+        ax.set_yscale("log")
+    tight = sum(map(len, groups)) > 30
+    ax.set_xticks(range(len(groups)), groups, rotation=45 if tight else 0, ha="right" if tight else "center")
+    ax.set_xlim(-0.7, len(groups) - 0.3)
+    ax.set_ylabel(heading(column) + (" (%)" if scale == 100 else ""))
+    if column.startswith("mia"):
+        ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+
+
+def _at(one: Series, there: Sequence[int]) -> list[Cell]:
+    return [cell for j in there if (cell := one.cells[j]) is not None]
+
+
+# -- the picture of the method ----------------------------------------------------------------
+
+BOXES = {  # words, centre, colour of the frame
+    "forget": ("forget batch\n$x_f$", (0.10, 0.75), VERMILION),
+    "retain": ("retain batch\n$x_r$", (0.10, 0.25), BLUE),
+    "model": ("model $\\theta$, statistics\nof the retain batch", (0.33, 0.5), INK),
+    "lose": ("$g_f$: to the target,\nerase features", (0.57, 0.75), VERMILION),
+    "keep": ("$g_r$: labels and\nthe original's outputs", (0.57, 0.25), BLUE),
+    "project": ("project: keep\n$\\langle g, g_r\\rangle \\geq 0$", (0.80, 0.5), GREEN),
+    "stop": ("stop at forget target\nor retain budget", (0.80, 0.12), INK),
+}
+ARROWS = (
+    ("forget", "model"), ("retain", "model"), ("model", "lose"), ("model", "keep"), ("lose", "project"),
+    ("keep", "project"), ("project", "stop"),
+)  # fmt: skip
+
+
+def pipeline() -> Figure:
+    """One step of PURGE: two batches, two gradients, a projection, and when to stop."""
+    fig, (ax,) = empty_axes(1, 1, height=3.2)
+    ax.set(xlim=(-0.01, 0.91), ylim=(0, 0.97))
+    ax.set_axis_off()
+    half = 0.095, 0.09
+    for words, (x, y), colour in BOXES.values():
+        box = FancyBboxPatch(
+            (x - half[0], y - half[1]), 2 * half[0], 2 * half[1], boxstyle="round,pad=0.008",
+            facecolor="white", edgecolor=colour, linewidth=1.4,
+        )  # fmt: skip
+        ax.add_patch(box)
+        ax.text(x, y, words, ha="center", va="center", fontsize=8.5, color=INK)
+    for a, b in ARROWS:
+        (x, y), (u, v) = BOXES[a][1], BOXES[b][1]
+        side = (half[0] + 0.012, 0.0) if u > x else (0.0, -half[1])
+        ax.annotate(
+            "", (u - side[0], v - side[1]), (x + side[0], y + side[1]),
+            arrowprops={"arrowstyle": "->", "color": INK, "shrinkA": 4, "shrinkB": 4},
+        )  # fmt: skip
+    (u, top), (x, _) = BOXES["model"][1], BOXES["project"][1]
+    top += half[1] + 0.015
+    ax.plot([x, x, u, u], [top, 0.92, 0.92, top + 0.03], color=GREEN, linewidth=1.4)
+    ax.annotate("", (u, top), (u, 0.9), arrowprops={"arrowstyle": "->", "color": GREEN, "linewidth": 1.4})
+    ax.text(
+        (x + u) / 2,
+        0.93,
+        "step, and the next pair of batches",
+        ha="center",
+        va="bottom",
+        fontsize=8.5,
+        color=INK,
+    )
+    return fig

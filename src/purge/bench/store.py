@@ -1,0 +1,157 @@
+"""The data and the models of a bench: found where they are, or made."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+import purge
+from purge.api import train, train_sharded
+from purge.bench.expand import Data, Forget, Job, Training, digest_of
+from purge.bench.tables import result_in
+from purge.core.errors import DataError, FileError
+from purge.core.files import read_json
+from purge.data.catalog import load
+from purge.data.images import Images
+from purge.engine.resume import STATE
+from purge.engine.seeding import seeded
+from purge.methods.sisa_model import INDEX
+from purge.runs.folder import DataChoice, Request, build_for, cut, read_facts
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a bench runs, and where it finds and leaves things."""
+
+    out: Path
+    models: Path
+    device: str | None = None
+    data_dir: str | None = None
+    commit: str = ""
+    at_once: int = 1  # jobs that run beside each other
+
+    def file(self, job: Job) -> Path:
+        """The result of a job."""
+        return self.out / "jobs" / f"{job.id}.json"
+
+
+@lru_cache(maxsize=2)
+def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Images, Images]:
+    """The images to train with, and those that are not trained with, on the device."""
+    train, test = load(data.name, data_dir=data_dir, size=data.size, progress=False)
+    if data.per_class is not None:
+        train = train.select(few_of_each(train.labels, lambda n: data.per_class or 0))
+    if data.holdout is not None:
+        share = data.holdout
+        if int(train.labels.unique(return_counts=True)[1].min()) < 2:
+            got = f"1 of a class of {data.name}"
+            raise DataError("two training images of each class to hold one out", got, "raise per_class")
+        held = few_of_each(train.labels, lambda n: max(1, round(share * n)))
+        train, test = train.select(~held), train.select(held)
+    at = torch.device(device or "cpu")
+    return train.to(at), test.to(at)
+
+
+def few_of_each(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
+    """A mask (N,) of ``wanted(n)`` of the n samples of each class, the same in every run."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    found = torch.zeros(len(labels), dtype=torch.bool)
+    for c in labels.unique():
+        rows = order[labels[order] == c]
+        k = wanted(len(rows))
+        if k > len(rows):
+            got = f"{len(rows)} of class {int(c)}"
+            raise DataError(f"{k} training images of each class", got, "lower per_class")
+        found[rows[:k]] = True
+    return found
+
+
+def request_of(forget: Forget, train: Images) -> Request:
+    """A request as it is written into run.json; a fraction is drawn now."""
+    if "classes" in forget:
+        return {"forget_classes": forget["classes"]}
+    if "ids" in forget:
+        return {"forget_ids": forget["ids"]}
+    if not forget:
+        return {}
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(forget["seed"]))
+    return {"forget_ids": sorted(order[: max(1, round(forget["fraction"] * len(train)))].tolist())}
+
+
+def trained(training: Training, place: Place) -> Path:
+    """The run folder of a model, which is trained if it is not there; one that was begun is gone on with."""
+    data, test = images(training.data, place.data_dir, place.device)
+    folder = place.models / f"{training.spec}-{digest_of([data.source, purge.__version__])[:8]}"
+    locks = place.models / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / folder.name):  # another bench may be at it
+        if not finished(folder):
+            _train(training, place, data, test, folder)
+    return folder
+
+
+def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
+    request = request_of(training.forget, data)
+    kept = cut(data, request)[1] if request else data
+    choice = DataChoice(training.data.name, place.data_dir, training.data.size)
+    record = {
+        "model": training.model, **dataclasses.asdict(choice), "per_class": training.data.per_class,
+        "holdout": training.data.holdout, "pretrained": False, "request": request,
+        "classes": len(data.names), "channels": data.shape[0], "names": data.names, "source": data.source,
+        "at_once": place.at_once,
+    }  # fmt: skip
+    common: dict[str, Any] = {
+        "test": test, "seed": training.seed, "device": place.device, "progress": False, "out": folder,
+        "force": True, "record": record, **training.recipe,
+    }  # fmt: skip
+    build = partial(build_for, training.model, data)
+    (folder / "run.json").unlink(missing_ok=True)  # it says that a training has ended
+    if training.shards:
+        train_sharded(build, kept, shards=training.shards, slices=training.slices, **common)
+        return
+    with seeded(training.seed, torch.device("cpu")):
+        fresh = build()
+    if training.logged:
+        shutil.rmtree(folder, ignore_errors=True)  # a log cannot be gone on with
+        logged = cut(data, request_of(training.logged, data))[0]
+        train(fresh, kept, log_updates=folder / "updates", log_only=logged, **common)
+    else:
+        train(fresh, kept, resume=True, **common)
+
+
+def finished(folder: Path) -> bool:
+    """Is there a model whose training has ended, and whose files are whole?"""
+    if (folder / STATE).is_file():
+        return False
+    try:
+        shards = read_facts(folder).get("shards")
+        weights = [folder / "model.safetensors"]
+        if shards is not None:
+            read_json(folder / INDEX)
+            weights += folder.glob("sisa-*.safetensors")  # one for each shard, one of the samples
+        for file in weights:
+            with safe_open(file, framework="pt"):  # reads the header and compares it with the length
+                pass
+    except (FileError, OSError, SafetensorError):
+        return False
+    return shards is None or len(weights) == 1 + shards + 1
+
+
+def cached(training: Training, models: Path) -> Path | None:
+    """A finished model of this kind; whether it is of the images of today is seen when they are read."""
+    return next((f for f in sorted(models.glob(f"{training.spec}-*")) if finished(f)), None)
+
+
+def is_done(file: Path) -> bool:
+    """Is there the result of a job that ended well?"""
+    found = result_in(file)
+    return found is not None and "error" not in found

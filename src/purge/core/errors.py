@@ -1,0 +1,78 @@
+"""Every error that purge raises on purpose.
+
+    PurgeError (a ValueError)
+    ├── DataError      forget, retain or test is not what it should be
+    ├── ModelError     the model, or what it returns
+    ├── MethodError    an unknown method, or a setting of one
+    ├── MetricError    an unknown metric or panel
+    ├── DeviceError    a device that is not there
+    ├── FileError      a checkpoint, a run folder, an output folder
+    └── RunError       a run that had to be given up; nothing half done is returned
+
+Each message is one line: "Expected …, got …. Fix: …".
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PurgeError(ValueError):
+    """Base of every error that purge raises on purpose.
+
+    >>> print(PurgeError("a positive number for lr", "-1", "pass lr=0.01, say"))
+    Expected a positive number for lr, got -1. Fix: pass lr=0.01, say.
+    """
+
+    def __init__(self, message: str, got: str | None = None, fix: str = "") -> None:
+        super().__init__(message if got is None else expected(message, got, fix))
+
+
+class DataError(PurgeError):
+    """The forget, retain or test data is not what it should be."""
+
+
+class ModelError(PurgeError):
+    """The model, or what it returns, is not what it should be."""
+
+
+class MethodError(PurgeError):
+    """An unknown method, or a setting it does not have or cannot take."""
+
+
+class MetricError(PurgeError):
+    """An unknown metric or panel of metrics."""
+
+
+class DeviceError(PurgeError):
+    """A device that is not there."""
+
+
+class FileError(PurgeError):
+    """A checkpoint or folder that cannot be read or written."""
+
+
+class RunError(PurgeError):
+    """A run that had to be given up part of the way."""
+
+
+def expected(what: str, got: str, fix: str) -> str:
+    """The one sentence pattern of every message.
+
+    >>> expected("a positive number for lr", "-1", "pass lr=0.01, say")
+    'Expected a positive number for lr, got -1. Fix: pass lr=0.01, say.'
+    """
+    return " ".join(f"Expected {what}, got {got}. Fix: {fix}.".split())
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The fix for a mistyped name: the nearest known one, and otherwise all of them.
+
+    >>> did_you_mean("purg", ["purge", "finetune"])
+    "did you mean 'purge'? Known: finetune, purge"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    listing = "Known: " + ", ".join(names)
+    return f"did you mean {near[0]!r}? {listing}" if near else f"use one of these. {listing}"

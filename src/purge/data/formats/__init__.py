@@ -1,0 +1,1 @@
+"""One reader for each form of files that images come in."""

@@ -1,0 +1,170 @@
+"""The original files of the standard data sets: each as its authors publish it, packed or not.
+
+A reader is given the paths of the files and returns the parts, and the names of the classes where the
+files tell them. No code in a file is ever run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from purge.data.cache import read_npz
+from purge.data.decode import Decoded, Encoded, Parts
+
+Read = tuple[Parts, tuple[str, ...]]  # the parts, and class names where the files tell them
+
+
+@cache
+def _digits_once() -> Parts:
+    """1,797 handwritten digits of 8×8 pixels that come with scikit-learn; a fifth is for testing."""
+    from sklearn.datasets import load_digits  # takes long to import
+    from sklearn.model_selection import train_test_split
+
+    raw = load_digits()
+    pixels = (raw.images * (255 / 16)).round().astype(np.uint8)
+    train, test = train_test_split(range(len(pixels)), test_size=0.2, random_state=0, stratify=raw.target)
+    return {
+        part: Decoded(raw.target[rows].tolist(), pixels[rows])
+        for part, rows in (("train", train), ("test", test))
+    }
+
+
+def read_digits(_paths: list[Path]) -> Read:
+    """The digits of scikit-learn; there are no files of theirs to be given."""
+    return _digits_once(), ()
+
+
+def read_idx(paths: list[Path]) -> Read:
+    """The files of MNIST: big-endian sizes, then bytes; packed with gzip or not."""
+
+    def array(path: Path) -> Any:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+
+    train_x, train_y, test_x, test_y = map(array, paths)
+    return {"train": Decoded(train_y.tolist(), train_x), "test": Decoded(test_y.tolist(), test_x)}, ()
+
+
+ARRAYS = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+ARRAYS |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """A reader of pickles that may build arrays and nothing else: no code in a file is run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in ARRAYS:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not an array")
+
+
+BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+
+
+def read_cifar(paths: list[Path]) -> Read:
+    """The pickled batches of CIFAR-10 and CIFAR-100, in their folder or in the archive."""
+    batches = {
+        Path(name).name: _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
+        for name, raw in _unpacked(paths, lambda n: not n.endswith((".html", ".txt~", ".txt")))
+    }
+
+    def part(*files: str) -> Decoded:
+        found = [batches[n] for n in files]
+        labels = [int(y) for b in found for y in b.get("labels", b.get("fine_labels"))]
+        return Decoded(labels, np.concatenate([b["data"] for b in found]).reshape(-1, 3, 32, 32))
+
+    if "train" not in batches:
+        return {"train": part(*BATCHES), "test": part("test_batch")}, ()
+    return {"train": part("train"), "test": part("test")}, tuple(batches["meta"]["fine_label_names"])
+
+
+def read_svhn(paths: list[Path]) -> Read:
+    """Matlab files with X (32, 32, 3, N) and y, in which the digit 0 is called 10."""
+    from scipy.io import loadmat  # takes long to import
+
+    train, test = map(loadmat, paths)
+    return {
+        part: Decoded((m["y"].reshape(-1) % 10).astype(int).tolist(), m["X"].transpose(3, 2, 0, 1))
+        for part, m in (("train", train), ("test", test))
+    }, ()
+
+
+STL10 = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
+
+
+def read_stl10(paths: list[Path]) -> Read:
+    """Bytes, column by column: (N, 3, width, height), and labels from 1."""
+    files = {Path(n).name: np.frombuffer(raw, np.uint8) for n, raw in _unpacked(paths, _is_stl10)}
+    train_x, train_y, test_x, test_y = (files[n] for n in STL10)
+    return {
+        part: Decoded((y.astype(int) - 1).tolist(), x.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))
+        for part, x, y in (("train", train_x, train_y), ("test", test_x, test_y))
+    }, ()
+
+
+def _is_stl10(name: str) -> bool:
+    return Path(name).name in STL10
+
+
+def read_pathmnist(paths: list[Path]) -> Read:
+    """MedMNIST's arrays; its own validation part is left alone."""
+    parts, _ = read_npz(paths[0])
+    return parts, ()
+
+
+def read_tiny_imagenet(paths: list[Path]) -> Read:
+    """200 folders of JPEGs; the official validation part is for testing, as its labels are known."""
+    packed = zipfile.ZipFile(paths[0]) if paths[0].suffix == ".zip" else None
+    root = paths[0].parent
+
+    def text(name: str) -> str:
+        if packed is not None:
+            return packed.read(f"tiny-imagenet-200/{name}").decode()
+        return (root / name).read_text(encoding="utf-8")
+
+    def content(name: str) -> bytes | Path:
+        try:
+            return root / name if packed is None else packed.read(f"tiny-imagenet-200/{name}")
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError):
+            return b""  # named with all other images that cannot be read
+
+    def encoded(names: list[str], labels: list[int]) -> Encoded:
+        return Encoded(labels, names, lambda: (content(name) for name in names))
+
+    ids = sorted(text("wnids.txt").split())
+    words = dict(line.split("\t", 1) for line in text("words.txt").splitlines() if "\t" in line)
+    number = {wnid: i for i, wnid in enumerate(ids)}
+    listing = (
+        [n.removeprefix("tiny-imagenet-200/") for n in packed.namelist()]
+        if packed is not None
+        else [p.relative_to(root).as_posix() for p in (root / "train").rglob("*.JPEG")]
+    )
+    train = sorted(n for n in listing if n.startswith("train/") and n.endswith(".JPEG"))
+    rows = [line.split("\t") for line in text("val/val_annotations.txt").splitlines() if line]
+    return {
+        "train": encoded(train, [number[n.split("/")[1]] for n in train]),
+        "test": encoded([f"val/images/{r[0]}" for r in rows], [number[r[1]] for r in rows]),
+    }, tuple(words.get(wnid, wnid).split(",")[0] for wnid in ids)
+
+
+def _unpacked(paths: list[Path], wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of files, or of those wanted in the one archive given; nothing is unpacked."""
+    if not paths[0].name.endswith(".tar.gz"):
+        yield from ((p.name, p.read_bytes()) for p in paths)
+        return
+    with tarfile.open(paths[0]) as archive:
+        for member in archive:
+            if member.isfile() and wanted(member.name) and (file := archive.extractfile(member)):
+                yield member.name, file.read()

@@ -1,0 +1,77 @@
+"""Which samples are the same: ids where the data has them, a hash of the content elsewhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from purge.core.errors import (
+    DataError,
+)
+from purge.data.images import Images
+from purge.data.samples import Data, Lazy, Samples, batches, unwrap
+from purge.data.split import Pair
+
+
+def same_samples(a: Data, b: Data) -> Tensor | None:
+    """The ids that two parts of one source have in common; None where no ids are known."""
+    if isinstance(a, Images) and isinstance(b, Images):
+        return _common(a.ids, b.ids) if a.source == b.source else None
+    if isinstance(a, Pair) and isinstance(b, Pair):
+        return _common(a.rows, b.rows) if a.whole is b.whole else None
+    if isinstance(a, Subset) and isinstance(b, Subset):
+        (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)
+        return _common(index_a, index_b) if base_a is base_b else None
+    return None
+
+
+def _common(a: Tensor, b: Tensor) -> Tensor:
+    """The ids of ``a`` that are in ``b``; as a rule they number rows, so that nothing need be sorted."""
+    if not len(a) or not len(b):
+        return a[:0]
+    low, top = int(min(a.min(), b.min())), int(max(a.max(), b.max()))
+    if low < 0 or top > 64 * (len(a) + len(b)):
+        return a[torch.isin(a, b)]
+    there = torch.zeros(top + 1, dtype=torch.bool)
+    there[b] = True
+    return a[there[a]]
+
+
+def identities(samples: Samples) -> Tensor:
+    """What each sample is called, (N,) on the CPU: the id of an image, a hash of content elsewhere.
+
+    Neither depends on which others there are. Samples of equal content have one name, and it does
+    not matter which of them is which. Data that differs whenever it is read has no names.
+    """
+    if isinstance(samples, Lazy):
+        few = torch.arange(min(8, len(samples)))
+        if not torch.equal(samples.take(few)[0], samples.take(few)[0]):
+            raise DataError(
+                "samples that can be told apart by what they are",
+                "items that differ when read again (random transforms?)",
+                "use purge.Images and let the recipe augment",
+            )
+    return samples.ids if isinstance(samples, Images) else fingerprints(samples)
+
+
+def fingerprints(samples: Samples) -> Tensor:
+    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
+    if len(samples) == 0:
+        return torch.empty(0, dtype=torch.long)
+    width = _bits(samples.take(torch.zeros(1, dtype=torch.long))[0]).shape[1]
+    generator = torch.Generator().manual_seed(0)
+    odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
+    found = []
+    for x, y in batches(samples, max(1, (1 << 24) // max(1, width))):
+        # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
+        # then add up with a weight per position; integers wrap around, so the order is no matter.
+        bits = _bits(x) * 0x1E3779B97F4A7C15
+        hashed = ((bits ^ (bits >> 32)) * odd.to(bits.device)).sum(1)
+        found.append((hashed * 1_000_003 + y).cpu())
+    return torch.cat(found)
+
+
+def _bits(x: Tensor) -> Tensor:
+    integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+    return x.contiguous().view(integers[x.element_size()]).reshape(len(x), -1).long()

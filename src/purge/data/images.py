@@ -1,0 +1,303 @@
+"""Images on a device: one tensor of bytes, made into floats batch by batch, moved and flipped there."""
+
+from __future__ import annotations
+
+import copy
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from purge.core.errors import DataError
+from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
+
+
+class Images:
+    """Images as one uint8 tensor (N, C, H, W) with labels, held on a device.
+
+    Pixels become floats in batches, on the device: ``(x / 255 - mean) / std`` per channel, then
+    resized to ``size`` (shorter side to ``size``, centre cut out) and, for grey images in a model
+    for colour, repeated to ``channels``. Parts made by :meth:`select` share the pixels.
+
+    >>> data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), size=16)
+    >>> x, y = data.take(torch.tensor([0, 3]))
+    >>> x.shape, y.tolist()
+    (torch.Size([2, 1, 16, 16]), [0, 1])
+    """
+
+    def __init__(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        *,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        size: int | None = None,
+        channels: int | None = None,
+        names: Sequence[str] = (),
+        ids: Tensor | None = None,
+        paths: Sequence[str] = (),
+        source: str = "",
+        device_fraction: float = DEVICE_FRACTION,
+    ) -> None:
+        _check_images(pixels, mean, std, size, channels, ids)
+        self._store = pixels
+        self._rows: Tensor | None = None  # the rows of the store that are ours; None: all
+        self.labels = as_labels(labels, len(pixels), "the images")
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.size, self.channels = size, channels or pixels.shape[1]
+        self.names = tuple(names)
+        self.ids = torch.arange(len(pixels)) if ids is None else ids
+        self.paths = tuple(paths)  # by id; empty where the images had no names of their own
+        self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
+        self.device_fraction = device_fraction
+        self.dtype = torch.float32
+        self._deliver_to(pixels.device)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        x, y = self.take(torch.tensor([range(len(self))[i]]))
+        return x[0], int(y)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.shape))
+        place = f"on {self.device}" if self.resident else f"in host memory for {self.device}"
+        return f"Images({len(self)} × {shape} {place})"
+
+    @property
+    def pixels(self) -> Tensor:
+        """The stored pixels (N, C, H, W), uint8, before any resizing."""
+        return self._store if self._rows is None else self._store[self._rows]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of what :meth:`take` gives."""
+        h, w = (self.size, self.size) if self.size else self._store.shape[2:]
+        return self.channels, h, w
+
+    @property
+    def pixel_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the stored pixels."""
+        c, h, w = self._store.shape[1:]
+        return c, h, w
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are delivered."""
+        return self._y.device
+
+    @property
+    def resident(self) -> bool:
+        """Are the pixels where the batches are wanted?"""
+        return self._store.device == self.device
+
+    def take(self, index: Tensor, moves: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The images at ``index``, prepared, and their labels; ``moves`` as :func:`draw_moves` gives."""
+        index = index.to(self.device)
+        if self.resident:
+            rows = index if self._rows is None else self._rows[index]
+            pixels = self._store[rows] if moves is None else moved(self._store, rows, moves)
+        else:
+            pixels = self._on_host(index.cpu()).to(self.device)
+            pixels = pixels if moves is None else moved(pixels, torch.arange(len(index)), moves)
+        return self._prepared(pixels), self._y[index]
+
+    def stream(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches at each index tensor of ``order``, each image moved as ``moves`` says."""
+        each = [None] * len(order) if moves is None else moves
+        if self.resident:
+            yield from (self.take(index, move) for index, move in zip(order, each, strict=True))
+            return
+        copies = copied_ahead(self._on_host, order, self.device)
+        for index, move, pixels in zip(order, each, copies, strict=True):
+            if move is not None:
+                pixels = moved(pixels, torch.arange(len(index)), move)
+            yield self._prepared(pixels), self._y[index.to(self.device)]
+
+    def select(self, index: Tensor) -> Images:
+        """The images at ``index`` as Images of their own; pixels are shared, ids and source kept."""
+        part, index = copy.copy(self), index.cpu()
+        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index  # a mask
+        rows = index.to(self._store.device)
+        part._rows = rows if self._rows is None else self._rows[rows]
+        part.labels, part.ids = self.labels[index], self.ids[index]
+        part._deliver_to(self.device)
+        return part
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
+        """The same images delivered to another device as floats of ``dtype``.
+
+        The pixels move there if they take at most ``device_fraction`` of its free memory;
+        otherwise they stay in host memory and are copied batch by batch, ahead of use.
+        """
+        given, device = self, torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+        there = copy.copy(given)
+        there.dtype = dtype
+        if device != given._store.device and fits(given._bytes, device, given.device_fraction):
+            there._store, there._rows = given._copied_to(device), None
+        elif device != given._store.device:
+            say_once(
+                f"The images ({given._bytes / 1e9:.1f} GB) do not fit into {given.device_fraction:.0%} of "
+                f"the free memory of {device}: they stay in host memory and are copied ahead of use."
+            )
+        there._deliver_to(device)
+        return there
+
+    @property
+    def _bytes(self) -> int:
+        return len(self) * math.prod(self._store.shape[1:])
+
+    def _deliver_to(self, device: torch.device) -> None:
+        self._y = self.labels.to(device)
+        self._mean, self._std = (
+            torch.tensor(c, device=device).view(1, -1, 1, 1) for c in (self.mean, self.std)
+        )
+
+    def _copied_to(self, device: torch.device) -> Tensor:
+        """The pixels on another device, moved in parts: the store may be a file mapped into memory."""
+        found = torch.empty(len(self), *self._store.shape[1:], dtype=torch.uint8, device=device)
+        part = max(1, (64 << 20) // math.prod(self._store.shape[1:]))
+        for at in range(0, len(self), part):
+            rows = slice(at, at + part) if self._rows is None else self._rows[at : at + part]
+            found[at : at + part] = self._store[rows].to(device)
+        return found
+
+    def _on_host(self, index: Tensor) -> Tensor:
+        return self._store[index if self._rows is None else self._rows[index]]
+
+    def _prepared(self, pixels: Tensor) -> Tensor:
+        x = (pixels / 255 - self._mean) / self._std
+        if self.size is not None:
+            x = resized(x, self.size)
+        return x.expand(-1, self.channels, -1, -1).to(self.dtype)
+
+
+def _check_images(
+    pixels: Any, mean: Any, std: Any, size: int | None, channels: int | None, ids: Tensor | None
+) -> None:
+    if not (isinstance(pixels, Tensor) and pixels.ndim == 4 and pixels.dtype == torch.uint8):
+        tensor = isinstance(pixels, Tensor)
+        got = f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else type(pixels).__name__
+        raise DataError("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
+    for what, constants in (("mean", mean), ("std", std)):
+        if not isinstance(constants, (tuple, list)) or len(constants) not in (1, pixels.shape[1]):
+            raise DataError(
+                f"one {what} per channel ({pixels.shape[1]})",
+                repr(constants),
+                f"pass {what} with {pixels.shape[1]} numbers",
+            )
+    if not all(s > 0 for s in std):
+        raise DataError("a std above 0", repr(std), "pass the spread of the pixels")
+    if ids is not None and ids.shape != (len(pixels),):
+        raise DataError(f"one id per image, shape ({len(pixels)},)", str(tuple(ids.shape)), "leave ids out")
+    if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
+        raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
+    if channels not in (None, pixels.shape[1]) and not (pixels.shape[1] == 1 and channels > 1):
+        raise DataError(
+            f"{pixels.shape[1]} channels, as the images have",
+            str(channels),
+            "only grey images can be repeated to more channels",
+        )
+
+
+def resized(x: Tensor, size: int) -> Tensor:
+    """Float images (B, C, H, W) with the shorter side brought to ``size`` and the centre cut out."""
+    h, w = x.shape[2:]
+    scale = size / min(h, w)
+    wanted = max(size, round(h * scale)), max(size, round(w * scale))
+    if wanted != (h, w) and scale > 1 and x.is_cuda:
+        x = enlarged(x, wanted)
+    elif wanted != (h, w):
+        x = F.interpolate(x, wanted, mode="bilinear", antialias=scale < 1)
+    top, left = (wanted[0] - size) // 2, (wanted[1] - size) // 2
+    return x[:, :, top : top + size, left : left + size]
+
+
+def enlarged(x: Tensor, wanted: tuple[int, int]) -> Tensor:
+    """As interpolate does, by two products of matrices: a GPU's kernel for it has too few threads."""
+    down, right = (_weights(*each, x.device) for each in zip(x.shape[2:], wanted, strict=True))
+    with torch.autocast(x.device.type, enabled=False):
+        return down @ (x @ right.T)
+
+
+@lru_cache(maxsize=8)
+def _weights(n: int, wanted: int, device: torch.device) -> Tensor:
+    """How each of ``wanted`` rows of pixels is made of ``n``: (wanted, n)."""
+    one_by_one = torch.eye(n)[None, None]
+    return F.interpolate(one_by_one, (wanted, n), mode="bilinear")[0, 0].to(device)
+
+
+def draw_moves(n: int, *, pad: int, flip: bool, generator: torch.Generator, turn: bool = False) -> Tensor:
+    """Random moves of ``n`` images, (n, 3): down and right by −pad … pad, and 1 to flip sideways.
+
+    With ``turn`` (n, 5): also 1 to flip upside down and 1 to swap height and width, so that each of the
+    eight ways in which a square can lie is equally likely. Drawn on the CPU, so that a seed means the
+    same moves on every device.
+    """
+    shift = torch.randint(-pad, pad + 1, (n, 2), generator=generator)
+    flips = torch.randint(0, 2 if flip else 1, (n, 1), generator=generator)
+    turns = torch.randint(0, 2, (n, 2 if turn else 0), generator=generator)
+    return torch.cat([shift, flips, turns], 1)
+
+
+def moved(pixels: Tensor, rows: Tensor, moves: Tensor) -> Tensor:
+    """The images of (N, C, H, W) at ``rows``, moved; what comes in at an edge is mirrored there.
+
+    Padding, cropping, flipping and turning are one gather, at the size that the pixels are stored in.
+    """
+    h, w = pixels.shape[2:]
+    down, right, flip, *turns = moves.to(pixels.device)[:, :, None].unbind(1)  # each (B, 1)
+    y, x = (torch.arange(n, device=pixels.device) for n in (h, w))
+    x = torch.where(flip.bool(), w - 1 - x, x) + right
+    y = (torch.where(turns[0].bool(), h - 1 - y, y) if turns else y) + down
+    y, x = ((n - 1) - ((n - 1) - i % max(1, 2 * (n - 1))).abs() for i, n in ((y, h), (x, w)))
+    rows, y, x = rows.to(pixels.device)[:, None, None], y[:, :, None], x[:, None, :]
+    if turns:
+        swap = turns[1].bool()[:, :, None]
+        y, x = (torch.where(swap, i.mT, i) for i in (y.expand(-1, h, w), x.expand(-1, h, w)))
+    return pixels[rows, :, y, x].permute(0, 3, 1, 2)  # (B, C, H, W)
+
+
+def draw_colours(n: int, channels: int, strength: float, generator: torch.Generator) -> Tensor:
+    """A random gain, 1 ± strength at most, and shift, ± strength, of each channel: (n, channels, 2)."""
+    drawn = strength * (2 * torch.rand(n, channels, 2, generator=generator) - 1)
+    return drawn + torch.tensor([1.0, 0.0])
+
+
+def recoloured(x: Tensor, colours: Tensor) -> Tensor:
+    """Prepared images (B, C, H, W): each channel stretched about its own mean by a gain, then shifted.
+
+    A shift of 1 is one standard deviation of the data, as the images have been normalised.
+    """
+    gain, shift = colours.to(x.dtype)[..., None, None].unbind(2)  # each (B, C, 1, 1)
+    mean = x.mean((2, 3), keepdim=True)
+    return mean + (x - mean) * gain + shift
+
+
+def as_labels(y: Any, n: int, what: str) -> Tensor:
+    """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
+    try:
+        y = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(
+            f"whole numbers as labels in {what}", type(y).__name__, "number the classes 0 … K-1"
+        ) from None
+    if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
+        raise DataError(f"whole numbers as labels in {what}", str(y.dtype), "convert them with y.long()")
+    if y.shape != (n,):
+        raise DataError(
+            f"one label per sample in {what}, shape ({n},)",
+            str(tuple(y.shape)),
+            "pass class indices, not one-hot rows",
+        )
+    if n and int(y.min()) < 0:
+        raise DataError(f"labels from 0 up in {what}", str(int(y.min())), "number the classes 0 … K-1")
+    labels: Tensor = y.detach().long().cpu()
+    return labels

@@ -1,0 +1,149 @@
+"""What must go, what must stay, and what was never seen: the request, and how to cut data for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from purge.core.errors import DataError
+from purge.core.settings import checked_seed
+from purge.data.images import Images
+from purge.data.samples import Data, Samples, labels_of, length
+
+
+@dataclass(frozen=True)
+class Split:
+    """What must go, what must stay, and what was never seen."""
+
+    forget: Samples
+    retain: Samples
+    test: Samples | None
+    classes: int
+    forget_classes: frozenset[int]  # classes that only the forget set has; empty: single samples
+    names: tuple[str, ...] = ()  # of all classes, where the data tells them
+
+    @property
+    def single(self) -> bool:
+        """Are there samples to forget whose class stays?"""
+        return bool(set(self.forget.labels.tolist()) - self.forget_classes)
+
+
+class Pair(tuple[Tensor, Tensor]):
+    """A pair ``(x, y)`` cut out of larger tensors; it remembers which rows it is."""
+
+    rows: Tensor
+    whole: Any
+
+    def __new__(cls, pair: tuple[Tensor, Tensor], *, rows: Tensor, whole: Any) -> Pair:
+        """Make a tuple that carries two attributes."""
+        made = super().__new__(cls, pair)
+        made.rows, made.whole = rows, whole
+        return made
+
+
+def split(
+    dataset: Data,
+    *,
+    classes: Iterable[int] | int | None = None,
+    indices: Iterable[int] | Tensor | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Divide training data into ``(forget, retain)`` by class, by index or by a random fraction.
+
+    Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset.
+
+    >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> forget, retain = split((x, y), classes=[0])
+    >>> forget[1].tolist(), retain[1].tolist()
+    ([0, 0], [1, 1, 2, 2])
+    """
+    given = [
+        k for k, v in (("classes", classes), ("indices", indices), ("fraction", fraction)) if v is not None
+    ]
+    if len(given) != 1:
+        raise DataError(
+            "exactly one of classes, indices and fraction",
+            " and ".join(given) or "none",
+            "say in one way what must be forgotten",
+        )
+    if classes is not None:
+        labels = labels_of(dataset, "the dataset")
+        gone = rows_of_classes(labels, _whole_numbers(classes, "classes"))
+    elif indices is not None:
+        gone = rows_of_indices(length(dataset), _whole_numbers(indices, "indices"))
+    else:
+        gone = _of_fraction(length(dataset), fraction, seed)
+    if not gone.any() or gone.all():
+        raise DataError(
+            "something to forget and something to retain",
+            f"{int(gone.sum())} of {len(gone)} samples to forget",
+            "choose fewer or more of them",
+        )
+    return _select(dataset, gone.nonzero()[:, 0]), _select(dataset, (~gone).nonzero()[:, 0])
+
+
+def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
+    """Which samples are of these classes, (N,) bool; every class must be there."""
+    there = set(labels.unique().tolist())
+    absent = [c for c in classes if c not in there]
+    if absent:
+        raise DataError(
+            f"classes that are in the data ({_ranges(there)})",
+            ", ".join(map(str, absent)),
+            "check the class numbers",
+        )
+    return torch.isin(labels, torch.tensor(sorted(classes)))
+
+
+def rows_of_indices(n: int, indices: list[int]) -> Tensor:
+    """Which of ``n`` samples are at these positions, (N,) bool."""
+    if wrong := [i for i in indices if not 0 <= i < n]:
+        raise DataError(f"indices from 0 to {n - 1}", str(wrong[0]), "use positions in the training data")
+    gone = torch.zeros(n, dtype=torch.bool)
+    gone[torch.tensor(indices)] = True
+    return gone
+
+
+def _whole_numbers(given: Any, what: str) -> list[int]:
+    """A whole number, or a list, array, range or tensor of them, as a list of ints."""
+    values = given.tolist() if isinstance(given, (Tensor, np.ndarray, np.generic)) else given
+    several = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
+    found: list[Any] = list(values) if several else [values]
+    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in found]
+    wrong = [v for v in found if isinstance(v, bool) or not isinstance(v, int)]
+    if wrong or not found:
+        raise DataError(
+            f"whole numbers as {what}", repr(wrong[0]) if wrong else "none", f"pass {what}=[0, 1], say"
+        )
+    return found
+
+
+def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
+        raise DataError("a fraction between 0 and 1", repr(fraction), "pass fraction=0.1, say")
+    gone = torch.zeros(n, dtype=torch.bool)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(checked_seed(seed)))
+    gone[order[: max(1, round(fraction * n))]] = True
+    return gone
+
+
+def _select(dataset: Data, index: Tensor) -> Data:
+    if isinstance(dataset, Images):
+        return dataset.select(index)
+    if isinstance(dataset, (tuple, list)):
+        x, y = torch.as_tensor(dataset[0]), torch.as_tensor(dataset[1])
+        return Pair((x[index], y[index]), rows=index, whole=dataset[0])
+    return Subset(dataset, index.tolist())
+
+
+def _ranges(classes: set[int]) -> str:
+    ordered = sorted(classes)
+    whole = ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2
+    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered[:20]))

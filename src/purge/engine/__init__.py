@@ -1,0 +1,1 @@
+"""What runs a method or a training: steps, checks, losses, projection, precision, seeds."""

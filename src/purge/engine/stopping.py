@@ -1,0 +1,63 @@
+"""When to stop, and why: a forget target and a retain budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from purge.core.settings import normalise, setting
+
+
+class Check(NamedTuple):
+    """What was measured at one check."""
+
+    forget_accuracy: float
+    retain_loss: float
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Stop when the forget accuracy is low enough, or the retain loss too high.
+
+    The two reasons are called ``forget_target`` and ``retain_budget``. A run that neither of them
+    ends is ended by its own schedule: ``schedule``.
+    """
+
+    forget_target: float | None = setting(
+        None, "stop at this accuracy on the forget set; none: 1/K for a class, "
+        "held-out accuracy for samples", low=0, high=1,
+    )  # fmt: skip
+    retain_budget: float | None = setting(
+        5.0, "α: stop when the retain loss exceeds α times its start; none: no budget", above=0
+    )
+    retain_floor: float = setting(
+        0.02, "a starting retain loss below this counts as this, so that a near-perfect model "
+        "does not stop at once", low=0,
+    )  # fmt: skip
+    early: bool = setting(True, "end before the schedule does if there is a reason; no: only look")
+    check_every: int = setting(50, "steps between two checks; 0: at epoch ends only", low=0)
+    epoch_ends: bool = setting(True, "also check whenever the forget set has been gone through")
+    check_samples: int = setting(10_000, "a check looks at no more than this many samples of each set", low=1)
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+    def due(self, step: int, epoch: int) -> bool:
+        """Is there a check after ``step`` (counted from 1), with ``epoch`` steps to an epoch?"""
+        intra = self.check_every > 0 and step % self.check_every == 0
+        return intra or ((self.epoch_ends or self.check_every == 0) and step % epoch == 0)
+
+    def budget(self, start: float) -> float | None:
+        """The retain loss that ends the run, given the loss at the start."""
+        return None if self.retain_budget is None else self.retain_budget * max(start, self.retain_floor)
+
+    def reason(self, now: Check, *, target: float | None, start: float) -> str | None:
+        """Why to stop now, or None. The budget comes first: it is the safety net."""
+        if not self.early:
+            return None
+        budget = self.budget(start)
+        if budget is not None and now.retain_loss > budget:
+            return "retain_budget"
+        if target is not None and now.forget_accuracy <= target:
+            return "forget_target"
+        return None

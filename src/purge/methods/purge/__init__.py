@@ -1,0 +1,1 @@
+"""PURGE: the method, and the targets that forgotten samples are pulled to."""

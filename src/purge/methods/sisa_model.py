@@ -1,0 +1,396 @@
+"""Training in shards and slices, and the model that comes out: an ensemble that can be trained on in parts.
+
+What it is for, and the equations, are in :mod:`purge.methods.sisa`, which deletes samples from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
+from purge.core.files import atomically, read_json, write_json
+from purge.core.settings import as_dict, checked_seed, normalise, setting
+from purge.data.identity import identities
+from purge.data.samples import Data, Samples, part_of
+from purge.engine.precision import choose_device
+from purge.engine.seeding import seeded
+from purge.engine.trainer import Recipe, diverged, fit
+from purge.models.batchnorm import batchnorms
+from purge.models.checkpoint import digest, load_weights, save_weights, tensors_of
+from purge.models.checks import (
+    check_augment,
+    check_batch_size,
+    check_classifier,
+    check_differentiable,
+    parameters_to_train,
+    training_data,
+)
+from purge.models.copies import reinitialised
+from purge.models.forward import logits_of
+from purge.models.inspect import device_of
+
+Numbers: TypeAlias = "npt.NDArray[np.uint64]"
+Vote = Literal["mean", "majority"]
+
+INDEX = "sisa.json"  # written last: a folder without it has no SISA model
+
+
+def train_sisa(
+    model: nn.Module | Callable[[], nn.Module],
+    dataset: Data,
+    *,
+    shards: int,
+    slices: int = 1,
+    vote: Vote = "mean",
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+) -> SisaModel:
+    """An ensemble of ``shards`` models from which samples can be deleted exactly.
+
+    ``model``: one whose layers draw their weights anew for every shard (it is not touched), or a
+    function that builds an untrained one. ``slices``: checkpoints per shard; more of them make a
+    deletion cheaper and the model larger on disk. ``recipe.epochs`` counts passes as in a training
+    without slices.
+
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> net = nn.Linear(4, 3)
+    >>> sisa = train_sisa(net, (x, y), shards=2, slices=2, recipe=Recipe(epochs=2), progress=False)
+    >>> len(sisa.shards), sisa(x).shape
+    (2, torch.Size([60, 3]))
+    """
+    recipe = recipe or Recipe()
+    plan = Plan(shards, slices, checked_seed(seed), vote, recipe)
+    nets = [_fresh(model, plan, shard) for shard in range(plan.shards)]
+    at = choose_device(device, model if isinstance(model, nn.Module) else nets[0])
+    sisa = SisaModel([net.to(at) for net in nets], plan)
+    with seeded(plan.seed, at):  # a dataset may draw random numbers
+        samples = training_data(nets[0], dataset, at)
+    check_batch_size(sisa, recipe.batch_size)
+    check_augment(samples, recipe.augment, recipe.colour)
+    parameters_to_train(sisa)
+    check_differentiable(sisa, samples)
+    ids = identities(samples)
+    enough_in_each(sisa, ids, "train with fewer shards")
+    rows: list[dict[str, Any]] = []
+    for shard in range(plan.shards):
+        rows += train_shard(sisa, samples, ids, shard, first=0, progress=progress)
+    sisa.zero_grad(set_to_none=True)
+    if diverged(sisa, samples, rows):
+        raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
+    sisa.finished(ids, samples.labels, rows)
+    return sisa.eval()
+
+
+# -- the model --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a SISA training depends on, but for the data and the architecture."""
+
+    shards: int = setting(5, "S: models, each trained on its own part of the data", low=1)
+    slices: int = setting(1, "R: parts of a shard that come in one after the other", low=1)
+    seed: int = setting(0, "draws shards, slices, weights and orders", low=0)
+    vote: Vote = setting("mean", "mean of the softmax, or majority")
+    recipe: Recipe = Recipe()
+
+    def __post_init__(self) -> None:
+        normalise(self)
+        if 2 * self.recipe.epochs < self.slices + 1:
+            raise MethodError(
+                (
+                    f"at least {math.ceil((self.slices + 1) / 2)} epochs for {self.slices} slices, "
+                    "so that each of them is trained on"
+                ),
+                str(self.recipe.epochs),
+                "raise epochs, or use fewer slices",
+            )
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs of each slice, ⌊(s+1)e⌋ − ⌊s·e⌋ with e = 2E/(R+1), in whole numbers.
+
+        >>> Plan(slices=4, recipe=Recipe(epochs=10)).epochs, Plan(recipe=Recipe(epochs=10)).epochs
+        ([4, 4, 4, 4], [10])
+        """
+        until = [2 * self.recipe.epochs * s // (self.slices + 1) for s in range(self.slices + 1)]
+        return [after - before for before, after in itertools.pairwise(until)]
+
+    def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The shard and the slice of each sample."""
+        shard = mixed(self.seed, _SHARD, _unsigned(ids)) % np.uint64(self.shards)
+        part = mixed(self.seed, _SLICE, _unsigned(ids)) % np.uint64(self.slices)
+        return torch.from_numpy(shard.astype(np.int64)), torch.from_numpy(part.astype(np.int64))
+
+    def order(self, ids: Tensor, *, shard: int, epoch: int) -> Tensor:
+        """The order of the samples in an epoch; which others there are moves none past another."""
+        keys = mixed(self.seed, _ORDER, shard, epoch, _unsigned(ids))
+        return torch.from_numpy(np.lexsort((ids.numpy(), keys)))
+
+    def drawn(self, *what: int) -> int:
+        """A seed that depends on ours and on what it is for."""
+        return int(mixed(self.seed, *what)[0] >> np.uint64(1))
+
+
+class Checkpoint(dict[str, Tensor]):
+    """The state of a shard before a slice, on the CPU. Nobody writes to it, so copies share it."""
+
+    def __deepcopy__(self, memo: Any) -> Checkpoint:
+        return self
+
+
+class SisaModel(nn.Module):
+    """The models of all shards, with what a deletion needs; returns log probabilities (B, K).
+
+    ``checkpoints[k][s]`` is shard k before slice s; after the last slice it is ``shards[k]`` itself.
+    """
+
+    def __init__(self, shards: Sequence[nn.Module], plan: Plan) -> None:
+        super().__init__()
+        self.shards = nn.ModuleList(shards)
+        self.plan = plan
+        self.checkpoints: list[list[Checkpoint]] = [[Checkpoint()] * plan.slices for _ in shards]
+        # What it was trained on, by id; beside the weights, so that they do not travel with .to().
+        self.ids, self.labels = (torch.empty(0, dtype=torch.long) for _ in range(2))
+        self.history: list[dict[str, Any]] = []  # of the latest training: a row per epoch of a shard
+        self.trained = ""  # the digest of the weights when training was over
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logarithm of the mean softmax, or of the share of votes."""
+        each = torch.stack([F.log_softmax(logits_of(shard(x)).float(), 1) for shard in self.shards])
+        mean = each.logsumexp(0) - math.log(len(each))  # (B, K)
+        if self.plan.vote == "mean":
+            return mean
+        votes = F.one_hot(each.argmax(2), each.shape[2]).float().mean(0).log()
+        # Half a vote more, spread as the mean is: it decides ties, and nothing is ever impossible.
+        return torch.logaddexp(votes, mean - math.log(2 * len(each))) - math.log1p(0.5 / len(each))
+
+    @property
+    def retrained(self) -> dict[int, int]:
+        """The shards that the latest training or deletion trained, and for how many epochs."""
+        each = [row["shard"] for row in self.history]
+        return {shard: each.count(shard) for shard in sorted(set(each))}
+
+    def first_slices(self, ids: Tensor) -> dict[int, int]:
+        """The shards that samples are in, each with the first slice that has one of them."""
+        found: dict[int, int] = {}
+        for shard, part in zip(*(t.tolist() for t in self.plan.places(ids)), strict=True):
+            found[shard] = min(part, found.get(shard, part))
+        return dict(sorted(found.items()))
+
+    def finished(self, ids: Tensor, labels: Tensor, history: list[dict[str, Any]]) -> None:
+        """Remember what it has been trained on, and what came out."""
+        self.ids, self.labels = in_order(ids, labels)
+        self.history, self.trained = history, digest(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write model.safetensors, the checkpoints of each shard and, last of all, sisa.json."""
+        path = Path(folder)
+        states = [
+            {f"{s}/{name}": t for s, state in enumerate(slices) for name, t in state.items()}
+            for slices in self.checkpoints
+        ]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for old in [path / INDEX, *path.glob("sisa-*.safetensors")]:
+                old.unlink(missing_ok=True)
+            atomically(path / "model.safetensors", lambda p: save_weights(self, p))
+            samples = {"ids": self.ids, "labels": self.labels}
+            atomically(path / "sisa-samples.safetensors", lambda p: save_file(samples, p))
+            for shard, state in enumerate(states):
+                atomically(_shard_file(path, shard), partial(save_file, state))
+            facts = {"plan": as_dict(self.plan), "trained": self.trained, "history": self.history}
+            write_json(path / INDEX, {**facts, "digest": digest(self)})
+        except (OSError, SafetensorError) as error:
+            raise FileError(f"a folder that can be written at {path}", str(error), "choose another") from None
+        return path
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], fresh: nn.Module) -> SisaModel:
+        """Read what :meth:`save` wrote; ``fresh`` is any model of the shards' architecture."""
+        path = Path(folder)
+        facts = read_json(path / INDEX)
+        try:
+            given = dict(facts["plan"])
+            plan = Plan(**{**given, "recipe": Recipe(**given["recipe"])})
+            trained, history = str(facts["trained"]), list(facts["history"])
+        except (KeyError, TypeError, ValueError):  # a setting out of its range is a ValueError
+            raise _damaged(path / INDEX) from None
+        sisa = cls([copy.deepcopy(fresh) for _ in range(plan.shards)], plan)
+        load_weights(sisa, path / "model.safetensors")
+        samples = _read(path / "sisa-samples.safetensors")
+        for shard in range(plan.shards):
+            found = _read(_shard_file(path, shard))
+            for s in range(plan.slices):
+                state = {k.partition("/")[2]: v for k, v in found.items() if k.partition("/")[0] == str(s)}
+                if _shapes(state) != _shapes(tensors_of(sisa.shards[shard])):
+                    raise _damaged(_shard_file(path, shard))
+                sisa.checkpoints[shard][s] = Checkpoint(state)
+        if set(samples) != {"ids", "labels"} or digest(sisa) != facts.get("digest"):
+            raise _damaged(path)
+        sisa.ids, sisa.labels = samples["ids"], samples["labels"]
+        sisa.history, sisa.trained = history, trained
+        return sisa.eval()
+
+
+# -- training a shard -------------------------------------------------------------------------
+
+
+def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
+    """The untrained model of a shard, drawn on the CPU: the same on every device."""
+    with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
+        if not isinstance(model, nn.Module) and callable(model):
+            built = model()
+            check_classifier(built)
+            own: nn.Module = copy.deepcopy(built)  # a function may give the same one each time
+            return own
+        check_classifier(model)
+        try:
+            net = reinitialised(copy.deepcopy(model).cpu())
+        except ModelError:
+            raise ModelError(
+                "layers that can draw their weights anew (reset_parameters)",
+                f"a {type(model).__name__} with some that cannot",
+                "pass a function that builds an untrained model instead of the model",
+            ) from None
+    for ours, given in zip(net.parameters(), model.parameters(), strict=True):
+        if not given.requires_grad:  # a layer that is not trained is not drawn either
+            ours.data.copy_(given.data)
+    return net
+
+
+def train_shard(
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, first: int, progress: bool
+) -> list[dict[str, Any]]:
+    """Train a shard on, from slice ``first`` to the last; a row for every epoch is returned."""
+    plan, net = sisa.plan, sisa.shards[shard]
+    of_shard, of_slice = plan.places(ids)
+    rows: list[dict[str, Any]] = []
+    for s in range(first, plan.slices):
+        sisa.checkpoints[shard][s] = _kept(net)
+        at = ((of_shard == shard) & (of_slice <= s)).nonzero()[:, 0]
+        if len(at) < _least(net):  # nothing has come in yet
+            continue
+        before = sum(plan.epochs[:s])
+        drawn = plan.drawn(_TRAINING, shard, s)
+        with seeded(drawn, device_of(net)):  # dropout
+            losses, _ = fit(
+                net,
+                part_of(samples, at),
+                dataclasses.replace(plan.recipe, epochs=plan.epochs[s]),
+                seed=drawn,
+                progress=progress,
+                title=f"shard {shard + 1} of {plan.shards}, slice {s + 1} of {plan.slices}",
+                shuffle=_shuffle(plan, ids[at], shard, before),
+            )
+        steps = max(1, len(at) // plan.recipe.batch_size)
+        rows += [
+            {"shard": shard, "slice": s, "epoch": before + i + 1, "steps": steps, "loss": row["loss"]}
+            for i, row in enumerate(losses)
+        ]
+    return rows
+
+
+def _shuffle(plan: Plan, ids: Tensor, shard: int, before: int) -> Callable[[int], Tensor]:
+    return lambda epoch: plan.order(ids, shard=shard, epoch=before + epoch)
+
+
+def _kept(net: nn.Module) -> Checkpoint:
+    return Checkpoint(
+        {
+            k: v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for k, v in tensors_of(net).items()
+        }
+    )
+
+
+def _least(net: nn.Module) -> int:
+    return 2 if batchnorms(net) else 1  # one sample has no variance
+
+
+# -- samples ----------------------------------------------------------------------------------
+
+
+def enough_in_each(sisa: SisaModel, ids: Tensor, fix: str) -> None:
+    """Samples for each shard, two where there is BatchNorm; ``fix`` says what to do about it."""
+    there = torch.bincount(sisa.plan.places(ids)[0], minlength=sisa.plan.shards)
+    least = _least(sisa)
+    if int(there.min()) < least:
+        raise MethodError(
+            f"at least {least} sample{'s' * (least > 1)} for each of {sisa.plan.shards} shards",
+            f"{int(there.min())} for shard {int(there.argmin())}",
+            fix,
+        )
+
+
+# What a hash is for: two purposes must not share their numbers.
+_SHARD, _SLICE, _ORDER, _WEIGHTS, _TRAINING = range(5)
+
+
+def mixed(*parts: int | Numbers) -> Numbers:
+    """A hash of whole numbers and arrays of them: splitmix64, one part after the other.
+
+    >>> [hex(h) for h in mixed(0, np.array([1, 2], np.uint64)).tolist()]
+    ['0x8b4fda8c892b50e', '0xd7cc9674ff5ffa39']
+    """
+    h = np.zeros(1, np.uint64)
+    for part in parts:
+        h = (h ^ np.asarray(part, np.uint64)) + np.uint64(0x9E3779B97F4A7C15)  # wraps around
+        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        h = h ^ (h >> np.uint64(31))
+    return h
+
+
+def _unsigned(ids: Tensor) -> Numbers:
+    return ids.contiguous().numpy().view(np.uint64)
+
+
+def in_order(ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted by id, those of one id by label."""
+    order = torch.from_numpy(np.lexsort((labels.numpy(), ids.numpy())))
+    return ids[order], labels[order]
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def _shard_file(folder: Path, shard: int) -> Path:
+    return folder / f"sisa-shard-{shard}.safetensors"
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        found: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError):
+        raise _damaged(path) from None
+    return found
+
+
+def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    return {k: (v.shape, v.dtype) for k, v in state.items()}
+
+
+def _damaged(path: Path) -> PurgeError:
+    return FileError(
+        f"a whole SISA model in {path}", "a missing or damaged part", "save it again with save()"
+    )

@@ -1,0 +1,27 @@
+"""One measured number with its interval, or the reason why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from purge.core.errors import MetricError
+
+
+@dataclass(frozen=True)
+class Value:
+    """A measured number with its 95 % interval, or None and the reason why there is none."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value is None and not self.why:
+            raise MetricError("a reason for a missing value", "none", "pass why=…")
+
+    @classmethod
+    def missing(cls, why: str) -> Value:
+        """No number, and why."""
+        return cls(None, why=why)

@@ -1,0 +1,1 @@
+"""Models of any kind: calling them, looking inside, building, reading and writing them."""

@@ -1,0 +1,205 @@
+"""BatchNorm while unlearning: frozen, shared or training statistics, and recalibration.
+
+A step is two forward passes, one of retain and one of forget samples. With ``frozen`` statistics the
+cheapest way to forget is a shift of activations that the stale statistics turn into suppression; one
+pass over retain data afterwards undoes it. With ``shared`` statistics such a shift is useless: forget
+samples are normalised with what the retain samples of the step look like *now*, and gradients flow
+through those statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from purge.models.forward import logits_of
+from purge.models.hooks import training_flags_kept
+
+Norm = Literal["frozen", "shared", "train"]
+
+
+class Moments(NamedTuple):
+    """What one call of a BatchNorm layer saw, per channel."""
+
+    mean: Tensor
+    rstd: Tensor  # 1 / √(variance + eps)
+    link: Tensor  # (2, C): its gradient takes back how later calls depend on the two above
+
+
+Seen = dict[_BatchNorm, list[Moments]]  # of each layer, one entry per call
+
+
+def batchnorms(model: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers of a model that keep running statistics."""
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+
+
+@contextmanager
+def statistics(model: nn.Module, kind: Norm, like: Seen | None = None) -> Iterator[Seen]:
+    """Within the block, BatchNorm treats the batch of one forward pass as ``kind`` says.
+
+    ``frozen`` uses the running statistics and leaves them alone. ``train`` normalises the batch with
+    its own statistics and updates the running ones. ``shared`` normalises the retain batch with its own
+    statistics, leaves the running ones alone, and yields what it saw; handed to a second block as
+    ``like``, the forget batch is normalised with that, differentiably. Without BatchNorm nothing happens.
+    """
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    seen: Seen = {m: [] for m in layers} if like is None else {m: list(like[m]) for m in layers}
+    with training_flags_kept(model):
+        try:
+            for m in layers:
+                m.train(kind == "train")
+                forward = {"train": _own, "shared": _seeing if like is None else _as_seen}.get(kind)
+                if forward is not None:
+                    # An instance attribute shadows the class's forward and is deleted below.
+                    m.forward = partial(forward, m, seen[m])  # type: ignore[method-assign]
+            yield seen
+        finally:
+            for m in layers:
+                m.__dict__.pop("forward", None)
+
+
+def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
+    if x.numel() > x.shape[1] or bn.running_mean is None:
+        return type(bn).forward(bn, x)
+    # One value per channel has no variance: the running statistics serve.
+    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
+
+
+def _seeing(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+    y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps)
+    seen.append(Moments(*moments))
+    return y  # type: ignore[no-any-return]
+
+
+def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+    return _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen.pop(0))  # type: ignore[no-any-return]
+
+
+class _Seeing(torch.autograd.Function):
+    r"""BatchNorm of a batch by its own statistics, which later calls may depend on.
+
+    With s = 1/√(var + eps), x̂ = (x − mean)·s and m values per channel, a loss has the gradient
+
+    .. math:: dx = γs·(dy − (Σdy + a)/m − x̂·(Σdy·x̂ + b)/m)
+
+    where a, b are the same sums over the batches that were normalised with this one's statistics:
+    they arrive as the gradient of ``link``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+        x = _dense(x)
+        y, mean, rstd = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.eps = eps
+        ctx.mark_non_differentiable(mean, rstd)
+        ctx.set_materialize_grads(False)
+        return y, mean, rstd, mean.new_zeros(2, len(mean))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _mean: None, _rstd: None, dlink: Tensor | None) -> Any:
+        x, weight, mean, rstd = ctx.saved_tensors
+        dy = torch.zeros_like(x) if dy is None else _like(dy, x)
+        if x.is_cuda:
+            sums, dw, db = _sums(dy, x, mean, rstd, weight)
+            a, b = sums if dlink is None else sums + dlink
+            dx = _backward_elemt(dy, x, mean, rstd, weight, a, b)
+        else:
+            dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
+            if dlink is not None:
+                a, b = dlink * (rstd if weight is None else rstd * weight) / (x.numel() // x.shape[1])
+                slope, shift = -b * rstd**2, b * rstd**2 * mean - a
+                dx += torch.addcmul(_per_channel(shift, x), x, _per_channel(slope, x))
+        return dx, *((None, None) if weight is None else (dw, db)), None
+
+
+class _AsSeen(torch.autograd.Function):
+    """BatchNorm by the statistics of another batch; how it depends on them goes into ``link``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *seen: Tensor
+    ) -> Any:
+        x, (mean, rstd, _link) = _dense(x), seen
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.eps = eps
+        if x.is_cuda:
+            return torch.batch_norm_elemt(x, weight, bias, mean, rstd, eps)
+        return F.batch_norm(x, mean, (rstd**-2 - eps).clamp_min(0), weight, bias, eps=eps)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight, mean, rstd = ctx.saved_tensors
+        dy = _like(dy, x)
+        if x.is_cuda:
+            sums, dw, db = _sums(dy, x, mean, rstd, weight)
+            none = torch.zeros_like(mean)  # of dx, what goes through the statistics: that is in ``link``
+            dx = _backward_elemt(dy, x, mean, rstd, weight, none, none)
+        else:
+            variance = rstd**-2 - ctx.eps
+            dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
+            sums = torch.stack([db, dw / rstd])
+        return dx, *((None, None) if weight is None else (dw, db)), None, None, None, sums
+
+
+_backward = torch.ops.aten.native_batch_norm_backward
+
+
+def _sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None) -> Any:
+    """On a GPU: Σdy and Σdy·(x − mean) per channel, (2, C), and the gradients of weight and bias."""
+    own = weight is not None
+    a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
+    return torch.stack([a, b]), dw, db
+
+
+def _backward_elemt(
+    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, a: Tensor, b: Tensor
+) -> Tensor:
+    """On a GPU: the gradient of the input, given the sums of a whole batch, in one kernel."""
+    count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
+    return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
+
+
+def _per_channel(v: Tensor, x: Tensor) -> Tensor:
+    return v.view([1, -1] + [1] * (x.ndim - 2))
+
+
+def _dense(x: Tensor) -> Tensor:
+    """In one of the two layouts that kernels know."""
+    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return x if last else x.contiguous()
+
+
+def _like(dy: Tensor, x: Tensor) -> Tensor:
+    """A gradient in type and layout as its tensor."""
+    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return dy.to(x.dtype).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Reset the running statistics and set them to the cumulative average over ``batches``."""
+    layers = batchnorms(model)
+    if not layers:
+        return
+    momenta = [m.momentum for m in layers]
+    with training_flags_kept(model):
+        try:
+            model.eval()
+            for m in layers:
+                m.reset_running_stats()
+                m.momentum = None  # cumulative average
+                m.train()
+            for x in batches:  # a variance needs two rows: a lone one is its own twin
+                logits_of(model(x if len(x) > 1 else torch.cat([x, x])))
+        finally:
+            for m, momentum in zip(layers, momenta, strict=True):
+                m.momentum = momentum

@@ -1,0 +1,258 @@
+"""Everything that can be wrong with what the user gave us, checked once, at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from purge.core.errors import (
+    DataError,
+    MethodError,
+    ModelError,
+    PurgeError,
+    did_you_mean,
+)
+from purge.data.identity import fingerprints, same_samples
+from purge.data.images import Images
+from purge.data.samples import Data, Lazy, Samples, as_samples, batches
+from purge.data.split import Split
+from purge.models.batchnorm import batchnorms
+from purge.models.checkpoint import tensors_of
+from purge.models.forward import evaluating, logits_of
+from purge.models.hooks import capture, training_flags_kept
+from purge.models.inspect import anatomy
+
+
+def make_split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:
+    """Forget, retain and test as samples on the device, fit for each other and for the model."""
+    dtype = _dtype(model)
+    given = {"forget": forget, "retain": retain} | ({} if test is None else {"test": test})
+    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
+    classes = _sound(model, parts, forget)
+    _disjoint(forget, retain, parts["forget"], parts["retain"])
+    there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
+    gone = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
+    names = tuple(getattr(forget, "names", ()))
+    return Split(parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names)
+
+
+def check_classifier(model: Any) -> None:
+    """A module whose weights are there and finite."""
+    if not isinstance(model, nn.Module):
+        raise ModelError("a torch.nn.Module", type(model).__name__, "pass the model itself")
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if torch.nn.parameter.is_lazy(t):
+            raise ModelError(
+                "weights with values", f"{name}, not yet initialised", "run the model once first"
+            )
+        if t.is_meta:
+            raise ModelError("weights with values", f"{name} on meta", "load the weights first")
+    if bad := _not_finite(model):
+        raise ModelError("finite weights", f"NaN or infinity in {bad}", "load a sound checkpoint")
+
+
+@torch.no_grad()
+def _not_finite(model: nn.Module) -> str:
+    """The first weight or buffer with a number that is not finite, or nothing; a GPU is read once."""
+    floats = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if t.is_floating_point()}
+    norms = torch._foreach_norm([*floats.values()]) if floats else ()
+    places = {n.device for n in norms}
+    if all(torch.stack([n.float() for n in norms if n.device == at]).isfinite().all() for at in places):
+        return ""
+    learned = {n for n, _ in model.named_parameters()}  # a buffer may be infinite, as masks of attention are
+    bad = [n for n, t in floats.items() if bool((~t.isfinite() if n in learned else t.isnan()).any())]
+    return bad[0] if bad else ""
+
+
+def check_same_classes(model: nn.Module, split: Split, what: str) -> None:
+    """A further model for the same data: it must have as many outputs as the others."""
+    if (k := _classes(model, split.retain, "retain")) != split.classes:
+        raise ModelError(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
+
+
+def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
+    """Training data as samples on the device, fit for the model."""
+    samples = as_samples(dataset, at, "the dataset", _dtype(model))
+    _sound(model, {"the dataset": samples}, dataset)
+    return samples
+
+
+def check_batch_size(model: nn.Module, size: int) -> None:
+    """BatchNorm in training mode needs two samples for a variance."""
+    if size < 2 and batchnorms(model):
+        raise MethodError("batches of at least 2 samples for BatchNorm", str(size), "raise batch_size")
+
+
+def check_augment(samples: Samples, augment: str, colour: float) -> None:
+    """Only images can be moved, flipped and coloured."""
+    by = [augment] * (augment != "none") + ["colour"] * (colour > 0)
+    if by and not isinstance(samples, Images):
+        raise MethodError(
+            f"purge.Images to augment by {' and '.join(by)}",
+            "other data",
+            "augment in the dataset itself and set augment=none, colour=0",
+        )
+    if augment == "turn" and isinstance(samples, Images) and len(set(samples.pixel_shape[1:])) > 1:
+        _, h, w = samples.pixel_shape
+        raise MethodError("square images to turn", f"{h}×{w} pixels", "set augment=flip")
+
+
+def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn.Parameter]:
+    """The trainable parameters whose names do not start with one of ``freeze``."""
+    named = dict(model.named_parameters())
+    for prefix in freeze:
+        if not any(name.startswith(prefix) for name in named):
+            tops = {name.split(".")[0] for name in named}
+            raise MethodError(
+                "freeze to name parameters of the model", repr(prefix), did_you_mean(prefix, tops)
+            )
+    found = [p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))]
+    if not found:
+        raise ModelError(
+            "at least one trainable parameter",
+            f"none of {len(named)}",
+            "set requires_grad on the layers to change, or freeze fewer",
+        )
+    return found
+
+
+def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The layers to erase: those asked for, if each of them gives one row per sample."""
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    if wanted is None:
+        return anatomy(model, x).blocks
+    names = [name for name, _ in model.named_modules() if name]
+    for name in wanted:
+        if name not in names:
+            raise MethodError("layers of the model", repr(name), did_you_mean(name, names))
+    with evaluating(model), capture(model, wanted) as seen:
+        model(x)
+    for name in wanted:
+        if name not in seen or len(seen[name]) != len(x):
+            raise MethodError(
+                "layers that give one row per sample",
+                f"{name!r}, which does not",
+                "choose a layer further out",
+            )
+    return wanted
+
+
+def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
+    """Each part has samples, finite inputs and labels below K; K is returned."""
+    for what, samples in parts.items():
+        if len(samples) == 0:
+            raise DataError(f"samples in {what}", "none", "pass a set that is not empty")
+        _finite_inputs(samples, what)
+    shapes = {what: _shape(samples) for what, samples in parts.items()}
+    first, *others = shapes
+    classes = _classes(model, parts[first], first)
+    for what in others:
+        if shapes[what] != shapes[first]:
+            raise DataError(
+                f"inputs of one shape and type, {shapes[first]} as in {first}",
+                f"{shapes[what]} in {what}",
+                "prepare all sets in the same way",
+            )
+    names = getattr(data, "names", ())
+    if names and len(names) != classes:
+        raise ModelError(
+            f"a model with {len(names)} outputs, one per class of the data",
+            str(classes),
+            "use the model that belongs to this data",
+        )
+    for what, samples in parts.items():
+        if int(samples.labels.max()) >= classes:
+            raise DataError(
+                f"labels from 0 to {classes - 1} in {what} (the model has {classes} outputs)",
+                str(int(samples.labels.max())),
+                "use the model that belongs to this data, or number the classes 0 … K-1",
+            )
+    return classes
+
+
+def _classes(model: nn.Module, samples: Samples, what: str) -> int:
+    """K, from the shape of what the model returns for two samples."""
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    try:
+        with evaluating(model):
+            z = logits_of(model(x))
+    except PurgeError:
+        raise
+    except Exception as error:  # whatever a user's model may raise
+        raise ModelError(
+            f"a model that takes {what}, a batch of shape {tuple(x.shape)} ({x.dtype})",
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip("."),
+            "bring the inputs into the shape and type that the model was trained with",
+        ) from error
+    if z.ndim != 2 or len(z) != len(x) or z.shape[1] < 2:
+        raise ModelError(
+            f"a model output of shape ({len(x)}, classes), at least 2 classes",
+            str(tuple(z.shape)),
+            "pass a classifier that returns one row of logits per sample",
+        )
+    if not bool(torch.isfinite(z).all()):
+        raise ModelError("finite logits", "NaN or infinity", "check weights and inputs")
+    return z.shape[1]
+
+
+def _shape(samples: Samples) -> str:
+    x, _ = samples.take(torch.zeros(1, dtype=torch.long))
+    return f"{tuple(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """The floating type that the model computes in: that of its first weight."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def check_differentiable(model: nn.Module, samples: Samples) -> None:
+    """Some trainable parameter must reach the logits."""
+    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    with training_flags_kept(model), torch.enable_grad():
+        model.eval()
+        reached = logits_of(model(x)).requires_grad
+    with evaluating(model):
+        model(x)  # some keep what they computed, and with its graph they could not be copied
+    if not reached:
+        raise ModelError(
+            "logits that depend on a trainable parameter",
+            "logits without a gradient",
+            "set requires_grad on layers in use, and do not wrap forward in no_grad",
+        )
+
+
+def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
+    """A fresh model that takes the place of another one's weights must have as many, of the same shapes."""
+    own, given = ([(n, t.shape) for n, t in tensors_of(m).items()] for m in (model, fresh))
+    if own != given:
+        name = next((n for n, t in own if (n, t) not in given), given[0][0] if given else "none")
+        fix = "pass fresh=… of the same architecture as the model"
+        raise ModelError("fresh weights of the model's own shapes", f"others, first: {name}", fix)
+
+
+def _finite_inputs(samples: Samples, what: str) -> None:
+    if isinstance(samples, (Images, Lazy)):  # bytes are finite; the other is too large to read for this
+        return
+    at = 0
+    for x, _ in batches(samples, 4096):
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            row = at + int((~torch.isfinite(x.reshape(len(x), -1))).any(1).nonzero()[0])
+            raise DataError(f"finite inputs in {what}", f"NaN or infinity in sample {row}", "clean the data")
+        at += len(x)
+
+
+def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
+    """No sample may be in both sets: by id where both come from one source, by content elsewhere."""
+    common = same_samples(forget, retain)
+    if common is None:
+        prints = fingerprints(f)
+        common = torch.isin(prints, fingerprints(r)).nonzero()[:, 0]
+    if len(common):
+        raise DataError(
+            "every sample in forget or in retain, not in both",
+            f"{len(common)} in both (first: {int(common[0])})",
+            "remove them from retain; a copy that stays keeps teaching the model",
+        )

@@ -1,0 +1,32 @@
+"""Copies of a model: a frozen teacher, or the same layers with fresh weights."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor, nn
+
+from purge.core.errors import ModelError
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A deep copy in evaluation mode whose weights take no gradient: a teacher."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def reinitialised(model: nn.Module) -> nn.Module:
+    """A copy whose layers have drawn their weights anew, each in its own way."""
+    twin = copy.deepcopy(model)
+    drawn: set[Tensor] = set()
+    for module in twin.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+            drawn.update([*module.parameters(), *module.buffers()])
+    stale = [name for name, p in twin.named_parameters() if p not in drawn]
+    if stale:
+        raise ModelError(
+            "layers that can draw their weights anew (reset_parameters)",
+            f"{stale[0]}, which cannot",
+            "pass fresh=…, an untrained model of the same kind",
+        )
+    return twin

@@ -1,0 +1,67 @@
+"""The one place that calls a model: it takes any inputs and finds the logits in what comes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from purge.core.errors import ModelError
+from purge.data.images import Images
+from purge.data.samples import Samples, batches
+from purge.models.hooks import training_flags_kept
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in whatever a classifier returned: a tensor, a tuple, a dict or ``.logits``.
+
+    >>> logits_of({"logits": torch.zeros(2, 3), "loss": None}).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("logits")
+    if found is None and isinstance(output, (tuple, list)) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        raise ModelError(
+            "a model that returns a tensor, a tuple, a dict with 'logits' or an object with .logits",
+            type(output).__name__,
+            "wrap the model so that it returns its logits",
+        )
+    return found
+
+
+EVAL_BATCH = 512  # samples per batch where nothing is learned
+
+
+SMALL, SMALL_BATCH = 4096, 1024  # of images with at most so many numbers: a GPU would wait for Python
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; every module's training flag is put back afterwards."""
+    with training_flags_kept(model), torch.no_grad():
+        model.eval()
+        yield
+
+
+def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The samples (those at ``index``) in the batches of a pass without gradients."""
+    small = (
+        isinstance(samples, Images) and samples.device.type == "cuda" and math.prod(samples.shape) <= SMALL
+    )
+    return batches(samples, SMALL_BATCH if small else EVAL_BATCH, index)
+
+
+def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
+    """The logits (N, K) of a model in evaluation mode, in float32, on the device of the run."""
+    with evaluating(model):
+        found = [logits_of(model(x)).float() for x, _ in passing(samples, index)]
+    return torch.cat(found)

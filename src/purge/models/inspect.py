@@ -1,0 +1,110 @@
+"""Where things are inside a model: its head, its features, its blocks, its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from purge.models.forward import logits_of
+from purge.models.hooks import pooled, training_flags_kept
+
+
+class Anatomy(NamedTuple):
+    """The parts of a classifier that erasure and the audits look at."""
+
+    head: str | None  # the layer that makes the logits; its input is the penultimate features
+    blocks: tuple[str, ...]  # the layers whose output is erased by default
+    stack: tuple[str, ...]  # the repeated blocks, in the order in which they run
+
+
+@torch.no_grad()
+def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
+    """Find head and erasure layers by watching one forward pass of a small batch.
+
+    The head is the last layer with weights to run whose output has the size of the logits. Erasure
+    uses layer3, layer4 and avgpool where they exist (ResNets); elsewhere, of the repeated blocks
+    (children of a ModuleList or Sequential), the one at three quarters of the depth and the last,
+    and the last layer to run before the head whose pooled output is as wide as the head's input.
+    """
+    calls: list[tuple[str, tuple[int, ...], int]] = []  # name, shape and pooled width of the output
+    handles = []
+
+    def remember(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, (tuple, list)) and output else output
+            rows = isinstance(first, Tensor) and first.ndim >= 2 and len(first) == len(x)
+            if rows and first.is_floating_point():
+                calls.append((name, tuple(first.shape), pooled(first).shape[1]))
+
+        return hook
+
+    modules = {name: m for name, m in model.named_modules() if name}
+    with training_flags_kept(model):
+        try:
+            model.eval()
+            handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
+            shape = tuple(logits_of(model(x)).shape)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    heads = [name for name, s, _ in calls if s == shape and _has_own_weights(modules[name])]
+    head = heads[-1] if heads else None
+    before = calls[: [name for name, _, _ in calls].index(head)] if head else calls
+    weight = getattr(modules[head], "weight", None) if head else None
+    width = weight.shape[1] if isinstance(weight, Tensor) and weight.ndim > 1 else None
+    # The very last may be another head, or a pooling that leaves the channels where tokens should be.
+    features = [name for name, _, w in before if width in (None, w)] or [name for name, _, _ in before]
+    ran = [name for name, _, _ in before]
+    stack = _stack(modules, ran)
+    return Anatomy(head, _blocks(ran, stack, features[-1:]), stack)
+
+
+def _has_own_weights(module: nn.Module) -> bool:
+    """A layer rather than a container: linear, convolutional, or without layers inside."""
+    layer = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) or not any(module.children())
+    return layer and any(True for _ in module.parameters())
+
+
+def _stack(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
+    """The outermost children of a ModuleList or Sequential; of a model without any, all that ran.
+
+    Where they have less than half of the weights, they are details of something larger, such as the
+    shortcuts of a block, and the stack is the outermost modules with weights.
+    """
+    once = list(dict.fromkeys(ran))
+    repeated = [
+        name
+        for name in once
+        if isinstance(modules.get(name.rpartition(".")[0]), (nn.ModuleList, nn.Sequential))
+    ]
+    inner, outer = _outermost(repeated), [n for n in _outermost(once) if _size(modules[n])]
+    if 2 * sum(_size(modules[n]) for n in inner) < sum(_size(modules[n]) for n in outer) and inner:
+        return tuple(outer)
+    return tuple(inner or once)
+
+
+def _outermost(names: list[str]) -> list[str]:
+    return [n for n in names if not any(n.startswith(other + ".") for other in names)]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _blocks(ran: list[str], stack: tuple[str, ...], last: list[str]) -> tuple[str, ...]:
+    for name in ran:  # a ResNet, possibly inside a wrapper
+        resnet = tuple(name.removesuffix("layer3") + part for part in ("layer3", "layer4", "avgpool"))
+        if name.split(".")[-1] == "layer3" and set(resnet) <= set(ran):
+            return resnet
+    chosen = [stack[max(0, 3 * len(stack) // 4 - 1)], stack[-1]] if stack else []
+    return tuple(dict.fromkeys(chosen + last))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is: the device of its first weight or buffer."""
+    first = next(iter([*model.parameters(), *model.buffers()]), None)
+    return torch.device("cpu") if first is None else first.device

@@ -1,0 +1,1 @@
+"""Tables, figures, findings and the page of a report; they lay out what others computed."""

@@ -1,0 +1,149 @@
+"""How every figure looks, and how it is written.
+
+The colours are those of Okabe and Ito, which colour-blind people tell apart; every series also has its
+own marker, line or hatch, so that the figures survive a black-and-white printer.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from purge.core.files import atomically
+
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7",
+)  # fmt: skip
+INK, GREY = "#1B1F24", "#7F868E"
+WIDTH = 7.2  # inches
+
+
+class Look(NamedTuple):
+    """How one model is drawn in every figure."""
+
+    words: str
+    colour: str
+    marker: str
+    line: str
+    hatch: str
+
+
+MODELS = {
+    "original": Look("original", GREY, "^", ":", "//"),
+    "audited": Look("this model", BLUE, "o", "-", ""),
+    "retrained": Look("retrained", ORANGE, "s", "--", ".."),
+}
+
+
+class Drawing(Figure):
+    """A figure that a notebook shows by itself; pyplot and its global state are not touched."""
+
+    def _repr_png_(self) -> bytes:
+        return as_png(self)
+
+
+def empty_axes(
+    rows: int,
+    columns: int,
+    *,
+    height: float,
+    width: float | None = None,
+    sharex: bool = False,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with axes in the style of all of ours."""
+    fig = Drawing(figsize=(width or WIDTH, height), layout="constrained")
+    axes = list(fig.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_color(INK)
+        ax.tick_params(colors=INK, labelsize=9)
+        ax.xaxis.label.set(color=INK, fontsize=9.5)
+        ax.yaxis.label.set(color=INK, fontsize=9.5)
+        ax.grid(True, color=GREY, alpha=0.25, linewidth=0.6)
+        ax.set_axisbelow(True)
+    return fig, axes
+
+
+def legend_below(fig: Figure, ax: Axes) -> None:
+    """The legend of one of the axes, under all of them."""
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        columns = math.ceil(len(labels) / math.ceil(len(labels) / 5))
+        fig.legend(
+            handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
+            labelcolor=INK,
+        )  # fmt: skip
+
+
+def plain(words: str, most: int = 20) -> str:
+    """Words of the user as a figure can show them: no formula, nothing unprintable, not too long."""
+    shown = "".join(c if c.isprintable() else " " for c in words)
+    return (shown if len(shown) <= most else shown[: most - 1] + "…").replace("$", r"\$")
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _rendering() -> Iterator[None]:
+    """Text stays text in SVG, ids repeat from run to run, a letter without a glyph is no news."""
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "purge"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def as_png(figure: Figure) -> bytes:
+    """A figure as PNG."""
+    file = io.BytesIO()
+    with _rendering():
+        figure.savefig(file, format="png", dpi=150)
+    return file.getvalue()
+
+
+def as_svg(figure: Figure) -> str:
+    """A figure as SVG, without a date."""
+    file = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with _rendering():
+        figure.savefig(file, format="svg", metadata=nothing)
+    return file.getvalue()
+
+
+def as_inline_svg(figure: Figure, name: str, words: str) -> str:
+    """A figure as an <svg> element for a page: no background, colours of the page's own where it has them.
+
+    Ids get ``name`` in front, since a page has several figures. ``words`` is read out to who cannot see.
+    """
+    figure.patch.set_alpha(0)
+    for ax in figure.axes:
+        ax.patch.set_alpha(0)
+    svg = as_svg(figure)
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the page
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"(\.\d\d)\d{3,}", r"\1", svg)  # a hundredth of a point is enough
+    for colour, page in ((INK, "currentColor"), (BLUE, "var(--blue)"), (VERMILION, "var(--vermilion)")):
+        svg = svg.replace(colour.lower(), page)  # the page knows whether it is dark
+    label = words.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and as SVG."""
+    files = [folder / f"{name}.png", folder / f"{name}.svg"]
+    atomically(files[0], lambda p: p.write_bytes(as_png(figure)))
+    atomically(files[1], lambda p: p.write_text(as_svg(figure), encoding="utf-8"))
+    return files

@@ -1,0 +1,173 @@
+"""Who does what when: workers, groups and what waits for what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from purge.bench import pool as workers
+from purge.bench.pool import Done, Item
+
+
+class Pool:
+    """Stands for a process: runs at once what it is given, and remembers it."""
+
+    def __init__(self, log: list[tuple[int, Any]], me: int) -> None:
+        self.log, self.me = log, me
+
+    def submit(self, work: Any, what: Any) -> Future[str]:
+        self.log.append((self.me, what))
+        future: Future[str] = Future()
+        future.set_result(work(what))
+        return future
+
+
+def side_by_side(n: int, items: list[Item], work: Any = lambda _: "") -> tuple[list[Done], list[Any]]:
+    log: list[tuple[int, Any]] = []
+    pools: Any = [Pool(log, i) for i in range(n)]
+    return list(workers._side_by_side(pools, no_other, work, items)), log
+
+
+def no_other() -> Any:
+    raise AssertionError("every process lives")
+
+
+MODELS = [Item("a", "a"), Item("b", "b"), Item("c", "c")]
+JOBS = [
+    *(Item(f"ab{i}", "ab", frozenset("ab")) for i in range(3)),
+    *(Item(f"bc{i}", "bc", frozenset("bc")) for i in range(3)),
+]
+
+
+@pytest.mark.parametrize("n", [0, 2, 3, 8])
+def test_everything_is_done_once_and_after_what_it_needs(n: int) -> None:
+    items = [*MODELS, *JOBS]
+    done = side_by_side(n, items)[0] if n else list(workers._one_by_one(lambda _: "", items))
+    order = [d.what for d in done]
+    assert sorted(order) == sorted(item.what for item in items)
+    for item in items:
+        assert all(order.index(need) < order.index(item.what) for need in item.needs)
+
+
+def test_a_job_begins_when_its_own_models_are_there() -> None:
+    """While a third model is still being trained."""
+    busy: Future[str] = Future()
+
+    class Slow(Pool):
+        def submit(self, work: Any, what: Any) -> Future[str]:
+            super().submit(work, what)
+            return busy if what == "c" else super().submit(lambda _: "", f"({what})")
+
+    log: list[tuple[int, Any]] = []
+    pools: Any = [Slow(log, i) for i in range(3)]
+    going = workers._side_by_side(pools, no_other, lambda _: "", [*MODELS, *JOBS])
+    first = [next(going).what for _ in range(5)]
+    assert set(first) == {"a", "b", "ab0", "ab1", "ab2"}
+    busy.set_result("")
+    assert {done.what for done in going} == {"c", "bc0", "bc1", "bc2"}
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_what_needs_a_model_that_failed_is_given_up_untried(n: int) -> None:
+    def work(what: str) -> str:
+        return "no memory" if what == "a" else ""
+
+    items = [*MODELS, *JOBS]
+    done = side_by_side(n, items, work)[0] if n else list(workers._one_by_one(work, items))
+    told = {d.what: (d.error, d.tried) for d in done}
+    assert told.pop("a") == ("no memory", True)
+    assert {told.pop(f"ab{i}") for i in range(3)} == {("no memory", False)}
+    assert set(told.values()) == {("", True)}
+
+
+def test_a_job_that_failed_hinders_no_other() -> None:
+    done, _ = side_by_side(2, [*MODELS, *JOBS], lambda what: "broke" if what == "ab0" else "")
+    assert [d.what for d in done if d.error] == ["ab0"]
+    assert all(d.tried for d in done)
+
+
+def test_a_worker_stays_with_what_it_knows() -> None:
+    """Six items of two groups and three workers: the third helps where most is left."""
+    a, b = (deque(Item(i, g) for i in of) for g, of in (("a", (1, 2, 3, 4)), ("b", (5, 6))))
+    ready, at = {"a": a, "b": b}, dict[int, str]()
+
+    def taken(worker: int) -> Any:
+        found = workers._next(ready, at, worker)
+        return found and found.what
+
+    assert [taken(worker) for worker in (0, 1, 2, 1, 0, 2)] == [1, 5, 2, 6, 3, 4]
+    assert at == {0: "a", 1: "b", 2: "a"}
+    ready["c"] = deque([Item(7, "c"), Item(8, "c")])
+    assert [taken(1), taken(0), taken(2)] == [7, 8, None]
+
+
+def test_what_needs_nothing_goes_first() -> None:
+    ready = {
+        "jobs": deque([Item(i, "jobs", frozenset("m")) for i in range(9)]),
+        "m2": deque([Item("m2", "m2")]),
+    }
+    found = workers._next(ready, {}, 0)
+    assert found is not None
+    assert found.what == "m2"
+
+
+def deadly(what: str) -> str:
+    if what.startswith("killer"):
+        os._exit(9)
+    return ""
+
+
+@pytest.mark.slow
+def test_an_item_that_kills_its_process_has_failed_and_all_others_go_on() -> None:
+    """Each is tried once; what needs one is not tried at all. Afterwards, there are still two workers."""
+    items = [Item("killer a", "a"), Item("b", "b"), Item("killer c", "c")]
+    items += [Item(f"ab{i}", "ab", frozenset("ab")) for i in range(2)]
+    items += [Item(f"{'killer ' * (i == 0)}b{i}", "bb", frozenset("b")) for i in range(3)]
+    with workers.workers(2) as each:
+        done = list(each(deadly, items))
+        again = list(each(deadly, [Item(i, "d") for i in ("x", "y")]))
+    told = {d.what: d for d in done}
+    assert len(done) == len(told) == len(items)
+    for what in ("killer a", "killer c", "killer b0"):
+        assert told.pop(what) == Done(what, workers.KILLED, killed=True)
+    for what in ("ab0", "ab1"):
+        assert told.pop(what) == Done(what, workers.KILLED, tried=False)
+    assert set(told.values()) == {Done(what, "") for what in ("b", "b1", "b2")}
+    assert sorted(again) == [Done("x", ""), Done("y", "")]
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_with_nothing_to_do_is_replaced() -> None:
+    each: Any
+    with workers.workers(2) as each:
+        (done,) = each(pid, [Item("x", "x")])
+        os.kill(int(done.error), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while not any(pool._broken for pool in each.args[0]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (after,) = each(pid, [Item("x", "x")])
+    assert not after.killed
+    assert after.error != done.error
+
+
+def pid(_: Any) -> str:
+    return str(os.getpid())
+
+
+@pytest.mark.slow
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets its part, for NumPy and scikit-learn too; afterwards the caller's settings are back."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    wanted = str(max(1, (os.cpu_count() or 1) // 2))
+    with workers.workers(2) as each:
+        done = list(each(os.getenv, [Item(name, name) for name in workers.THREADS]))
+    assert {d.what: d.error for d in done} == dict.fromkeys(workers.THREADS, wanted)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ

@@ -1,0 +1,107 @@
+"""Settings: cast by type, checked by range, answered with the nearest name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from purge.core.errors import MethodError
+from purge.core.settings import as_dict, replace
+from purge.engine.stopping import Stopping
+from purge.methods.registry import METHODS, Purge, resolve_method
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "stored"),
+    [
+        ("lr", "5e-4", 5e-4),
+        ("lr", 1, 1.0),
+        ("epochs", "7", 7),
+        ("epochs", 7.0, 7),
+        ("layers", "layer3, layer4", ("layer3", "layer4")),
+        ("layers", ["fc"], ("fc",)),
+        ("layers", "none", None),
+        ("layers", None, None),
+        ("nesterov", "true", True),
+        ("descend", "off", False),
+        ("freeze", "", ()),
+        ("space", "none", "none"),
+    ],
+)
+def test_values_are_cast_by_type(key, given, stored):
+    got = getattr(replace(Purge(), {key: given}), key)
+    assert got == stored
+    assert type(got) is type(stored)
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted", "rejected"),
+    [
+        ("lr", 1e-9, 0.0),
+        ("epochs", 1, 0),
+        ("batch_size", 1, 0),
+        ("erasure", 0.0, -0.1),
+        ("kd", 0.0, -1),
+        ("temperature", 0.1, 0),
+        ("gate", 0.0, -0.1),
+        ("clip", 0.0, -1),
+        ("momentum", 0.999, 1.0),
+        ("weight_decay", 0.0, -1e-9),
+        ("cooldown", 1.0, 1.1),
+        ("min_steps", 1, 0),
+        ("max_steps", 1, 0),
+        ("forget_target", 0.0, -0.1),
+        ("forget_target", 1.0, 1.1),
+        ("retain_budget", 0.1, 0.0),
+        ("retain_floor", 0.0, -1.0),
+        ("check_every", 0, -1),
+        ("check_samples", 1, 0),
+        ("optimizer", "adamw", "adam"),
+        ("objective", "ga", "gaa"),
+        ("norm", "train", "frozn"),
+        ("space", "update", "updates"),
+        ("lr", 0.5, float("nan")),
+        ("lr", 0.5, float("inf")),
+        ("epochs", 3, 2.5),
+        ("epochs", 3, True),
+        ("nesterov", True, "maybe"),
+        ("layers", ("a",), 3),
+    ],
+)
+def test_one_value_is_accepted_and_one_rejected(key, accepted, rejected):
+    replace(Purge(), {key: accepted})
+    with pytest.raises(MethodError, match=r"^Expected .*, got .*\. Fix: "):
+        replace(Purge(), {key: rejected})
+
+
+def test_stopping_may_be_given_flat_or_whole():
+    flat = resolve_method("purge", {"forget_target": 0.3})
+    assert flat.stop.forget_target == 0.3
+    assert flat.stop.check_every == METHODS["purge"].method.stop.check_every
+    both = resolve_method("purge", {"stop": Stopping(check_every=7), "retain_budget": None})
+    assert (both.stop.check_every, both.stop.retain_budget) == (7, None)
+
+
+def test_a_typo_is_answered_with_the_nearest_name():
+    with pytest.raises(MethodError, match="did you mean 'momentum'"):
+        resolve_method("purge", {"momentun": 0.5})
+    with pytest.raises(MethodError, match="did you mean 'forget_target'"):
+        resolve_method("purge", {"forget_targt": 0.5})
+
+
+def test_the_registered_preset_is_not_changed():
+    resolve_method("purge", {"lr": 0.5})
+    assert METHODS["purge"].method == Purge()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_as_they_are_written_can_be_read_again(name):
+    method = resolve_method(name, {"forget_target": 0.25})
+    written = json.loads(json.dumps(as_dict(method)))
+    assert resolve_method(name, written) == method
+
+
+def test_a_typo_in_a_dict_of_settings_is_found():
+    with pytest.raises(MethodError, match="did you mean 'check_every'"):
+        replace(Purge(), {"stop": {"check_evry": 3}})

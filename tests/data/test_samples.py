@@ -1,0 +1,321 @@
+"""Samples, splits and fingerprints."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset
+
+import purge
+from purge.data.catalog import load
+from purge.data.identity import fingerprints, same_samples
+from purge.data.samples import Images, as_samples, batches
+from tests.nets import blobs, small_mlp
+
+CPU = torch.device("cpu")
+
+
+def pixels(n=6, channels=3):
+    return torch.arange(n * channels * 4, dtype=torch.uint8).view(n, channels, 2, 2)
+
+
+def test_images_are_normalised_per_channel():
+    images = Images(pixels(), torch.arange(6), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    x, y = images.take(torch.tensor([4, 1]))
+    raw = pixels()[[4, 1]].double() / 255
+    want = (raw - torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1)) / torch.tensor([0.5, 1, 2]).view(1, 3, 1, 1)
+    assert torch.allclose(x.double(), want.double(), atol=1e-6)
+    assert y.tolist() == [4, 1]
+    assert torch.equal(images[-1][0], images.take(torch.tensor([5]))[0][0])
+    assert images[-1][1] == 5
+    with pytest.raises(IndexError):
+        images[6]
+
+
+def test_split_by_class_index_and_fraction():
+    x, y = blobs()
+    forget, retain = purge.split((x, y), classes=[0, 2])
+    assert set(forget[1].tolist()) == {0, 2}
+    assert set(retain[1].tolist()) == {1}
+    assert len(forget[1]) + len(retain[1]) == len(y)
+    forget, retain = purge.split((x, y), indices=[5, 3, 5])
+    assert torch.equal(forget[0], x[[3, 5]])
+    forget, _ = purge.split((x, y), fraction=0.25, seed=3)
+    again, _ = purge.split((x, y), fraction=0.25, seed=3)
+    other, _ = purge.split((x, y), fraction=0.25, seed=4)
+    assert len(forget[1]) == 24
+    assert torch.equal(forget[0], again[0])
+    assert not torch.equal(forget[0], other[0])
+
+
+def test_split_keeps_the_kind_of_data(digits):
+    forget, retain = purge.split(digits.train, classes=0)
+    assert isinstance(forget, Images)
+    assert not set(forget.ids.tolist()) & set(retain.ids.tolist())
+    subset, _ = purge.split(TensorDataset(*blobs()), classes=[1])
+    assert isinstance(subset, Subset)
+    assert all(int(y) == 1 for _, y in subset)
+
+
+def test_ids_tell_parts_of_one_source_apart_even_with_equal_content():
+    same = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.long), source="s")
+    a, b = same.select(torch.tensor([0, 1])), same.select(torch.tensor([2, 3]))
+    assert len(same_samples(a, b)) == 0
+    assert same_samples(a, same.select(torch.tensor([1, 2]))).tolist() == [1]
+    base = TensorDataset(*blobs())
+    nested = Subset(Subset(base, [10, 11, 12]), [1])
+    assert same_samples(nested, Subset(base, [11])).tolist() == [11]
+    assert same_samples(Subset(TensorDataset(*blobs()), [0]), Subset(base, [0])) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bfloat16])
+def test_fingerprints_are_equal_for_equal_samples_only(dtype):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 200, (5000, 7), generator=g).to(dtype)
+    y = torch.randint(0, 5, (5000,), generator=g)
+    whole = fingerprints(as_samples((x, y), CPU, "x"))
+    some = torch.tensor([4999, 0, 70])
+    assert torch.equal(fingerprints(as_samples((x[some], y[some]), CPU, "x")), whole[some])
+    assert not torch.isin(fingerprints(as_samples((x[some], y[some] + 5), CPU, "x")), whole).any()
+    distinct = {(tuple(row.tolist()), int(c)) for row, c in zip(x, y, strict=True)}
+    assert len(whole.unique()) == len(distinct)
+
+
+def test_no_batch_is_a_lone_leftover():
+    sizes = [len(y) for _, y in batches(as_samples(blobs(n=513), CPU, "x"), 512)]
+    assert sizes == [257, 256]
+
+
+def test_digits_are_what_scikit_learn_ships():
+    from sklearn.datasets import load_digits
+
+    train, test = load("digits")
+    raw = load_digits()
+    assert len(train) == 1437
+    assert len(test) == 360
+    back = torch.cat([train.pixels, test.pixels])[:, 0].double() * 16 / 255
+    assert sorted(map(tuple, back.round().flatten(1).tolist())) == sorted(
+        map(tuple, raw.images.reshape(-1, 64))
+    )
+    counts = torch.cat([train.labels, test.labels]).bincount()
+    assert counts.tolist() == torch.from_numpy(raw.target).bincount().tolist()
+    x, _ = train.take(torch.arange(len(train)))
+    assert abs(float(x.mean())) < 0.02
+    assert abs(float(x.std()) - 1) < 0.02
+
+
+def test_repeated_rows_do_not_stop_a_split_of_ones_own():
+    """Rows of a table repeat; what split() cut apart is apart, what is pasted together is not."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randint(0, 2, (400, 6), generator=g).float(), torch.randint(3, (400,), generator=g)
+    model = small_mlp()
+    forget, retain = purge.split((x, y), fraction=0.1)
+    assert isinstance(forget, tuple)
+    few = {"min_steps": 1, "max_steps": 1, "progress": False}
+    purge.unlearn(model, forget, retain, **few)
+    with pytest.raises(purge.PurgeError, match="in both"):
+        purge.unlearn(model, (forget[0], forget[1]), (retain[0], retain[1]), **few)
+
+
+def test_datasets_do_not_touch_the_callers_random_numbers():
+    class Quiet(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return torch.full((6,), float(i)), i % 3
+
+    class Noisy(Quiet):
+        def __getitem__(self, i):
+            return torch.randn(6), i % 3
+
+    from purge.models.checkpoint import digest
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    images = Quiet()
+    forget, retain = purge.split(images, classes=[0])
+    assert torch.equal(torch.get_rng_state(), state)
+    forget, retain = purge.split(Noisy(), indices=range(10))
+    few = {"min_steps": 1, "max_steps": 1, "progress": False}
+    digests = {digest(purge.unlearn(small_mlp(), forget, retain, **few).model) for _ in range(2)}
+    assert len(digests) == 1, "the same seed reads the same random data"
+
+
+def test_images_follow_the_type_of_the_model():
+    images = Images(pixels(12), torch.arange(12) % 3)
+    forget, retain = purge.split(images, classes=[0])
+    for dtype in (torch.float64, torch.bfloat16):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)).to(dtype)
+        few = {"min_steps": 1, "max_steps": 1, "progress": False}
+        result = purge.unlearn(model, forget, retain, **few)
+        assert result.model[1].weight.dtype == dtype
+
+
+def test_inputs_may_have_one_dimension():
+    """Token numbers (N,) for an embedding."""
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 3))
+    x = torch.arange(48)
+    forget, retain = purge.split((x, x % 3), classes=[0])
+    result = purge.unlearn(model, forget, retain, min_steps=2, max_steps=2, progress=False)
+    assert result.steps == 2
+
+
+class Counted(torch.utils.data.Dataset):
+    """Counts how often an item is read; with noise, items are never the same twice."""
+
+    def __init__(self, noise=0.0, targets=False):
+        self.x, self.y = blobs()
+        self.noise, self.reads = noise, 0
+        if targets:
+            self.targets = self.y.tolist()
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return self.x[i] + self.noise * torch.rand(6), int(self.y[i])
+
+
+def test_random_transforms_are_drawn_anew_in_every_epoch():
+    still, moving = Counted(), Counted(noise=0.1)
+    for data in (still, moving):
+        purge.train(small_mlp(), data, epochs=5, batch_size=32, progress=False)
+    assert still.reads < 2 * len(still)
+    assert moving.reads >= 5 * len(moving)
+
+
+def test_labels_that_are_listed_are_not_read_one_by_one():
+    data = Counted(targets=True)
+    forget, _ = purge.split(data, classes=[0])
+    assert data.reads == 0
+    assert all(int(data.y[i]) == 0 for i in forget.indices)
+
+
+def test_a_mask_selects_like_its_positions(digits):
+    mask = digits.train.labels == 3
+    part, same = digits.train.select(mask), digits.train.select(mask.nonzero()[:, 0])
+    assert torch.equal(part.take(torch.arange(5))[0], same.take(torch.arange(5))[0])
+
+
+@pytest.mark.parametrize("shift", [0, 10**12, -5])
+def test_common_ids_are_found_whatever_their_size(shift):
+    from purge.data.identity import _common
+
+    a, b = torch.tensor([3, 9, 4, 7]) + shift, torch.tensor([1, 7, 3, 30]) + shift
+    assert (_common(a, b) - shift).tolist() == [3, 7]
+    assert _common(a, b[:0]).tolist() == []
+
+
+def test_a_subset_with_an_index_that_is_not_there_is_refused():
+    """Taken modulo the length it would be another sample, and the wrong one would be forgotten."""
+    whole = TensorDataset(torch.randn(60, 8), torch.arange(60) % 4)
+    for index in (60, 100, -61):
+        with pytest.raises(purge.PurgeError, match="indices of a Subset below 60"):
+            as_samples(Subset(whole, [3, index]), torch.device("cpu"), "forget")
+    last, x = as_samples(Subset(whole, [-1]), torch.device("cpu"), "forget"), whole.tensors[0]
+    assert torch.equal(last.take(torch.arange(1))[0], x[59:])
+
+
+def test_inputs_that_carry_a_graph_are_left_alone():
+    backbone, (x, y) = torch.nn.Linear(4, 8), (torch.randn(60, 4), torch.arange(60) % 4)
+    features = backbone(x)
+    parts = [(features[wanted], y[wanted]) for wanted in (y == 0, y != 0)]
+    purge.unlearn(small_mlp(0, 8, 4), *parts, method="neggrad-plus", epochs=1, progress=False)
+    assert all(p.grad is None for p in backbone.parameters())
+
+
+def test_gradients_are_on_whatever_the_caller_has_switched_off():
+    x, y = torch.randn(60, 8), torch.arange(60) % 4
+    with torch.no_grad():
+        result = purge.unlearn(
+            small_mlp(0, 8, 4), (x[y == 0], y[y == 0]), (x[y != 0], y[y != 0]), progress=False
+        )
+        assert not torch.is_grad_enabled()
+    assert result.steps > 0
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Draws from Python's and from NumPy's generators, and has labels of 32 bits."""
+
+    def __init__(self, classes):
+        self.classes = classes
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        shift = random.random() + np.random.random()
+        return torch.full((8,), float(i)) + shift, np.int32(self.classes[i % len(self.classes)])
+
+
+def test_a_seed_repeats_what_a_dataset_draws_from_python_and_numpy():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    models = [
+        purge.unlearn(small_mlp(0, 8, 4), Noisy([0]), Noisy([1, 2, 3]), seed=seed, progress=False).model
+        for seed in (1, 1, 2)
+    ]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    one, again, other = (torch.cat([p.flatten() for p in m.parameters()]) for m in models)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+class Broken(torch.utils.data.Dataset):
+    def __init__(self, at):
+        self.at = at
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        if i == self.at:
+            raise KeyError("lost")
+        return torch.zeros(8), 0
+
+
+@pytest.mark.parametrize("at", [0, 3, 19])
+def test_what_a_dataset_raises_is_told_in_a_line(at):
+    with pytest.raises(purge.PurgeError, match="KeyError: 'lost'") as error:
+        as_samples(Broken(at), torch.device("cpu"), "forget")
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_backwards_and_of_another_byte_order():
+    x, y = np.random.default_rng(0).normal(size=(6, 2)).astype(">f4"), np.arange(6)
+    found = as_samples((x[::-1], y[::-1]), torch.device("cpu"), "forget")
+    assert torch.equal(found.take(torch.arange(6))[0], torch.tensor(x[::-1].astype("f4").copy()))
+    assert found.labels.tolist() == [5, 4, 3, 2, 1, 0]
+
+
+class Remembering(torch.nn.Module):
+    """Keeps its features, with their graph; and has a mask with −∞, as attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = torch.nn.Linear(8, 6), torch.nn.Linear(6, 4)
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+
+    def forward(self, x):
+        self.features = self.first(x).relu()
+        return self.head(self.features)
+
+
+@pytest.mark.parametrize("method", ["purge", "delete", "scrub"])
+def test_a_model_that_keeps_what_it_computed_can_be_copied(method):
+    x, y = torch.randn(60, 8), torch.arange(60) % 4
+    parts = [(x[wanted], y[wanted]) for wanted in (y == 0, y != 0)]
+    assert purge.unlearn(Remembering(), *parts, method=method, epochs=1, progress=False).steps > 0
+
+
+def test_a_fresh_model_of_other_shapes_is_refused_before_it_is_trained():
+    x, y = torch.randn(60, 8), torch.arange(60) % 4
+    parts = [(x[wanted], y[wanted]) for wanted in (y == 0, y != 0)]
+    with pytest.raises(purge.PurgeError, match="of the same architecture"):
+        purge.unlearn(
+            small_mlp(0, 8, 4), *parts, method="retrain", fresh=torch.nn.Linear(8, 4), progress=False
+        )

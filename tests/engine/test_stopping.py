@@ -1,0 +1,151 @@
+"""When a run ends, and what it says about it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import purge
+from purge.engine.stopping import Check, Stopping
+
+
+@pytest.mark.parametrize(
+    ("stop", "epoch", "checked"),
+    [
+        (Stopping(check_every=4), 10, [4, 8, 10, 12, 16, 20]),
+        (Stopping(check_every=0), 6, [6, 12, 18]),
+        (Stopping(check_every=0, epoch_ends=False), 6, [6, 12, 18]),
+        (Stopping(check_every=5, epoch_ends=False), 2, [5, 10, 15, 20]),
+    ],
+)
+def test_checks_are_due_every_n_steps_and_at_epoch_ends(stop, epoch, checked):
+    assert [s for s in range(1, 21) if stop.due(s, epoch)] == checked
+
+
+def test_reasons():
+    stop = Stopping(retain_budget=5, retain_floor=0.02)
+    assert stop.reason(Check(0.1, 0.1), target=0.1, start=0.05) == "forget_target"
+    assert stop.reason(Check(0.11, 0.1), target=0.1, start=0.05) is None
+    assert stop.reason(Check(0.5, 0.26), target=0.1, start=0.05) == "retain_budget"
+    assert stop.reason(Check(0.0, 0.26), target=0.1, start=0.05) == "retain_budget", "the safety net is first"
+
+
+def test_a_near_perfect_model_does_not_stop_at_once():
+    stop = Stopping(retain_budget=5, retain_floor=0.02)
+    assert stop.reason(Check(1.0, 0.05), target=0.1, start=1e-6) is None
+    assert stop.reason(Check(1.0, 0.11), target=0.1, start=1e-6) == "retain_budget"
+
+
+def test_default_target_is_chance_for_a_class(toy):
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, check_every=1, cooldown=0, max_steps=300, progress=False)
+    accuracies = [
+        r["check_forget_accuracy"] for r in result.history if r["check_forget_accuracy"] is not None
+    ]
+    assert result.stopped_by == "forget_target"
+    assert accuracies[-1] <= 1 / 3
+    assert all(a > 1 / 3 for a in accuracies[:-1]), "it stops at the first check below the target"
+
+
+def test_landing_steps_follow_the_target(toy):
+    model, forget, retain, _ = toy
+    stops = [
+        purge.unlearn(
+            model, forget, retain, check_every=1, cooldown=c, min_steps=200, max_steps=200, progress=False
+        ).steps
+        for c in (0.0, 0.1)
+    ]
+    assert stops[1] == stops[0] + 20
+
+
+def test_the_budget_ends_a_run_at_once(toy):
+    model, forget, retain, _ = toy
+    result = purge.unlearn(
+        model,
+        forget,
+        retain,
+        method="gradient-ascent",
+        lr=1e-2,
+        weight_decay=5.0,
+        momentum=0.0,
+        epochs=50,
+        check_every=1,
+        retain_budget=1.5,
+        retain_floor=0.0,
+        norm="frozen",
+        progress=False,
+    )  # fmt: skip  (the decay shrinks all weights by 5 % a step, so the retain loss rises)
+    checks = [r["check_retain_loss"] for r in result.history if r["check_retain_loss"] is not None]
+    assert result.stopped_by == "retain_budget"
+    budget = 1.5 * checks[0]
+    assert checks[-1] > budget
+    assert all(c <= budget for c in checks[:-1])
+
+
+def test_a_schedule_that_ends_says_so(toy):
+    model, forget, retain, _ = toy
+    result = purge.unlearn(
+        model, forget, retain, lr=1e-6, min_steps=4, max_steps=4, check_every=0, progress=False
+    )
+    assert (result.stopped_by, result.steps) == ("schedule", 4)
+    assert result.history[-1]["check_forget_accuracy"] is not None, "the last step is always checked"
+
+
+@pytest.mark.parametrize(("n", "steps"), [(10, 32), (100_000, 1000)])
+def test_work_neither_vanishes_nor_explodes(n, steps):
+    """The whole schedule at the default settings, for ten forget samples and a hundred thousand."""
+    g = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 2)
+    forget = torch.randn(n, 2, generator=g), torch.zeros(n, dtype=torch.long)
+    retain = torch.randn(500, 2, generator=g), torch.ones(500, dtype=torch.long)
+    result = purge.unlearn(
+        model, forget, retain, lr=1e-9, forget_target=0.0, check_every=0, check_samples=50, progress=False
+    )
+    assert result.steps == steps
+
+
+def test_one_in_k_is_chance():
+    """An accuracy of exactly 1/K has reached the target 1/K, whatever float32 makes of it."""
+    from purge.data.samples import as_samples
+    from purge.data.split import Split
+    from purge.engine.run import Run
+
+    x, y = torch.zeros(10, 2), torch.arange(10)
+    samples = as_samples((x, y), torch.device("cpu"), "x")
+    split = Split(samples, samples, None, 10, frozenset(range(10)))
+    run = Run(split, device=torch.device("cpu"), stop=Stopping(retain_budget=None))
+    always_zero = torch.nn.Linear(2, 10)
+    with torch.no_grad():
+        always_zero.weight.zero_()
+        always_zero.bias.copy_(torch.arange(10.0).flip(0))
+    run.begin(always_zero)
+    for _ in run.steps(3, epoch=1):
+        run.log(loss=torch.zeros(()))
+        run.check(always_zero)
+    assert (run.stopped_by, run.step) == ("forget_target", 1)
+
+
+def test_a_target_lost_while_landing_is_not_claimed(digits, base):
+    """What is delivered must meet the target that the reason names; otherwise the run goes on."""
+    forget, retain = purge.split(digits.train, fraction=0.05)
+    result = purge.unlearn(base, forget, retain, test=digits.test, progress=False)
+    last = [r for r in result.history if r["check_forget_accuracy"] is not None][-1]
+    reached = last["check_forget_accuracy"] <= result.info["forget_target"]
+    assert reached == (result.stopped_by == "forget_target")
+
+
+def test_history_has_what_an_auditor_asks_for(toy):
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, erasure=0.1, min_steps=6, max_steps=6, progress=False)
+    first, *rows = result.history
+    assert first["step"] == 0
+    assert first["check_forget_accuracy"] == 1.0
+    assert len(rows) == result.steps
+    for key in ("retain_loss", "forget_loss", "erasure_loss", "cosine", "displacement_cosine"):
+        assert all(isinstance(r[key], float) and math.isfinite(r[key]) for r in rows), key
+    assert all(isinstance(r[key], bool) for r in rows for key in ("projected", "gated"))
+    assert [r["step"] for r in rows] == list(range(1, 7))
+    assert torch.isfinite(torch.tensor(rows[-1]["check_retain_loss"]))

@@ -1,0 +1,632 @@
+"""Training: every setting of the recipe has an effect, the caller's model none; what was killed goes on."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import re
+import time
+from contextlib import contextmanager
+from typing import get_args
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+import purge
+from purge.core.errors import FileError, MethodError, RunError
+from purge.data.images import Images, draw_colours, draw_moves
+from purge.engine import resume
+from purge.engine import trainer as training
+from purge.engine.resume import STATE
+from purge.engine.trainer import Recipe
+from purge.models.checkpoint import digest, load_weights, save_weights
+from tests.nets import blobs, small_mlp
+
+OTHER = {
+    "epochs": 3, "lr": 0.01, "batch_size": 24, "momentum": 0.5, "weight_decay": 0.1, "schedule": "cosine",
+    "label_smoothing": 0.1, "ema": 0.9, "precision": "bf16",
+}  # fmt: skip
+ELSEWHERE = {"augment", "colour", "channels_last", "compile"}  # need images, convolutions, a compiler
+
+
+def train(**changes):
+    return purge.train(small_mlp(), blobs(), progress=False, **{"epochs": 2, "batch_size": 32, **changes})
+
+
+def net():
+    """Convolutions, BatchNorm and dropout, for digits."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def few(digits):
+    return digits.train.select(torch.arange(50))
+
+
+def on_images(images, model=None, **changes):
+    settings = {"epochs": 3, "batch_size": 16, "lr": 0.05, "progress": False, **changes}
+    return purge.train(model or net(), images, **settings)
+
+
+def test_every_setting_is_looked_at():
+    assert {f.name for f in dataclasses.fields(Recipe)} == set(OTHER) | ELSEWHERE
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_every_setting_has_an_effect(field):
+    assert digest(train().model) != digest(train(**{field: OTHER[field]}).model)
+
+
+def test_seeds_and_the_callers_model():
+    model = small_mlp()
+    before, state = digest(model), torch.get_rng_state()
+    runs = [purge.train(model, blobs(), epochs=1, batch_size=32, seed=s, progress=False) for s in (0, 0, 1)]
+    assert digest(model) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    digests = [digest(r.model) for r in runs]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_it_learns():
+    result = train(epochs=20, lr=0.05)
+    x, y = blobs(seed=3)
+    assert (result.model(x).argmax(1) == y).float().mean() >= 0.95
+    losses = [row["loss"] for row in result.history]
+    assert losses[-1] < 0.2 * losses[0]
+    assert result.steps == 20 * 3
+
+
+# -- the recipe against loops written out by hand -------------------------------------------------
+
+RATES = {  # two epochs of four steps
+    "one-cycle": [1 / 2, 1, 1, (2 + 3**0.5) / 4, 3 / 4, 1 / 2, 1 / 4, (2 - 3**0.5) / 4],
+    "cosine": [0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)],
+}
+
+
+@pytest.mark.parametrize("schedule", RATES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_every_step_is_nesterovs_by_hand(schedule, momentum):
+    """A linear classifier in double precision, its gradient written out; 35 samples, 3 left out."""
+    recipe = {"lr": 0.3, "momentum": momentum, "weight_decay": 0.02, "label_smoothing": 0.2}
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).double()
+    x, y = blobs(35)
+    x = x.double() / 4
+    result = purge.train(
+        model, (x, y), epochs=2, batch_size=8, schedule=schedule, seed=5, progress=False, **recipe
+    )
+    weight = torch.cat([model.weight, model.bias[:, None]], 1).detach()  # (3, 7)
+    target = 0.8 * F.one_hot(y, 3).double() + 0.2 / 3
+    inputs = torch.cat([x, torch.ones(35, 1, dtype=torch.double)], 1)
+    generator, velocity, step, losses = torch.Generator().manual_seed(5), None, 0, []
+    for _ in range(2):
+        order = torch.randperm(35, generator=generator)
+        for at in (0, 8, 16, 24):
+            xb, tb = inputs[order[at : at + 8]], target[order[at : at + 8]]
+            p = (xb @ weight.T).softmax(1)
+            losses.append(float(-(tb * p.log()).sum(1).mean()))
+            g = (p - tb).T @ xb / 8 + 0.02 * weight
+            velocity = g if velocity is None else momentum * velocity + g
+            weight = weight - 0.3 * RATES[schedule][step] * (g + momentum * velocity)
+            step += 1
+    assert result.steps == step == 8
+    found = torch.cat([result.model.weight, result.model.bias[:, None]], 1)
+    torch.testing.assert_close(found.detach(), weight, rtol=0, atol=2e-6)  # the loss is in single precision
+    assert [row["loss"] for row in result.history] == pytest.approx(
+        [sum(losses[:4]) / 4, sum(losses[4:]) / 4], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 4, 7, 100])
+def test_schedules_begin_high_and_end_low(total):
+    for rate in (training.one_cycle, training.cosine):
+        rates = [rate(i, total) for i in range(total)]
+        peak = rates.index(1)
+        assert rates[0] > 0
+        assert rates[: peak + 1] == sorted(rates[: peak + 1])
+        assert rates[peak:] == sorted(rates[peak:], reverse=True)
+        assert 0 < rates[-1] < 0.5 or total < 4
+
+
+def test_the_mean_of_the_weights_by_hand():
+    """Of the weights and of BatchNorm's statistics; its decay rises from a tenth to the one asked for."""
+    x, y = blobs()
+    model = small_mlp()
+    result = train(ema=0.4, momentum=0.5, epochs=3)
+    hand = small_mlp().train()
+    mean = {k: v.clone() for k, v in hand.state_dict().items() if v.is_floating_point()}
+    velocity = {}
+    generator, step = torch.Generator().manual_seed(0), 0
+    for _ in range(3):
+        for rows in torch.randperm(96, generator=generator).view(3, 32):
+            hand.zero_grad()
+            F.cross_entropy(hand(x[rows]), y[rows]).backward()
+            with torch.no_grad():
+                for name, p in hand.named_parameters():
+                    g = p.grad + 5e-4 * p
+                    velocity[name] = 0.5 * velocity[name] + g if name in velocity else g
+                    p -= 0.1 * training.one_cycle(step, 9) * (g + 0.5 * velocity[name])
+            decay = min(0.4, (1 + step) / (10 + step))
+            for name, value in hand.state_dict().items():
+                if name in mean:
+                    mean[name] = decay * mean[name] + (1 - decay) * value.detach()
+            step += 1
+    found = result.model.state_dict()
+    for name, value in mean.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    assert found["1.num_batches_tracked"] == 9
+    assert digest(model) == digest(small_mlp())
+
+
+def test_bf16_learns_as_float32_does(few):
+    """The weights stay float32, and every step sees the weights of the step before."""
+    plain, half = (on_images(few, precision=p, epochs=6) for p in ("float32", "bf16"))
+    assert digest(plain.model) != digest(half.model)
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+    for a, b in zip(plain.history, half.history, strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], rel=0.1)
+    assert half.history[-1]["loss"] < 0.5 * half.history[0]["loss"]
+
+
+def test_channels_last_is_only_another_layout(few):
+    model = net()
+    model[5] = nn.Identity()  # dropout draws in the order of memory
+    plain, last = (on_images(few, model, channels_last=c, ema=0.5) for c in (False, True))
+    for (name, a), b in zip(plain.model.state_dict().items(), last.model.state_dict().values(), strict=True):
+        assert b.is_contiguous(), name
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
+    assert last.history[-1]["loss"] == pytest.approx(plain.history[-1]["loss"], rel=1e-3)
+
+
+def test_channels_last_during_the_training(few):
+    """Layout is what the convolutions see in each of the nine steps, and only there."""
+    seen = []
+    model = net()
+    model[3].register_forward_pre_hook(Seen(seen))
+    on_images(few, model, channels_last=True)
+    assert sum(seen) == 9
+    assert not seen[0]
+    assert not seen[-1]
+
+
+class Seen:
+    """A hook that notes whether a convolution's weights have their channels last."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __call__(self, module, args):
+        self.seen.append(module.weight.is_contiguous(memory_format=torch.channels_last))
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def test_volumes_train_with_channels_last():
+    """Weights of five dimensions have no such layout; they stay as they are."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv3d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    x, y = torch.randn(12, 1, 4, 4, 4), torch.arange(12) % 3
+    runs = [purge.train(model, (x, y), epochs=2, channels_last=c, progress=False) for c in (True, False)]
+    assert digest(runs[0].model) == digest(runs[1].model)
+
+
+def test_a_wish_for_exact_convolutions_is_kept(few, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    seen = []
+    model = net()
+    model[0].register_forward_pre_hook(Noted(seen))
+    on_images(few, model, epochs=1)
+    assert all(seen)
+    assert torch.backends.cudnn.deterministic
+
+
+class Noted(Seen):
+    def __call__(self, module, args):
+        self.seen.append(torch.backends.cudnn.deterministic)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_a_compiled_model_is_trained_the_same(few):
+    model = net()
+    model[5] = nn.Identity()  # a compiled dropout draws other numbers
+    plain, compiled = (on_images(few, model, compile=c) for c in (False, True))
+    assert compiled.model.state_dict().keys() == model.state_dict().keys()
+    for a, b in zip(plain.model.parameters(), compiled.model.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
+
+
+# -- augmentation ---------------------------------------------------------------------------------
+
+
+def test_augmentation_changes_images_and_nothing_else_does(few):
+    runs = {a: digest(on_images(few, augment=a).model) for a in get_args(training.Augment)}
+    assert len(set(runs.values())) == 5
+    assert runs["crop-flip"] == digest(on_images(few, augment="crop-flip").model)
+    assert runs["crop-flip"] != digest(on_images(few, augment="crop-flip", seed=1).model)
+
+
+def test_the_moves_of_an_epoch(few):
+    """One draw per epoch from the training's own generator on the CPU: crop by an eighth, and flip."""
+    order = torch.arange(48).view(3, 16)
+    one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+    moves = draw_moves(48, pad=1, flip=True, generator=two).view(3, 16, 3)
+    batches = list(training._batches(few, order, Recipe(augment="crop-flip"), one))
+    assert len(batches) == 3
+    for rows, move, (x, y) in zip(order, moves, batches, strict=True):
+        wanted, labels = few.take(rows, move)
+        assert torch.equal(x, wanted)
+        assert torch.equal(y, labels)
+        assert not torch.equal(x, few.take(rows)[0])
+    assert torch.equal(one.get_state(), two.get_state())
+
+
+@pytest.mark.parametrize("augment", ["none", "flip"])
+def test_the_colours_of_an_epoch(augment):
+    """A gain about its own mean and a shift for every channel of every image, after the moves."""
+    pixels = torch.randint(0, 256, (20, 3, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+    images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+    order = torch.arange(18).view(3, 6)
+    one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+    plain = list(training._batches(images, order, Recipe(augment=augment), two))
+    colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
+    found = list(training._batches(images, order, Recipe(augment=augment, colour=0.25), one))
+    for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
+        assert torch.equal(y, label)
+        for image in range(6):
+            for channel in range(3):
+                gain, shift = drawn[image, channel].tolist()
+                before = was[image, channel].double()
+                wanted = before.mean() + (before - before.mean()) * gain + shift
+                torch.testing.assert_close(x[image, channel].double(), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(one.get_state(), two.get_state())
+
+
+def test_colours_fill_their_range():
+    gain, shift = draw_colours(5000, 3, 0.25, torch.Generator().manual_seed(0)).unbind(2)
+    assert 0.75 <= gain.min() < 0.76
+    assert 1.24 < gain.max() <= 1.25
+    assert -0.25 <= shift.min() < -0.24
+    assert 0.24 < shift.max() <= 0.25
+    assert abs(float(torch.corrcoef(torch.stack([gain[:, 0], gain[:, 1]]))[0, 1])) < 0.05
+
+
+def test_colour_changes_a_training(few):
+    assert digest(on_images(few, colour=0.2).model) != digest(on_images(few).model)
+    assert digest(on_images(few, colour=0.2).model) == digest(on_images(few, colour=0.2).model)
+
+
+@pytest.mark.gpu
+def test_the_moves_are_the_same_on_every_device(few):
+    order = torch.arange(48).view(3, 16)
+    held = copy.copy(few)
+    held.device_fraction = 0  # stays in host memory
+    recipe = Recipe(augment="crop-flip", colour=0.3)
+    for images in (few.to("cuda"), held.to("cuda")):
+        there = training._batches(images, order.cuda(), recipe, torch.Generator().manual_seed(3))
+        here = training._batches(few, order, recipe, torch.Generator().manual_seed(3))
+        for (a, _), (b, _) in zip(here, there, strict=True):
+            torch.testing.assert_close(b.cpu(), a)
+
+
+def test_only_images_are_augmented():
+    with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip, got .+ Fix: .+\."):
+        train(augment="flip")
+    with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip and colour, got .+\."):
+        train(augment="flip", colour=0.1)
+
+
+def test_only_square_images_are_turned():
+    wide = Images(torch.zeros(20, 1, 8, 10, dtype=torch.uint8), torch.arange(20) % 2, size=8)
+    with pytest.raises(MethodError, match=r"Expected square images to turn, got 8×10 pixels"):
+        on_images(wide, augment="turn")
+
+
+# -- killed and gone on with ----------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """Stands for what ends a process."""
+
+
+@contextmanager
+def ending_after(epochs):
+    """Within the block a training ends by an exception once it has finished so many more epochs."""
+    shown = training.progress_line
+
+    @contextmanager
+    def ending(*args):
+        with shown(*args) as advance:
+            left = epochs + 1  # the first call tells how much had been done before
+
+            def counted(by, note=""):
+                nonlocal left
+                advance(by, note)
+                left -= 1
+                if left == 0:
+                    raise Killed
+
+            yield counted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "progress_line", ending)
+        with pytest.raises(Killed):
+            yield
+
+
+def facts(folder):
+    """Everything in run.json but how long it took, the history, and which files there are."""
+    found = json.loads((folder / "run.json").read_text())
+    assert found.pop("seconds") > 0
+    assert found.pop("finished")
+    history = pq.read_table(folder / "history.parquet").to_pylist()
+    return found, history, sorted(p.name for p in folder.iterdir())
+
+
+VARIANTS = {
+    "plain": {},
+    "momentum 0": {"momentum": 0},
+    "mean of the weights": {"ema": 0.9},
+    "augmentation": {"augment": "crop-flip"},
+    "label smoothing": {"label_smoothing": 0.1, "schedule": "cosine"},
+    "bf16, channels last": {"precision": "bf16", "channels_last": True, "ema": 0.5},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_a_training_that_was_killed_ends_as_if_it_had_not_been(few, variant, epochs, tmp_path):
+    """The model has dropout and BatchNorm; after the last epoch, only the writing is left to do."""
+    settings = {"epochs": 4, "test": few, **VARIANTS[variant]}
+    whole = on_images(few, out=tmp_path / "whole", **settings)
+    with ending_after(epochs):
+        on_images(few, out=tmp_path / "killed", **settings)
+    assert [p.name for p in (tmp_path / "killed").iterdir()] == [STATE]
+    resumed = on_images(few, out=tmp_path / "killed", resume=True, **settings)
+    assert digest(resumed.model) == digest(whole.model) == digest(on_images(few, **settings).model)
+    assert resumed.history == whole.history
+    assert resumed.info == whole.info
+    assert facts(tmp_path / "killed") == facts(tmp_path / "whole")
+    assert facts(tmp_path / "whole")[2] == ["history.parquet", "model.safetensors", "run.json"]
+    load_weights(stored := net(), tmp_path / "killed" / "model.safetensors")
+    assert digest(stored) == digest(whole.model)
+
+
+def test_killed_again_and_again(few, tmp_path):
+    for _ in range(3):
+        with ending_after(1):
+            on_images(few, epochs=4, out=tmp_path, resume=True, augment="crop")
+    resumed = on_images(few, epochs=4, out=tmp_path, resume=True, augment="crop")
+    assert digest(resumed.model) == digest(on_images(few, epochs=4, augment="crop").model)
+
+
+class Slow(Images):
+    """Images whose first pass takes a while and whose second ends in the middle."""
+
+    passes = 0
+
+    def stream(self, order, moves=None):
+        Slow.passes += 1
+        time.sleep(0.2 if Slow.passes == 1 else 0)
+        for i, batch in enumerate(super().stream(order, moves)):
+            if (Slow.passes, i) == (2, 2):
+                raise Killed
+            yield batch
+
+
+def test_killed_within_an_epoch_and_the_time_adds_up(few, tmp_path):
+    slow = copy.copy(few)
+    slow.__class__ = Slow
+    Slow.passes = 0
+    with pytest.raises(Killed):
+        on_images(slow, out=tmp_path)
+    resumed = on_images(few, out=tmp_path, resume=True)
+    assert digest(resumed.model) == digest(on_images(few).model)
+    assert resumed.seconds > 0.2
+
+
+def test_tensors_go_on_as_well(tmp_path):
+    with ending_after(1):
+        train(out=tmp_path)
+    assert digest(train(out=tmp_path, resume=True).model) == digest(train().model)
+
+
+@pytest.fixture(scope="module")
+def unfinished(few, tmp_path_factory):
+    """A folder with a training of two epochs out of three."""
+    folder = tmp_path_factory.mktemp("unfinished") / "run"
+    with ending_after(2):
+        on_images(few, out=folder)
+    return folder
+
+
+def sentence(error):
+    assert re.fullmatch(r"Expected .+, got .+\. Fix: .+\.", str(error.value)), error.value
+    return str(error.value)
+
+
+def other_pixels(images):
+    pixels = images.pixels.clone()
+    pixels[7, 0, 3, 3] ^= 1
+    return Images(pixels, images.labels, mean=images.mean, std=images.std)
+
+
+def resized(images):
+    there = copy.copy(images)
+    there.size = 9
+    return there
+
+
+def same_labels(images):
+    """Other images with the same labels in the same order."""
+    return Images(images.pixels, images.labels, mean=images.mean, std=images.std, ids=images.ids + 1)
+
+
+def other_model():
+    model = net()
+    model[0].weight.data[0] += 1e-6
+    return model
+
+
+CHANGES = {
+    "epochs": lambda few: {"epochs": 4},
+    "lr": lambda few: {"lr": 0.06},
+    "ema": lambda few: {"ema": 0.5},
+    "augment": lambda few: {"augment": "flip"},
+    "seed": lambda few: {"seed": 1},
+    "model": lambda few: {"model": other_model()},
+    "data: a sample less": lambda few: {"images": few.select(torch.arange(49))},
+    "data: another order": lambda few: {"images": few.select(torch.arange(49, -1, -1))},
+    "data: one bit of one pixel": lambda few: {"images": other_pixels(few)},
+    "data: others with the same labels": lambda few: {"images": same_labels(few)},
+    "data: another size": lambda few: {
+        "images": resized(few), "model": nn.Sequential(nn.AdaptiveAvgPool2d(8), *net())},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_only_the_same_training_goes_on(few, unfinished, change):
+    before = (unfinished / STATE).read_bytes()
+    what = "model" if "size" in change else change.split(":")[0]
+    with pytest.raises(FileError, match=f"another {what}") as error:
+        on_images(**{"images": few, "out": unfinished, "resume": True, **CHANGES[change](few)})
+    sentence(error)
+    assert (unfinished / STATE).read_bytes() == before
+    assert [p.name for p in unfinished.iterdir()] == [STATE]
+
+
+def test_another_size_of_the_same_images_is_other_data(few, tmp_path):
+    """A model that takes any size would not notice."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+    with ending_after(1):
+        on_images(few, model, out=tmp_path)
+    with pytest.raises(FileError, match="another data"):
+        on_images(resized(few), model, out=tmp_path, resume=True)
+
+
+def test_a_file_that_is_no_state(few, unfinished, tmp_path):
+    sound = (unfinished / STATE).read_bytes()
+    save_weights(net(), tmp_path / "weights")
+    save_file({"a": torch.zeros(1)}, tmp_path / "foreign", metadata={"facts": '{"identity": 3}'})
+    for i, content in enumerate((
+        sound[:-1], sound[:50], b"", b"epoch 2", (tmp_path / "weights").read_bytes(),
+        (tmp_path / "foreign").read_bytes(),
+    )):  # fmt: skip
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        (folder / STATE).write_bytes(content)
+        with pytest.raises(FileError, match="a damaged file") as error:
+            on_images(few, out=folder, resume=True)
+        assert str(folder) in sentence(error)
+        assert (folder / STATE).read_bytes() == content
+        assert digest(on_images(few, out=folder, force=True).model) == digest(on_images(few).model)
+
+
+def test_an_unfinished_training_is_not_overwritten_by_mistake(few, unfinished):
+    with pytest.raises(FileError, match="one with an unfinished training") as error:
+        on_images(few, out=unfinished)
+    assert "resume" in sentence(error)
+    assert "force" in sentence(error)
+
+
+def test_to_resume_where_nothing_was_begun_is_to_begin(few, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        result = on_images(few, out=tmp_path / name, resume=True)
+        assert digest(result.model) == digest(on_images(few).model)
+        assert (tmp_path / name / "run.json").is_file()
+    with pytest.raises(FileError, match="a finished one") as error:
+        on_images(few, out=tmp_path / "new", resume=True)
+    sentence(error)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(FileError, match="one with files in it"):
+        on_images(few, out=tmp_path / "mine", resume=True)
+    with pytest.raises(FileError, match="got none") as error:
+        on_images(few, resume=True)
+    sentence(error)
+
+
+def test_killed_while_the_first_state_was_being_written(few, tmp_path):
+    """Half a file under a temporary name is an unfinished training; it is cleared away."""
+    half = tmp_path / f".{STATE}.x7k2"
+    half.write_bytes(b"half")
+    with pytest.raises(FileError, match="one with an unfinished training"):
+        on_images(few, out=tmp_path)
+    result = on_images(few, out=tmp_path, resume=True)
+    assert digest(result.model) == digest(on_images(few).model)
+    assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
+
+
+def test_force_starts_anew_and_first_takes_the_old_run_away(few, tmp_path):
+    on_images(few, out=tmp_path)
+    with pytest.raises(FileError, match="one with files in it"):
+        on_images(few, out=tmp_path)
+    with ending_after(1):
+        on_images(few, out=tmp_path, force=True, seed=7)
+    assert not (tmp_path / "run.json").exists()
+    with ending_after(1):  # and over the unfinished one, of another seed
+        on_images(few, out=tmp_path, force=True, seed=8)
+    resumed = on_images(few, out=tmp_path, resume=True, seed=8)
+    assert digest(resumed.model) == digest(on_images(few, seed=8).model)
+    assert facts(tmp_path)[0]["seed"] == 8
+    assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
+
+
+def test_killed_between_the_last_two_files(few, tmp_path):
+    """run.json is there and the state still is: both say the same, and to resume tidies up."""
+    with ending_after(3):
+        on_images(few, out=tmp_path)
+    state = (tmp_path / STATE).read_bytes()
+    on_images(few, out=tmp_path, resume=True)
+    whole = facts(tmp_path)
+    (tmp_path / STATE).write_bytes(state)
+    on_images(few, out=tmp_path, resume=True)
+    assert facts(tmp_path) == whole
+
+
+def test_a_training_that_runs_away_leaves_nothing(few, tmp_path):
+    with pytest.raises(RunError, match="finite"):
+        on_images(few, out=tmp_path, lr=1e30)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunError):
+        on_images(few, out=tmp_path, lr=1e30)  # the folder is as good as new
+
+
+def test_a_full_disk_is_said_in_one_sentence(few, tmp_path, monkeypatch):
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resume, "save_file", full)
+        with pytest.raises(FileError, match="No space left on device") as error:
+            on_images(few, out=tmp_path)
+    sentence(error)
+    assert list(tmp_path.iterdir()) == []
+    on_images(few, out=tmp_path, resume=True)
+
+
+@pytest.mark.gpu
+def test_a_training_goes_on_on_the_gpu(few, tmp_path):
+    """Begun there or on the CPU; on a GPU sums may be made in another order, so it is only close."""
+    whole = on_images(few, device="cuda", precision="float32")
+    for device in ("cuda", "cpu"):
+        with ending_after(2):
+            on_images(few, device=device, out=tmp_path / device, precision="float32")
+        resumed = on_images(few, device="cuda", out=tmp_path / device, resume=True, precision="float32")
+        assert len(resumed.history) == 3
+        assert resumed.history[-1]["loss"] == pytest.approx(whole.history[-1]["loss"], rel=0.2)

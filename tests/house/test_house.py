@@ -1,0 +1,114 @@
+"""The house itself: public names, arrows between modules, documents in step with the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import purge
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "purge"
+
+# Import arrows point down only: a room may import from rooms in the rows below it.
+ROWS = [
+    ["cli"],
+    ["bench"],
+    ["runs"],
+    ["api"],
+    ["metrics"],
+    ["methods"],
+    ["engine"],
+    ["models"],
+    ["data"],
+    ["report", "core"],
+]
+RANK = {room: len(ROWS) - i for i, row in enumerate(ROWS) for room in row} | {"report": 1.5}
+ROOM = {
+    "result": "api",
+    "__main__": "cli",
+    "demo": "cli",
+    "__init__": "core",
+}  # files beside the rooms, and where they count
+
+
+def room_of(module: str) -> str:
+    first = module.split(".")[0]
+    return ROOM.get(first, first)
+
+
+def test_public_names_are_sorted_and_there():
+    assert purge.__all__ == sorted(purge.__all__)
+    assert all(hasattr(purge, name) for name in purge.__all__)
+
+
+def test_packages_are_packages():
+    """`purge.methods` and its sisters are what they say, whatever was imported before."""
+    for name in ("methods", "metrics", "models", "data"):
+        assert getattr(purge, name).__name__ == f"purge.{name}"
+
+
+def test_import_arrows_point_down():
+    for path in SRC.rglob("*.py"):
+        here = room_of(".".join(path.relative_to(SRC).with_suffix("").parts))
+        if path == SRC / "__init__.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules = [node.module]
+                if node.module == "purge":
+                    modules = [f"purge.{a.name}" for a in node.names if not a.name.startswith("_")]
+            elif isinstance(node, ast.Import):
+                modules = [a.name for a in node.names]
+            for module in modules:
+                if module.startswith("purge."):
+                    there = room_of(module.removeprefix("purge."))
+                    assert there == here or RANK[there] < RANK[here], f"{path} imports {module}"
+
+
+def test_every_room_is_known():
+    rooms = {room_of(p.relative_to(SRC).parts[0].removesuffix(".py")) for p in SRC.rglob("*.py")}
+    assert rooms == set(RANK)
+
+
+def test_versions_and_changelog_agree():
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{purge.__version__}"' in project
+    assert f"[{purge.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {purge.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_library_does_not_print():
+    for path in SRC.rglob("*.py"):
+        if path.parent.name != "cli":
+            calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+            assert not any(isinstance(c.func, ast.Name) and c.func.id == "print" for c in calls), path
+
+
+def test_the_loop_does_not_branch_on_tensors():
+    """No .item(), .cpu(), float(tensor) or `if tensor` between the steps of PURGE."""
+    tree = ast.parse((SRC / "methods" / "purge" / "method.py").read_text())
+    loops = [n for n in ast.walk(tree) if isinstance(n, ast.For)]
+    loop = next(n for n in loops if re.search(r"\bsteps\b", ast.unparse(n.iter)))
+    body = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "step_of")
+    nodes = [*ast.walk(loop), *ast.walk(body)]
+    text = ast.unparse(loop) + ast.unparse(body)
+    assert not re.search(r"\.(item|cpu|tolist|numpy)\(|(?<![.\w])(float|bool|int)\(", text)
+    conditions = [ast.unparse(n.test) for n in nodes if isinstance(n, (ast.If, ast.IfExp, ast.While))]
+    known = r"run\.due|self\.\w+( == '\w+')?|landing|layers|i == 0|teacher_r is None( and i % AHEAD == 0)?"
+    assert all(re.fullmatch(known, c) for c in conditions), conditions
+
+
+def test_importing_needs_no_development_package():
+    code = "import sys; sys.modules['pytest'] = sys.modules['hypothesis'] = None; import purge.cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_method_is_in_the_table_of_the_documentation():
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
+    assert {name for name, _ in rows} == set(purge.list_methods())
+    assert all(len(re.split(r"(?<!\\)\|", cells)) == 5 for _, cells in rows)

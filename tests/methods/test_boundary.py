@@ -1,0 +1,534 @@
+"""BE, BS, UNSIR and IEWP against independent float64 computations, and the mistakes known of them.
+
+The batches are whole sets where a step is compared, so that it does not depend on the order of the
+samples; the network is Linear → BatchNorm → ReLU → Linear, written out below.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+import purge
+from purge.core.errors import MethodError, ModelError
+from purge.data.samples import Tensors
+from purge.methods.boundary import BoundaryExpand, BoundaryShrink, _range
+from purge.methods.iewp import IEWP, _influence
+from purge.methods.unsir import UNSIR, _some_of_each
+from purge.models.checkpoint import digest
+from purge.models.checks import make_split
+from purge.models.copies import frozen_copy
+from purge.models.forward import logits_of
+from tests.nets import NETWORKS, WithLogits, blobs
+
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+WHOLE = 1000  # a batch size beyond every set
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A trained network in float64, and (forget, retain) with class 0 to forget."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    data = blobs()
+    model = purge.train(model, data, epochs=6, lr=0.05, batch_size=32, progress=False).model.double()
+    return model, *purge.split((data[0].double(), data[1]), classes=[0])
+
+
+def unlearn(case, method, **settings):
+    return purge.unlearn(*case, method=method, progress=False, **settings)
+
+
+def weights(model):
+    return {k: model.state_dict()[k].clone().requires_grad_() for k in NAMES}
+
+
+def forward(w, x, model, train=False):
+    """The network, with the batch's statistics or the running ones of ``model``."""
+    a = x @ w["0.weight"].T + w["0.bias"]
+    mean, var = model[1].running_mean, model[1].running_var
+    if train:
+        mean, var = a.mean(0), ((a - a.mean(0)) ** 2).mean(0)
+    h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
+    return h @ w["3.weight"].T + w["3.bias"]
+
+
+def rows_ce(z, y):
+    return torch.stack([z[i].exp().sum().log() - z[i, int(y[i])] for i in range(len(z))])
+
+
+def sgd(w, losses, lr, momentum=0.9, decay=0.0):
+    """One step for each loss (a function of the weights), the momentum shared."""
+    buffer = {k: torch.zeros_like(v) for k, v in w.items()}
+    for loss in losses:
+        g = dict(zip(w, torch.autograd.grad(loss(w), list(w.values())), strict=True))
+        buffer = {k: momentum * buffer[k] + g[k] + decay * w[k].detach() for k in w}
+        w = {k: (w[k].detach() - lr * buffer[k]).requires_grad_() for k in w}
+    return w
+
+
+def adam(w, losses, lr, b1=0.9, b2=0.999, eps=1e-8):
+    """One step of Adam for each loss, from a fresh state."""
+    m = v = {k: torch.zeros_like(t) for k, t in w.items()}
+    for t, loss in enumerate(losses, 1):
+        g = dict(zip(w, torch.autograd.grad(loss(w), list(w.values())), strict=True))
+        m = {k: b1 * m[k] + (1 - b1) * g[k] for k in w}
+        v = {k: b2 * v[k] + (1 - b2) * g[k] ** 2 for k in w}
+        w = {k: (w[k].detach() - lr * (m[k] / (1 - b1**t)) / ((v[k] / (1 - b2**t)).sqrt() + eps)) for k in w}
+        w = {k: p.requires_grad_() for k, p in w.items()}
+    return w
+
+
+def agree(result, want, model, tolerance=1e-3):
+    """The weights that came out are those wanted, measured by how far they had to go."""
+    join = lambda w: torch.cat([w[k].detach().reshape(-1) for k in NAMES])  # noqa: E731
+    start, got, wanted = join(model.state_dict()), join(result.model.state_dict()), join(want)
+    far = float((wanted - start).norm())
+    assert far > 1e-4, "the step must be worth checking"
+    return float((got - wanted).norm()) < tolerance * far
+
+
+def drawn(seed, make):
+    """What ``make`` draws when a run of that seed begins with it."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return make()
+
+
+# -- Boundary Expanding -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["frozen", "train"])
+def test_be_is_widen_train_and_drop(case, norm):
+    model, forget, _ = case
+    result = unlearn(case, BoundaryExpand(epochs=2, batch_size=WHOLE, norm=norm), lr=0.03, seed=5)
+    new = drawn(5, lambda: nn.Linear(8, 1, dtype=torch.float64))
+    w = weights(model)
+    for name, row in (("3.weight", new.weight), ("3.bias", new.bias)):
+        w[name] = torch.cat([w[name], row]).detach().requires_grad_()
+    target = torch.full((len(forget[1]),), 3)
+    loss = lambda w: rows_ce(forward(w, forget[0], model, norm == "train"), target).mean()  # noqa: E731
+    w = sgd(w, [loss, loss], lr=0.03)
+    want = {**w, "3.weight": w["3.weight"][:3], "3.bias": w["3.bias"][:3]}
+    assert agree(result, want, model)
+    assert result.history[1]["forget_loss"] > result.history[2]["forget_loss"], "down, to the new class"
+
+
+def test_be_drops_the_extra_class(case):
+    model, forget, _ = case
+    result = unlearn(case, BoundaryExpand(epochs=1), lr=1e-2)
+    assert result.model(forget[0]).shape[1] == 3
+    assert repr(result.model) == repr(model), "out_features too"
+    assert [type(m) for m in result.model.modules()] == [type(m) for m in model.modules()]
+    shapes = lambda m: [(k, v.shape, v.dtype) for k, v in m.state_dict().items()]  # noqa: E731
+    assert shapes(result.model) == shapes(model)
+    assert all(isinstance(p, nn.Parameter) for p in result.model[3]._parameters.values())
+    copy.deepcopy(model).load_state_dict(result.model.state_dict())
+
+
+def test_be_is_checked_as_it_will_be_delivered(case):
+    """With the extra class in place every forget sample would count as forgotten."""
+    _, forget, _ = case
+    seen = unlearn(case, BoundaryExpand(epochs=8, batch_size=WHOLE, norm="frozen"), lr=2e-2)
+    got = float((seen.model.eval()(forget[0]).argmax(1) == forget[1]).double().mean())
+    assert got > 0.5, "this needs a model that still knows the class once the extra one is gone"
+    assert seen.history[-1]["check_forget_accuracy"] == got
+    every = unlearn(case, BoundaryExpand(epochs=8, batch_size=WHOLE, norm="frozen"), lr=2e-2, check_every=1)
+    assert digest(every.model) == digest(seen.model), "looking changes nothing"
+
+
+def test_be_the_new_class_attracts_the_forget_set(case):
+    """The loss is that of class K: it starts above what the old head alone would give, and falls."""
+    result = unlearn(case, BoundaryExpand(epochs=40, batch_size=WHOLE), lr=0.05)
+    losses = [row["forget_loss"] for row in result.history[1:]]
+    assert losses[0] > 1
+    assert losses[-1] < 0.2
+
+
+def test_be_leaves_a_frozen_head_alone(case):
+    model = frozen_copy(case[0])
+    model[0].requires_grad_(True)
+    result = unlearn((model, *case[1:]), BoundaryExpand(epochs=2), lr=1e-2)
+    assert torch.equal(result.model[3].weight, model[3].weight)
+    assert not result.model[3].weight.requires_grad
+    assert not torch.equal(result.model[0].weight, model[0].weight)
+
+
+def test_be_finds_heads_inside_and_without_bias():
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 1, 8, 8), torch.arange(12) % 10
+    model = WithLogits()
+    result = purge.unlearn(
+        model, *purge.split((x, y), classes=[0]), method=BoundaryExpand(epochs=1), progress=False
+    )
+    assert repr(result.model) == repr(model)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))
+    result = purge.unlearn(
+        plain, *purge.split((x, y), classes=[0]), method=BoundaryExpand(epochs=1), lr=0.1, progress=False
+    )
+    assert result.model[1].weight.shape == (10, 64)
+    assert not torch.equal(result.model[1].weight, plain[1].weight)
+
+
+class Scaled(nn.Module):
+    """A classifier with a scale of its own for every class, after the linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.scale = nn.Linear(6, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.body(x)[:, :3] * self.scale
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Unflatten(1, (6, 1, 1)), nn.Conv2d(6, 3, 1), nn.Flatten()),
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), weight_norm(nn.Linear(8, 3))),
+        Scaled(),
+    ],
+    ids=["convolution", "parametrised", "fixed-size"],
+)
+def test_be_refuses_heads_that_cannot_be_widened(model):
+    with pytest.raises(ModelError, match=r"boundary-shrink") as caught:
+        purge.unlearn(model, *purge.split(blobs(), classes=[0]), method=BoundaryExpand(), progress=False)
+    assert "\n" not in str(caught.value)
+
+
+# -- Boundary Shrink ----------------------------------------------------------------------------
+
+
+def neighbours(model, x, y, *, step, clamp, unit, sign=1, labels_by=None):
+    """y' sample by sample; ``sign`` and ``labels_by`` make the mistakes."""
+    w = {k: v.detach() for k, v in weights(model).items()}
+    low, high = float(x.min()), float(x.max())
+    found = []
+    for i in range(len(x)):
+        one = x[i : i + 1].clone().requires_grad_()
+        (g,) = torch.autograd.grad(rows_ce(forward(w, one, model), y[i : i + 1]).sum(), one)
+        moved = one.detach() + sign * step * ((high - low) if unit == "range" else 1) * g.sign()
+        moved = moved.clamp(low, high) if clamp else moved
+        found.append(int(forward(labels_by or w, moved, model)[0].argmax()))
+    return torch.tensor(found)
+
+
+@pytest.mark.parametrize("norm", ["frozen", "train"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"step": 0.22, "clamp": True, "unit": "range"},
+        {"step": 0.22, "clamp": False, "unit": "range"},
+        {"step": 2.0, "clamp": True, "unit": "input"},
+        {"step": 0.1, "clamp": True, "unit": "input"},
+    ],
+    ids=str,
+)
+def test_bs_is_training_on_the_teachers_neighbours(case, how, norm):
+    model, forget, _ = case
+    result = unlearn(case, BoundaryShrink(epochs=3, batch_size=WHOLE, norm=norm, **how), lr=0.3)
+    y = neighbours(model, *forget, **how)
+    loss = lambda w: rows_ce(forward(w, forget[0], model, norm == "train"), y).mean()  # noqa: E731
+    assert agree(result, sgd(weights(model), [loss] * 3, lr=0.3), model)
+
+
+def test_bs_mistakes_would_be_seen(case):
+    """A step down the loss, labels of the student, and no clamp each lead to other labels here."""
+    model, forget, _ = case
+    how = {"step": 0.22, "clamp": True, "unit": "range"}
+    y = neighbours(model, *forget, **how)
+    assert (y != forget[1]).double().mean() > 0.5, "most cross a boundary"
+    down = neighbours(model, *forget, **how, sign=-1)
+    assert (down == forget[1]).all(), "down its loss a sample stays what it is"
+    loss = lambda w: rows_ce(forward(w, forget[0], model), y).mean()  # noqa: E731
+    later = sgd(weights(model), [loss, loss], lr=0.3)
+    student = neighbours(model, *forget, **how, labels_by=later)
+    assert not torch.equal(student, y)
+    assert not torch.equal(neighbours(model, *forget, **{**how, "clamp": False}), y)
+    wrong = lambda y: sgd(  # noqa: E731
+        weights(model), [lambda w: rows_ce(forward(w, forget[0], model), y).mean()] * 3, lr=0.3
+    )
+    result = unlearn(case, BoundaryShrink(epochs=3, batch_size=WHOLE, norm="frozen", **how), lr=0.3)
+    assert agree(result, wrong(y), model)
+    assert not agree(result, wrong(down), model)
+    assert not agree(result, wrong(student), model)
+
+
+def test_labels_and_weights_stay_with_their_samples(case):
+    """Over one pass in shuffled batches of 7, at rest, the losses average to that of the whole set."""
+    model, forget, _ = case
+    how = {"step": 0.22, "clamp": True, "unit": "range"}
+    y, w = neighbours(model, *forget, **how), influence(model, *forget)
+    assert len(y.unique()) > 1
+    assert len(y) == 21
+    z = forward(weights(model), forget[0], model).detach()
+    for method, want in (
+        (BoundaryShrink(epochs=1, batch_size=7, norm="frozen", **how), rows_ce(z, y).mean()),
+        (IEWP(epochs=1, batch_size=7), -(w * row_entropy(z)).mean()),
+    ):
+        rows = unlearn(case, method, lr=1e-12).history[1:]
+        losses = [row["forget_loss"] for row in rows if row["forget_loss"] is not None]
+        assert len(losses) == 3
+        assert sum(losses) / 3 == pytest.approx(float(want), rel=1e-5)
+
+
+def test_bs_steps_across_the_boundary_however_sure_the_teacher_is():
+    """In float32 the loss of a sample this far inside has lost the part of its own class."""
+    model = nn.Linear(1, 2, bias=False)
+    model.weight.data = torch.tensor([[50.0], [25.0]])
+    x = torch.tensor([[1.0], [1.2]])
+    found = BoundaryShrink(step=3, unit="input", clamp=False)._neighbours(
+        frozen_copy(model), Tensors(x, torch.tensor([0, 0]), torch.device("cpu"))
+    )
+    assert found.tolist() == [1, 1]
+
+
+def test_bs_range_is_that_of_each_channel():
+    x = torch.randn(600, 2, 3, 3) * torch.tensor([1.0, 5.0]).view(1, 2, 1, 1)
+    low, high = _range(Tensors(x, torch.zeros(600, dtype=torch.long), torch.device("cpu")))
+    assert low.shape == high.shape == (1, 2, 1, 1)
+    for c in (0, 1):
+        assert (low[0, c], high[0, c]) == (x[:, c].min(), x[:, c].max())
+
+
+def whole_numbers():
+    """A classifier of words, and data for it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 3))
+    x = torch.randint(5, (30, 3), generator=torch.Generator().manual_seed(1))
+    x[:, 0] = torch.arange(30) % 3  # so that no sample is in both sets
+    return model, *purge.split((x, torch.arange(30) % 3), classes=[0])
+
+
+@pytest.mark.parametrize("method", [BoundaryShrink(), UNSIR()], ids=["bs", "unsir"])
+def test_whole_numbers_as_inputs_are_refused(method):
+    with pytest.raises(MethodError, match=r"floating-point inputs.*int64"):
+        unlearn(whole_numbers(), method)
+
+
+# -- UNSIR --------------------------------------------------------------------------------------
+
+
+def noise_of(model, seed, classes=(0,), *, samples=4, steps=25, lr=0.1, decay=0.1):
+    """Error-maximising noise by hand: Adam on −CE + λ·mean‖N‖², class by class."""
+    w = {k: v.detach() for k, v in weights(model).items()}
+    starts = drawn(seed, lambda: [torch.randn(samples, 6, dtype=torch.float64) for _ in classes])
+    found = []
+    for c, start in zip(classes, starts, strict=True):
+        y = torch.full((samples,), c)
+        loss = lambda n, y=y: (  # noqa: E731
+            decay * (n["n"] ** 2).sum(1).mean() - rows_ce(forward(w, n["n"], model), y).mean()
+        )
+        found.append(adam({"n": start.clone().requires_grad_()}, [loss] * steps, lr)["n"].detach())
+    return torch.cat(found), torch.tensor(classes).repeat_interleave(samples)
+
+
+def test_unsir_noise_impair_and_repair(case):
+    """All of it: the noise, a step on noise and retained samples, a step of a fresh Adam."""
+    model, _, retain = case
+    method = UNSIR(
+        noise_samples=4, noise_repeats=3, batch_size=WHOLE, repair_batch_size=WHOLE, norm="frozen",
+        repair_lr=0.01,
+    )  # fmt: skip
+    result = unlearn(case, method, lr=0.02, seed=2)
+    assert result.steps == 2
+    noise, named = noise_of(model, 2)
+    x, y = torch.cat([retain[0], noise.repeat(3, 1)]), torch.cat([retain[1], named.repeat(3)])
+    w = adam(weights(model), [lambda w: rows_ce(forward(w, x, model), y).mean()], lr=0.02)
+    w = adam(w, [lambda w: rows_ce(forward(w, retain[0], model), retain[1]).mean()], lr=0.01)
+    assert agree(result, w, model)
+    first, second = result.history[1:]
+    was = {k: v.detach() for k, v in weights(model).items()}
+    assert first["noise_loss"] == pytest.approx(
+        float(rows_ce(forward(was, noise, model), named).mean()), rel=1e-4
+    )
+    assert second["noise_loss"] is None
+
+
+def test_unsir_noise_maximises_the_error(case):
+    model, forget, retain = case
+    split = make_split(model, forget, retain, None, torch.device("cpu"))
+
+    def made(**changes):
+        method = UNSIR(noise_samples=16, **changes)
+        return drawn(0, lambda: method._noise(frozen_copy(model), split, torch.device("cpu")))
+
+    (before, y), (after, _), (free, _) = made(noise_steps=0), made(), made(noise_decay=0)
+    w = {k: v.detach() for k, v in weights(model).items()}
+    error = lambda n: float(rows_ce(forward(w, n, model), y).mean())  # noqa: E731
+    assert (y == 0).all()
+    assert float(before.std()) == pytest.approx(1, abs=0.3), "it starts from a normal distribution"
+    assert error(free) > 2 * error(before) + 1
+    assert (forward(w, free, model).argmax(1) != 0).all()
+    assert after.norm() < free.norm(), "the penalty keeps it small"
+    assert error(after) > error(torch.zeros_like(after)), "and the error still grows"
+
+
+def test_unsir_has_noise_for_each_class(case):
+    model, data = case[0], blobs()
+    forget, retain = purge.split((data[0].double(), data[1]), classes=[0, 2])
+    split = make_split(model, forget, retain, None, torch.device("cpu"))
+    made = lambda: UNSIR(noise_samples=4)._noise(frozen_copy(model), split, torch.device("cpu"))  # noqa: E731
+    got, named = drawn(1, made)
+    want, labels = noise_of(model, 1, classes=(0, 2))
+    assert torch.equal(named, labels)
+    assert torch.allclose(got, want, atol=1e-4)
+
+
+def test_unsir_never_looks_at_forgotten_samples(case):
+    model, _, retain = case
+    other = (torch.randn(9, 6, dtype=torch.float64), torch.zeros(9, dtype=torch.long))
+    quick = UNSIR(noise_repeats=2)
+    assert digest(unlearn(case, quick).model) == digest(unlearn((model, other, retain), quick).model)
+
+
+def test_unsir_normalises_noise_and_samples_together(case):
+    model, _, retain = case
+    method = UNSIR(noise_samples=4, noise_repeats=3, batch_size=WHOLE, repair_epochs=0)
+    result = unlearn(case, method, seed=2)
+    x = torch.cat([retain[0], noise_of(model, 2)[0].repeat(3, 1)])
+    a = x @ model[0].weight.detach().T + model[0].bias.detach()
+    want = 0.9 * model[1].running_mean + 0.1 * a.mean(0)
+    assert torch.allclose(result.model[1].running_mean, want, atol=1e-6)
+
+
+def test_unsir_batches_hold_what_they_should():
+    """Every noise sample as often as the others, at most per_class samples of a class, none twice."""
+    labels = torch.tensor([1] * 50 + [2] * 7)
+    chosen = drawn(0, lambda: _some_of_each(labels, 20))
+    assert labels[chosen].bincount().tolist() == [0, 20, 7]
+    assert len(chosen.unique()) == len(chosen)
+    at_n, at_r = UNSIR(noise_repeats=5, batch_size=12)._impair_order(8, chosen)
+    assert len(at_n) == len(at_r) == math.ceil((8 * 5 + 27) / 12)
+    assert at_n.shape[1] + at_r.shape[1] == 12
+    assert at_r.shape[1] == round(12 * 27 / (8 * 5 + 27))
+    seen = at_n.flatten().bincount(minlength=8)
+    assert int(seen.max() - seen.min()) <= 1
+    assert set(at_r.flatten().tolist()) <= set(chosen.tolist())
+    lopsided = UNSIR(noise_repeats=500, batch_size=2)._impair_order(8, chosen)
+    assert [at.shape[1] for at in lopsided] == [1, 1], "never without either"
+
+
+def test_unsir_refuses_single_samples(case):
+    model, data = case[0], blobs()
+    data = (data[0].double(), data[1])
+    whole = (data[1] == 0).nonzero()[:, 0].tolist()
+    one_more = (data[1] == 1).nonzero()[:1, 0].tolist()
+    for gone, found in (([0, 1, 2], "3 single samples"), (whole + one_more, "1 single samples")):
+        with pytest.raises(MethodError, match=rf"whole classes.*{found}"):
+            purge.unlearn(model, *purge.split(data, indices=gone), method=UNSIR(), progress=False)
+
+
+# -- IEWP ---------------------------------------------------------------------------------------
+
+
+def influence(model, x, y, names=NAMES):
+    """Gradient norms sample by sample, divided by their mean."""
+    found = []
+    for i in range(len(x)):
+        w = weights(model)
+        loss = rows_ce(forward(w, x[i : i + 1], model), y[i : i + 1]).sum()
+        gs = torch.autograd.grad(loss, [w[k] for k in names])
+        found.append(math.sqrt(sum(float((g**2).sum()) for g in gs)))
+    norms = torch.tensor(found, dtype=torch.float64)
+    return norms / norms.mean()
+
+
+def row_entropy(z):
+    p = z.exp() / z.exp().sum(1, keepdim=True)
+    return -(p * p.log()).sum(1)
+
+
+@pytest.mark.parametrize("norm", ["frozen", "train"])
+@pytest.mark.parametrize("between", [1, 2])
+def test_iewp_alternates_up_the_entropy_and_down_the_retain_loss(case, norm, between):
+    model, forget, retain = case
+    method = IEWP(epochs=2, batch_size=WHOLE, norm=norm, retain_steps=between)
+    result = unlearn(case, method, lr=0.05, weight_decay=0.01)
+    w0, train = influence(model, *forget), norm == "train"
+    up = lambda w: -(w0 * row_entropy(forward(w, forget[0], model, train))).mean()  # noqa: E731
+    down = lambda w: rows_ce(forward(w, retain[0], model, train), retain[1]).mean()  # noqa: E731
+    losses = [up, *[down] * between] * 2
+    assert agree(result, sgd(weights(model), losses, lr=0.05, decay=0.01), model)
+    plain = lambda w: -row_entropy(forward(w, forget[0], model, train)).mean()  # noqa: E731
+    wrong = [lambda w: -up(w), *[down] * between] * 2, [plain, *[down] * between] * 2
+    for mistaken in wrong:  # entropy minimised; no weights
+        assert not agree(result, sgd(weights(model), mistaken, lr=0.05, decay=0.01), model)
+    kinds = [row["retain_loss"] is None for row in result.history[1:]]
+    assert kinds == [True, *[False] * between] * 2
+
+
+def test_iewp_weights_are_the_norms_of_single_samples(case):
+    model, forget, retain = case
+    split = make_split(model, forget, retain, None, torch.device("cpu"))
+    got = _influence(model, split.forget)
+    assert torch.allclose(got.double(), influence(model, *forget), rtol=1e-4)
+    assert float(got.mean()) == pytest.approx(1)
+    part = frozen_copy(model)
+    part[3].requires_grad_(True)  # only what is trained counts
+    want = influence(model, *forget, names=("3.weight", "3.bias"))
+    assert torch.allclose(_influence(part, split.forget).double(), want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_iewp_has_gradients_of_single_samples_for_every_network(name):
+    torch.manual_seed(0)
+    model = NETWORKS[name]().eval()
+    x, y = torch.randn(3, 1, 8, 8), torch.tensor([1, 0, 2])
+    want = []
+    for i in range(3):
+        loss = nn.functional.cross_entropy(logits_of(model(x[i : i + 1])), y[i : i + 1])
+        gs = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        want.append(torch.stack([g.square().sum() for g in gs if g is not None]).sum().sqrt())
+    got = _influence(model, Tensors(x, y, torch.device("cpu")))
+    norms = torch.stack(want)
+    assert torch.allclose(got, norms / norms.mean(), rtol=1e-3)
+
+
+def test_iewp_without_any_gradient_weighs_all_alike():
+    model = nn.Linear(1, 2, bias=False)
+    model.weight.data = torch.tensor([[1e4], [-1e4]])
+    data = Tensors(torch.ones(3, 1), torch.zeros(3, dtype=torch.long), torch.device("cpu"))
+    assert _influence(model, data).tolist() == [1, 1, 1]
+
+
+def test_iewp_refuses_layers_that_mix_samples():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3))
+    with pytest.raises(ModelError, match=r"running statistics.*1, which has none"):
+        purge.unlearn(model, *purge.split(blobs(), classes=[0]), method=IEWP(), progress=False)
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+def test_published_settings():
+    be, bs, unsir = BoundaryExpand(), BoundaryShrink(), UNSIR()
+    for m in (be, bs):
+        assert (m.optim.optimizer, m.optim.lr, m.optim.momentum, m.epochs) == ("sgd", 1e-5, 0.9, 10)
+        assert (m.optim.weight_decay, m.norm, m.batch_size) == (0, "train", 64)
+    assert (bs.step, bs.clamp) == (0.1, True)
+    assert (unsir.noise_samples, unsir.noise_steps, unsir.noise_lr, unsir.noise_decay) == (32, 25, 0.1, 0.1)
+    assert (unsir.noise_repeats, unsir.per_class, unsir.impair_epochs, unsir.repair_epochs) == (80, 500, 1, 1)
+    assert (unsir.optim.optimizer, unsir.optim.lr, unsir.repair_lr) == ("adam", 1e-4, 1e-4)
+    assert all(m.optim.clip == 0 and not m.stop.early for m in (be, bs, unsir, IEWP()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (BoundaryShrink, {"step": 0}),
+        (BoundaryShrink, {"unit": "pixel"}),
+        (UNSIR, {"batch_size": 1}),
+        (UNSIR, {"noise_samples": 0}),
+        (IEWP, {"retain_steps": 0}),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range(kind, changes):
+    with pytest.raises(MethodError, match=next(iter(changes))):
+        kind(**changes)

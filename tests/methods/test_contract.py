@@ -1,0 +1,316 @@
+"""What every registered method must do, whatever it is."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.core.settings import flat_fields
+from purge.demo import ASCENT_ON_DIGITS
+from purge.engine.stopping import Stopping
+from purge.engine.trainer import Recipe
+from purge.methods.registry import METHODS, Method
+from purge.models.checkpoint import digest
+
+QUICK = {
+    "purge": {"min_steps": 12, "max_steps": 12},
+    "purge-paper": {"epochs": 6},
+    "purge-close": {"min_steps": 12, "max_steps": 12},
+    "gradient-ascent": {"lr": 1e-3},
+    "retrain": {"epochs": 3, "batch_size": 16},
+    "finetune": {"epochs": 2, "batch_size": 16},
+    "l1-sparse": {"epochs": 2, "batch_size": 16},
+    "not": {"epochs": 2, "batch_size": 16},
+    "neggrad-plus": {"epochs": 2, "batch_size": 16},
+    "random-label": {"epochs": 2, "batch_size": 16},
+    "salun": {"epochs": 2, "batch_size": 16},
+    "salun-soft": {"epochs": 2, "batch_size": 16},
+    "amnesiac-relabel": {"epochs": 2, "batch_size": 16},
+    "scrub": {"epochs": 2, "max_steps": 1, "batch_size": 16},
+    "bad-teacher": {"batch_size": 16},
+    "delete": {"epochs": 4, "batch_size": 16},
+    "boundary-expand": {"lr": 1e-3},
+    "boundary-shrink": {"lr": 1e-3, "step": 0.22},
+    "influence": {"samples": 40, "batch_size": 8},
+    "fisher": {"batch_size": 16},
+    "ssd": {"alpha": 2.0, "batch_size": 8},
+    "unsir": {"noise_repeats": 3, "per_class": 20},
+    "iewp": {"epochs": 3, "batch_size": 16},
+}
+OWN = {"sisa", "amnesiac"}  # need a training of their own: tests/unit/test_sisa.py, test_amnesiac.py
+NAMES = sorted(set(METHODS) - OWN)
+
+
+def run(name, toy, seed=0, **changes):
+    model, forget, retain, test = toy
+    settings = {**QUICK.get(name, {}), **changes}
+    return purge.unlearn(model, forget, retain, test=test, method=name, seed=seed, progress=False, **settings)
+
+
+def facts(model: nn.Module):
+    """All that a caller could notice: weights, flags, hooks, patched methods, gradients."""
+    modules = list(model.modules())
+    return (
+        digest(model),
+        [m.training for m in modules],
+        [p.requires_grad for p in model.parameters()],
+        [p.grad is None for p in model.parameters()],
+        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
+        ["forward" in m.__dict__ for m in modules],
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_callers_model_is_untouched(name, toy):
+    before = facts(toy[0])
+    result = run(name, toy)
+    assert facts(toy[0]) == before
+    assert digest(result.model) != before[0], "returned weights must differ"
+    ours = {t.data_ptr() for t in result.model.state_dict().values() if t.numel()}
+    assert not ours & {t.data_ptr() for t in toy[0].state_dict().values()}, "no storage is shared"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_result_is_clean(name, toy):
+    model, forget, retain, test = toy
+    model = copy.deepcopy(model)
+    model.train()
+    model[1].eval()  # a caller's own mixture of flags
+    model[0].weight.requires_grad_(False)
+    before = facts(model)
+    result = run(name, (model, forget, retain, test))
+    assert facts(result.model)[1:] == before[1:]
+    assert torch.equal(result.model[0].weight, model[0].weight), "what takes no gradient is not changed"
+
+
+class Raises(nn.Module):
+    """A classifier that fails after a number of forward passes."""
+
+    def __init__(self, inner: nn.Module, after: int) -> None:
+        super().__init__()
+        self.inner, self.left = inner, [after]
+
+    def __deepcopy__(self, memo):
+        twin = Raises(copy.deepcopy(self.inner, memo), 0)
+        twin.left = self.left  # shared, so that copies count too
+        seen.append(twin)
+        return twin
+
+    def forward(self, x):
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise RuntimeError("boom")
+        return self.inner(x)
+
+
+seen: list[nn.Module] = []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("after", [4, 6, 9, 12])
+def test_nothing_is_left_behind_when_the_model_raises(name, after, toy):
+    seen.clear()
+    model = Raises(copy.deepcopy(toy[0]), after)
+    before = facts(model)
+    with pytest.raises(RuntimeError, match="boom"):
+        run(name, (model, *toy[1:]))
+    assert facts(model) == before
+    for twin in seen:  # copies and teachers that the run made
+        assert not any(flag for flags in facts(twin)[4:] for flag in flags), (
+            "no hook and no patched forward survives"
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_weights(name, toy):
+    small = {"batch_size": 16}  # smaller than the sets, so that the order matters
+    state = torch.random.get_rng_state()
+    one, two, other = (digest(run(name, toy, seed=s, **small).model) for s in (0, 0, 1))
+    assert one == two
+    assert (one != other) == (name != "ssd")  # which draws nothing
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's generator is not disturbed"
+
+
+# What each does to digits: the settings for so small a set, the accuracy left on the forget set at
+# most, the accuracy kept on the retain set at least. Those that are known not to forget are marked.
+ON_DIGITS = {
+    "purge": ({}, 0.1, 0.99),
+    "purge-paper": ({"epochs": 200}, 0.1, 0.99),
+    "purge-close": ({"min_steps": 20}, 0.02, 0.98),
+    "gradient-ascent": (ASCENT_ON_DIGITS, 0.1, 0.85),
+    "retrain": ({"epochs": 8}, 0.0, 0.99),
+    "finetune": ({"lr": 0.05, "epochs": 4}, 1.0, 0.99),  # catastrophic forgetting is slow, as published
+    "l1-sparse": ({"lr": 0.05, "l1": 1e-3, "epochs": 5}, 1.0, 0.97),
+    "not": ({"lr": 0.05, "epochs": 6}, 1.0, 0.97),
+    "neggrad-plus": ({"epochs": 4, "clip": 1.0}, 0.1, 0.95),
+    "random-label": ({"batch_size": 64, "epochs": 5}, 0.05, 0.99),
+    "salun": ({"batch_size": 64, "epochs": 5, "lr": 0.03}, 0.05, 0.99),
+    "salun-soft": ({"batch_size": 64, "epochs": 5, "lr": 0.03}, 0.1, 0.99),
+    "amnesiac-relabel": ({"lr": 1e-3}, 0.05, 0.99),
+    "scrub": ({}, 0.05, 0.99),
+    "bad-teacher": ({"lr": 1e-3, "epochs": 3, "share": 1.0}, 0.1, 0.99),
+    "delete": ({"lr": 1e-3}, 0.05, 0.99),
+    "boundary-expand": ({}, 0.4, 0.97),
+    "boundary-shrink": ({"lr": 1e-3, "step": 0.3}, 0.1, 0.95),
+    "influence": ({"alpha": 20, "samples": 200}, 0.05, 0.97),
+    "fisher": ({"samples": 100}, 0.05, 0.95),
+    "ssd": ({"alpha": 8}, 0.05, 0.97),
+    "unsir": ({"lr": 1e-3, "repair_lr": 1e-3, "noise_repeats": 20}, 0.1, 0.97),
+    "iewp": ({"lr": 2e-2, "epochs": 20}, 0.15, 0.95),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forgets_and_retains_on_digits(name, digits, base):
+    changes, known, kept = ON_DIGITS[name]
+    result = purge.unlearn(base, digits.forget, digits.retain, method=name, progress=False, **changes)
+    data = digits.forget, digits.retain, digits.test
+    report = purge.audit(
+        result.model, *data, metrics=["fa_train", "fa_test", "ra", "bn_recal"], progress=False
+    )
+    assert report["fa_train"].value <= known
+    assert report["ra"].value >= kept
+    if name in ("purge", "purge-paper", "gradient-ascent"):
+        assert result.stopped_by == "forget_target"
+    if name in ("purge", "purge-close"):
+        assert report["fa_test"].value <= 0.02
+        assert abs(report["bn_recal.delta"].value) <= 0.02
+    if name == "purge-paper":
+        assert report["bn_recal.delta"].value >= 0.3, "frozen statistics make forgetting reversible"
+
+
+# -- every setting matters ----------------------------------------------------------------------
+
+OTHER = {  # a value that differs from every preset's
+    "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3, "batch_size": 7,
+    "silence": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0,
+    "temperature": 1.5, "gate": 1e-9, "clip": 0.01,
+    "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
+    "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
+    "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
+    "epoch_ends": None, "check_samples": 3, "early": None, "relearn": 1.0, "relearn_epochs": 50,
+    "certainty": 3.0, "erase_to": "neighbours",
+    "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
+    "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
+    "gamma": 0.5, "forget_batch_size": 7, "decay": 0.5, "rewind": None,
+    "step": 0.3, "unit": "input", "clamp": None, "retain_steps": 3,
+    "noise_samples": 5, "noise_steps": 7, "noise_lr": 0.3, "noise_decay": 1.0, "noise_repeats": 5,
+    "per_class": 6, "impair_epochs": 2, "repair_epochs": 3, "repair_batch_size": 9, "repair_lr": 3e-3,
+    "samples": 12, "damping": 0.01, "exact": None, "per_sample": None, "dampening": 0.3,
+}  # fmt: skip
+
+CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
+    "layers": {"erasure": 1.0},
+    "relearn": {"objective": "relearned"},
+    "relearn_epochs": {"objective": "relearned", "min_steps": 1, "max_steps": 20},
+    "erase_to": {"erasure": 0.5},
+    "certainty": {"objective": "masked_teacher"},
+    "epochs": {"min_steps": 1, "max_steps": 100},
+    "min_steps": {"epochs": 1, "max_steps": 100},
+    "space": {"descend": False, "weight_decay": 0.1, "objective": "ga", "lr": 1e-2},
+    "forget_target": {"check_every": 1, "cooldown": 0.0},
+    "retain_budget": {"check_every": 1},
+    "retain_floor": {"check_every": 1, "retain_budget": 1e-6},
+    "check_every": {"forget_target": 1.0, "cooldown": 0.0, "epoch_ends": False, "batch_size": 8},
+    "decay": {"epochs": 5},
+    "optimizer": {"weight_decay": 0.1},  # Adam and AdamW are the same without
+    "batch_size": {"per_sample": False},
+    "early": {"forget_target": 1.0, "check_every": 1, "cooldown": 0.0},
+    "free_epochs": {"l1": 1e-2},
+    "epoch_ends": {"forget_target": 1.0, "cooldown": 0.0, "check_every": 1000, "batch_size": 16},
+}
+
+INERT = {  # (method, setting): why it cannot change the weights
+    ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
+    ("purge", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
+    ("scrub", "rewind"): "on blobs the last epoch is nearest; see tests/unit/test_distillation.py",
+    ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
+}
+
+STOPPING = {f.name for f in dataclasses.fields(Stopping)}
+STOPS = ("purge", "purge-paper", "gradient-ascent")  # stopping is the run's business, the same for all
+ELSEWHERE = {f.name for f in dataclasses.fields(Recipe)}  # tests/unit/test_training.py
+
+CASES = [
+    (name, field.name)
+    for name in NAMES
+    for field, _ in flat_fields(METHODS[name].method)
+    if (name in STOPS or field.name not in STOPPING)
+    and not (name == "retrain" and field.name in ELSEWHERE)
+    and (name != "purge-close" or field.name in ("relearn", "relearn_epochs", "erase_to"))  # as of "purge"
+]
+
+
+@pytest.mark.parametrize(("name", "field"), CASES)
+def test_every_setting_has_an_effect(name, field, toy):
+    known = {f.name: value for f, value in flat_fields(METHODS[name].method)}
+    current = known[field]
+    value = (not current) if isinstance(current, bool) else OTHER[field]
+    value = {
+        ("norm", "frozen"): "train",
+        ("space", "gradient"): "update",
+        ("erase_to", "neighbours"): "mean",
+    }.get((field, current), value)
+    stops = {"early": True} if field in STOPPING else {}
+    around = {k: v for k, v in {**stops, **CONTEXT.get(field, {})}.items() if k in known and k != field}
+    at_first = {"early": current} if field == "early" else {}  # a target in company would turn it on
+    plain, changed = run(name, toy, **around, **at_first), run(name, toy, **{**around, field: value})
+    same = digest(plain.model) == digest(changed.model)
+    reports = [[r["check_forget_accuracy"] for r in x.history] for x in (plain, changed)]
+    if (name, field) in INERT:
+        assert same, f"no longer inert: {INERT[name, field]}"
+    else:
+        assert not same or reports[0] != reports[1]
+
+
+# -- registry and own methods ---------------------------------------------------------------------
+
+
+def test_the_list_has_a_line_for_each():
+    assert set(purge.list_methods()) == set(METHODS)
+    assert all(line and "\n" not in line for line in purge.list_methods().values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_survive_json_and_the_command_line(name):
+    from purge.methods.registry import resolve_method
+
+    method = METHODS[name].method
+    flat = {f.name: value for f, value in flat_fields(method)}
+    as_words = {
+        k: "none" if v is None else ",".join(v) if isinstance(v, tuple) else str(v) for k, v in flat.items()
+    }
+    assert resolve_method(name, as_words) == method
+
+
+def test_a_users_own_method_needs_no_registration(toy):
+    @dataclasses.dataclass(frozen=True)
+    class Zero(Method):
+        stop: Stopping = Stopping()
+
+        def run(self, model, split, run):
+            with torch.no_grad():
+                model[-1].weight.zero_()
+
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, method=Zero(), progress=False)
+    assert float(result.model[-1].weight.detach().abs().max()) == 0
+    assert result.stopped_by == "schedule"
+
+
+def test_purge_paper_is_the_papers_table():
+    """The preset that never drifts: symbol by symbol."""
+    m = METHODS["purge-paper"].method
+    paper = {
+        "objective": "kl_retain", "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
+        "temperature": 4.0, "gate": 0.0, "clip": 1.0, "momentum": 0.9, "weight_decay": 5e-4,
+        "optimizer": "sgd", "space": "gradient", "norm": "frozen", "descend": False, "cooldown": 0.0,
+        "freeze": (), "layers": None,
+    }  # fmt: skip
+    assert {k: getattr(m, k) for k in paper} == paper
+    assert (m.stop.forget_target, m.stop.retain_budget, m.stop.check_every) == (None, 5.0, 50)

@@ -1,0 +1,623 @@
+"""SCRUB, Bad Teacher and DELETE against float64 computations written from the formulas.
+
+The batches are the whole sets, so nothing depends on the order of the samples. The network is
+Linear → BatchNorm → ReLU → Linear, written out below; so are SGD and Adam. Every known mistake of
+other implementations is computed too, and must be told apart from what the method did.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import logging
+import math
+import re
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.core.errors import MethodError, ModelError
+from purge.core.settings import replace
+from purge.methods import badteacher, delete, scrub
+from purge.methods.badteacher import BadTeacher
+from purge.methods.delete import Delete
+from purge.methods.scrub import Scrub
+from purge.models.checkpoint import digest
+from tests.nets import blobs
+
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+STATS = ("1.running_mean", "1.running_var")
+K = 4
+TOLERANCE = 1e-4  # relative to the distance gone; losses are computed in float32
+
+
+def network(seed: int = 3, classes: int = K) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)).double()
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A half-trained network in double precision, and samples of two of four classes to forget."""
+    x, y = blobs(classes=K)
+    data = (0.3 * x.double(), y)
+    model = purge.train(network(), data, epochs=3, lr=0.03, batch_size=32, progress=False).model
+    return model, *purge.split(data, classes=[0, 1])
+
+
+# -- the formulas ------------------------------------------------------------------------------
+
+
+class Net:
+    """The network in float64: weights, running statistics, and the state of SGD and Adam."""
+
+    def __init__(self, model: nn.Module, norm: str) -> None:
+        state = {k: v.detach().double().clone() for k, v in model.state_dict().items()}
+        self.w = {k: state[k].requires_grad_() for k in NAMES}
+        self.stats = {k: state[k] for k in STATS}
+        self.norm, self.steps = norm, 0
+        self.m = {k: torch.zeros_like(v) for k, v in self.w.items()}
+        self.v = {k: torch.zeros_like(v) for k, v in self.w.items()}
+
+    def __call__(self, x, *, train: bool | None = None):
+        a = x @ self.w["0.weight"].T + self.w["0.bias"]
+        if self.norm == "train" if train is None else train:
+            n, mean = len(a), a.mean(0)
+            var = ((a - mean) ** 2).mean(0)
+            if train is None:  # a step: the running statistics follow
+                self.stats[STATS[0]] = 0.9 * self.stats[STATS[0]] + 0.1 * mean.detach()
+                self.stats[STATS[1]] = 0.9 * self.stats[STATS[1]] + 0.1 * var.detach() * n / (n - 1)
+        else:
+            mean, var = self.stats[STATS[0]], self.stats[STATS[1]]
+        h = ((a - mean) / (var + 1e-5).sqrt() * self.w["1.weight"] + self.w["1.bias"]).clamp_min(0)
+        return h @ self.w["3.weight"].T + self.w["3.bias"]
+
+    def descend(self, loss, optim):
+        """One step of SGD with momentum, or of Adam; weight decay is added to the gradient."""
+        grads = torch.autograd.grad(loss, list(self.w.values()))
+        self.steps += 1
+        with torch.no_grad():
+            for (k, w), g in zip(self.w.items(), grads, strict=True):
+                g = g + optim.weight_decay * w
+                if optim.optimizer == "sgd":
+                    self.m[k] = g if self.steps == 1 else optim.momentum * self.m[k] + g
+                    w -= optim.lr * self.m[k]
+                else:
+                    self.m[k] = optim.momentum * self.m[k] + (1 - optim.momentum) * g
+                    self.v[k] = 0.999 * self.v[k] + 0.001 * g * g
+                    m = self.m[k] / (1 - optim.momentum**self.steps)
+                    v = self.v[k] / (1 - 0.999**self.steps)
+                    w -= optim.lr * m / (v.sqrt() + 1e-8)
+
+    @property
+    def vectors(self):
+        return joined(self.w, NAMES), joined(self.stats, STATS)
+
+
+def log_softmax(z):
+    return z - z.exp().sum(1, keepdim=True).log()
+
+
+def kl(t, s):
+    """KL(softmax(t) ‖ softmax(s)) of each row, from logits."""
+    return (log_softmax(t).exp() * (log_softmax(t) - log_softmax(s))).sum(1)
+
+
+def cross_entropy(z, y):
+    return -log_softmax(z)[range(len(y)), y].mean()
+
+
+def joined(tensors, names):
+    return torch.cat([tensors[k].detach().double().reshape(-1) for k in names])
+
+
+def vectors(model):
+    """All weights as one vector, and all running statistics."""
+    return joined(model.state_dict(), NAMES), joined(model.state_dict(), STATS)
+
+
+def assert_same(got, want, start):
+    assert float((want[0] - start[0]).norm()) > 1e-3, "the steps must be worth checking"
+    for g, w, s in zip(got, want, start, strict=True):
+        assert float((g - w).norm()) <= TOLERANCE * float((w - s).norm())
+
+
+def assert_told_apart(got, mistaken, start):
+    """By twenty times what the comparison with the right formula allows, in the weights."""
+    assert float((got[0] - mistaken[0]).norm()) > 20 * TOLERANCE * float((got[0] - start[0]).norm())
+
+
+# -- SCRUB -------------------------------------------------------------------------------------
+
+
+def scrub_reference(case, s, mistake=""):
+    model, (xf, _), (xr, yr) = case
+    student, teacher = Net(model, s.norm), Net(model, "frozen")
+    if mistake == "the teacher is the student":
+        teacher.w, teacher.stats = student.w, student.stats
+    temperature = 1.0 if mistake == "T = 1" else s.temperature
+    scale = 1.0 if mistake == "no T²" else temperature**2
+
+    def distance(x):
+        z, t = student(x), teacher(x, train=False).detach()
+        a, b = (z, t) if mistake == "the other direction" else (t, z)
+        total = scale * kl(a / temperature, b / temperature)
+        return (total.mean() / (K if mistake == "divided by K" else 1)), z
+
+    def climb():
+        d, _ = distance(xf)
+        student.descend(d if mistake == "descending on D_f" else -d, optim)
+
+    def fall():
+        d, z = distance(xr)
+        student.descend(s.gamma * cross_entropy(z, yr) + s.alpha * d, optim)
+
+    for epoch in range(1, s.epochs + 1):
+        decays = sum(epoch > e for e in (3, 5, 9))
+        optim = replace(s.optim, {"lr": s.optim.lr * s.decay**decays})
+        climbs = epoch <= s.max_steps + (mistake == "one max-epoch too many")
+        if mistake == "one summed loss":
+            df, _ = distance(xf)
+            dr, z = distance(xr)
+            total = s.gamma * cross_entropy(z, yr) + s.alpha * dr
+            student.descend(total - df if climbs else total, optim)
+        elif mistake == "D_r first":
+            fall()
+            if climbs:
+                climb()
+        else:
+            if climbs:
+                climb()
+            fall()
+    return student.vectors
+
+
+WHOLE = {"batch_size": 96, "forget_batch_size": 96}
+
+
+def scrubbed(case, **changes):
+    model, forget, retain = case
+    method = replace(Scrub(**WHOLE), {"lr": 0.05, "alpha": 0.3, **changes})
+    return method, purge.unlearn(model, forget, retain, method=method, progress=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "frozen"},
+        {"temperature": 1.0},
+        {"temperature": 2.0, "gamma": 1.0, "alpha": 0.5, "max_steps": 3},
+        {"max_steps": 0},
+        {"epochs": 1, "max_steps": 5},
+        {"momentum": 0.0, "weight_decay": 0.0},
+        {"epochs": 6, "decay": 0.5, "max_steps": 6, "lr": 5e-3},  # the rate falls after epochs 3 and 5
+        {"optimizer": "adam", "lr": 5e-3, "weight_decay": 0.1, "norm": "frozen"},
+    ],
+    ids=str,
+)
+def test_scrub_is_the_formula(case, changes):
+    method, result = scrubbed(case, **changes)
+    assert_same(vectors(result.model), scrub_reference(case, method), vectors(case[0]))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "one summed loss", "D_r first", "T = 1", "no T²", "divided by K", "the other direction",
+        "descending on D_f", "the teacher is the student", "one max-epoch too many",
+    ],
+)  # fmt: skip
+def test_scrub_is_told_from(case, mistake):
+    method, result = scrubbed(case)
+    assert_told_apart(vectors(result.model), scrub_reference(case, method, mistake), vectors(case[0]))
+
+
+def test_scrub_goes_through_one_set_and_then_the_other(case):
+    model, forget, retain = case
+    result = purge.unlearn(model, forget, retain, method=Scrub(batch_size=20), progress=False)
+    f, r = math.ceil(len(forget[1]) / 32), math.ceil(len(retain[1]) / 20)
+    assert f > 1
+    assert r > 1
+    kinds = ["f" if row["forget_loss"] is not None else "r" for row in result.history[1:]]
+    assert all((row["retain_loss"] is None) != (row["forget_loss"] is None) for row in result.history[1:])
+    assert "".join(kinds) == 2 * ("f" * f + "r" * r) + "r" * r
+    checks = [row["step"] for row in result.history if row["check_retain_loss"] is not None]
+    assert checks == [0, f + r, 2 * (f + r), 2 * (f + r) + r], "looked at after each epoch"
+
+
+def test_scrub_of_large_is_the_default():
+    s = Scrub()
+    assert (s.gamma, s.alpha, s.temperature, s.max_steps, s.epochs) == (0.99, 0.001, 4.0, 2, 3)
+    assert (s.batch_size, s.forget_batch_size, s.norm, s.rewind) == (128, 32, "train", False)
+    o = s.optim
+    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 5e-4, 0.9, 5e-4, 0.0)
+    assert [s._rate(e) / o.lr for e in (1, 3, 4, 5, 6, 9, 10)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01, 0.001]
+    )
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Classes that overlap, and single samples to forget: held-out data is known in part only."""
+    x, y = blobs(n=160, classes=3)
+    noise = torch.randn(160, 6, generator=torch.Generator().manual_seed(5))
+    data = (x + 8 * noise, y)
+    train, test = (data[0][:100], data[1][:100]), (data[0][100:], data[1][100:])
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))
+    model = purge.train(model, train, epochs=40, lr=0.1, batch_size=32, progress=False).model
+    return model, train, test
+
+
+REWIND = {"epochs": 4, "max_steps": 2, "forget_batch_size": 8, "batch_size": 32}
+
+
+def wrong(model, data):
+    with torch.no_grad():
+        return float((model(data[0]).argmax(1) != data[1]).double().mean())
+
+
+def test_rewinding_takes_the_epoch_that_is_nearest_to_held_out_data(noisy, caplog):
+    model, data, test = noisy
+    after, rewound = rewinding(model, *purge.split(data, fraction=0.3), test, caplog, lr=0.1)
+    away = distances(after, test)
+    assert away.index(min(away)) == 1, "the case must have something to rewind"
+    assert sorted(away)[1] > 2 * min(away), "and only one answer"
+    assert digest(rewound) == digest(after[1][0])
+    assert "epoch 2 of 4" in caplog.text
+
+
+def test_rewinding_asks_held_out_data_of_the_same_classes(noisy, caplog):
+    model, data, test = noisy
+    some = (data[1] == 2).nonzero()[::2, 0]  # half of one class
+    after, rewound = rewinding(model, *purge.split(data, indices=some), test, caplog, lr=0.2)
+    same = tuple(t[test[1] == 2] for t in test)
+    assert nearest(distances(after, test)) != nearest(distances(after, same))
+    assert digest(rewound) == digest(after[nearest(distances(after, same))][0])
+
+
+def rewinding(model, forget, retain, test, caplog, *, lr):
+    """The models after 1, 2, 3 and 4 epochs of one run with their forget errors, and what SCRUB+R takes."""
+
+    def go(**changes):
+        settings = {**REWIND, "lr": lr, **changes}
+        return purge.unlearn(
+            model, forget, retain, test=test, method=Scrub(), progress=False, **settings
+        ).model
+
+    after = [(m, wrong(m, forget)) for m in (go(epochs=e) for e in (1, 2, 3, 4))]
+    with caplog.at_level(logging.INFO, "purge"):
+        return after, go(rewind=True)
+
+
+def distances(after, held_out):
+    return [abs(error - wrong(after[-1][0], held_out)) for _, error in after]
+
+
+def nearest(away):
+    return max(i for i, d in enumerate(away) if d == min(away))  # the latest of equals
+
+
+def test_rewinding_keeps_the_latest_of_equals_and_what_an_early_stop_left(toy):
+    model, forget, retain, test = toy
+    plain, rewound = (
+        purge.unlearn(
+            model, forget, retain, test=test, method=Scrub(rewind=r, batch_size=16), lr=0.05, progress=False
+        ).model
+        for r in (False, True)
+    )
+    assert digest(plain) == digest(rewound), "nothing to gain: all epochs forgot everything"
+    early = {"lr": 0.05, "early": True, "check_every": 1, "forget_target": 1.0, "retain_budget": None}
+    result = purge.unlearn(
+        model, forget, retain, test=test, method=Scrub(rewind=True), progress=False, **early
+    )
+    assert (result.steps, result.stopped_by) == (1, "forget_target")
+    assert digest(result.model) != digest(model)
+
+
+def test_rewinding_is_refused_without_held_out_samples_of_the_same_classes(toy):
+    model, forget, retain, (x, y) = toy
+    with pytest.raises(MethodError, match=r"Expected test data for rewind \(SCRUB\+R\), got none. Fix: pass"):
+        purge.unlearn(model, forget, retain, method=Scrub(rewind=True), progress=False)
+    others = (x[y != 0], y[y != 0])
+    with pytest.raises(MethodError, match="test samples of the forgotten classes"):
+        purge.unlearn(model, forget, retain, test=others, method=Scrub(rewind=True), progress=False)
+
+
+# -- Bad Teacher -------------------------------------------------------------------------------
+
+
+def bad_reference(case, s, fresh, mistake=""):
+    model, (xf, _), (xr, _) = case
+    student, good, bad = Net(model, s.norm), Net(model, "frozen"), Net(fresh, "frozen")
+    if mistake == "the teachers swapped":
+        good, bad = bad, good
+    if mistake == "the original teaches all":
+        bad = good
+    if mistake == "the good teacher is the student":
+        good.w, good.stats = student.w, student.stats
+    t = s.temperature
+    for _ in range(s.epochs):
+        target_r = good(xr, train=False).detach()
+        target_f = bad(xf, train=mistake == "the bad teacher in training mode").detach()
+        if mistake == "each part normalised by itself":
+            z = torch.cat([student(xr), student(xf)])
+        else:
+            z = student(torch.cat([xr, xf]))
+        target = torch.cat([target_r, target_f])
+        a, b = (z, target) if mistake == "the other direction" else (target, z)
+        total = kl(a / t, b / t).mean() / K
+        if mistake == "divided by B alone":
+            total = total * K
+        student.descend(total * t**2 if mistake == "times T²" else total, s.optim)
+    return student.vectors
+
+
+def badly_taught(case, **changes):
+    model, forget, retain = case
+    start = BadTeacher(share=1.0, batch_size=96, epochs=3)
+    method = replace(start, {"optimizer": "sgd", "lr": 1.0, "temperature": 2.0, **changes})
+    fresh = network(seed=9)
+    return method, fresh, purge.unlearn(model, forget, retain, method=method, fresh=fresh, progress=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "frozen"},
+        {"temperature": 1.0},
+        # frozen: with batch statistics the bias before BatchNorm has no gradient but rounding noise
+        {"optimizer": "adam", "lr": 1e-3, "norm": "frozen"},
+        {"optimizer": "adam", "lr": 1e-3, "norm": "frozen", "temperature": 1.0, "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_bad_teacher_is_the_formula(case, changes):
+    method, fresh, result = badly_taught(case, **changes)
+    assert_same(vectors(result.model), bad_reference(case, method, fresh), vectors(case[0]))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "divided by B alone", "times T²", "the other direction", "the teachers swapped",
+        "the original teaches all", "the good teacher is the student",
+        "the bad teacher in training mode", "each part normalised by itself",
+    ],
+)  # fmt: skip
+def test_bad_teacher_is_told_from(case, mistake):
+    method, fresh, result = badly_taught(case)
+    assert_told_apart(vectors(result.model), bad_reference(case, method, fresh, mistake), vectors(case[0]))
+
+
+def test_bad_teacher_reports_the_mean_over_classes_too(case):
+    model, (xf, _), _ = case
+    _, fresh, result = badly_taught(case, norm="frozen", temperature=1.0, epochs=1)
+    z, target = Net(model, "frozen")(xf).detach(), Net(fresh, "frozen")(xf).detach()
+    row = result.history[1]
+    assert row["forget_loss"] == pytest.approx(float(kl(target, z).mean()) / K, rel=1e-5)
+    assert row["retain_loss"] == pytest.approx(0.0, abs=1e-6), "the student starts as its good teacher"
+
+
+class Recorder(nn.Module):
+    """Passes its input on, and remembers the batches that the student is trained with."""
+
+    seen: list[torch.Tensor] = []  # noqa: RUF012 (shared by all copies, teachers never add to it)
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            self.seen.append(x.detach().clone())
+        return x
+
+
+def batches_of(model, method, forget, retain):
+    """The batches of a run, each a list of rows: (is it forgotten?, its number)."""
+    Recorder.seen.clear()
+    result = purge.unlearn(nn.Sequential(Recorder(), model), forget, retain, method=method, progress=False)
+    batches = Recorder.seen[-result.steps :]  # one more looked whether the model can be trained
+    names = {tuple(x.tolist()): (True, i) for i, x in enumerate(forget[0])}
+    names |= {tuple(x.tolist()): (False, i) for i, x in enumerate(retain[0])}
+    return result, [[names[tuple(row.tolist())] for row in batch] for batch in batches]
+
+
+def test_bad_teacher_sees_the_forget_set_and_one_share_of_the_rest(toy):
+    model, (xf, yf), (xr, yr), _ = toy
+    forget, retain = (xf[:12], yf[:12]), (xr[:60], yr[:60])
+    method = BadTeacher(epochs=2, batch_size=10)  # 12 + 18 samples: three full batches
+    _, batches = batches_of(model, method, forget, retain)
+    assert [len(b) for b in batches] == [10] * 6
+    first, second = ([row for b in part for row in b] for part in (batches[:3], batches[3:]))
+    assert sorted(first) == sorted(second), "the share is drawn once"
+    assert len(set(first)) == len(first) == 30
+    assert sum(is_forgotten for is_forgotten, _ in first) == 12
+    assert first != second, "but shuffled anew"
+    assert sum(len({f for f, _ in b}) == 2 for b in batches) == 6, "in batches that mix both"
+    _, others = batches_of(model, replace(method, {"share": 0.5}), forget, retain)
+    assert len({row for b in others for row in b}) == 12 + 30
+
+
+@pytest.mark.parametrize(("n_f", "share"), [(1, 1.0), (20, 1e-9)])
+def test_bad_teacher_with_batches_of_one_kind(toy, n_f, share):
+    model, (xf, yf), retain, _ = toy
+    forget, method = (xf[:n_f], yf[:n_f]), BadTeacher(batch_size=4, share=share)
+    result, batches = batches_of(model, method, forget, retain)
+    rare = "forget_loss" if n_f == 1 else "retain_loss"
+    found = [row[rare] is not None for row in result.history[1:]]
+    assert sum(found) in (1, 2)  # twice only where the last batch is filled up
+    assert not all(found)
+    assert all(math.isfinite(v) for row in result.history for v in row.values() if v is not None)
+    assert sum(any(f == (n_f == 1) for f, _ in b) for b in batches) == sum(found)
+
+
+def test_bad_teacher_needs_a_network_that_knows_nothing(toy):
+    model, forget, retain, _ = toy
+    assert "fresh" in BadTeacher.needs
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.scale = copy.deepcopy(model), nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return self.inner(x) * self.scale
+
+    with pytest.raises(ModelError, match="pass fresh="):
+        purge.unlearn(Own(), forget, retain, method=BadTeacher(), progress=False)
+    assert purge.unlearn(Own(), forget, retain, method=BadTeacher(), fresh=Own(), progress=False).steps == 1
+    other = network(classes=5).float()
+    with pytest.raises(ModelError, match="Expected 3 outputs from the untrained model, got 5"):
+        purge.unlearn(model, forget, retain, method=BadTeacher(), fresh=other, progress=False)
+
+
+def test_bad_teacher_as_published():
+    s = BadTeacher()
+    assert (s.share, s.temperature, s.epochs, s.batch_size, s.norm) == (0.3, 1.0, 1, 256, "train")
+    assert (s.optim.optimizer, s.optim.lr, s.optim.weight_decay, s.optim.clip) == ("adam", 1e-4, 0.0, 0.0)
+
+
+# -- DELETE ------------------------------------------------------------------------------------
+
+
+def delete_reference(case, s, mistake=""):
+    model, (xf, yf), (xr, yr) = case
+    student, teacher = Net(model, s.norm), Net(model, "frozen")
+    if mistake == "the teacher is the student":
+        teacher.w, teacher.stats = student.w, student.stats
+    for _ in range(s.epochs):
+        p = log_softmax(teacher(xf, train=False).detach()).exp()
+        own = torch.zeros_like(p, dtype=torch.bool)
+        own[range(len(yf)), yf] = True
+        if mistake == "all forgotten classes hidden":
+            own[:, [0, 1]] = True
+        if mistake != "nothing hidden":
+            p = p.masked_fill(own, 0)
+        p = p / p.sum(1, keepdim=True)
+        z = student(xf)
+        q = log_softmax(z).exp()
+        if mistake == "the other direction":
+            each = torch.where(own, 0.0, q * (q.log() - p.clamp_min(1e-30).log())).sum(1)
+        else:
+            each = (torch.xlogy(p, p) - p * q.log()).sum(1)
+        loss = each.mean() / (K if mistake == "divided by K" else 1)
+        if mistake == "descending on D_r too":
+            loss = loss + cross_entropy(student(xr), yr)
+        student.descend(loss, s.optim)
+    return student.vectors
+
+
+def deleted(case, **changes):
+    model, forget, retain = case
+    start = Delete(batch_size=96, epochs=3)
+    method = replace(start, {"lr": 0.05, **changes})
+    return method, purge.unlearn(model, forget, retain, method=method, progress=False)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "frozen"}, {"momentum": 0.0, "epochs": 1}, {"weight_decay": 0.1}], ids=str
+)
+def test_delete_is_the_formula(case, changes):
+    method, result = deleted(case, **changes)
+    assert_same(vectors(result.model), delete_reference(case, method), vectors(case[0]))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "nothing hidden", "all forgotten classes hidden", "the other direction", "divided by K",
+        "descending on D_r too", "the teacher is the student",
+    ],
+)  # fmt: skip
+def test_delete_is_told_from(case, mistake):
+    method, result = deleted(case)
+    assert_told_apart(vectors(result.model), delete_reference(case, method, mistake), vectors(case[0]))
+
+
+def test_delete_never_looks_at_retained_samples(toy):
+    model, forget, (xr, yr), _ = toy
+    few = (torch.randn(7, xr.shape[1]), yr[:7])
+    one, two = (
+        purge.unlearn(model, forget, r, method=Delete(epochs=3, batch_size=16), lr=0.01, progress=False)
+        for r in ((xr, yr), few)
+    )
+    assert digest(one.model) == digest(two.model)
+    assert Delete.needs == {"forget"}
+    assert "retain_loss" not in one.history[1]
+
+
+def test_delete_with_two_classes_and_half_precision(case):
+    """With K = 2 only the other class is left, and −10¹⁰ is more than half precision can hold."""
+    model = nn.Linear(6, 2)
+    x, y = blobs(classes=2)
+    forget, retain = purge.split((x, y), classes=[0])
+    result = purge.unlearn(model, forget, retain, method=Delete(), lr=0.1, progress=False)
+    assert all(math.isfinite(row["forget_loss"]) for row in result.history[1:])
+    assert wrong(result.model, forget) == 1.0
+    low = nn.Linear(6, 2).half()
+    data = [(a.half(), b) for a, b in (forget, retain)]
+    result = purge.unlearn(low, *data, method=Delete(), lr=0.1, progress=False)
+    assert all(math.isfinite(row["forget_loss"]) for row in result.history[1:])
+
+
+def test_delete_as_published():
+    s = Delete()
+    assert (s.epochs, s.batch_size, s.norm) == (20, 128, "train")
+    o = s.optim
+    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 1e-4, 0.9, 0.0, 0.0)
+
+
+# -- all three ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "method"),
+    [(scrub, Scrub()), (badteacher, BadTeacher()), (delete, Delete(epochs=2))],
+    ids=["scrub", "bad-teacher", "delete"],
+)
+def test_the_student_moves_and_its_teachers_do_not(module, method, toy, monkeypatch):
+    teachers, built = [], []
+
+    def remember(model):
+        teachers.append(made := copy.deepcopy(model).eval().requires_grad_(False))
+        built.append(digest(made))
+        return made
+
+    monkeypatch.setattr(module, "frozen_copy", remember)
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, method=method, lr=1e-3, progress=False)
+    assert digest(result.model) != digest(model)
+    assert built[0] == digest(model), "the first teacher is the original"
+    assert [digest(t) for t in teachers] == built, "no teacher has moved, in weights or statistics"
+    ours = {t.data_ptr() for t in result.model.state_dict().values() if t.numel()}
+    for teacher in teachers:
+        assert not ours & {t.data_ptr() for t in teacher.state_dict().values() if t.numel()}
+        assert not any(m.training for m in teacher.modules())
+        assert all(p.grad is None for p in teacher.parameters())
+    if module is badteacher:
+        assert built[1] != built[0]
+
+
+@pytest.mark.parametrize("method", [Scrub, BadTeacher, Delete])
+def test_nothing_waits_for_the_device_between_steps(method):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(method.run)))
+    loop = next(n for n in ast.walk(tree) if isinstance(n, ast.For))
+    assert not re.search(r"\.(item|cpu|tolist|numpy)\(|(?<![.\w])(float|bool|int)\(", ast.unparse(loop))
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong_value"),
+    [
+        (Scrub, {"temperature": 0}), (Scrub, {"gamma": -1}), (Scrub, {"decay": 1.5}),
+        (Scrub, {"max_steps": -1}), (Scrub, {"forget_batch_size": 0}),
+        (BadTeacher, {"share": 0}), (BadTeacher, {"share": 1.1}), (BadTeacher, {"temperature": 0}),
+        (Delete, {"epochs": 0}), (Delete, {"norm": "shared"}),
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(method, wrong_value):
+    with pytest.raises(MethodError, match=next(iter(wrong_value))):
+        method(**wrong_value)

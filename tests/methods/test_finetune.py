@@ -1,0 +1,200 @@
+"""FT, ℓ1-sparse, NoT, GA, NegGrad+ and Retrain against float64 computations written from the formulas.
+
+Each batch is the whole of its set, so that steps do not depend on the order of the samples; the
+network is Linear → BatchNorm → ReLU → Linear with explicit statistics.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.engine.optimizer import Optim
+from purge.methods.registry import FineTune, GradientAscent, NegGradPlus, Retrain
+from purge.models.checkpoint import digest
+from tests.nets import blobs, small_mlp
+
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+QUIET = {"progress": False}
+
+
+@pytest.fixture(scope="module")
+def case():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    data = blobs()
+    model = purge.train(model, data, epochs=4, lr=0.05, batch_size=32, progress=False).model
+    return model, *purge.split(data, classes=[0])
+
+
+def net(w, x, running=None):
+    """The network in float64; with ``running`` the statistics are those, otherwise the batch's."""
+    a = x.double() @ w["0.weight"].T + w["0.bias"]
+    mean, var = running or (a.mean(0), a.var(0, unbiased=False))
+    h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
+    return h @ w["3.weight"].T + w["3.bias"], a
+
+
+def cross_entropy(z, y):
+    return -(z - z.logsumexp(1, keepdim=True))[torch.arange(len(y)), y].mean()
+
+
+def descend(model, loss_of, *, steps, lr, momentum=0.9, decay=5e-4, clip=0.0):
+    """SGD with momentum and decay, written out; ``loss_of(weights, step)`` gives the loss."""
+    w = {k: v.double() for k, v in model.state_dict().items() if v.is_floating_point()}
+    velocity = {k: torch.zeros_like(w[k]) for k in NAMES}
+    for i in range(steps):
+        leaves = {k: v.clone().requires_grad_(k in NAMES) for k, v in w.items()}
+        loss = loss_of(leaves, i)
+        g = dict(zip(NAMES, torch.autograd.grad(loss, [leaves[k] for k in NAMES]), strict=True))
+        norm = torch.stack([v.norm() for v in g.values()]).norm()
+        scale = min(1.0, clip / (float(norm) + 1e-6)) if clip else 1.0
+        for k in NAMES:
+            velocity[k] = momentum * velocity[k] + scale * g[k] + decay * w[k]
+            w[k] = w[k] - lr * velocity[k]
+    return w
+
+
+def assert_weights(result, w):
+    state = result.model.state_dict()
+    for k in NAMES:
+        assert torch.allclose(state[k].double(), w[k], rtol=1e-5, atol=2e-6), k
+
+
+def running_of(model):
+    state = model.state_dict()
+    return state["1.running_mean"].double(), state["1.running_var"].double()
+
+
+@pytest.mark.parametrize("norm", ["train", "frozen"])
+def test_finetune_is_descent_on_the_retain_set(case, norm):
+    model, forget, retain = case
+    method = FineTune(epochs=3, batch_size=500, norm=norm, optim=Optim(lr=0.05))
+    result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+    fixed = running_of(model) if norm == "frozen" else None
+    want = descend(
+        model, lambda w, i: cross_entropy(net(w, retain[0], fixed)[0], retain[1]), steps=3, lr=0.05
+    )
+    assert_weights(result, want)
+    if norm == "frozen":
+        assert torch.equal(result.model[1].running_mean, model[1].running_mean)
+
+
+def test_training_statistics_move_with_the_retain_set_alone(case):
+    model, forget, retain = case
+    result = purge.unlearn(
+        model, forget, retain, method=FineTune(epochs=1, batch_size=500, optim=Optim(lr=1e-9)), **QUIET
+    )
+    _, a = net({k: v.double() for k, v in model.state_dict().items()}, retain[0])
+    want = 0.9 * model[1].running_mean.double() + 0.1 * a.mean(0)
+    assert torch.allclose(result.model[1].running_mean.double(), want, atol=1e-6)
+
+
+def test_l1_sparse_adds_a_penalty_that_falls_in_a_straight_line(case):
+    model, forget, retain = case
+    method = FineTune(l1=3e-3, epochs=4, free_epochs=1, batch_size=500, optim=Optim(lr=0.05))
+    result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+    weight = [3e-3, 2e-3, 1e-3, 0.0]
+
+    def loss(w, i):
+        penalty = sum(w[k].abs().sum() for k in NAMES)  # BatchNorm and biases included
+        return cross_entropy(net(w, retain[0])[0], retain[1]) + weight[i] * penalty
+
+    assert_weights(result, descend(model, loss, steps=4, lr=0.05))
+
+
+def test_not_negates_the_first_layer_and_nothing_else(case):
+    model, forget, retain = case
+    method = FineTune(negate=True, epochs=2, batch_size=500, optim=Optim(lr=0.05))
+    result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+    negated = copy.deepcopy(model)
+    with torch.no_grad():
+        negated[0].weight.neg_()
+    want = descend(negated, lambda w, i: cross_entropy(net(w, retain[0])[0], retain[1]), steps=2, lr=0.05)
+    assert_weights(result, want)
+
+
+def test_not_takes_the_first_convolution_where_there_is_one(digits):
+    model = purge.build("small-resnet", classes=10, channels=1)
+    method = FineTune(negate=True, epochs=1, batch_size=2000, optim=Optim(lr=1e-12, weight_decay=0.0))
+    few = digits.retain.select(torch.arange(64))
+    changed = purge.unlearn(model, digits.forget, few, method=method, **QUIET).model
+    assert torch.allclose(changed.conv1.weight, -model.conv1.weight)
+    assert torch.allclose(changed.layer1.conv1.weight, model.layer1.conv1.weight)
+
+
+def test_gradient_ascent_climbs_and_decay_still_pulls_down(case):
+    model, forget, retain = case
+    method = GradientAscent(epochs=2, batch_size=500, optim=Optim(lr=0.01))
+    result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+    want = descend(model, lambda w, i: -cross_entropy(net(w, forget[0])[0], forget[1]), steps=2, lr=0.01)
+    assert_weights(result, want)
+    assert result.stopped_by == "schedule"
+    assert result.steps == 2
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+def test_neggrad_plus_weighs_both_and_normalises_each_by_itself(case, clip):
+    model, forget, retain = case
+    method = NegGradPlus(alpha=0.7, epochs=2, batch_size=500, optim=Optim(lr=0.02, clip=clip))
+    result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+
+    def loss(w, i):
+        stay = cross_entropy(net(w, retain[0])[0], retain[1])
+        go = cross_entropy(net(w, forget[0])[0], forget[1])
+        return 0.7 * stay - 0.3 * go
+
+    assert_weights(result, descend(model, loss, steps=2, lr=0.02, clip=clip))
+
+
+def test_an_epoch_goes_through_the_retain_set(case):
+    model, forget, retain = case
+    batch = 16
+    steps = -(-len(retain[1]) // batch)
+    for method in (FineTune(epochs=2, batch_size=batch), NegGradPlus(epochs=2, batch_size=batch)):
+        result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+        assert result.steps == 2 * steps
+        looked = [r["step"] for r in result.history if r["check_forget_accuracy"] is not None]
+        assert looked == [0, steps, 2 * steps]
+
+
+# -- retrain ------------------------------------------------------------------------------------
+
+
+def test_retrain_is_training_without_the_forget_set(toy):
+    model, forget, retain, _ = toy
+    fresh = small_mlp(seed=11)
+    result = purge.unlearn(model, forget, retain, method="retrain", fresh=fresh, epochs=3, seed=5, **QUIET)
+    want = purge.train(fresh, retain, epochs=3, seed=5, progress=False)
+    assert digest(result.model) == digest(want.model)
+    assert [r["retain_loss"] for r in result.history[1:]] == pytest.approx([r["loss"] for r in want.history])
+
+
+def test_retrain_knows_nothing_of_the_trained_weights(toy):
+    model, forget, retain, _ = toy
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(torch.randn_like(p))
+    results = [purge.unlearn(m, forget, retain, method="retrain", epochs=2, **QUIET) for m in (model, other)]
+    assert digest(results[0].model) == digest(results[1].model)
+
+
+def test_weights_that_cannot_be_drawn_anew_are_refused(toy):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.matrix = nn.Parameter(torch.randn(6, 3))
+
+        def forward(self, x):
+            return x @ self.matrix
+
+    _, forget, retain, _ = toy
+    with pytest.raises(purge.PurgeError, match=r"Expected layers that can draw.*matrix.*fresh="):
+        purge.unlearn(Own(), forget, retain, method="retrain", epochs=1, **QUIET)
+    result = purge.unlearn(Own(), forget, retain, method="retrain", fresh=Own(), epochs=1, **QUIET)
+    assert isinstance(result.method, Retrain)

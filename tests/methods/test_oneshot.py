@@ -1,0 +1,556 @@
+"""Edits in one go (influence, fisher, ssd) against plain float64 loops over single samples.
+
+The references below take one sample at a time, differentiate the module with autograd.grad, and write
+the formulas out; they call nothing of purge but ``unlearn``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.core.errors import MethodError
+from purge.engine.projection import flat, per_sample_grads
+from purge.methods import influence
+from purge.methods.fisher import FisherForgetting
+from purge.methods.influence import Influence
+from purge.methods.ssd import SelectiveDampening
+from tests.nets import NETWORKS, blobs
+
+CLASSES = 3
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, CLASSES))
+
+
+class ConvNet(nn.Module):
+    """Its first layer has as many filters as there are classes, and is not the last for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, CLASSES, 2, bias=False)
+        self.head = nn.Linear(CLASSES * 2, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.conv(x.view(-1, 1, 2, 3)).tanh().flatten(1))
+
+
+def trained(model: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    for m in model.modules():
+        if hasattr(m, "reset_parameters"):
+            m.reset_parameters()
+    done = purge.train(model, blobs(n=48), epochs=4, lr=0.05, batch_size=16, progress=False).model
+    return done.double().eval()
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {"mlp": trained(mlp()), "conv": trained(ConvNet())}
+
+
+@pytest.fixture(scope="module")
+def data():
+    x, y = blobs(n=48)
+    return purge.split((x.double(), y), classes=[0])
+
+
+def edited(model, data, method, seed=0):
+    return purge.unlearn(model, *data, method=method, seed=seed, progress=False)
+
+
+def theta(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
+
+
+def gradient(model, x, y):
+    """The gradient of the mean cross-entropy of a batch, written out."""
+    params = [p for p in model.parameters() if p.requires_grad]
+    z = model(x)
+    each = z.exp().sum(1).log() - z[range(len(y)), y]
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(each.mean(), params)])
+
+
+def singles(model, part):
+    """One gradient per sample, in a loop: (N, P)."""
+    return torch.stack([gradient(model, x[None], y[None]) for x, y in zip(*part, strict=True)])
+
+
+def close(a, b, tolerance=1e-5):
+    """Equal up to rounding: the loss is in float32 inside purge, the rest in float64."""
+    return float((a - b).norm()) <= tolerance * float(b.norm())
+
+
+# -- gradients of single samples ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_per_sample_gradients_are_those_of_a_loop(name, models, data):
+    rows, losses = per_sample_grads(models[name], *data[1])
+    assert close(rows, singles(models[name], data[1]))
+    p = models[name](data[1][0]).softmax(1)[range(len(data[1][1])), data[1][1]]
+    assert torch.allclose(losses.double(), -p.log(), atol=1e-6)
+    assert rows.shape[1] == len(flat(list(models[name].parameters())))
+
+
+def test_per_sample_gradients_leave_out_what_takes_none(data):
+    model = mlp().double().eval()
+    model[0].weight.requires_grad_(False)
+    rows, _ = per_sample_grads(model, *data[1])
+    assert close(rows, singles(model, data[1]))
+    assert not rows.requires_grad
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_per_sample_gradients_of_every_kind_of_network(name):
+    torch.manual_seed(0)
+    model, x, y = NETWORKS[name]().eval(), torch.randn(3, 1, 8, 8), torch.tensor([1, 0, 7])
+    rows, _ = per_sample_grads(model, x, y)
+    out = model(x)
+    loss = nn.functional.cross_entropy(getattr(out, "logits", out), y)
+    whole = torch.autograd.grad(loss, list(model.parameters()))
+    assert close(rows.mean(0), torch.cat([g.reshape(-1) for g in whole]), 1e-4)
+
+
+def test_per_sample_gradients_of_half_precision_are_given_in_float32():
+    model = nn.Linear(6, 3).bfloat16()
+    rows, _ = per_sample_grads(model, torch.randn(4, 6).bfloat16(), torch.tensor([0, 1, 2, 0]))
+    assert rows.dtype == torch.float32
+
+
+# -- IU -------------------------------------------------------------------------------------------
+
+
+def to_take_away(model, data):
+    """The vector v of the definition."""
+    f, r = (singles(model, part) for part in data)
+    n = len(f) + len(r)
+    return f.sum(0) / n - len(f) / (n * len(r)) * r.sum(0)
+
+
+def dense_inverse(g, damping):
+    return torch.linalg.inv(damping * torch.eye(g.shape[1]).double() + g.T @ g / len(g))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("batch_size", [7, 100])
+@pytest.mark.parametrize("damping", [1.0, 1e-3])
+def test_influence_is_the_dense_inverse(damping, batch_size, kept, models, data, monkeypatch):
+    if not kept:
+        monkeypatch.setattr(influence, "KEPT_BYTES", 0)
+    model, method = models["mlp"], Influence(alpha=0.1, damping=damping, batch_size=batch_size)
+    found = theta(edited(model, data, method).model) - theta(model)
+    v = to_take_away(model, data)
+    assert close(found, 0.1 * dense_inverse(singles(model, data[1]), damping) @ v)
+    if damping < 1:
+        assert not close(found, 0.1 / damping * v, 0.1), "the matrix is to matter in this test"
+
+
+def test_the_dense_inverse_is_where_woodfishers_recursion_ends(models, data):
+    g = singles(models["mlp"], data[1])
+    inverse = torch.eye(g.shape[1]).double() / 1e-3
+    for one in g:
+        u = inverse @ one
+        inverse = inverse - torch.outer(u, u) / (len(g) + one @ u)
+    assert close(inverse, dense_inverse(g, 1e-3), 1e-8)
+
+
+def drawn(part, count, seed=0):
+    """The first samples of a shuffled pass, as a run draws them."""
+    at = torch.randperm(len(part[1]), generator=torch.Generator().manual_seed(seed))[:count]
+    return part[0][at], part[1][at]
+
+
+def test_influence_with_fewer_samples_takes_the_mean_over_those(models, data):
+    model = models["mlp"]
+    found = theta(edited(model, data, Influence(alpha=1.0, samples=8, damping=1e-3)).model) - theta(model)
+    g = singles(model, drawn(data[1], 8))
+    assert close(found, dense_inverse(g, 1e-3) @ to_take_away(model, data))
+
+
+def test_the_retain_gradient_is_that_of_the_retain_set(models, data):
+    """With a large damping only v is left; taking the forget loader twice would make v zero."""
+    model = models["mlp"]
+    found = theta(edited(model, data, Influence(alpha=1e9, damping=1e9)).model) - theta(model)
+    assert close(found, to_take_away(model, data))
+    f, r = (singles(model, part).mean(0) for part in data)
+    share = len(data[0][1]) / (len(data[0][1]) + len(data[1][1]))
+    assert close(found, share * (f - r))
+    assert not close(found, share * f, 1e-3)
+
+
+@pytest.mark.parametrize("batch_size", [5, 100])
+@pytest.mark.parametrize("damping", [1.0, 1e-2])
+def test_the_authors_recursion(damping, batch_size, models, data):
+    model, v = models["mlp"], to_take_away(models["mlp"], data)
+    method = Influence(alpha=2.0, samples=20, damping=damping, exact=False, batch_size=batch_size)
+    found = (theta(edited(model, data, method).model) - theta(model)) / 2.0
+    first, *others = singles(model, drawn(data[1], 20))
+    k, o = v / damping, first / damping
+    for g in others:
+        og = float(o @ g)
+        k = k - float(k @ g) / (20 + og) * o
+        o = o - og / (20 + og) * o
+    assert close(found, k)
+
+
+def test_the_authors_recursion_only_moves_along_the_first_gradient(models, data):
+    """Why it is not the default: whatever the other samples, what is left of v is along g_1."""
+    model, v = models["mlp"], to_take_away(models["mlp"], data)
+    method = Influence(alpha=1.0, samples=20, damping=1e-2, exact=False)
+    change = theta(edited(model, data, method).model) - theta(model) - v / 1e-2
+    first = singles(model, drawn(data[1], 1))[0]
+    assert abs(float(change @ first)) >= (1 - 1e-6) * float(change.norm() * first.norm())
+    right = dense_inverse(singles(model, drawn(data[1], 20)), 1e-2) @ v - v / 1e-2
+    assert not close(change, right, 0.1)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_influence_raises_the_forget_loss(exact, models, data):
+    result = edited(models["mlp"], data, Influence(alpha=5.0, exact=exact))
+    loss = nn.functional.cross_entropy
+    x, y = data[0]
+    before, after = (loss(m(x), y).item() for m in (models["mlp"], result.model))
+    assert after > before + 0.01
+    assert result.history[1]["forget_loss"] == pytest.approx(before, rel=1e-5)
+    assert result.steps == 1
+
+
+# -- SSD --------------------------------------------------------------------------------------------
+
+
+def importances(model, data, per_sample, batch=None):
+    """I_f and I_D; squares of single gradients, or of the means of batches in the given order."""
+    parts = []
+    for x, y in data:
+        if per_sample:
+            parts.append(singles(model, (x, y)) ** 2)
+        else:
+            cut = zip(x.split(batch), y.split(batch), strict=True)
+            parts.append(torch.stack([gradient(model, a, b) ** 2 for a, b in cut]))
+    return parts[0].mean(0), torch.cat(parts).mean(0)
+
+
+def dampened(before, forget, whole, alpha, dampening):
+    after = before.clone()
+    for j in range(len(before)):
+        if forget[j] > alpha * whole[j]:
+            after[j] *= min(dampening * whole[j] / forget[j], 1.0)
+    return after
+
+
+@pytest.fixture(scope="module")
+def even(data):
+    """Both sets cut so that batches of 4 are all of the same size."""
+    return tuple((x[: len(y) // 4 * 4], y[: len(y) // 4 * 4]) for x, y in data)
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+@pytest.mark.parametrize(("alpha", "dampening"), [(1.0, 1.0), (1.5, 0.5), (0.3, 3.0)])
+def test_ssd_is_its_formula(alpha, dampening, per_sample, models, even):
+    model = models["mlp"]
+    method = SelectiveDampening(alpha=alpha, dampening=dampening, per_sample=per_sample, batch_size=4)
+    result = edited(model, even, method)
+    forget, whole = importances(model, even, per_sample, 4)
+    right = dampened(theta(model), forget, whole, alpha, dampening)
+    assert close(theta(result.model), right)
+    assert 0 < result.history[1]["dampened"] < 1
+    assert result.history[1]["dampened"] == pytest.approx(float((forget > alpha * whole).float().mean()))
+
+
+def test_ssd_by_batches_counts_every_batch_once(models, data):
+    """As the authors' code: with one batch of each set, I_D is the mean of the two."""
+    model, method = models["mlp"], SelectiveDampening(alpha=1.2, per_sample=False, batch_size=64)
+    forget, retain = (gradient(model, *part) ** 2 for part in data)
+    right = dampened(theta(model), forget, (forget + retain) / 2, 1.2, 1.0)
+    assert close(theta(edited(model, data, method).model), right)
+    assert len(data[0][1]) != len(data[1][1])
+
+
+def test_ssd_squares_single_gradients_unless_told_otherwise(models, even):
+    """The two importances lead to other weights here, so that one cannot be taken for the other."""
+    model, method = models["mlp"], SelectiveDampening(alpha=1.0, batch_size=4)
+    single, batch = (dampened(theta(model), *importances(model, even, s, 4), 1.0, 1.0) for s in (True, False))
+    assert not close(single, batch, 1e-3)
+    one, other = (edited(model, even, dataclasses.replace(method, per_sample=s)) for s in (True, False))
+    assert close(theta(one.model), single)
+    assert close(theta(other.model), batch)
+
+
+def test_ssd_of_single_samples_does_not_depend_on_the_chunk(models, even):
+    runs = [
+        edited(models["mlp"], even, SelectiveDampening(alpha=1.0, batch_size=b, per_sample=s)).model
+        for s, b in ((True, 1), (True, 5), (True, 64), (False, 1))
+    ]
+    for other in runs[1:]:
+        assert close(theta(other), theta(runs[0]))
+
+
+def test_ssd_compares_with_the_whole_data_not_with_the_retain_set(models, even):
+    model = models["mlp"]
+    found = theta(edited(model, even, SelectiveDampening(alpha=1.0)).model)
+    retain = (singles(model, even[1]) ** 2).mean(0)
+    forget, _ = importances(model, even, True)
+    assert not close(found, dampened(theta(model), forget, retain, 1.0, 1.0), 1e-2)
+
+
+@pytest.mark.parametrize("dampening", [0.0, 1.0, 50.0])
+def test_dampening_never_makes_a_weight_larger(dampening, models, even):
+    model = models["mlp"]
+    after = theta(edited(model, even, SelectiveDampening(alpha=0.5, dampening=dampening)).model)
+    assert bool((after.abs() <= theta(model).abs()).all())
+    assert bool((after * theta(model) >= 0).all())
+    assert torch.equal(after, theta(model)) == (dampening == 50.0)
+
+
+def test_ssd_leaves_the_unselected_weights_bit_for_bit(models, even):
+    model = models["mlp"]
+    forget, whole = importances(model, even, True)
+    after = theta(edited(model, even, SelectiveDampening(alpha=1.0)).model)
+    assert torch.equal((after != theta(model)), forget > whole)
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_ssd_says_when_it_cannot_do_anything(per_sample, models, even, caplog):
+    share = sum(len(y) for _, y in even) / len(even[0][1])
+    with caplog.at_level(logging.WARNING, logger="purge"):
+        method = SelectiveDampening(alpha=share * 1.001, per_sample=per_sample, batch_size=4)
+        result = edited(models["mlp"], even, method)
+        assert "Lower alpha" in caplog.text
+        caplog.clear()
+        edited(
+            models["mlp"], even, SelectiveDampening(alpha=share * 0.99, per_sample=per_sample, batch_size=4)
+        )
+        assert not caplog.text
+    assert torch.equal(theta(result.model), theta(models["mlp"]))
+
+
+# -- Fisher forgetting -----------------------------------------------------------------------------
+
+
+def information(model, part):
+    """F: for every sample and every label, one gradient, squared and weighted by its probability."""
+    total = 0
+    for x in part[0]:
+        p = model(x[None]).softmax(1)[0].detach()
+        for label in range(CLASSES):
+            total = total + p[label] * gradient(model, x[None], torch.tensor([label])) ** 2
+    return total / len(part[0])
+
+
+def mean_and_variance(model, data, alpha, head, gone=0):
+    """μ and σ² of every parameter, from the definition."""
+    found, at, whole = {}, 0, information(model, data[1])
+    for name, p in model.named_parameters():
+        f = whole[at : at + p.numel()].view(p.shape)
+        at += p.numel()
+        last = name.startswith(head)
+        var = torch.minimum(1 / (f + 1e-8), torch.tensor(1e2 if last else 1e3)) * alpha
+        if p.ndim > 1:
+            var = var.sum(1, keepdim=True) / p.shape[1] * torch.ones_like(p)
+        mu, var = p.detach().clone(), var.clone().detach()
+        if last:
+            mu[gone], var[gone] = 0.0, 1e-4
+        if last or p.ndim == 1:
+            var *= 10
+        found[name] = (mu, var)
+    return found
+
+
+FISHER = [("mlp", "3."), ("conv", "head.")]
+
+
+@pytest.mark.parametrize(("name", "head"), FISHER)
+def test_fisher_forgetting_is_its_formula(name, head, models, data):
+    """The noise is drawn parameter by parameter from torch's generator, so it can be drawn again."""
+    model = models[name]
+    result = edited(model, data, FisherForgetting(alpha=1e-4, batch_size=7), seed=5)
+    torch.manual_seed(5)
+    reference = mean_and_variance(model, data, 1e-4, head)
+    for key, p in result.model.named_parameters():
+        mu, var = reference[key]
+        assert close(p.detach(), mu + var.sqrt() * torch.randn(p.shape, dtype=torch.float64)), key
+    inverse = 1 / (information(model, data[1]) + 1e-8)
+    assert 0 < float((inverse > 1e2).float().mean()) < 1, "limited and free variances, both are tested"
+
+
+@pytest.mark.parametrize(("name", "head"), FISHER)
+def test_the_noise_has_the_scale_of_the_definition(name, head, models, data):
+    """However it is drawn: in units of its standard deviation it is standard normal, in every part."""
+    model, scores = models[name], {}
+    reference = mean_and_variance(model, data, 1e-6, head)
+    for seed in range(25):
+        for key, p in edited(model, data, FisherForgetting(), seed).model.named_parameters():
+            mu, var = reference[key]
+            scores.setdefault(key, []).append((p.detach() - mu) / var.sqrt())
+    for key, found in scores.items():
+        z = torch.stack(found)
+        n = z.numel()
+        assert abs(float(z.mean())) <= 4 / n**0.5, key
+        assert float(z.square().mean()) == pytest.approx(1, abs=4 * (2 / n) ** 0.5), key
+    row = torch.stack(scores[f"{head}weight"])[:, 0]
+    assert float(row.square().mean()) == pytest.approx(1, abs=4 * (2 / row.numel()) ** 0.5), "forgotten row"
+
+
+def test_fisher_noise_grows_with_the_root_of_alpha(models, data):
+    model = models["mlp"]
+    one, four = (theta(edited(model, data, FisherForgetting(alpha=a)).model) for a in (1e-6, 4e-6))
+    body = slice(0, 6 * 5 + 5 + 5 + 5)
+    assert close((four - theta(model))[body], 2 * (one - theta(model))[body])
+
+
+def test_fisher_forgets_the_class_and_only_its_row(models, data):
+    result = edited(models["mlp"], data, FisherForgetting(alpha=1e-12))
+    moved = result.model[3].weight.detach() - models["mlp"][3].weight.detach()
+    assert float(result.model[3].weight.detach()[0].abs().max()) < 0.15  # 0 ± √1e-3
+    assert float(moved[1:].abs().max()) < 1e-3
+    assert result.history[1]["forget_loss"] is None
+
+
+def test_fisher_on_a_part_of_the_retain_set(models, data):
+    model = models["mlp"]
+    part = (data[0], drawn(data[1], 6, seed=2))
+    found = edited(model, data, FisherForgetting(alpha=1e-4, samples=6), seed=2).model
+    reference = mean_and_variance(model, part, 1e-4, "3.")
+    torch.manual_seed(2)
+    for key, p in found.named_parameters():
+        mu, var = reference[key]
+        assert close(p.detach(), mu + var.sqrt() * torch.randn(p.shape, dtype=torch.float64)), key
+
+
+# -- refusals and special cases ----------------------------------------------------------------------
+
+METHODS = [Influence(), FisherForgetting(), SelectiveDampening(alpha=1.0)]
+IDS = ["influence", "fisher", "ssd"]
+
+
+class Undecided(nn.Module):
+    """A branch on a value, which vmap cannot take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return self.inner(x) if x.sum() > -1e9 else self.inner(-x)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
+def test_a_model_that_vmap_cannot_take_is_refused_in_a_sentence(method, data):
+    with pytest.raises(MethodError, match=r"^Expected a model with gradients of single samples.*\.$") as e:
+        edited(Undecided().double(), data, method)
+    assert "\n" not in str(e.value)
+
+
+def test_ssd_by_batches_does_not_need_vmap(data):
+    model = Undecided().double()
+    result = edited(model, data, SelectiveDampening(alpha=1.0, per_sample=False))
+    assert not torch.equal(theta(result.model), theta(model))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
+def test_batchnorm_without_running_statistics_is_refused(method, data):
+    model = mlp().double()
+    model[1] = nn.BatchNorm1d(5, track_running_stats=False).double()
+    with pytest.raises(MethodError, match="looks at the whole batch"):
+        edited(model, data, method)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
+def test_what_takes_no_gradient_is_left_alone(method, models, data):
+    model = copy.deepcopy(models["mlp"])
+    model[0].weight.requires_grad_(False)
+    after = edited(model, data, method).model
+    assert torch.equal(after[0].weight, model[0].weight)
+    assert not torch.equal(after[3].weight, model[3].weight)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, after.get_buffer(name)), "statistics of BatchNorm stay"
+
+
+def test_fisher_needs_whole_classes(models):
+    x, y = blobs(n=48)
+    parts = purge.split((x.double(), y), fraction=0.2)
+    with pytest.raises(MethodError, match="Expected whole classes to forget"):
+        edited(models["mlp"], parts, FisherForgetting())
+
+
+class Broken(nn.Module):
+    """Fails for a reason of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        raise RuntimeError("boom")
+
+
+def test_a_model_that_fails_by_itself_raises_its_own_error():
+    with pytest.raises(RuntimeError, match="boom"):
+        per_sample_grads(Broken(), torch.zeros(2, 6), torch.tensor([0, 1]))
+
+
+class Sideways(nn.Module):
+    """A last layer that has one column per class instead of one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, CLASSES))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class Headless(nn.Module):
+    """The logits come from a parameter of its own, not from a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.rows = nn.Linear(6, 5), nn.Parameter(torch.randn(CLASSES, 5))
+
+    def forward(self, x):
+        return self.body(x).relu() @ self.rows.T
+
+
+def test_fisher_needs_a_last_layer_that_can_be_changed(models, data):
+    with pytest.raises(MethodError, match=r"a last layer with 3 trainable rows.*got none"):
+        edited(Headless().double(), data, FisherForgetting())
+    with pytest.raises(MethodError, match=r"a last layer with 3 trainable rows.*'2'"):
+        edited(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), Sideways()).double(), data, FisherForgetting())
+    frozen = copy.deepcopy(models["mlp"])
+    frozen[3].requires_grad_(False)
+    with pytest.raises(MethodError, match=r"a last layer with 3 trainable rows.*'3'"):
+        edited(frozen, data, FisherForgetting())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (Influence, {"alpha": 0}),
+        (Influence, {"damping": 0}),
+        (Influence, {"samples": 0}),
+        (FisherForgetting, {"alpha": 0}),
+        (FisherForgetting, {"samples": -1}),
+        (SelectiveDampening, {"alpha": 0}),
+        (SelectiveDampening, {"dampening": -1}),
+        (SelectiveDampening, {"batch_size": 0}),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind, settings):
+    with pytest.raises(MethodError):
+        kind(**settings)
+
+
+def test_the_published_defaults():
+    assert (Influence().alpha, Influence().samples, Influence().damping) == (10, 1000, 1)
+    assert FisherForgetting().alpha == 1e-6
+    assert (SelectiveDampening().alpha, SelectiveDampening().dampening) == (10, 1)
+    assert SelectiveDampening().per_sample
+    assert Influence().exact

@@ -1,0 +1,227 @@
+"""One step of PURGE against an independent float64 computation written from the formulas.
+
+The batch is the whole of both sets, so the step does not depend on the order of the samples. The
+network is Linear → BatchNorm → ReLU → Linear, written out below with explicit statistics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.methods.registry import Purge
+from tests.nets import blobs
+
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+STILL = {"stop": purge.Stopping(forget_target=0.0, retain_budget=None), "progress": False}
+ONE_STEP = {"epochs": 1, "min_steps": 1, "max_steps": 1, "batch_size": 96, "cooldown": 0.0}
+
+
+@pytest.fixture(scope="module")
+def case():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    data = blobs()
+    model = purge.train(model, data, epochs=4, lr=0.05, batch_size=32, progress=False).model
+    return model, *purge.split(data, classes=[0])
+
+
+class Reference:
+    """PURGE's first step in float64; every formula is written out."""
+
+    def __init__(self, model, forget, retain, s):
+        self.s = s
+        self.theta0 = {k: v.double() for k, v in model.state_dict().items()}
+        self.xf, self.yf, self.xr, self.yr = forget[0].double(), forget[1], retain[0].double(), retain[1]
+        mean, var = self.theta0["1.running_mean"], self.theta0["1.running_var"]
+        self.z0r, self.h0r = self.net(self.theta0, self.xr, mean, var)
+        self.z0f, _ = self.net(self.theta0, self.xf, mean, var)
+
+    @staticmethod
+    def net(w, x, mean, var):
+        a = x @ w["0.weight"].T + w["0.bias"]
+        h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
+        return h @ w["3.weight"].T + w["3.bias"], h
+
+    def statistics(self, w, norm):
+        ar, af = (x @ w["0.weight"].T + w["0.bias"] for x in (self.xr, self.xf))
+        own = [(a.mean(0), ((a - a.mean(0)) ** 2).mean(0)) for a in (ar, af)]
+        running = (self.theta0["1.running_mean"], self.theta0["1.running_var"])
+        return {"frozen": (running, running), "shared": (own[0], own[0]), "train": tuple(own)}[norm]
+
+    def targets(self):
+        k = self.z0f.shape[1]
+        if self.s.objective == "kl_retain":
+            return self.z0r.softmax(1).mean(0).expand_as(self.z0f)
+        if self.s.objective == "masked_teacher":  # class 0 is forgotten
+            p = self.z0f.exp() ** self.s.certainty * (torch.arange(k) != 0)
+            return p / p.sum(1, keepdim=True)
+        return torch.full_like(self.z0f, 1 / k)
+
+    def gradients(self):
+        w = {k: self.theta0[k].clone().requires_grad_() for k in NAMES}
+        (stat_r, stat_f), t = self.statistics(w, self.s.norm), self.s.temperature
+        zr, _ = self.net(w, self.xr, *stat_r)
+        zf, hf = self.net(w, self.xf, *stat_f)
+        logp = lambda z: z - z.exp().sum(1, keepdim=True).log()  # noqa: E731
+        ce_r = -logp(zr)[range(len(zr)), self.yr].mean()
+        pt = (self.z0r / t).softmax(1)
+        kd = t**2 * (pt * (pt.log() - logp(zr / t))).sum(1).mean()
+        g_r = torch.autograd.grad(ce_r + self.s.kd * kd, list(w.values()), retain_graph=True)
+
+        ce_f = -logp(zf)[range(len(zf)), self.yf].mean()
+        target = self.targets()
+        if self.s.objective == "ga":
+            loss = -ce_f
+        else:
+            loss = (torch.xlogy(target, target) - target * logp(zf)).sum(1).mean()
+        level = logp(self.z0r)[:, 0].mean()  # what the teacher gives class 0 where it is not
+        loss = loss + self.s.silence * ((logp(zf)[:, 0] - level) ** 2).mean()
+        pulled_to = self.h0r.mean(0).expand_as(hf)
+        if self.s.erase_to == "neighbours":
+            pulled_to = sum(target[:, [c]] * self.h0r[self.yr == c].mean(0) for c in self.yr.unique())
+        erased = ((hf - pulled_to) ** 2).mean()
+        g_f = torch.autograd.grad(loss + self.s.erasure * erased, list(w.values()))
+        entropy = -(zf.softmax(1) * logp(zf)).sum(1).mean()
+        k = zf.shape[1]
+        gated = (self.s.gate > 0 and entropy > self.s.gate * math.log(k)) or (
+            self.s.objective == "ga" and ce_f >= math.log(k)
+        )
+        join = lambda gs: torch.cat([g.reshape(-1) for g in gs])  # noqa: E731
+        return join(g_f), join(g_r), bool(gated)
+
+    @staticmethod
+    def agem(v, r):
+        return v - min(0.0, float(v @ r)) / float(r @ r) * r
+
+    def step(self):
+        s = self.s
+        theta = torch.cat([self.theta0[k].reshape(-1) for k in NAMES])
+        g_f, g_r, gated = self.gradients()
+        g = g_f if s.space == "none" else self.agem(g_f, g_r)
+        g = g + g_r if s.descend else g
+        g = g_r if gated else g
+        g = g * min(1.0, s.clip / float(g.norm())) if s.clip > 0 else g
+        if s.optimizer == "adamw":  # first step: m/(1−β₁) = g, v/(1−β₂) = g²
+            moved = s.lr * s.weight_decay * theta + s.lr * g / (g.abs() + 1e-8)
+        else:
+            d = g + s.weight_decay * theta
+            moved = s.lr * (d + s.momentum * d if s.nesterov else d)
+        if s.space == "update":
+            moved = self.agem(moved, g_r)
+        return theta - moved
+
+
+def check(case, **changes):
+    model, forget, retain = case
+    method = Purge(**{**ONE_STEP, "layers": ("2",), "erasure": 0.3, "lr": 0.05, **changes})
+    result = purge.unlearn(model, forget, retain, method=method, **STILL)
+    assert result.steps == 1
+    got = torch.cat([result.model.state_dict()[k].double().reshape(-1) for k in NAMES])
+    want = Reference(model, forget, retain, method).step()
+    start = torch.cat([model.state_dict()[k].double().reshape(-1) for k in NAMES])
+    assert float((want - start).norm()) > 1e-4, "the step must be worth checking"
+    assert torch.allclose(got, want, rtol=0, atol=2e-3 * float((want - start).norm()))
+    return result
+
+
+@pytest.mark.parametrize(
+    ("objective", "space", "norm"),
+    list(
+        itertools.product(
+            ["ga", "kl_uniform", "kl_retain", "masked_teacher"],
+            ["none", "gradient", "update"],
+            ["frozen", "shared", "train"],
+        )
+    ),
+)
+def test_objective_space_and_batchnorm(case, objective, space, norm):
+    check(case, objective=objective, space=space, norm=norm, descend=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"descend": True},
+        {"descend": True, "space": "none"},
+        {"nesterov": True},
+        {"momentum": 0.0},
+        {"weight_decay": 0.2},
+        {"clip": 0.0},
+        {"clip": 0.1},
+        {"kd": 0.0},
+        {"kd": 5.0, "temperature": 1.0},
+        {"erasure": 3.0},
+        {"erasure": 3.0, "erase_to": "neighbours"},
+        {"erasure": 30.0, "erase_to": "neighbours", "certainty": 3.0, "clip": 0.0},
+        {"certainty": 2.0},
+        {"silence": 0.2},
+        {"silence": 0.2, "objective": "kl_retain", "norm": "frozen"},
+        {"gate": 1e-6},  # any entropy is above: the step is retain-only
+        # frozen: with shared statistics the bias before BatchNorm has no gradient but rounding noise,
+        # which Adam's first step turns into ±lr
+        {"optimizer": "adamw", "lr": 1e-3, "norm": "frozen"},
+        {"optimizer": "adamw", "lr": 1e-3, "norm": "frozen", "space": "gradient", "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_settings(case, changes):
+    result = check(case, **changes)
+    assert result.history[1]["gated"] == (changes.get("gate", 0) > 0)
+
+
+def test_ascent_stops_climbing_at_log_k(case):
+    # A model that knows nothing of the forget class is above log K: the cap makes the step retain-only.
+    model, forget, retain = case
+    wrong = (forget[0], torch.ones_like(forget[1]) * 2)
+    result = check((model, wrong, _without(retain, 2)), objective="ga", norm="frozen")
+    assert result.history[1]["gated"]
+
+
+def _without(retain, c):
+    keep = retain[1] != c
+    return retain[0][keep], retain[1][keep]
+
+
+def test_batchnorm_statistics_after_the_step(case):
+    model, forget, retain = case
+    base = {"layers": ("2",), "lr": 0.05, **ONE_STEP}
+    frozen, shared, train = (
+        purge.unlearn(model, forget, retain, method=Purge(norm=n, **base), **STILL).model.state_dict()
+        for n in ("frozen", "shared", "train")
+    )
+    old = model.state_dict()
+    assert torch.equal(frozen["1.running_mean"], old["1.running_mean"])
+    assert torch.equal(frozen["1.running_var"], old["1.running_var"])
+    # shared: those of the retain data under the new weights
+    a = retain[0] @ shared["0.weight"].T + shared["0.bias"]
+    assert torch.allclose(shared["1.running_mean"], a.mean(0), atol=1e-4)
+    assert torch.allclose(shared["1.running_var"], a.var(0), rtol=1e-3)
+    # train: one exponential step with the retain part, then one with the forget part
+    want = old["1.running_mean"]
+    for x in (retain[0], forget[0]):
+        want = 0.9 * want + 0.1 * (x @ old["0.weight"].T + old["0.bias"]).mean(0)
+    assert torch.allclose(train["1.running_mean"], want, atol=1e-5)
+
+
+def test_shared_statistics_make_a_constant_shift_useless(case):
+    """A shift before BatchNorm suppresses nothing when the statistics follow it."""
+    from purge.models.batchnorm import statistics
+
+    model, forget, retain = case
+    shifted = purge.train(model, retain, epochs=1, lr=1e-9, progress=False).model  # a copy
+    with torch.no_grad():
+        shifted[0].bias += 5.0
+    outputs = []
+    for net in (model, shifted):
+        with torch.no_grad(), statistics(net, "shared") as seen:
+            net(retain[0])
+        with torch.no_grad(), statistics(net, "shared", like=seen):
+            outputs.append(net(forget[0]))
+    before, after = outputs
+    assert torch.allclose(before, after, atol=1e-3)

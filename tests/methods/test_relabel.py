@@ -1,0 +1,494 @@
+"""RL, SalUn and Amnesiac's relabelling against loops in float64 written from the formulas.
+
+A watched network and a watched loss write down every batch with the labels that were learnt from
+it; the references go through the same batches with explicit statistics and plain arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import purge
+from purge.core.errors import MethodError
+from purge.engine.optimizer import Optim
+from purge.methods import relabel
+from purge.methods.relabel import RandomLabel, SalUn
+from purge.models.checkpoint import digest
+from tests.nets import blobs
+
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+AMNESIAC = {"mixed": True, "wrong": True, "redraw": False}
+
+
+class Watched(nn.Module):
+    """Linear → BatchNorm → ReLU → Linear that writes down what it is given to learn from."""
+
+    def __init__(self, inner: nn.Module, seen: list) -> None:
+        super().__init__()
+        self.inner, self.seen = inner, seen
+
+    def __deepcopy__(self, memo):
+        twin = Watched(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)), [])
+        twin.inner.double().load_state_dict(self.inner.state_dict())
+        for ours, given in zip(twin.parameters(), self.parameters(), strict=True):
+            ours.requires_grad_(given.requires_grad)
+        twin.seen = self.seen  # shared, so that the copy that is trained writes into it
+        return twin
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            self.seen.append(SimpleNamespace(x=x.clone(), train=self.inner[1].training))
+        return self.inner(x)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = blobs()
+    model = purge.train(model, (x, y), epochs=4, lr=0.05, batch_size=32, progress=False).model.double()
+    # Single samples of all classes: their gradients point in many directions, so that the order of
+    # summing and taking magnitudes matters. 24 and 72 are multiples of the batch sizes used below.
+    return model, *purge.split((x.double(), y), indices=range(24))
+
+
+@pytest.fixture
+def watch(monkeypatch, trained):
+    """Run a method; give its result and every step's batch: x, the labels learnt, BatchNorm's mode."""
+
+    def go(method, **changes):
+        model, forget, retain = trained
+        seen, labels = [], []
+
+        def cross_entropy(z, y, **how):
+            labels.append(y.clone())
+            return F.cross_entropy(z, y, **how)
+
+        watched = Watched(model, seen)
+        with monkeypatch.context() as patch:
+            patch.setattr(relabel, "F", SimpleNamespace(cross_entropy=cross_entropy))
+            result = purge.unlearn(watched, forget, retain, method=method, progress=False, **changes)
+        steps = seen[-result.steps :]  # before them: the check at the door, the saliency
+        for step, y in zip(steps, labels[-result.steps :], strict=True):
+            step.y = y
+        return result, steps
+
+    return go
+
+
+def rows(x, among):
+    """For each row of x its place in ``among``, −1 where it is not there."""
+    same = (x[:, None] == among[None]).all(2)
+    return torch.where(same.any(1), same.long().argmax(1), -1)
+
+
+# -- the references -----------------------------------------------------------------------------
+
+
+def forward(w, x, mean, var):
+    a = x @ w["0.weight"].T + w["0.bias"]
+    h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
+    return h @ w["3.weight"].T + w["3.bias"]
+
+
+def losses(z, y):
+    return torch.stack([row.exp().sum().log() - row[c] for row, c in zip(z, y.tolist(), strict=True)])
+
+
+def saliency(model, forget, *, absolute=False, size=1, training=False):
+    """Σ over batches of ∇CE in evaluation mode; the mistakes are options."""
+    w = {
+        k: v.clone().requires_grad_(k in NAMES) for k, v in model.state_dict().items() if k[-7:] != "tracked"
+    }
+    total = {k: torch.zeros_like(w[k]) for k in NAMES}
+    for x, y in zip(forget[0].split(size), forget[1].split(size), strict=True):
+        a = (x @ w["0.weight"].T + w["0.bias"]).detach()
+        stats = (a.mean(0), a.var(0, correction=0)) if training else (w["1.running_mean"], w["1.running_var"])
+        found = torch.autograd.grad(losses(forward(w, x, *stats), y).sum(), [w[k] for k in NAMES])
+        for k, g in zip(NAMES, found, strict=True):
+            total[k] += g.abs() if absolute else g
+    return {k: g.abs() for k, g in total.items()}
+
+
+def top(score, share):
+    """The global mask: the share of all coordinates with the largest scores."""
+    values = sorted((float(v) for s in score.values() for v in s.reshape(-1)), reverse=True)
+    limit = values[int(share * len(values)) - 1]
+    return {k: s >= limit for k, s in score.items()}
+
+
+def layerwise(score, share):
+    return {k: top({k: s}, share)[k] for k, s in score.items()}
+
+
+def same(a, b):
+    return all(torch.equal(a[k], b[k]) for k in NAMES)
+
+
+def reference(model, steps, s, *, mask=None, soft=False, epoch=1, anchored=True):
+    """The whole run in float64 on the batches that were seen: SGD or Adam, mask or soft threshold."""
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    w = {k: state[k] for k in NAMES}
+    start = {k: v.clone() for k, v in w.items()}
+    first, second = ({k: torch.zeros_like(v) for k, v in w.items()} for _ in range(2))
+    mean, var = state["1.running_mean"], state["1.running_var"]
+    o = s.optim
+    for i, step in enumerate(steps):
+        if soft and anchored and i % epoch == 0:
+            start = {k: v.clone() for k, v in w.items()}
+        live = {k: v.detach().requires_grad_() for k, v in w.items()}
+        if s.norm == "train":
+            a = step.x @ live["0.weight"].T + live["0.bias"]
+            m, v, n = a.mean(0), ((a - a.mean(0)) ** 2).mean(0), len(a)
+            mean, var = 0.9 * mean + 0.1 * m.detach(), 0.9 * var + 0.1 * v.detach() * n / (n - 1)
+        else:
+            m, v = mean, var
+        loss = losses(forward(live, step.x, m, v), step.y).mean()
+        for k, g in zip(NAMES, torch.autograd.grad(loss, list(live.values())), strict=True):
+            g = g + o.weight_decay * w[k]
+            first[k] = o.momentum * first[k] + (g if o.optimizer == "sgd" else (1 - o.momentum) * g)
+            if o.optimizer == "adam":
+                second[k] = 0.999 * second[k] + 0.001 * g**2
+                hat = (second[k] / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8
+                w[k] = w[k] - o.lr * first[k] / (1 - o.momentum ** (i + 1)) / hat
+            else:
+                w[k] = w[k] - o.lr * first[k]
+            if mask is not None:
+                w[k] = torch.where(mask[k], w[k], start[k])
+        if soft:
+            changes = sorted(abs(float(c)) for k in NAMES for c in (w[k] - start[k]).reshape(-1))
+            progress = ((i // epoch) * epoch + 1) / len(steps)
+            r = math.floor((1 - s.share) * (1 - progress) * len(changes))
+            tau = changes[r - 1] if r else 0.0
+            for k in NAMES:
+                d = w[k] - start[k]
+                w[k] = start[k] + torch.where(d > tau, d - tau, torch.where(d < -tau, d + tau, 0.0))
+    return {**w, "1.running_mean": mean, "1.running_var": var}
+
+
+def agree(result, want, start):
+    got = {k.removeprefix("inner."): v for k, v in result.model.state_dict().items()}
+    scale = max(float((want[k] - start[k]).abs().max()) for k in NAMES)
+    assert scale > 1e-3, "the run must be worth checking"
+    for k in want:  # losses are taken in float32
+        assert torch.allclose(got[k], want[k], rtol=0, atol=1e-4 * scale), k
+
+
+def differ(result, want, start):
+    with pytest.raises(AssertionError):
+        agree(result, want, start)
+
+
+def moved(result, model):
+    new = {k.removeprefix("inner."): v for k, v in result.model.state_dict().items()}
+    return {k: new[k] != model.state_dict()[k] for k in NAMES}
+
+
+# -- whole runs ---------------------------------------------------------------------------------
+
+RUNS = [
+    {},
+    {"norm": "frozen"},
+    {"mixed": True},
+    {"mixed": True, "norm": "frozen"},
+    {"batch_size": 256},
+    {**AMNESIAC, "optim": Optim(optimizer="adam", lr=1e-3, weight_decay=0.0), "norm": "frozen"},
+]
+
+
+@pytest.mark.parametrize("changes", RUNS, ids=str)
+def test_random_labels(watch, trained, changes):
+    method = RandomLabel(**{"epochs": 3, "batch_size": 12, **changes})
+    result, steps = watch(method)
+    assert all(step.train == (method.norm == "train") for step in steps)
+    agree(result, reference(trained[0], steps, method), trained[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"mixed": True}, {"norm": "frozen", "optim": Optim(lr=0.1)}], ids=str
+)
+def test_salun(watch, trained, changes):
+    model, forget, _ = trained
+    method = SalUn(**{"epochs": 3, "batch_size": 12, **changes})
+    mask = top(saliency(model, forget), 0.5)
+    result, steps = watch(method)
+    agree(result, reference(model, steps, method, mask=mask), model.state_dict())
+    differ(result, reference(model, steps, method), model.state_dict())
+
+
+@pytest.mark.parametrize("changes", [{"mixed": True}, {}, {"mixed": True, "share": 0.1}], ids=str)
+def test_soft_salun(watch, trained, changes):
+    model, start = trained[0], trained[0].state_dict()
+    method = SalUn(**{"epochs": 3, "batch_size": 12, "soft": True, "norm": "frozen", **changes})
+    result, steps = watch(method)
+    epoch = len(steps) // 3
+    agree(result, reference(model, steps, method, soft=True, epoch=epoch), start)
+    differ(result, reference(model, steps, method), start)
+    differ(result, reference(model, steps, method, soft=True, epoch=epoch, anchored=False), start)
+
+
+def test_soft_salun_holds_what_moved_least(watch, trained):
+    n = sum(trained[0].state_dict()[k].numel() for k in NAMES)
+    result, _ = watch(SalUn(epochs=1, batch_size=12, mixed=True, soft=True, share=0.2))
+    still = sum(int((~m).sum()) for m in moved(result, trained[0]).values())
+    assert int(0.8 * 7 / 8 * n) <= still < n  # one of eight steps is over when r is first taken
+    result, steps = watch(SalUn(epochs=1, batch_size=96, mixed=True, soft=True, share=0.2))
+    assert len(steps) == 1
+    assert all(m.all() for m in moved(result, trained[0]).values()), "after the last step r is 0"
+
+
+# -- batches and labels -------------------------------------------------------------------------
+
+
+def test_every_epoch_goes_first_over_what_must_go_then_over_what_stays(watch, trained):
+    _, forget, retain = trained
+    _, steps = watch(RandomLabel(epochs=3, batch_size=12))
+    assert len(steps) == 3 * (2 + 6)
+    for e in range(3):
+        epoch = steps[8 * e : 8 * e + 8]
+        f = torch.cat([rows(step.x, forget[0]) for step in epoch[:2]])
+        r = torch.cat([rows(step.x, retain[0]) for step in epoch[2:]])
+        assert sorted(f.tolist()) == list(range(24))
+        assert sorted(r.tolist()) == list(range(72))
+        assert torch.equal(torch.cat([step.y for step in epoch[2:]]), retain[1][r])
+
+
+def test_mixed_goes_over_both_together(watch, trained):
+    _, forget, retain = trained
+    _, steps = watch(RandomLabel(epochs=2, batch_size=12, mixed=True))
+    assert len(steps) == 2 * 8
+    for e in range(2):
+        x, y = (torch.cat([getattr(step, k) for step in steps[8 * e : 8 * e + 8]]) for k in "xy")
+        f, r = rows(x, forget[0]), rows(x, retain[0])
+        assert sorted(f[f >= 0].tolist()) == list(range(24))
+        assert sorted(r[r >= 0].tolist()) == list(range(72))
+        assert torch.equal(y[r >= 0], retain[1][r[r >= 0]])
+    counts = {int((rows(step.x, forget[0]) >= 0).sum()) for step in steps}
+    assert len(counts) > 2, "a batch has as many forgotten samples as fall into it"
+
+
+def drawn(steps, forget):
+    """The labels learnt for each forgotten sample, (epochs, 24)."""
+    found = [[] for _ in range(24)]
+    for step in steps:
+        for i, label in zip(rows(step.x, forget[0]).tolist(), step.y.tolist(), strict=True):
+            if i >= 0:
+                found[i].append(label)
+    return torch.tensor(found).T
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_labels_are_uniform_and_drawn_anew_in_every_epoch(watch, trained, mixed):
+    _, forget, _ = trained
+    _, steps = watch(RandomLabel(epochs=50, batch_size=24, mixed=mixed, optim=Optim(lr=1e-6)))
+    labels = drawn(steps, forget)
+    assert labels.shape == (50, 24)
+    assert all(0.28 < share / labels.numel() < 0.39 for share in Counter(labels.flatten().tolist()).values())
+    assert 0.28 < float((labels == forget[1]).double().mean()) < 0.39, "the true label may come up"
+    again = float((labels[1:] == labels[:-1]).double().mean())
+    assert 0.28 < again < 0.39, "one epoch's labels say nothing about the next one's"
+    assert all(len(set(one.tolist())) == 3 for one in labels.T)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_amnesiac_labels_are_wrong_and_drawn_once(watch, trained, mixed):
+    _, forget, _ = trained
+    first = []
+    for seed in range(20):
+        method = RandomLabel(**{**AMNESIAC, "mixed": mixed}, epochs=3, batch_size=24)
+        _, steps = watch(method, seed=seed)
+        labels = drawn(steps, forget)
+        assert (labels == labels[0]).all()
+        first.append(labels[0])
+    ahead = (torch.stack(first) - forget[1]) % 3
+    assert set(ahead.flatten().tolist()) == {1, 2}
+    assert 0.42 < float((ahead == 1).double().mean()) < 0.58
+
+
+def test_wrong_labels_can_be_drawn_anew(watch, trained):
+    _, forget, _ = trained
+    _, steps = watch(RandomLabel(epochs=20, batch_size=24, wrong=True))
+    labels = drawn(steps, forget)
+    assert not (labels == forget[1]).any()
+    assert all(len(set(one.tolist())) == 2 for one in labels.T)
+
+
+def test_what_is_measured(watch, trained):
+    result, steps = watch(RandomLabel(epochs=2, batch_size=24))
+    for row, step in zip(result.history[1:], steps, strict=True):
+        forgetting = bool((rows(step.x, trained[1][0]) >= 0).all())
+        assert (row["forget_loss"] is None) != forgetting
+        assert (row["retain_loss"] is None) == forgetting
+    result, _ = watch(RandomLabel(epochs=2, batch_size=48, mixed=True))
+    assert all(row["forget_loss"] > 0 and row["retain_loss"] > 0 for row in result.history[1:])
+
+
+def test_a_batch_that_holds_one_set_only(watch, trained):
+    """Mixed batches of two: many have no forgotten sample, some nothing else."""
+    result, steps = watch(RandomLabel(epochs=1, batch_size=2, mixed=True, norm="frozen"))
+    counts = Counter(int((rows(step.x, trained[1][0]) >= 0).sum()) for step in steps)
+    assert set(counts) == {0, 1, 2}
+    assert sum(k * v for k, v in counts.items()) == 24
+    agree(result, reference(trained[0], steps, result.method), trained[0].state_dict())
+
+
+# -- the mask -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("batch_size", [5, 24])
+def test_the_mask_is_the_global_top_of_the_signed_sum(watch, trained, share, batch_size):
+    model, forget, _ = trained
+    want = top(saliency(model, forget), share)
+    for mistake in (
+        top(saliency(model, forget, absolute=True), share),  # of each sample
+        top(saliency(model, forget, absolute=True, size=5), share),  # of each batch
+        top(saliency(model, forget, size=24, training=True), share),
+        layerwise(saliency(model, forget), share),
+    ):
+        assert not same(want, mistake), "the test could not tell"
+    result, _ = watch(SalUn(epochs=2, batch_size=batch_size, share=share))
+    assert same(moved(result, model), want)
+    count = sum(m.numel() for m in want.values())
+    assert sum(int(m.sum()) for m in want.values()) == int(share * count)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_nothing_moves_what_is_masked(monkeypatch, watch, trained, optimizer, mixed):
+    """Neither weight decay nor momentum, however strong; and no momentum is gathered there."""
+    made = []
+    make = Optim.make
+
+    def remembered(self, params):
+        made.append(make(self, params))
+        return made[-1]
+
+    monkeypatch.setattr(Optim, "make", remembered)
+    model, forget, _ = trained
+    mask = top(saliency(model, forget), 0.5)
+    strong = Optim(optimizer=optimizer, lr=0.02, momentum=0.9, weight_decay=0.5)
+    result, _ = watch(SalUn(epochs=3, batch_size=12, mixed=mixed, optim=strong))
+    assert same(moved(result, model), mask)
+    (optimizer,) = made
+    for p, k in zip(optimizer.param_groups[0]["params"], NAMES, strict=True):
+        gathered = [t for t in optimizer.state[p].values() if t.shape == p.shape]
+        assert gathered
+        assert all((t[~mask[k]] == 0).all() and t[mask[k]].any() for t in gathered)
+
+
+def test_the_norm_limit_sees_free_coordinates_only(watch, trained):
+    plain = Optim(lr=0.1, momentum=0.0, weight_decay=0.0, clip=1e-3)
+    result, steps = watch(SalUn(epochs=1, batch_size=96, mixed=True, share=0.3, norm="frozen", optim=plain))
+    assert len(steps) == 1
+    start = trained[0].state_dict()
+    change = [(result.model.inner.state_dict()[k] - start[k]).reshape(-1) for k in NAMES]
+    assert float(torch.cat(change).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)
+
+
+def test_a_mask_of_everything_is_random_labels(watch):
+    method = {"epochs": 2, "batch_size": 12}
+    for more in ({}, {"soft": True}):
+        plain, _ = watch(RandomLabel(**method))
+        full, _ = watch(SalUn(share=1.0, **method, **more))
+        assert digest(plain.model) == digest(full.model)
+
+
+def test_parameters_that_are_not_trained_take_no_place_in_the_mask(trained):
+    model, forget, retain = trained
+    model = purge.train(model, retain, epochs=1, lr=1e-9, progress=False).model  # a copy
+    model[0].weight.requires_grad_(False)
+    score = {k: v for k, v in saliency(model, forget).items() if k != "0.weight"}
+    for soft in (False, True):
+        settings = {"epochs": 2, "batch_size": 12, "share": 0.4, "soft": soft}
+        result = purge.unlearn(model, forget, retain, method=SalUn(**settings), progress=False)
+        new, old = result.model.state_dict(), model.state_dict()
+        assert torch.equal(new["0.weight"], old["0.weight"])
+        if not soft:
+            want = top(score, 0.4)
+            assert all(torch.equal(new[k] != old[k], want[k]) for k in want)
+
+
+def test_ties_do_not_add_to_the_mask(trained):
+    """A head without bias on dead features has many gradients of exactly 0: the rank decides."""
+    _, forget, retain = trained
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3, bias=False)).double()
+    with torch.no_grad():
+        model[0].bias.fill_(-1e3)  # no unit is ever alive
+    result = purge.unlearn(model, forget, retain, method=SalUn(epochs=1, share=0.25), progress=False)
+    changed = [
+        a != b for a, b in zip(result.model.state_dict().values(), model.state_dict().values(), strict=True)
+    ]
+    assert sum(int(m.sum()) for m in changed) == int(0.25 * (48 + 8 + 24))  # by weight decay
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_no_hook_survives(trained, soft):
+    model, forget, retain = trained
+    result = purge.unlearn(model, forget, retain, method=SalUn(epochs=1, soft=soft), progress=False)
+    assert not any(p._backward_hooks for p in result.model.parameters())
+
+
+class Reads(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().split(".")[0]
+        if name in ("aten::index", "aten::index_put", "aten::index_put_"):  # by a mask: its size is read
+            self.count += any(t is not None and t.dtype == torch.bool for t in args[1])
+        self.count += name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [RandomLabel(), RandomLabel(mixed=True, redraw=False), SalUn(), SalUn(soft=True)],
+    ids=["sequential", "mixed", "salun", "soft"],
+)
+def test_no_step_reads_a_tensor(trained, method):
+    model, forget, retain = trained
+    counts = []
+    for batch_size in (24, 3):  # 4 or 32 steps in an epoch; checks come at its end
+        with Reads() as reads:
+            purge.unlearn(
+                model, forget, retain, method=method, epochs=2, batch_size=batch_size, progress=False
+            )
+        counts.append(reads.count)
+    assert 0 < counts[0] == counts[1]
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+def test_published_settings():
+    for method in (RandomLabel(), SalUn()):
+        assert (method.epochs, method.batch_size, method.norm) == (10, 256, "train")
+        assert method.optim == Optim(optimizer="sgd", lr=0.013, momentum=0.9, weight_decay=5e-4, clip=0.0)
+        assert (method.mixed, method.wrong, method.redraw, method.stop.early) == (False, False, True, False)
+    assert (SalUn().share, SalUn().soft) == (0.5, False)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, -0.1])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(MethodError, match="share"):
+        SalUn(share=share)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_share_of_less_than_one_weight_is_refused_at_the_door(watch, soft):
+    with pytest.raises(MethodError, match="frees at least one of 99 parameters") as error:
+        watch(SalUn(share=1e-3, soft=soft))
+    assert "raise share" in str(error.value)

@@ -1,0 +1,637 @@
+"""SISA: a deletion gives, bit for bit, the model that training without the samples would have given."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import purge
+from purge.core.errors import DataError, FileError, MethodError, ModelError, RunError
+from purge.core.settings import flat_fields
+from purge.data.identity import identities
+from purge.data.images import Images
+from purge.data.samples import as_samples
+from purge.data.split import split
+from purge.demo import fresh_model
+from purge.engine.trainer import Recipe, one_cycle
+from purge.methods import sisa_model as module
+from purge.methods.registry import resolve_method
+from purge.methods.sisa import Sisa
+from purge.methods.sisa_model import Plan, SisaModel, mixed, train_sisa
+from purge.models.checkpoint import digest
+from tests.nets import blobs, small_mlp
+
+RECIPE = Recipe(epochs=3, lr=0.05, batch_size=8)
+SHARDS, SLICES = 3, 2
+
+
+def net(seed=0):
+    """BatchNorm and dropout: all that keeps a state or draws numbers while training."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
+    )  # fmt: skip
+
+
+def pictures(n=60):
+    g = torch.Generator().manual_seed(3)
+    pixels = torch.randint(0, 256, (n, 1, 4, 4), generator=g, dtype=torch.uint8)
+    return Images(pixels, torch.arange(n) % 3, names=("a", "b", "c"), ids=torch.arange(n) * 7 + 100)
+
+
+def picture_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+
+
+def train(data, model=None, **changes):
+    given = {"shards": SHARDS, "slices": SLICES, "recipe": RECIPE, "progress": False, **changes}
+    return train_sisa(model or net(), data, **given)
+
+
+def forget(model, gone, kept, **changes):
+    return purge.unlearn(model, gone, kept, method=Sisa(), progress=False, **changes)
+
+
+def samples(data):
+    return data if isinstance(data, Images) else as_samples(data, torch.device("cpu"), "data")
+
+
+def places(model, data):
+    return [t.tolist() for t in model.plan.places(identities(samples(data)))]
+
+
+def in_place(model, data, shard, part, count=2):
+    """Positions of some samples of one shard and slice."""
+    found = [i for i, place in enumerate(zip(*places(model, data), strict=True)) if place == (shard, part)]
+    return found[:count]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train(blobs())
+
+
+@pytest.fixture(scope="module")
+def trained_on_pictures():
+    return train(pictures(), picture_net(), recipe=Recipe(epochs=3, batch_size=8, augment="crop-flip"))
+
+
+def same(a, b):
+    """Weights, checkpoints and what is remembered."""
+    assert digest(a) == digest(b)
+    for ours, theirs in zip(a.checkpoints, b.checkpoints, strict=True):
+        for one, two in zip(ours, theirs, strict=True):
+            assert one.keys() == two.keys()
+            assert all(torch.equal(one[k], two[k]) for k in one)
+    assert torch.equal(a.ids, b.ids)
+    assert torch.equal(a.labels, b.labels)
+    assert a.trained == b.trained == digest(a)
+
+
+# -- the claim --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("shard", [0, 2])
+def test_after_deleting_samples_it_is_the_model_trained_without_them(trained, shard, part):
+    data = blobs()
+    gone, kept = split(data, indices=in_place(trained, data, shard, part))
+    result = forget(trained, gone, kept)
+    without = train(kept)
+    same(result.model, without)
+    assert digest(result.model) != digest(trained)
+    for k in range(SHARDS):
+        assert (digest(result.model.shards[k]) == digest(trained.shards[k])) == (k != shard)
+
+
+def test_after_deleting_a_class_it_is_the_model_trained_without_it(trained):
+    gone, kept = split(blobs(), classes=[1])
+    result = forget(trained, gone, kept)
+    same(result.model, train(kept))
+    assert result.info["forget_classes"] == [1]
+
+
+@pytest.mark.parametrize("how", ["samples", "class"])
+def test_the_same_with_images_that_are_moved_and_flipped(trained_on_pictures, how):
+    data, model = pictures(), trained_on_pictures
+    request = {"classes": [2]} if how == "class" else {"indices": in_place(model, data, 1, 1)}
+    gone, kept = split(data, **request)
+    without = train(kept, picture_net(), recipe=model.plan.recipe)
+    same(forget(model, gone, kept).model, without)
+
+
+def test_one_deletion_after_another_and_both_at_once(trained):
+    data = blobs()
+    first, then = in_place(trained, data, 0, 1), in_place(trained, data, 1, 0)
+    kept = split(data, indices=first)[1]
+    once = forget(trained, split(data, indices=first)[0], kept).model
+    rest = split(data, indices=[*first, *then])[1]
+    twice = forget(once, split(data, indices=then)[0], rest).model
+    same(twice, forget(trained, split(data, indices=[*first, *then])[0], rest).model)
+    same(twice, train(rest))
+
+
+def test_only_affected_shards_are_trained_from_the_first_affected_slice(trained, monkeypatch):
+    data, calls = blobs(), []
+    real = module.fit
+
+    def counted(model, samples, recipe, **rest):
+        calls.append((len(samples), recipe.epochs))
+        return real(model, samples, recipe, **rest)
+
+    monkeypatch.setattr(module, "fit", counted)
+    late = in_place(trained, data, 1, 1, 1)
+    result = forget(trained, *split(data, indices=late))
+    of_shard = Counter(places(trained, data)[0])
+    assert calls == [(of_shard[1] - 1, trained.plan.epochs[1])], "slice 1 of shard 1 alone"
+    assert result.model.retrained == {1: trained.plan.epochs[1]}
+    assert [row["shard"] for row in result.history] == [None] + [1] * trained.plan.epochs[1]
+    assert {row["slice"] for row in result.history[1:]} == {1}
+    assert result.steps == trained.plan.epochs[1]
+    calls.clear()
+    early = in_place(trained, data, 1, 0, 1)
+    result = forget(trained, *split(data, indices=[*early, *late]))
+    assert [epochs for _, epochs in calls] == trained.plan.epochs, "all slices of shard 1"
+    assert result.model.retrained == {1: sum(trained.plan.epochs)}
+
+
+def test_the_checkpoint_is_the_one_before_the_sample_came_in(trained):
+    """A checkpoint taken after the slice has seen the sample: going back to it forgets nothing."""
+    data = blobs()
+    gone, kept = split(data, indices=in_place(trained, data, 0, 0))
+    result = forget(trained, gone, kept).model
+    first, second = result.checkpoints[0]
+    assert all(torch.equal(first[k], v) for k, v in trained.checkpoints[0][0].items())
+    assert not all(torch.equal(second[k], v) for k, v in trained.checkpoints[0][1].items())
+
+
+# -- against the formulas ---------------------------------------------------------------------
+
+WORD = 2**64 - 1
+
+
+def plain_hash(*parts):
+    h = 0
+    for part in parts:
+        h = ((h ^ (part & WORD)) + 0x9E3779B97F4A7C15) & WORD
+        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & WORD
+        h ^= h >> 31
+    return h
+
+
+def test_hash_places_and_order_by_whole_numbers_of_python():
+    ids = torch.tensor([0, 1, 5, -3, 2**62, -(2**63)])
+    plan = Plan(4, 3, 9, "mean", Recipe(epochs=4))
+    shard, part = plan.places(ids)
+    assert shard.tolist() == [plain_hash(9, 0, i) % 4 for i in ids.tolist()]
+    assert part.tolist() == [plain_hash(9, 1, i) % 3 for i in ids.tolist()]
+    keys = [plain_hash(9, 2, 1, 7, i) for i in ids.tolist()]
+    assert plan.order(ids, shard=1, epoch=7).tolist() == sorted(range(len(ids)), key=keys.__getitem__)
+    assert int(mixed(3, 4)[0]) == plain_hash(3, 4)
+
+
+def test_shards_and_slices_are_of_about_equal_size_and_independent():
+    plan = Plan(5, 4, 0, "mean", Recipe())
+    cells = Counter(zip(*(t.tolist() for t in plan.places(torch.arange(20_000))), strict=True))
+    assert len(cells) == 20
+    assert all(abs(count - 1000) < 150 for count in cells.values())
+
+
+@pytest.mark.parametrize(("slices", "epochs"), [(1, 7), (2, 3), (4, 10), (5, 20), (9, 5), (7, 13)])
+def test_epochs_of_slices_see_every_sample_as_often_as_without_slices(slices, epochs):
+    plan = Plan(1, slices, 0, "mean", Recipe(epochs=epochs))
+    e = 2 * slices / (slices + 1) * epochs / slices
+    expected = [int((s + 1) * e + 1e-9) - int(s * e + 1e-9) for s in range(slices)]
+    assert plan.epochs == expected
+    visits = sum(n * (s + 1) / slices for s, n in enumerate(plan.epochs))  # in passes over the shard
+    assert abs(visits - epochs) <= 1
+    assert min(plan.epochs) >= 1
+
+
+def test_the_whole_training_by_plain_loops_in_double_precision():
+    x, y = blobs(40)
+    data = x.double(), y
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    recipe = Recipe(epochs=3, lr=0.1, batch_size=6, momentum=0.8, weight_decay=1e-2)
+    sisa = train_sisa(model, data, shards=2, slices=2, recipe=recipe, seed=5, progress=False)
+    ids = identities(samples(data)).tolist()
+    for k in range(2):
+        weights = [v.clone() for v in sisa.checkpoints[k][0].values()]
+        before = 0
+        for s, epochs in enumerate((2, 2)):  # e = 2·3/3 = 2
+            mine = [plain_hash(5, 0, id) % 2 == k and plain_hash(5, 1, id) % 2 <= s for id in ids]
+            rows = [i for i, there in enumerate(mine) if there]
+            momenta = [torch.zeros_like(w) for w in weights]
+            per_epoch, step = len(rows) // 6, 0
+            for epoch in range(before, before + epochs):
+                rows.sort(key=lambda i: plain_hash(5, 2, k, epoch, ids[i]))
+                for b in range(per_epoch):
+                    batch = rows[6 * b : 6 * b + 6]
+                    weights = [w.detach().requires_grad_() for w in weights]
+                    w1, b1, w2, b2 = weights
+                    z = torch.tanh(data[0][batch] @ w1.T + b1) @ w2.T + b2
+                    loss = (z.logsumexp(1) - z.gather(1, y[batch, None])[:, 0]).mean()
+                    gradients = torch.autograd.grad(loss, weights)
+                    rate = 0.1 * one_cycle(step, per_epoch * epochs)
+                    for j, (w, g) in enumerate(zip(weights, gradients, strict=True)):
+                        g = g + 1e-2 * w.detach()
+                        momenta[j] = 0.8 * momenta[j] + g
+                        weights[j] = w.detach() - rate * (g + 0.8 * momenta[j])  # Nesterov
+                    step += 1
+            before += epochs
+            after = sisa.checkpoints[k][1].values() if s == 0 else sisa.shards[k].state_dict().values()
+            for ours, theirs in zip(weights, after, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_votes():
+    class Says(nn.Module):
+        def __init__(self, *p):
+            super().__init__()
+            self.z = nn.Parameter(torch.tensor(p).log())
+
+        def forward(self, x):
+            return self.z.expand(len(x), -1)
+
+    def answer(vote, *p):
+        return SisaModel([Says(*q) for q in p], Plan(len(p), 1, 0, vote, Recipe()))(torch.zeros(2, 1))
+
+    said = (0.9, 0.1, 0.0001), (0.4, 0.5, 0.1), (0.4, 0.5, 0.1)
+    said = [tuple(v / sum(q) for v in q) for q in said]
+    mean = torch.tensor(said).mean(0)
+    torch.testing.assert_close(answer("mean", *said)[0].exp(), mean)
+    assert int(answer("mean", *said)[0].argmax()) == 0
+    majority = answer("majority", *said)[0].exp()
+    torch.testing.assert_close(majority, (torch.tensor([1 / 3, 2 / 3, 0]) + mean / 6) / (1 + 1 / 6))
+    assert int(majority.argmax()) == 1
+    tie = answer("majority", (0.9, 0.1), (0.4, 0.6))
+    assert tie[0].argmax() == 0, "the mean decides"
+    sure = answer("majority", (1.0, 0.0), (1.0, 0.0))
+    assert sure[0, 0].exp() == 1
+    tie.sum().backward()  # other methods need a gradient
+
+
+# -- what assignment and weights depend on ----------------------------------------------------
+
+
+def test_neither_position_nor_order_of_the_data_matters(trained):
+    x, y = blobs()
+    shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    same(train((x[shuffled], y[shuffled])), trained)
+
+
+def test_seed_vote_and_device_of_the_callers_model():
+    model, state = net(), torch.get_rng_state()
+    before = digest(model), model.training
+    one, two, other = (train(blobs(), model, seed=s) for s in (0, 0, 1))
+    same(one, two)
+    assert digest(one) != digest(other)
+    assert (digest(model), model.training) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not one.training
+    assert all(p.grad is None for p in one.parameters())
+    counted = train(blobs(), model, vote="majority")
+    assert digest(counted) == digest(one), "how votes are counted trains nothing"
+    starts = [c[0]["0.weight"] for c in one.checkpoints]
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], other.checkpoints[0][0]["0.weight"])
+    more = train(blobs(), model, shards=4)
+    assert torch.equal(more.checkpoints[2][0]["0.weight"], starts[2]), "drawn from seed and shard alone"
+
+
+def test_a_function_that_builds_the_model():
+    built = []
+
+    def build():
+        built.append(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+        return built[-1]
+
+    model = train(blobs(), build, seed=2)
+    assert len(built) == SHARDS
+    same(model, train(blobs(), build, seed=2))
+    always = small_mlp()
+    twin = train(blobs(), lambda: always)
+    assert digest(twin.shards[0]) != digest(always)
+    assert torch.equal(twin.checkpoints[0][0]["0.weight"], twin.checkpoints[1][0]["0.weight"])
+
+
+def test_copies_of_one_sample_are_deleted_and_kept_as_training_would():
+    x, y = blobs()
+    x, y = torch.cat([x, x[:3]]), torch.cat([y, y[:3]])
+    model = train((x, y))
+    gone, kept = split((x, y), indices=[0])  # row 96 is the same and stays
+    result = forget(model, gone, kept).model
+    same(result, train(kept))
+
+
+def test_frozen_layers_stay(trained):
+    model = net()
+    model[0].weight.requires_grad_(False)
+    one = train(blobs(), model)
+    gone, kept = split(blobs(), indices=[0, 1])
+    result = forget(one, gone, kept).model
+    same(result, train(kept, model))
+    for shard in result.shards:
+        assert torch.equal(shard[0].weight, model[0].weight)
+        assert not shard[0].weight.requires_grad
+    later = copy.deepcopy(trained)
+    for shard in later.shards:
+        shard[0].weight.requires_grad_(False)
+    with pytest.raises(MethodError, match="takes no gradient"):
+        forget(later, gone, kept)
+
+
+def test_a_shard_whose_first_slice_is_empty():
+    x, y = blobs(12)
+    seeds = [s for s in range(300) if not in_place_of(x, y, s) and enough(x, y, s)]
+    model = train((x, y), slices=3, shards=2, seed=seeds[0], recipe=Recipe(epochs=3, batch_size=4))
+    assert all(torch.equal(model.checkpoints[0][1][k], v) for k, v in model.checkpoints[0][0].items())
+    assert model.retrained[0] < sum(model.plan.epochs)
+
+
+def in_place_of(x, y, seed):
+    plan = Plan(2, 3, seed, "mean", Recipe())
+    shard, part = plan.places(identities(samples((x, y))))
+    return bool(((shard == 0) & (part == 0)).any())
+
+
+def enough(x, y, seed):
+    shard, _ = Plan(2, 3, seed, "mean", Recipe()).places(identities(samples((x, y))))
+    return int(torch.bincount(shard, minlength=2).min()) > 2
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_comes_back_and_can_still_delete(trained, tmp_path):
+    trained.save(tmp_path / "run")
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    shards = {f"sisa-shard-{k}.safetensors" for k in range(SHARDS)}
+    assert names == {"model.safetensors", "sisa.json", "sisa-samples.safetensors", *shards}
+    back = SisaModel.load(tmp_path / "run", net(seed=9))
+    same(back, trained)
+    assert (back.plan, back.history) == (trained.plan, trained.history)
+    x = blobs(seed=4)[0]
+    assert torch.equal(back(x), trained(x))
+    gone, kept = split(blobs(), indices=[3, 50])
+    same(forget(back, gone, kept).model, train(kept))
+
+
+def test_a_run_folder_holds_both(trained, tmp_path):
+    result = forget(trained, *split(blobs(), classes=[0]))
+    result.save(tmp_path / "run")
+    result.model.save(tmp_path / "run")
+    same(SisaModel.load(tmp_path / "run", net()), result.model)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["digest"] == result.model.trained
+
+
+def test_damaged_files_are_refused(trained, tmp_path):
+    def broken(how):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        trained.save(folder)
+        how(folder)
+        with pytest.raises(FileError) as caught:
+            SisaModel.load(folder, net())
+        return str(caught.value)
+
+    def write(name, change):
+        def how(folder):
+            found = load_file(folder / name)
+            change(found)
+            save_file(found, folder / name)
+
+        return how
+
+    def settings(change):
+        def how(folder):
+            facts = json.loads((folder / "sisa.json").read_text())
+            change(facts)
+            (folder / "sisa.json").write_text(json.dumps(facts))
+
+        return how
+
+    assert "nothing there" in broken(lambda f: (f / "sisa.json").unlink())
+    assert "shard-1" in broken(lambda f: (f / "sisa-shard-1.safetensors").unlink())
+    assert "shard-0" in broken(lambda f: (f / "sisa-shard-0.safetensors").write_bytes(b"short"))
+    assert "shard-2" in broken(write("sisa-shard-2.safetensors", lambda t: t.pop("1/0.weight")))
+    assert "damaged" in broken(write("model.safetensors", lambda t: t["shards.0.0.weight"].add_(1)))
+    assert "damaged" in broken(write("sisa-samples.safetensors", lambda t: t.pop("labels")))
+    assert "damaged" in broken(settings(lambda facts: facts.pop("digest")))
+    assert "damaged" in broken(settings(lambda facts: facts["plan"].update(shards=0)))
+    assert "damaged" in broken(settings(lambda facts: facts["plan"].update(unknown=1)))
+    edited = copy.deepcopy(trained)  # by another method, say
+    with torch.no_grad():
+        edited.shards[0][0].weight.add_(1)
+    edited.save(tmp_path / "edited")
+    back = SisaModel.load(tmp_path / "edited", net())
+    assert digest(back) == digest(edited) != back.trained == trained.trained
+    trained.save(tmp_path / "other")
+    with pytest.raises(FileError, match="another architecture"):
+        SisaModel.load(tmp_path / "other", nn.Linear(6, 3))
+
+
+def test_copies_share_checkpoints_but_not_weights(trained):
+    twin = copy.deepcopy(trained)
+    assert twin.checkpoints[0][0] is trained.checkpoints[0][0]
+    assert twin.checkpoints[0] is not trained.checkpoints[0]
+    assert twin.shards[0][0].weight.data_ptr() != trained.shards[0][0].weight.data_ptr()
+
+
+# -- refusals ---------------------------------------------------------------------------------
+
+
+def test_what_is_not_a_sisa_model_is_refused_with_the_way_to_one():
+    gone, kept = split(blobs(), indices=[0])
+    with pytest.raises(ModelError, match=r"SisaModel.*train_sharded.*purge train --shards 5 --slices 5"):
+        forget(net(), gone, kept)
+
+
+def test_a_model_that_was_edited_is_refused(trained):
+    edited = copy.deepcopy(trained)
+    with torch.no_grad():
+        edited.shards[1][0].bias.add_(1e-3)
+    with pytest.raises(ModelError, match="weights that SISA's training left"):
+        forget(edited, *split(blobs(), indices=[0]))
+
+
+def test_other_data_is_refused(trained, trained_on_pictures):
+    x, y = blobs()
+    gone, kept = split((x, y), indices=[0])
+    with pytest.raises(DataError, match=r"95 samples \(0 unknown to it, 1 missing\)"):
+        forget(trained, gone, (kept[0][1:], kept[1][1:]))
+    with pytest.raises(DataError, match=r"1 unknown to it, 1 missing"):
+        forget(trained, (gone[0] + 1, gone[1]), kept)
+    once = forget(trained, gone, kept).model
+    again, rest = split((x, y), indices=[5])  # which has sample 0 again
+    with pytest.raises(DataError, match="1 unknown to it"):
+        forget(once, again, rest)
+    data = pictures()
+    relabelled = Images(data.pixels, (data.labels + 1) % 3, names=data.names, ids=data.ids)
+    with pytest.raises(DataError, match="together the 60 samples"):
+        forget(trained_on_pictures, *split(relabelled, indices=[0]))
+
+
+def test_data_that_differs_whenever_it_is_read_is_refused(monkeypatch):
+    class Moving(torch.utils.data.Dataset):
+        targets = (0, 1) * 20
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return torch.randn(6), self.targets[i]
+
+    monkeypatch.setattr(purge.data.samples, "RESIDENT_BYTES", 1)
+    with pytest.raises(DataError, match="differ when read again"):
+        train(Moving())
+
+
+def test_a_dataset_that_is_read_again_in_every_pass(monkeypatch):
+    x, y = blobs(60)
+
+    class Large(torch.utils.data.Dataset):
+        targets = y
+
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, i):
+            return x[i], int(y[i])
+
+    data = Large()
+    kept_whole = train((x, y), shards=2)
+    monkeypatch.setattr(purge.data.samples, "RESIDENT_BYTES", 1)
+    model = train(data, shards=2)
+    assert torch.equal(model.ids, kept_whole.ids)
+    gone, kept = split(data, indices=[0, 7])
+    same(forget(model, gone, kept).model, train(kept, shards=2))
+
+
+def test_shards_without_samples_are_refused(trained):
+    with pytest.raises(MethodError, match=r"at least 2 samples for each of 60 shards.*fewer shards"):
+        train(blobs(), shards=60)
+    data = blobs()
+    shard = torch.tensor(places(trained, data)[0])
+    gone, kept = split(data, indices=(shard == 1).nonzero()[:, 0])
+    with pytest.raises(MethodError, match=r"0 for shard 1.*without what must be forgotten"):
+        forget(trained, gone, kept)
+    assert train(blobs(30), shards=15, model=nn.Linear(6, 3), seed=first_full(30, 15))
+
+
+def first_full(n, shards):
+    ids = identities(samples(blobs(n)))
+    return next(
+        s for s in range(2000)
+        if len(Plan(shards, 1, s, "mean", Recipe()).places(ids)[0].unique()) == shards
+    )  # fmt: skip
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(MethodError, match="at least 3 epochs for 5 slices"):
+        train(blobs(), slices=5, recipe=Recipe(epochs=2))
+    assert Plan(1, 5, 0, "mean", Recipe(epochs=3)).epochs == [1, 1, 1, 1, 1]
+    for wrong in ({"shards": 0}, {"slices": 0}, {"vote": "loudest"}, {"shards": 1.5}):
+        with pytest.raises(MethodError):
+            train(blobs(), **wrong)
+    with pytest.raises(purge.PurgeError, match="seed"):
+        train(blobs(), seed=-1)
+    with pytest.raises(MethodError, match="batch_size"):
+        train(blobs(), recipe=Recipe(epochs=3, batch_size=1))
+    with pytest.raises(MethodError, match="augment"):
+        train(blobs(), recipe=Recipe(epochs=3, augment="flip"))
+    with pytest.raises(RunError, match="lower lr"):
+        train(blobs(), recipe=Recipe(epochs=6, lr=1e30, batch_size=8))
+    with pytest.raises(ModelError, match="builds an untrained model"):
+        train(blobs(), Stubborn())
+    with pytest.raises(ModelError, match=r"torch\.nn\.Module"):
+        train(blobs(), "resnet18")
+    with pytest.raises(MethodError, match="a setting of Sisa"):
+        forget(net(), *split(blobs(), indices=[0]), lr=0.1)
+
+
+class Stubborn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(6, 3))
+
+    def forward(self, x):
+        return x @ self.w
+
+
+# -- what every method must do (tests/contract, for a model of its own) -----------------------
+
+
+def facts(model):
+    modules = list(model.modules())
+    return (
+        digest(model),
+        [m.training for m in modules],
+        [p.requires_grad for p in model.parameters()],
+        [p.grad is None for p in model.parameters()],
+        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
+        ["forward" in m.__dict__ for m in modules],
+    )
+
+
+def test_settings_survive_the_command_line():
+    flat = {f.name: "none" if v is None else str(v) for f, v in flat_fields(Sisa())}
+    assert resolve_method(Sisa(), flat) == Sisa()
+
+
+def test_the_contract(trained, monkeypatch):
+    gone, kept = split(blobs(), classes=[0])
+    model = copy.deepcopy(trained).train()
+    model.shards[1][1].eval()  # a caller's own mixture of flags
+    before, checkpoints = facts(model), [list(c) for c in model.checkpoints]
+    state = torch.random.get_rng_state()
+    one, two = (forget(model, gone, kept, test=blobs(seed=1), seed=s) for s in (0, 1))
+    assert facts(model) == before
+    assert model.checkpoints == checkpoints
+    assert facts(one.model)[1:] == before[1:]
+    assert digest(one.model) == digest(two.model), "the model's seed counts, not the request's"
+    assert torch.equal(torch.random.get_rng_state(), state)
+    ours = {t.data_ptr() for t in one.model.state_dict().values()}
+    assert not ours & {t.data_ptr() for t in model.state_dict().values()}
+    assert one.stopped_by == "schedule"
+    assert math.isfinite(one.history[-1]["check_retain_loss"])
+
+    def fails(*args, **rest):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(module, "fit", fails)
+    with pytest.raises(RuntimeError, match="boom"):
+        forget(model, gone, kept)
+    assert facts(model) == before
+
+
+def test_it_learns_forgets_and_can_be_audited(digits):
+    recipe = Recipe(epochs=3, batch_size=64)
+    fresh = fresh_model("small-resnet", 10, 1, seed=0)
+    model = train_sisa(fresh, digits.train, shards=2, slices=2, recipe=recipe, progress=False)
+    result = forget(model, digits.forget, digits.retain)
+    before, report = (
+        purge.audit(m, digits.forget, digits.retain, digits.test, metrics=["fa_train", "ra"], progress=False)
+        for m in (model, result.model)
+    )
+    assert before["fa_train"].value >= 0.95
+    assert report["fa_train"].value == 0
+    assert report["ra"].value >= 0.9
+
+
+def test_log_probabilities_add_up(trained):
+    x, y = blobs(seed=1)
+    z = trained(x).detach()
+    torch.testing.assert_close(z.exp().sum(1), torch.ones(len(x)))
+    assert float((z.argmax(1) == y).float().mean()) > 0.9
+    assert float(F.cross_entropy(z, y)) == pytest.approx(float(F.nll_loss(z, y)), abs=1e-6)

@@ -1,0 +1,746 @@
+"""Attacks on the forgetting: each against a computation of its own, and against planted truths."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+from torch.nn.utils import prune as torch_prune
+
+import purge
+from purge.metrics import probing, robustness
+from purge.metrics import subject as base
+from purge.metrics.probing import PROBED, fit_head, separated
+from purge.metrics.registry import METRICS
+from purge.metrics.robustness import (
+    BATCH,
+    FEW,
+    LR,
+    MOMENTUM,
+    NOISE,
+    STEPS,
+    add_noise,
+    balanced,
+    drop_smallest,
+    layer_weights,
+    relearn,
+    steps_to,
+    to_bf16,
+    to_int8,
+)
+from purge.metrics.subject import Subject
+from purge.models.checks import make_split
+from tests.nets import NETWORKS, small_mlp
+
+CPU = torch.device("cpu")
+GONE = 1  # the class that a narrow network must spend a direction on
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def subject(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others) -> Subject:
+    return Subject(model, make_split(model, forget, retain, test, CPU), **others)
+
+
+def of(pair: Pair, wanted: torch.Tensor) -> Pair:
+    return pair[0][wanted], pair[1][wanted]
+
+
+def right(model: nn.Module, data: Pair) -> np.ndarray:
+    with torch.no_grad():
+        return (copy.deepcopy(model).eval()(data[0]).argmax(1) == data[1]).numpy()
+
+
+# -- planted truths ----------------------------------------------------------------------------
+
+
+def narrow(seed: int) -> nn.Module:
+    """Five features for ten digits: no room for a class that was never seen."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.ReLU(),
+        nn.Linear(5, 10),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task() -> SimpleNamespace:
+    """A trained network, two retrained ones, one that hides the class, one that hides it by BatchNorm."""
+    x, y = (torch.from_numpy(a) for a in load_digits(return_X_y=True))
+    x, y = x.float() / 16, y.long()
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    t = SimpleNamespace(train=of((x, y), order[:900]), test=of((x, y), order[900:]))
+    t.forget, t.retain = purge.split(t.train, classes=[GONE])
+    t.same, t.kept = of(t.test, t.test[1] == GONE), of(t.test, t.test[1] != GONE)
+    recipe = {"epochs": 15, "batch_size": 64, "progress": False}
+    t.original = purge.train(narrow(0), t.train, seed=0, **recipe).model
+    t.retrained, t.again = (purge.train(narrow(i), t.retain, seed=i, **recipe).model for i in (1, 2))
+    t.suppressed = copy.deepcopy(t.original)
+    with torch.no_grad():
+        t.suppressed[-1].bias[GONE] -= 15
+    t.stale = purge.unlearn(
+        t.original, t.forget, t.retain, method="purge-paper", epochs=200, forget_target=0.02, progress=False
+    ).model
+    names = [name for name, m in METRICS.items() if m in [*robustness.ROBUSTNESS, *probing.PROBING]]
+    t.report = {
+        name: purge.audit(
+            getattr(t, name), t.forget, t.retain, t.test, retrained=t.retrained, progress=False,
+            metrics=["fa_test", "ta_retain", *names],
+        )
+        for name in ("original", "suppressed", "stale", "again")
+    }  # fmt: skip
+    return t
+
+
+def flags(report: purge.Report) -> set[str]:
+    """The audits that call a forgetting fake: far from the retrained model, or undone."""
+    found = {
+        "relearn_ratio": report["relearn_ratio"].high < 0.6,
+        "probe_gap": report["probe_gap"].low > 0.2,
+        "head_refit_gap": report["head_refit_gap"].low > 0.1,
+    }
+    for name in ("bn_recal.delta", "relearn_retain.recovered", "quantise.int8_delta", "quantise.bf16_delta",
+                 "prune.delta", "noise.delta"):  # fmt: skip
+        found[name] = report[name].low > 0.05
+    return {name for name, flagged in found.items() if flagged}
+
+
+def test_a_suppressed_class_is_found_by_several_audits(task):
+    report = task.report["suppressed"]
+    assert report["fa_test"].value == 0  # as good as a retrained one, by what it answers
+    assert report["ta_retain"].value > 0.95
+    assert flags(report) >= {"relearn_ratio", "probe_gap", "head_refit_gap"}
+
+
+def test_forgetting_by_stale_statistics_is_undone_by_recalibration(task):
+    report = task.report["stale"]
+    assert report["fa_test"].value < 0.1
+    assert report["ta_retain"].value > 0.95
+    assert flags(report) >= {"bn_recal.delta", "relearn_retain.recovered"}
+    assert report["relearn_retain.steps"].value < report.retrained["relearn_retain.steps"].value
+    assert "bn_recal.delta" not in flags(task.report["suppressed"])  # it is not found by everything
+
+
+def test_another_retrained_model_is_not_suspected(task):
+    report = task.report["again"]
+    assert report["fa_test"].value == 0
+    assert flags(report) == set()
+    assert 0.6 < report["relearn_ratio"].value < 1.6
+
+
+def test_a_model_that_never_forgot_needs_no_steps(task):
+    report = task.report["original"]
+    assert report["fa_test"].value > 0.9
+    assert report["relearn_few.steps"].value == 0
+    assert report["relearn_ratio"].value == pytest.approx(
+        1 / (1 + report.retrained["relearn_few.steps"].value)
+    )
+
+
+def test_a_suppression_of_any_strength_is_found_by_its_features(task):
+    # a bias of −1000 cannot be unlearned in a few steps; features and a refitted head do not care
+    strong = copy.deepcopy(task.original)
+    with torch.no_grad():
+        strong[-1].bias[GONE] -= 1000
+    names = ["probe", "head_refit"]
+    report = purge.audit(strong, task.forget, task.retain, task.test, metrics=names, progress=False)
+    for name in ("probe", "head_refit.fa", "head_refit.ra"):
+        assert report[name] == task.report["original"][name]
+
+
+# -- relearning --------------------------------------------------------------------------------
+
+
+def watched(model: nn.Module, seen: list[torch.Tensor]) -> nn.Module:
+    """A copy that keeps what it is given while BatchNorm trains; the attack's copy does so too."""
+    model = copy.deepcopy(model)
+
+    def keep(module: nn.Module, args: tuple) -> None:
+        if module[1].training:
+            seen.append(args[0].clone())
+
+    model.register_forward_pre_hook(keep)
+    return model
+
+
+def by_hand(model: nn.Module, xs: list[torch.Tensor], ys: list[torch.Tensor], same: Pair) -> np.ndarray:
+    """Plain SGD with momentum, written out; which samples are right at each of the steps."""
+    model = copy.deepcopy(model).train()
+    params = list(model.parameters())
+    speed = [torch.zeros_like(p) for p in params]
+    found = [right(model, same)]
+    for step, (x, y) in enumerate(zip(xs, ys, strict=True), 1):
+        logp = model(x).log_softmax(1)
+        gradients = torch.autograd.grad(-logp[torch.arange(len(y)), y].mean(), params)
+        with torch.no_grad():
+            for p, v, g in zip(params, speed, gradients, strict=True):
+                v.mul_(MOMENTUM).add_(g)
+                p.sub_(LR * v)
+        if step in STEPS:
+            found.append(right(model, same))
+    return np.array(found)
+
+
+def rows_of(x: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
+    """Which row of ``among`` each row of ``x`` is; −1 for none."""
+    equal = (x[:, None] == among[None]).all(2)
+    return torch.where(equal.any(1), equal.int().argmax(1), -1)
+
+
+@pytest.mark.parametrize("few", [FEW, 7, 0])
+def test_relearning_is_plain_sgd_on_half_forget_half_retain(task, few):
+    seen: list[torch.Tensor] = []
+    case = subject(watched(task.suppressed, seen), task.forget, task.retain, task.test)
+    hits = relearn(case, few)
+    assert len(seen) == STEPS[-1]
+    half = BATCH // 2 if few else BATCH
+    retain, forget = rows_of(torch.cat([x[:half] for x in seen]), task.retain[0]), torch.empty(0)
+    assert (retain >= 0).all()
+    if few:
+        forget = rows_of(torch.cat([x[half:] for x in seen]), task.forget[0])
+        assert (forget >= 0).all()
+        assert len(forget) == len(retain)
+    assert len(forget.unique()) == few
+    assert len(retain.unique()) > 500  # not the same few again and again
+    ys = [
+        torch.cat([task.retain[1][r], torch.full((BATCH - half,), GONE)])
+        for r in retain.view(STEPS[-1], half)
+    ]
+    expected = by_hand(task.suppressed, seen, ys, task.same)
+    assert (hits != expected).mean() < 0.005  # up to rounding
+    assert expected[-1].mean() > 0.5 if few else expected[-1].mean() == 0
+    assert task.suppressed[1].running_mean.equal(task.original[1].running_mean)
+
+
+def test_what_relearning_reports(task):
+    case = subject(task.suppressed, task.forget, task.retain, task.test)
+    for name, few in (("few", FEW), ("retain", 0)):
+        found, hits = case.value(METRICS[f"relearn_{name}"]), relearn(case, few)
+        accuracy = hits.mean(1)
+        curve = case.curves["relearn"][name]
+        assert curve["step"] == list(STEPS)
+        assert curve["forget_accuracy"] == pytest.approx(accuracy.tolist())
+        assert curve["threshold"] == pytest.approx(right(task.suppressed, task.kept).mean() / 2)
+        assert found["after"].value == pytest.approx(accuracy[-1])
+        assert found["recovered"].value == pytest.approx(accuracy[-1] - accuracy[0])
+        assert found["area"].value == pytest.approx(accuracy.mean())
+        assert found["steps"].n == len(task.same[1])
+        crossing = [i for i, a in enumerate(accuracy) if a >= curve["threshold"]]
+        if crossing:
+            i = crossing[0]
+            expected = np.interp(curve["threshold"], accuracy[i - 1 : i + 1], STEPS[i - 1 : i + 1])
+            assert found["steps"].value == pytest.approx(expected)
+            assert found["steps"].low < expected < found["steps"].high
+            assert found["steps"].why == ""
+        else:  # cut off, and said so
+            assert found["steps"].value == STEPS[-1]
+            assert "not recovered" in found["steps"].why
+    assert "few" in case.curves["relearn"]
+
+
+@pytest.mark.parametrize(
+    ("curve", "steps"),
+    [
+        ([0.5, 0.1], 0),
+        ([0.0, 0.1, 0.4, 0.6], 2.5),
+        ([0.0, 0.0, 0.0, 0.0, 0.5], 5),
+        ([0.0, 0.0, 0.0, 0.25, 0.5, 0.0], 5),  # the first time counts
+        ([0.0, 0.3, 0.6, 0.2, 0.9], 1 + 2 / 3),
+        ([0.4], STEPS[-1]),
+    ],
+)
+def test_steps_to_recover_in_a_straight_line_between_measurements(curve, steps):
+    curve = np.array(curve + [curve[-1] if len(curve) == 1 else 0.0] * (len(STEPS) - len(curve)))
+    assert steps_to(curve, 0.5) == pytest.approx(steps)
+    several = np.stack([curve, np.zeros_like(curve), curve])
+    assert steps_to(several, 0.5).tolist() == pytest.approx([steps, STEPS[-1], steps])
+
+
+def test_the_ratio_is_that_of_the_steps(task):
+    report = task.report["suppressed"]
+    ours, theirs = report["relearn_few.steps"], report.retrained["relearn_few.steps"]
+    assert ours.why == theirs.why == ""
+    assert report["relearn_ratio"].value == pytest.approx((1 + ours.value) / (1 + theirs.value))
+    assert report["relearn_ratio"].why == ""
+
+
+def test_identical_models_have_a_ratio_of_one_and_no_gaps(task):
+    report = purge.audit(
+        task.stale, task.forget, task.retain, task.test, retrained=copy.deepcopy(task.stale), progress=False,
+        metrics=["relearn_ratio", "probe_gap", "head_refit_gap"],
+    )  # fmt: skip
+    ratio = report["relearn_ratio"]
+    assert (ratio.low, ratio.value, ratio.high) == (1, 1, 1)
+    for name in ("probe_gap", "head_refit_gap"):
+        assert (report[name].low, report[name].value, report[name].high) == (0, 0, 0)
+
+
+def test_a_count_that_was_cut_off_makes_the_ratio_a_bound(task):
+    hidden = copy.deepcopy(task.original)
+    with torch.no_grad():
+        hidden[-1].bias[GONE] -= 1e4  # out of reach for 50 steps
+
+    def ratio(model: nn.Module, reference: nn.Module) -> purge.Value:
+        return purge.audit(
+            model, task.forget, task.retain, task.test, retrained=reference, metrics="relearn_ratio",
+            progress=False,
+        )["relearn_ratio"]  # fmt: skip
+
+    assert ratio(hidden, hidden).value == 1
+    assert "neither" in ratio(hidden, hidden).why
+    assert "at least" in ratio(hidden, task.suppressed).why
+    assert ratio(hidden, task.suppressed).value > 1
+    assert "at most" in ratio(task.suppressed, hidden).why
+    assert ratio(task.suppressed, hidden).value < 1
+
+
+def test_frozen_weights_and_a_callers_no_grad_do_not_stop_the_attacks(task):
+    frozen = copy.deepcopy(task.suppressed).requires_grad_(False)
+    with torch.no_grad():
+        report = purge.audit(
+            frozen, task.forget, task.retain, task.test, metrics=["relearn_few", "head_refit"], progress=False
+        )
+    for name, value in report.values.items():
+        assert value == task.report["suppressed"][name]
+
+
+def test_what_cannot_be_relearned_is_missing_with_a_reason(task, monkeypatch):
+    class NoGradient(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = task.suppressed
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x).detach()
+
+    class NoWeights(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :10]
+
+    def why(model: nn.Module, name: str) -> str:
+        found = subject(model, task.forget, task.retain, task.test).value(METRICS[name])
+        assert isinstance(found, purge.Value)
+        assert found.value is None
+        return found.why
+
+    assert "gradient" in why(NoGradient(), "relearn_few")
+    assert "weights" in why(NoWeights(), "relearn_retain")
+    for name in ("quantise", "prune", "noise"):
+        assert "weights" in why(NoWeights(), name)
+    monkeypatch.setattr(robustness, "LR", 1e30)
+    assert "finite" in why(task.suppressed, "relearn_few")
+
+
+def test_few_samples_are_spread_over_the_classes():
+    y = torch.tensor([0] * 80 + [1] * 15 + [2] * 5)[torch.randperm(100)]
+    chosen = balanced(y, 30, torch.Generator().manual_seed(0))
+    assert y[chosen].bincount().tolist() == [13, 12, 5]
+    assert len(chosen.unique()) == 30
+    other = balanced(y, 30, torch.Generator().manual_seed(1))
+    assert set(other.tolist()) != set(chosen.tolist())
+    everything = balanced(y, 500, torch.Generator().manual_seed(0))
+    assert everything.sort().values.tolist() == list(range(100))
+
+
+# -- features ----------------------------------------------------------------------------------
+
+
+def cloud(n: int, d: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + 5
+
+
+def test_the_probe_is_that_of_scikit_learn():
+    inside, outside = cloud(60, 6, 0), cloud(60, 6, 0)[::-1] + 0.8
+    x, y = np.concatenate([inside, outside]), np.repeat([1, 0], 60)
+    model = LogisticRegression(C=1, max_iter=1000, tol=1e-8)
+    scores = cross_val_score(model, x, y, cv=StratifiedKFold(5), scoring="balanced_accuracy")
+    assert 0.55 < scores.mean() < 0.95
+    found = separated(inside, outside)
+    assert found.mean() == pytest.approx(scores.mean(), abs=1e-12)
+    assert np.array_equal(found, cross_val_predict(model, x, y, cv=StratifiedKFold(5)) == y)
+    assert inside.mean() == pytest.approx(cloud(60, 6, 0).mean())  # what was given is not changed
+
+
+class Bare(nn.Module):
+    """Features that are the inputs."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x)
+
+
+def numbered(y: torch.Tensor) -> Pair:
+    """Inputs that tell their own number and class."""
+    return torch.stack([torch.arange(len(y)).float(), y.float()], 1), y
+
+
+def test_the_probe_compares_the_forgotten_class_with_as_many_others():
+    test = numbered(torch.tensor([0] * 90 + [1] * 60 + [2] * 50))
+    train = torch.randn(60, 2), torch.arange(60) % 3
+    forget, retain = purge.split(train, classes=[1])
+    sides = [probing._sides(subject(Bare(2, 3), forget, retain, test, seed=s)) for s in (0, 0, 1)]
+    (a, b), again, other = sides
+    assert sorted(a[:, 0]) == list(range(90, 150))
+    assert len(np.unique(b[:, 0])) == 60
+    assert set(b[:, 1]) == {0, 2}
+    assert all(np.array_equal(p, q) for p, q in zip((a, b), again, strict=True))
+    assert set(b[:, 0]) != set(other[1][:, 0])
+    mostly = subject(Bare(2, 3), forget, retain, numbered(torch.tensor([1] * 80 + [2] * 15)))
+    assert [len(side) for side in probing._sides(mostly)] == [15, 15]
+    big = subject(Bare(2, 3), forget, retain, numbered(torch.arange(3600) % 3))
+    assert [len(side) for side in probing._sides(big)] == [PROBED, PROBED]
+
+
+def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_same_shares():
+    # mostly class 0 was forgotten; features tell classes, not members: the probe must find nothing
+    g = torch.Generator().manual_seed(0)
+
+    def data(y: torch.Tensor) -> Pair:
+        return F.one_hot(y, 4).float() + 0.1 * torch.randn(len(y), 4, generator=g), y
+
+    train = data(torch.tensor([0] * 200 + [1] * 200 + [2] * 100))
+    chosen = torch.cat([torch.arange(150), torch.arange(200, 220)])
+    forget, retain = purge.split(train, indices=chosen)
+    test = data(torch.arange(300) % 3)
+    case = subject(Bare(4, 4), forget, retain, test)
+    assert case.split.forget_classes == frozenset()
+    a, b = probing._sides(case)
+    assert np.bincount(a[:, :3].argmax(1)).tolist() == [100, 20]
+    assert np.bincount(b[:, :3].argmax(1)).tolist() == [100, 20]
+    assert rows_of(torch.from_numpy(a).float(), forget[0]).min() >= 0
+    assert rows_of(torch.from_numpy(b).float(), test[0]).min() >= 0
+    assert case.value(METRICS["probe"]).value == pytest.approx(0.5, abs=0.15)
+    # where members lie elsewhere, it finds them
+    moved = subject(Bare(4, 4), (forget[0] + 1, forget[1]), retain, test)
+    assert moved.value(METRICS["probe"]).value == 1
+
+
+def test_gaps_are_absolute_and_pair_the_samples(task):
+    a, b = (subject(m, task.forget, task.retain, task.test) for m in (task.original, task.retrained))
+    a.retrained, b.retrained = b, a
+    for gap, name in (("probe_gap", "probe"), ("head_refit_gap", "head_refit")):
+        values = [s.value(METRICS[name]) for s in (a, b)]
+        ours, theirs = (v["fa"] if isinstance(v, dict) else v for v in values)
+        forward, backward = a.value(METRICS[gap]), b.value(METRICS[gap])
+        assert forward.value == pytest.approx(ours.value - theirs.value)
+        assert [backward.value, backward.low, backward.high] == pytest.approx(
+            [forward.value, forward.low, forward.high]
+        )
+        assert 0 < forward.low < forward.value < forward.high
+        assert forward.n == ours.n
+    draws = [probing._probe(s) for s in (a, b)]
+    spread = np.std(draws[0].astype(float) - draws[1]) / np.sqrt(len(draws[0]))
+    found = a.value(METRICS["probe_gap"])
+    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.15)
+
+
+def test_an_interval_around_zero_is_folded():
+    ours, theirs = np.array([True, False] * 50), np.array([False, True] * 50)
+    ours[:2] = True
+    found = robustness.distance_between(theirs, ours, 0)
+    assert found.low == 0
+    assert 0 < found.value < found.high
+
+
+def test_the_refitted_head_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=300)
+    x = rng.normal(size=(4, 5))[y] * 2 + 3 * rng.normal(size=(300, 5)) * [1, 1, 1, 1, 50] + 10
+    weight = rng.uniform(0.5, 4, size=300)
+    scaler = StandardScaler().fit(x, sample_weight=weight)
+    model = LogisticRegression(C=1, tol=1e-10, max_iter=10_000)
+    model.fit(scaler.transform(x), y, sample_weight=weight)
+    tensors = (torch.from_numpy(a) for a in (x, y, weight))
+    w, b = (t.numpy() for t in fit_head(*tensors, 4))
+    expected = model.predict_proba(scaler.transform(x))
+    found = torch.from_numpy(x @ w.T + b).softmax(1).numpy()
+    assert found == pytest.approx(expected, abs=0.01)
+    assert 0.4 < accuracy_score(y, found.argmax(1)) < 0.95
+
+
+def test_features_that_never_vary_do_not_break_the_head():
+    x = torch.cat([torch.zeros(20, 2), torch.arange(20.0)[:, None]], 1)
+    w, b = fit_head(x, (x[:, 2] > 9.5).long(), torch.ones(20), 3)
+    assert (F.linear(x, w, b).argmax(1) == (x[:, 2] > 9.5)).all()
+
+
+def test_the_head_is_refitted_to_forgotten_and_retained_samples_alike(task):
+    def features(data: Pair) -> np.ndarray:
+        with torch.no_grad():
+            return copy.deepcopy(task.retrained).eval()[:-1](data[0]).numpy()
+
+    scaler = StandardScaler().fit(features(task.train))
+    model = LogisticRegression(C=1, tol=1e-8, max_iter=10_000)
+    model.fit(scaler.transform(features(task.train)), task.train[1])
+    found = task.report["again"].retrained
+    for part, data in (("fa", task.same), ("ra", task.retain)):
+        expected = model.score(scaler.transform(features(data)), data[1])
+        assert found[f"head_refit.{part}"].value == pytest.approx(expected, abs=0.015)
+    assert found["head_refit.fa"].value > 0.4  # not what it answers, 0
+
+
+def test_a_part_of_the_features_stands_for_all_of_them(task, monkeypatch):
+    seen = {}
+
+    def fit(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, classes: int):
+        seen.update(x=x, y=y, weight=weight)
+        return fit_head(x, y, weight, classes)
+
+    monkeypatch.setattr(base, "FEATURE_SAMPLES", 300)
+    monkeypatch.setattr(probing, "fit_head", fit)
+    case = subject(task.original, task.forget, task.retain, task.test)
+    case.value(METRICS["head_refit"])
+    gone = seen["y"] == GONE
+    assert (int(gone.sum()), len(gone)) == (len(task.forget[1]), len(task.forget[1]) + 300)
+    assert float(seen["weight"][gone].sum()) == pytest.approx(len(task.forget[1]))
+    assert float(seen["weight"][~gone].sum()) == pytest.approx(len(task.retain[1]), rel=1e-5)
+    assert seen["weight"][~gone].unique().numel() == 1
+
+
+def test_without_kept_features_of_the_forgotten_class_there_is_a_reason(monkeypatch):
+    monkeypatch.setattr(base, "FEATURE_SAMPLES", 20)
+    test = numbered(torch.tensor([1] + [2] * 400))
+    train = numbered(torch.arange(30) % 3)
+    for request in ({"classes": [1]}, {"indices": [1, 4]}):
+        forget, retain = purge.split(train, **request)
+        case = subject(Bare(2, 3), forget, retain, test)
+        assert len(case.featured("same_class_test")) == 0
+        for name in ("probe", "head_refit"):
+            found = case.value(METRICS[name])
+            assert found.value is None
+            assert found.why
+
+
+# -- changed weights ---------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["vgg", "resnet-batchnorm", "vit"])
+def net(request) -> nn.Module:
+    torch.manual_seed(0)
+    found = NETWORKS[request.param]()
+    for statistic in found.buffers():
+        if statistic.is_floating_point():
+            statistic.add_(1 / 3)
+    return found
+
+
+def test_int8_is_that_of_numpy(net):
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    touched = {id(w) for w in layer_weights(net)}
+    to_int8(net)
+    changed = 0
+    for name, w in net.named_parameters():
+        old = before[name].numpy()
+        if id(w) not in touched:
+            assert np.array_equal(w.detach().numpy(), old)
+            continue
+        changed += 1
+        for new_row, row in zip(w.detach().numpy(), old, strict=True):
+            step = np.abs(row).max() / 127
+            assert new_row == pytest.approx(np.rint(row / step) * step, rel=1e-5, abs=1e-7)
+            assert np.abs(np.rint(new_row / step)).max() == 127
+            assert len(np.unique(np.rint(new_row / step))) <= 255
+    assert changed == sum(isinstance(m, (nn.Linear, nn.Conv2d)) for m in net.modules()) + sum(
+        isinstance(m, nn.MultiheadAttention) for m in net.modules()
+    )
+
+
+def test_a_channel_of_zeros_stays_zero():
+    layer = nn.Linear(3, 2)
+    with torch.no_grad():
+        layer.weight[0] = 0
+    to_int8(layer)
+    assert not layer.weight[0].any()
+    assert layer.weight.isfinite().all()
+
+
+def test_bf16_is_that_of_torch(net):
+    expected = copy.deepcopy(net).bfloat16().float()
+    to_bf16(net)
+    for (name, a), b in zip(net.state_dict().items(), expected.state_dict().values(), strict=True):
+        assert a.dtype == b.dtype, name
+        assert a.equal(b), name
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_pruning_is_that_of_torch(share):
+    torch.manual_seed(0)
+    net = NETWORKS["vgg"]()
+    twin = copy.deepcopy(net)
+    layers = [(m, "weight") for m in twin.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+    torch_prune.global_unstructured(layers, torch_prune.L1Unstructured, amount=share)
+    drop_smallest(net, share)
+    ours = [m.weight for m in net.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+    assert all(a.equal(m.weight) for a, (m, _) in zip(ours, layers, strict=True))
+    shares = [float((w == 0).float().mean()) for w in ours]
+    assert max(shares) - min(shares) > 0.05  # all layers together, not each for itself
+
+
+def test_noise_is_a_share_of_each_layers_spread():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(100, 200), nn.BatchNorm1d(200), nn.Linear(200, 100))
+    with torch.no_grad():
+        net[2].weight.mul_(7)
+    before = copy.deepcopy(net)
+    add_noise(net, 0.05, 0)
+    for i in (0, 2):
+        old = before[i].weight.detach()
+        added = net[i].weight.detach() - old
+        assert float(added.std() / old.std()) == pytest.approx(0.05, rel=0.03)
+        assert abs(float(added.mean())) < 0.01 * float(old.std())
+        assert net[i].bias.equal(before[i].bias)
+    assert net[1].weight.equal(before[1].weight)
+    same, other = copy.deepcopy(before), copy.deepcopy(before)
+    add_noise(same, 0.05, 0)
+    add_noise(other, 0.05, 1)
+    assert same[0].weight.equal(net[0].weight)
+    assert not other[0].weight.equal(net[0].weight)
+
+
+def test_tied_weights_are_changed_once():
+    a = nn.Linear(4, 4)
+    b = nn.Linear(4, 4)
+    b.weight = a.weight
+    assert len(layer_weights(nn.Sequential(a, b))) == 1
+
+
+@pytest.fixture(scope="module")
+def loose() -> SimpleNamespace:
+    """An untrained network near a tie on every sample, so that each change of its weights is seen."""
+
+    def data(seed: int) -> Pair:
+        g = torch.Generator().manual_seed(seed)
+        return torch.randn(3000, 6, generator=g), torch.randint(3, (3000,), generator=g)
+
+    t = SimpleNamespace(model=small_mlp(), test=data(1))
+    t.forget, t.retain = purge.split(data(0), classes=[0])
+    t.same = of(t.test, t.test[1] == 0)
+    with torch.no_grad():
+        t.model[-1].bias.sub_(t.model.eval()(t.test[0]).mean(0))
+    t.case = subject(t.model, t.forget, t.retain, t.test, seed=5)
+    return t
+
+
+def changed(model: nn.Module, change, *args) -> nn.Module:
+    model = copy.deepcopy(model)
+    change(model, *args)
+    return model
+
+
+def test_values_after_a_change_are_those_of_the_changed_model(loose):
+    def fa(change, *args) -> float:
+        return right(changed(loose.model, change, *args), loose.same).mean()
+
+    before = right(loose.model, loose.same).mean()
+    quantised = loose.case.value(METRICS["quantise"])
+    for name, change in (("int8", to_int8), ("bf16", to_bf16)):
+        assert quantised[name].value == pytest.approx(fa(change))
+        assert quantised[f"{name}_delta"].value == pytest.approx(fa(change) - before)
+        assert fa(change) != before
+    pruned = loose.case.value(METRICS["prune"])
+    expected = {str(p): fa(drop_smallest, p / 100) for p in (20, 50, 80)}
+    assert {k: pruned[k].value for k in expected} == pytest.approx(expected)
+    assert pruned["delta"].value == pytest.approx(max(expected.values()) - before)
+    assert len(set(expected.values())) == 3
+    noisy = loose.case.value(METRICS["noise"])
+    expected = {k: np.mean([fa(add_noise, s, 5 + i) for i in range(3)]) for k, s in NOISE.items()}
+    assert {k: noisy[k].value for k in ("1pct", "5pct")} == pytest.approx(expected)
+    assert noisy["delta"].value == pytest.approx(max(expected.values()) - before)
+    assert len({before, *expected.values()}) > 1  # the noise was seen
+
+
+def hidden(weights: torch.Tensor) -> tuple[nn.Module, Pair, Pair, Pair]:
+    """A linear network on inputs (signal, ten ones) whose class 0 is hidden in small weights."""
+    model = nn.Sequential(nn.Identity(), nn.Linear(11, 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(weights)
+    x = torch.ones(40, 11)
+    x[20:, 0] = -1
+    x[:, 0] += 0.01 * torch.arange(40) / 40
+    y = torch.tensor([0] * 20 + [1] * 20)
+    return model, of((x, y), y == 0), of((x, y), y == 1), (x, y)
+
+
+def test_a_class_hidden_in_small_weights_comes_back_when_they_are_dropped():
+    rows = torch.tensor([[1.0] + [-0.1] * 10, [-0.5] + [0.11] * 10])
+    model, forget, retain, test = hidden(rows)
+    report = purge.audit(model, forget, retain, test, metrics="prune", progress=False)
+    assert right(model, of(test, test[1] == 0)).mean() == 0
+    assert report["prune.80"].value == 1
+    assert report["prune.delta"].value == 1
+
+
+def test_a_class_hidden_below_the_rounding_comes_back_when_weights_are_rounded():
+    rows = torch.tensor([[1.0] + [0.0] * 10, [1.0] + [0.4 / 127] * 10])  # less than half a level each
+    model, forget, retain, test = hidden(rows)
+    report = purge.audit(model, forget, retain, test, metrics="quantise", progress=False)
+    assert right(model, of(test, test[1] == 0)).mean() == 0
+    assert report["quantise.int8"].value == 1
+    assert report["quantise.int8_delta"].value == 1
+    assert report["quantise.bf16_delta"].value == 0
+
+
+def test_a_curve_of_relearning_begins_before_the_first_step(loose):
+    hits = relearn(loose.case, FEW)
+    assert np.array_equal(hits[0], right(loose.model, loose.same))
+    assert not np.array_equal(hits[0], hits[1])
+    assert len(hits) == len(STEPS)
+
+
+def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeypatch):
+    monkeypatch.setattr(robustness, "LOOKED_AT", 100)
+    names = ["relearn_few", "quantise", "prune", "noise"]
+    cases = [subject(loose.model, loose.forget, loose.retain, loose.test, seed=s) for s in (0, 0, 1)]
+    found = [[case.value(METRICS[name]) for name in names] for case in cases]
+    assert {v.n for values in found[0] for v in values.values()} == {100}
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+    rows = robustness._unseen(cases[0])
+    assert len(rows.unique()) == 100
+    expected = right(changed(loose.model, to_int8), of(loose.same, rows)).mean()
+    assert found[0][1]["int8"].value == pytest.approx(expected)
+    before = right(loose.model, of(loose.same, rows)).mean()
+    assert found[0][1]["int8_delta"].value == pytest.approx(expected - before)
+    whole = cases[0].value(METRICS["bn_recal"])
+    assert whole["after"].n == len(loose.same[1])
+
+
+class Cosine(nn.Module):
+    """Has no finite logits once its first layer is all zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(8, 4, bias=False), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(h / h.norm(dim=1, keepdim=True))
+
+
+def test_logits_that_are_not_finite_are_no_forgetting():
+    """FA 0 would be the ideal value of a model that was only broken by the audit."""
+    torch.manual_seed(0)
+    model = Cosine()
+    with torch.no_grad():
+        model.first.weight.mul_(1e-3)  # the smallest weights, so that pruning takes all of them
+    x, y = torch.randn(90, 8), torch.arange(90) % 3
+    parts = [of((x, y), wanted) for wanted in (y == 0, y != 0)]
+    report = purge.audit(model, *parts, (x, y), metrics=["prune", "fa_test"], progress=False)
+    assert report["fa_test"].value is not None
+    for name in ("prune.80", "prune.delta"):
+        assert report[name].value is None
+        assert "not finite" in report[name].why

@@ -1,0 +1,173 @@
+"""Any classifier, any form of data: it forgets, keeps what it should, and its layers are found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import purge
+from purge.models.inspect import anatomy
+from tests.nets import NETWORKS
+
+EXPECTED = {  # (head, erasure layers)
+    "resnet-batchnorm": ("fc", ("layer3", "layer4", "avgpool")),
+    "resnet-groupnorm": ("fc", ("layer3", "layer4", "avgpool")),
+    "vit": ("head", ("blocks.1", "blocks.2", "norm")),
+    "mlp": ("5", ("2", "4")),
+    "vgg": ("2.3", ("0.7", "2.2")),
+    "object-with-logits": ("body.fc", ("body.layer3", "body.layer4", "body.avgpool")),
+}
+
+
+@pytest.fixture(scope="module")
+def tensors(digits):
+    """(x, y) pairs of forget, retain and test."""
+    return [part.take(torch.arange(len(part))) for part in (digits.forget, digits.retain, digits.test)]
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    cache = {}
+
+    def get(name):
+        if name not in cache:
+            torch.manual_seed(0)
+            lr, epochs = {"vit": (0.05, 12), "mlp": (0.05, 8)}.get(name, (0.1, 8))
+            cache[name] = purge.train(
+                NETWORKS[name](), digits.train, epochs=epochs, lr=lr, progress=False
+            ).model
+        return cache[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_forgets_a_class(name, trained, tensors):
+    forget, retain, test = tensors
+    model = trained(name)
+    result = purge.unlearn(model, forget, retain, progress=False)
+    metrics = ["fa_test", "ra", "ta_retain", "feature_cosine_original", "bn_recal"]
+    report = purge.audit(result.model, forget, retain, test, original=model, metrics=metrics, progress=False)
+    before, after = report.original, report.values
+    assert before["fa_test"].value >= 0.9
+    assert after["fa_test"].value <= 0.05
+    assert after["ra"].value >= before["ra"].value - 0.02
+    assert after["ta_retain"].value >= before["ta_retain"].value - 0.04
+    assert after["feature_cosine_original"].value is not None
+    worst = min(row["displacement_cosine"] for row in result.history[1:])
+    assert worst >= -1e-6
+    has_batchnorm = name in ("resnet-batchnorm", "vgg", "object-with-logits")
+    assert (report.values.get("bn_recal.delta") is not None) == has_batchnorm
+    if has_batchnorm:
+        assert abs(report["bn_recal.delta"].value) <= 0.05
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_part_of_the_method_runs_on_it(name, trained, tensors):
+    """Erasure on layers that were found, each BatchNorm mode, whether or not there is any."""
+    forget, retain, _ = tensors
+    for norm in ("frozen", "shared", "train"):
+        result = purge.unlearn(
+            trained(name), forget, retain, norm=norm, erasure=0.1, min_steps=2, max_steps=2, progress=False
+        )
+        assert result.history[1]["erasure_loss"] > 0
+
+
+def test_batchnorm_modes_are_the_same_without_batchnorm(trained, tensors):
+    forget, retain, _ = tensors
+    runs = [
+        purge.unlearn(trained("mlp"), forget, retain, norm=n, min_steps=3, max_steps=3, progress=False)
+        for n in ("frozen", "shared", "train")
+    ]
+    states = [torch.cat([p.detach().reshape(-1) for p in r.model.parameters()]) for r in runs]
+    assert torch.equal(states[0], states[1])
+    assert torch.equal(states[0], states[2])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_head_and_layers_are_found(name, digits):
+    model = NETWORKS[name]()
+    x, _ = digits.train.take(torch.arange(3))
+    found = anatomy(model, x)
+    assert (found.head, found.blocks) == EXPECTED[name]
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+class Plain(Dataset):
+    """A dataset of the simplest kind: a length, and items (x, y) with plain int labels."""
+
+    def __init__(self, part):
+        self.x, self.y = part
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return self.x[i], int(self.y[i])
+
+
+def test_every_form_of_data_gives_the_same_model(digits, tensors, base):
+    """Images, tensors, numpy arrays and a plain Dataset are the same data."""
+    from purge.models.checkpoint import digest
+
+    forget, retain, _ = tensors
+    forms = {
+        "images": (digits.forget, digits.retain),
+        "tensors": (forget, retain),
+        "numpy": tuple((x.numpy(), y.numpy()) for x, y in (forget, retain)),
+        "dataset": (Plain(forget), Plain(retain)),
+    }
+    digests = {
+        form: digest(purge.unlearn(base, f, r, min_steps=2, max_steps=2, progress=False).model)
+        for form, (f, r) in forms.items()
+    }
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_a_dataset_too_large_to_keep_is_read_batch_by_batch(monkeypatch, tensors, base):
+    from purge.data import samples as data
+    from purge.models.checkpoint import digest
+
+    forget, retain, _ = tensors
+    run = lambda: purge.unlearn(base, Plain(forget), Plain(retain), min_steps=2, max_steps=2, progress=False)  # noqa: E731
+    kept = digest(run().model)
+    monkeypatch.setattr(data, "RESIDENT_BYTES", 1000)
+    assert isinstance(data.as_samples(Plain(forget), torch.device("cpu"), "forget"), data.Lazy)
+    assert digest(run().model) == kept
+
+
+@pytest.mark.parametrize("n", [1, 10])
+def test_a_few_samples_are_forgotten_without_harm(n, digits, base):
+    """Single samples: without test data they go altogether, with it they look like unseen ones."""
+    forget, retain = purge.split(digits.train, indices=range(n))
+    result = purge.unlearn(base, forget, retain, progress=False)
+    report = purge.audit(
+        result.model, forget, retain, digits.test, original=base, progress=False,
+        metrics=["fa_train", "ra", "ta", "mia"],
+    )  # fmt: skip
+    assert report["fa_train"].value <= 0.1
+    assert report["ra"].value >= report.original["ra"].value - 0.02
+    assert report["ta"].value >= report.original["ta"].value - 0.03
+
+
+def test_single_samples_with_test_data_keep_held_out_accuracy(digits, base):
+    forget, retain = purge.split(digits.train, fraction=0.1, seed=1)
+    result = purge.unlearn(base, forget, retain, test=digits.test, min_steps=50, max_steps=50, progress=False)
+    report = purge.audit(
+        result.model, forget, retain, digits.test, original=base, progress=False,
+        metrics=["fa_train", "ra", "ta", "mia"],
+    )  # fmt: skip
+    assert report["fa_train"].value >= 0.85, "a retrained model would still know most of them"
+    assert report["ra"].value >= 0.98
+    assert abs(report["mia"].value - 0.5) <= abs(report.original["mia"].value - 0.5) + 0.05
+
+
+def test_whole_class_and_single_samples_at_once(digits, base):
+    labels = digits.train.labels
+    ids = torch.cat([(labels == 3).nonzero()[:, 0], (labels == 5).nonzero()[:5, 0]])
+    forget, retain = purge.split(digits.train, indices=ids)
+    result = purge.unlearn(base, forget, retain, test=digits.test, progress=False)
+    assert result.info["forget_classes"] == [3]
+    guesses = result.model(forget.take(torch.arange(len(forget)))[0]).argmax(1)
+    assert (guesses[forget.labels == 3] == 3).float().mean() <= 0.05

@@ -1,0 +1,236 @@
+"""BatchNorm statistics and activation hooks: what they do, and that they always clean up."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from purge.models.batchnorm import batchnorms, recalibrate, statistics
+from purge.models.hooks import capture, capture_input, pooled
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+
+
+def images(n, seed=0):
+    return torch.randn(n, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def both(model, kind, retain, forget):
+    """The outputs of a retain and of a forget batch, as a step of PURGE makes them."""
+    with statistics(model, kind) as seen:
+        zr = model(retain)
+    with statistics(model, kind, like=seen):
+        return zr, model(forget)
+
+
+def test_shared_equals_a_training_pass_for_the_retain_batch():
+    model = net()
+    retain, forget = images(16), 3 + images(8, 1)
+    reference = copy.deepcopy(model).train()
+    zr, zf = both(model, "shared", retain, forget)
+    assert torch.allclose(zr, reference(retain), atol=1e-5)
+    # and the forget batch sees the retain statistics: not those of both together, nor its own
+    assert not torch.allclose(zf, reference(torch.cat([retain, forget]))[16:], atol=1e-2)
+    assert not torch.allclose(zf, reference(forget), atol=1e-2)
+
+
+class Plain(nn.Module):
+    """BatchNorm by the statistics of the first rows, written down as the definition has it."""
+
+    def __init__(self, bn, rows):
+        super().__init__()
+        self.bn, self.rows = bn, rows
+
+    def forward(self, x):
+        over = [d for d in range(x.ndim) if d != 1]
+        var, mean = torch.var_mean(x[: self.rows], over, correction=0, keepdim=True)
+        y = (x - mean) / (var + self.bn.eps).sqrt()
+        if self.bn.weight is None:
+            return y
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        return y * self.bn.weight.view(shape) + self.bn.bias.view(shape)
+
+
+NETS = {
+    "images": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(),
+        nn.Linear(64, 3),
+    ),
+    "no weights": lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, affine=False), nn.Flatten()),
+    "vectors": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(128, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3), nn.BatchNorm1d(3)
+    ),
+    "sequences": lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Flatten()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_gradients_through_shared_statistics_are_those_of_the_definition(kind):
+    """Of a loss of the forget batch, of one of the retain batch, and of both, for weights and inputs."""
+    torch.manual_seed(0)
+    model = NETS[kind]().double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    plain = nn.Sequential(*[Plain(m, 6) if "BatchNorm" in type(m).__name__ else m for m in model])
+    x = (images(10).double() * 2 + 1).requires_grad_()
+    w = torch.randn(model(x).shape, dtype=torch.float64)
+    at = [*model.parameters(), x]
+    for which in (slice(0, 6), slice(6, 10), slice(0, 10)):
+        z = torch.cat(both(model, "shared", x[:6], x[6:]))
+        want = torch.autograd.grad((w * plain(x).sin())[which].sum(), at, allow_unused=True)
+        got = torch.autograd.grad((w * z.sin())[which].sum(), at, allow_unused=True)
+        for a, b in zip(got, want, strict=True):
+            assert torch.allclose(torch.zeros(()).double() if a is None else a, b, atol=1e-10)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kind", NETS)
+def test_the_kernels_of_a_gpu_give_the_same_gradients(kind, layout):
+    torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False
+    model = NETS[kind]().double()
+    twin = copy.deepcopy(model).float().cuda()
+    for p in twin.parameters():
+        if p.ndim == 4:
+            p.data = p.data.contiguous(memory_format=layout)
+    x = images(10) * 2 + 1
+    for which in (slice(0, 6), slice(6, 10), slice(0, 10)):
+        found = []
+        for net, z in ((model, x.double()), (twin, x.cuda())):
+            z = torch.cat(both(net, "shared", z[:6], z[6:]))
+            grads = torch.autograd.grad(z.sin()[which].sum(), list(net.parameters()), allow_unused=True)
+            found.append(
+                torch.cat([z.flatten(), *[g.flatten() for g in grads if g is not None]]).double().cpu()
+            )
+        assert torch.allclose(*found, atol=1e-4)
+
+
+def test_a_layer_that_is_called_twice_is_matched_call_by_call():
+    torch.manual_seed(0)
+    bn = nn.BatchNorm1d(2)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn = bn
+
+        def forward(self, x):
+            return self.bn(torch.tanh(3 * self.bn(x)))
+
+    x = torch.randn(20, 2)
+    _, zf = both(Twice(), "shared", x, x[:5])
+    assert torch.allclose(zf, Twice().train()(x)[:5], atol=1e-5)
+
+
+def test_train_equals_two_passes():
+    model, reference = net(), net().train()
+    x = torch.cat([images(16), images(8, 1)])
+    z = torch.cat(both(model, "train", x[:16], x[16:]))
+    assert torch.allclose(z, torch.cat([reference(x[:16]), reference(x[16:])]), atol=1e-6)
+    assert torch.allclose(model[1].running_mean, reference[1].running_mean)
+    assert torch.allclose(model[1].running_var, reference[1].running_var)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "shared"])
+def test_running_statistics_are_left_alone(kind):
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    both(model, kind, images(4), images(4, 1))
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["frozen", "shared", "train"])
+def test_everything_is_put_back_when_the_forward_pass_raises(kind):
+    model = net().train()
+    with pytest.raises(RuntimeError), statistics(model, kind):
+        model(torch.zeros(4, 5, 8, 8))
+    assert all("forward" not in m.__dict__ for m in model.modules())
+    assert all(m.training for m in model.modules())
+
+
+def test_recalibration_is_the_cumulative_average_and_restores_flags():
+    model = net().train()
+    model[1].momentum = 0.3
+    model[2].eval()
+    parts = [images(16, s) for s in range(3)]
+    recalibrate(model, iter(parts))
+    with torch.no_grad():
+        a = [model[0](x) for x in parts]
+    want = torch.stack([v.mean((0, 2, 3)) for v in a]).mean(0)
+    assert torch.allclose(model[1].running_mean, want, atol=1e-6)
+    want = torch.stack([v.transpose(0, 1).flatten(1).var(1) for v in a]).mean(0)
+    assert torch.allclose(model[1].running_var, want, atol=1e-5)
+    assert model[1].momentum == 0.3
+    assert [m.training for m in model] == [True, True, False, True, True]
+
+
+def test_dropout_is_off_while_recalibrating():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3)).train()
+    x = torch.randn(32, 3)
+    recalibrate(model, [x])
+    assert torch.allclose(model[1].running_mean, x.mean(0), atol=1e-6)
+
+
+def test_networks_without_running_statistics_are_passed_over():
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.BatchNorm1d(3, track_running_stats=False))
+    assert batchnorms(model) == []
+    recalibrate(model, iter([]))
+
+
+def test_hooks_are_removed_also_when_the_model_raises():
+    model = net()
+    with pytest.raises(RuntimeError), capture(model, ["0", "2"]), capture_input(model[4]):
+        model(torch.zeros(1, 9, 8, 8))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    with pytest.raises(AttributeError), capture(model, ["0", "no such layer"]):
+        pass
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_capture_pools_over_positions_and_keeps_the_graph():
+    model, x = net(), images(5)
+    with capture(model, ["0"]) as h, capture_input(model[4]) as inputs:
+        model(x)
+    assert torch.allclose(h["0"], model[0](x).mean((2, 3)), atol=1e-6)
+    assert h["0"].requires_grad
+    assert inputs[0].shape == (5, 144)
+
+
+def test_pooling_of_tokens_and_vectors():
+    assert pooled(torch.ones(2, 7, 3)).shape == (2, 3)
+    assert pooled(torch.ones(2, 3)).shape == (2, 3)
+    assert pooled(torch.ones(2, 3, 4, 5, 6)).shape == (2, 3)
+    last = torch.randn(2, 7, 7, 16)  # channels last, as Swin has them
+    assert torch.allclose(pooled(last), last.mean((1, 2)), atol=1e-6)
+    assert pooled(torch.ones(2, 7, 7, 7)).shape == (2, 7)
+
+
+def test_what_is_captured_is_not_overwritten_by_layers_in_place():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(inplace=True))
+    x = torch.randn(5, 3)
+    with capture(model, ["0", "1"]) as h:
+        model(x)
+    assert torch.equal(h["0"], model[0](x))
+    assert torch.equal(h["1"], model[0](x).relu())
+    assert (h["0"] < 0).any()
+
+
+class Spoken(torch.nn.Module):
+    def forward(self, x):
+        return {"words": x}
+
+
+def test_what_is_no_tensor_is_not_captured():
+    model = Spoken()
+    with capture(torch.nn.ModuleDict({"a": model}), ["a"]) as h:
+        model(torch.ones(2, 3))
+    assert h == {}

@@ -1,0 +1,434 @@
+"""Models by name: what is built, with which weights, where its layers are, and every refusal."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from purge.core.errors import FileError, ModelError
+from purge.models.checkpoint import digest, load_weights, save_weights
+from purge.models.forward import logits_of
+from purge.models.hooks import capture, capture_input, pooled
+from purge.models.inspect import anatomy
+from purge.models.zoo import FORMS, MODELS, SmallResNet, batchnorm_to_groupnorm, build
+
+SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
+
+
+def refused(error: type[Exception], name: str, **settings: object) -> str:
+    """The one sentence with which a model is refused."""
+    with pytest.raises(error) as raised:
+        build(name, **{"classes": 7, "channels": 3, **settings})
+    text = str(raised.value)
+    assert SENTENCE.fullmatch(text), text  # . matches no line break: it is one line
+    assert len(text) < 600
+    return text
+
+
+def images(size: int = 32, channels: int = 3) -> Tensor:
+    return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tiny Hugging Face models: two configurations, and a ViT with weights."""
+    import transformers
+    from transformers import BertConfig, ResNetConfig, ViTConfig
+
+    folder = tmp_path_factory.mktemp("hub")
+    vit = ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16,
+        patch_size=4,
+    )  # fmt: skip
+    vit.save_pretrained(folder / "vit")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.AutoModelForImageClassification.from_config(vit).half().save_pretrained(folder / "weights")
+    resnet = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], layer_type="basic"
+    )
+    resnet.save_pretrained(folder / "resnet")
+    BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder / "bert")
+    return folder
+
+
+# -- every name: shapes, head, erasure layers -----------------------------------------------------
+
+RESNET = ("layer3", "layer4", "avgpool")
+FOREIGN = {  # (head, erasure layers)
+    "timm:vit_tiny_patch16_224": ("head", ("blocks.8", "blocks.11", "head_drop")),
+    "timm:deit_tiny_distilled_patch16_224": ("head_dist", ("blocks.8", "blocks.11", "norm")),
+    "timm:convnext_atto": ("head.fc", ("stages.1", "stages.3", "head.drop")),
+    "timm:resnet18": ("fc", ("layer3.1", "layer4.1", "global_pool")),
+    "hf:vit": ("classifier", ("0", "1", "layernorm")),  # names before the last dot vary with the version
+    "hf:resnet": ("classifier.1", ("2", "0")),
+}
+
+
+@pytest.mark.parametrize("name", [*MODELS, *FOREIGN])
+def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
+    full = name.replace("hf:", f"hf:{hub}/")
+    model, x = build(full, classes=7, channels=3, size=32), images()
+    assert model.training
+    assert not (name.endswith("-gn") and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()))
+    found = anatomy(model, x)
+    head = model.get_submodule(found.head)
+    assert isinstance(head, nn.Linear)
+    assert head.out_features == 7
+
+    model.eval()
+    with torch.no_grad(), capture(model, found.blocks) as rows, capture_input(head) as fed:
+        z = logits_of(model(x))
+        assert z.shape == (2, 7)
+        assert rows.keys() == set(found.blocks)
+        assert all(h.shape == (2, h.shape[1]) and h.shape[1] > 7 for h in rows.values())
+        assert rows[found.blocks[-1]].shape[1] == head.in_features
+        if "distilled" not in name:  # there the logits are the average of two heads
+            torch.testing.assert_close(head(pooled(fed[0])), z)
+    if name in FOREIGN:
+        last = tuple(block.rpartition(".")[2] for block in found.blocks)
+        assert (found.head, last if name.startswith("hf:") else found.blocks) == FOREIGN[name]
+    elif "resnet" in name:
+        assert (found.head, found.blocks) == ("fc", RESNET)
+    else:
+        assert found.head == "classifier"
+        assert found.blocks[-1] == "avgpool"
+
+
+@pytest.mark.parametrize(
+    "name", ["small-resnet-gn", "resnet18", "vgg11_bn", "timm:vit_tiny_patch16_224", "hf:vit"]
+)
+def test_one_seed_one_model_for_grey_images(name: str, hub: Path) -> None:
+    digests = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        model = build(name.replace("hf:", f"hf:{hub}/"), classes=4, channels=1, size=32)
+        digests.append(digest(model))
+    assert logits_of(model.eval()(images(channels=1))).shape == (2, 4)
+    assert digests[0] == digests[1] != digests[2]
+
+
+# -- torchvision ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride"), [(8, 3, 1), (64, 3, 1), (65, 7, 2), (224, 7, 2), (None, 7, 2)]
+)
+def test_stem_of_resnets(size: int | None, kernel: int, stride: int) -> None:
+    model = build("resnet18", classes=7, channels=3, size=size)
+    assert model.conv1.kernel_size == (kernel, kernel)
+    assert model.conv1.stride == (stride, stride)
+    assert isinstance(model.maxpool, nn.Identity) == (kernel == 3)
+    spread = (2 / (64 * kernel**2)) ** 0.5  # Kaiming, fan out
+    assert float(model.conv1.weight.detach().std()) == pytest.approx(spread, rel=0.05)
+
+
+def test_large_images_get_the_model_as_it_is() -> None:
+    from torchvision.models import resnet18
+
+    torch.manual_seed(3)
+    ours = build("resnet18", classes=7, channels=3, size=224)
+    torch.manual_seed(3)
+    assert digest(ours) == digest(resnet18(num_classes=7))
+
+
+def test_vgg_of_small_and_of_large_images() -> None:
+    small = build("vgg11_bn", classes=7, channels=3, size=64)
+    assert small.classifier.in_features == 512
+    assert not any(p.is_meta or p.isnan().any() for p in (*small.parameters(), *small.buffers()))
+    assert float(small.features[4].weight.detach().std()) == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.05)
+    assert small.features[1].running_var.eq(1).all()
+    assert float(small.classifier.weight.detach().std()) == pytest.approx(0.01, rel=0.1)
+    large = build("vgg11_bn", classes=7, channels=1, size=96)
+    assert anatomy(large, images(96, 1)).head == "classifier.6"
+    assert "at least 32 pixels for vgg11_bn" in refused(ModelError, "vgg11_bn", size=31, pretrained=True)
+
+
+@pytest.mark.parametrize("name", ["small-resnet-gn", "resnet18-gn"])
+def test_groupnorm_variants_are_otherwise_the_same(name: str) -> None:
+    model, twin = (build(n, classes=7, channels=3, size=32) for n in (name, name.removesuffix("-gn")))
+    kinds = [[type(m) for m in net.modules()] for net in (model, twin)]
+    assert nn.BatchNorm2d not in kinds[0]
+    assert [nn.GroupNorm if k is nn.BatchNorm2d else k for k in kinds[1]] == kinds[0]
+    groups = {m.num_channels: m.num_groups for m in model.modules() if isinstance(m, nn.GroupNorm)}
+    assert all(g == min(32, c // 2) for c, g in groups.items())
+
+
+def test_groupnorm_keeps_scale_shift_and_flags() -> None:
+    model = SmallResNet(width=3).eval()
+    nn.init.constant_(model.bn1.weight, 5)
+    weight = model.bn1.weight
+    assert batchnorm_to_groupnorm(model) is model
+    assert model.bn1.weight is weight
+    assert not model.bn1.training
+    assert model.bn1.num_groups == 1  # 3 channels
+    assert model.layer3.bn1.num_groups == 6  # 12 channels
+    assert model(images(8, 1)).shape == (2, 10)
+
+
+# -- published weights ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache for torch's downloads, and no network."""
+
+    def no_network(*_: object, **__: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_published_weights_but_for_head_and_stem(cache: Path) -> None:
+    from torchvision.models import ResNet18_Weights, resnet18
+
+    torch.manual_seed(0)
+    state = resnet18().state_dict()
+    torch.save(state, cache / Path(ResNet18_Weights.DEFAULT.url).name)
+    for channels, size, fresh in [
+        (3, 224, ("fc.",)),
+        (3, 32, ("fc.", "conv1.")),
+        (1, None, ("fc.", "conv1.")),
+    ]:
+        model = build("resnet18", classes=7, channels=channels, size=size, pretrained=True)
+        for key, value in model.state_dict().items():
+            same = value.shape == state[key].shape and torch.equal(value, state[key])
+            assert same != key.startswith(fresh), key
+    thousand = build("resnet18", classes=1000, channels=3, pretrained=True)
+    assert not torch.equal(thousand.fc.weight, state["fc.weight"]), "the head is always fresh"
+
+
+def test_published_weights_of_a_vgg_for_small_images(cache: Path) -> None:
+    from torchvision.models import VGG11_BN_Weights
+
+    torch.manual_seed(0)
+    state = build("vgg11_bn", classes=7, channels=3, size=32).state_dict()
+    state["classifier.0.weight"] = torch.zeros(3)  # as in the file: a classifier that is not used
+    torch.save(state, cache / Path(VGG11_BN_Weights.DEFAULT.url).name)
+    model = build("vgg11_bn", classes=5, channels=3, size=32, pretrained=True)
+    assert torch.equal(model.features[0].weight, state["features.0.weight"])
+    assert model.classifier.out_features == 5
+
+
+def test_no_network_and_damaged_files(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = refused(FileError, "resnet18", pretrained=True)
+    assert str(cache / "resnet18-f37072fd.pth") in text
+    assert "https://download.pytorch.org/models/resnet18-f37072fd.pth" in text
+    assert capfd.readouterr().out == "", "results go to stdout, and nothing else"
+    (cache / "resnet18-f37072fd.pth").write_bytes(b"no weights")
+    assert "damaged or foreign" in refused(FileError, "resnet18", pretrained=True)
+    torch.save({}, cache / "resnet18-f37072fd.pth")
+    assert "damaged or foreign" in refused(FileError, "resnet18", pretrained=True)
+    torch.save([1], cache / "resnet18-f37072fd.pth")
+    assert "damaged or foreign" in refused(FileError, "resnet18", pretrained=True)
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, ("open('ran', 'w')",)
+
+
+def test_a_file_of_weights_runs_no_code(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"fc.weight": Harmful()}, cache / "resnet18-f37072fd.pth")
+    refused(FileError, "resnet18", pretrained=True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["small-resnet", "resnet18-gn", "some:function"])
+def test_models_without_published_weights(name: str) -> None:
+    assert "resnet18," in refused(ModelError, name, pretrained=True)
+
+
+# -- unknown names --------------------------------------------------------------------------------
+
+
+def test_unknown_names() -> None:
+    assert "did you mean 'resnet18'?" in refused(ModelError, "resnt18")
+    text = refused(ModelError, "zzz")
+    assert all(form in text for form in FORMS)
+    assert "did you mean 'timm:NAME'?" in refused(ModelError, "timm")
+    assert all(about and "\n" not in about for about in FORMS.values())
+
+
+# -- timm -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The Hugging Face hub is told not to try, and its cache is empty."""
+    import huggingface_hub.constants as hub_constants
+
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path))
+
+
+def test_refusals_of_timm(offline: None) -> None:
+    assert "did you mean 'resnet18'?" in refused(ModelError, "timm:resnt18")
+    assert "timm.list_models()" in refused(ModelError, "timm:~~~~")
+    refused(ModelError, "timm:")
+    refused(ModelError, "timm:hf-hub:someone/something")
+    refused(ModelError, "timm:vit_tiny_patch16_224.nonesuch")
+    assert "of 8 pixels, got ZeroDivisionError" in refused(ModelError, "timm:gcvit_xxtiny", size=8)
+    assert "network" in refused(ModelError, "timm:resnet18", pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "form", "extra"), [("timm", "timm", "timm"), ("transformers", "hf", "hf")]
+)
+def test_a_package_that_is_not_there(
+    package: str, form: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"pip install 'purge-unlearning[{extra}]'" in refused(ModelError, f"{form}:anything")
+
+
+# -- Hugging Face ---------------------------------------------------------------------------------
+
+
+def test_weights_from_hugging_face(hub: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import ViTForImageClassification
+
+    state = ViTForImageClassification.from_pretrained(hub / "weights").float().state_dict()
+    capfd.readouterr()
+    model = build(f"hf:{hub}/weights", classes=7, channels=3, pretrained=True)
+    assert model.training
+    for key, value in model.state_dict().items():
+        assert value.dtype == torch.float32, "stored in half precision"
+        same = value.shape == state[key].shape and torch.equal(value, state[key])
+        assert same != key.startswith("classifier."), key
+    assert logits_of(model(images(16))).shape == (2, 7)
+    larger = build(f"hf:{hub}/weights", classes=2, channels=3, size=32, pretrained=True)
+    assert logits_of(larger(images(32))).shape == (2, 2)
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_settings_of_transformers_are_put_back(hub: Path) -> None:
+    from transformers.utils import logging
+
+    logging.enable_progress_bar()
+    before = logging.get_verbosity()
+    build(f"hf:{hub}/vit", classes=7, channels=3)
+    refused(ModelError, f"hf:{hub}/bert")
+    assert logging.get_verbosity() == before
+    assert logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+
+
+def test_refusals_of_hugging_face(hub: Path, offline: None) -> None:
+    assert "BertConfig" in refused(ModelError, f"hf:{hub}/bert")
+    assert "model.safetensors" in refused(ModelError, f"hf:{hub}/vit", pretrained=True)
+    for path in ("someone/something", "./nowhere", "/nowhere/at/all", "", str(hub)):
+        assert "config.json" in refused(ModelError, f"hf:{path}")
+
+
+def test_hugging_face_runs_no_code_of_the_folder(hub: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.Mine"}}'
+    )
+    (tmp_path / "configuration_mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    refused(ModelError, f"hf:{tmp_path}")
+    assert not (tmp_path / "ran").exists()
+
+
+# -- the user's own -------------------------------------------------------------------------------
+
+OWN = """
+import sys
+from torch import nn
+
+def plain():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+
+def sized(classes, size=None, *, width=5):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * size**2, width), nn.Linear(width, classes))
+
+class Net(nn.Module):
+    def __init__(self, channels, classes):
+        super().__init__()
+        self.values = channels, classes
+
+def needs_more(classes, depth):
+    return nn.Identity()
+
+def broken():
+    raise RuntimeError("first line\\nsecond line")
+
+def leaves():
+    sys.exit("bye")
+
+def text():
+    return "resnet18"
+
+number = 5
+"""
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The current folder, with the module own_models in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    (tmp_path / "own_models.py").write_text(OWN)
+    return tmp_path
+
+
+def test_a_model_of_ones_own(folder: Path) -> None:
+    path = list(sys.path)
+    model = build("own_models:sized", classes=7, channels=3, size=8)
+    assert model(images(8)).shape == (2, 7)
+    assert isinstance(build("own_models:plain", classes=7, channels=3), nn.Sequential)
+    assert build("own_models:Net", classes=7, channels=3).values == (3, 7)
+    assert sys.path == path
+
+
+def test_refusals_of_ones_own(folder: Path) -> None:
+    path = list(sys.path)
+    assert "ModuleNotFoundError" in refused(ModelError, "no_such_module:f")
+    refused(ModelError, ":f")
+    assert "did you mean 'sized'?" in refused(ModelError, "own_models:size")
+    refused(ModelError, "own_models:")
+    refused(ModelError, "own_models:number")
+    assert "'depth'" in refused(ModelError, "own_models:needs_more")
+    text = refused(ModelError, "own_models:broken")
+    assert "first line" in text
+    assert "second line" not in text
+    assert "SystemExit: bye" in refused(ModelError, "own_models:leaves")
+    assert "got str" in refused(ModelError, "own_models:text")
+    (folder / "own_broken.py").write_text("1 / 0")
+    assert "ZeroDivisionError" in refused(ModelError, "own_broken:f")
+    (folder / "own_empty.py").write_text("")
+    assert "define it there" in refused(ModelError, "own_empty:f")
+    assert sys.path == path
+
+
+class Counting(nn.Linear):
+    """Has state that is no tensor."""
+
+    def __init__(self, seen: int) -> None:
+        super().__init__(2, 2)
+        self.seen = seen
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+
+def test_extra_state_that_is_no_tensor_is_left_alone(tmp_path: Path) -> None:
+    one, other = Counting(1), Counting(2)
+    assert digest(one) != digest(other)
+    save_weights(one, tmp_path / "w.safetensors")
+    load_weights(other, tmp_path / "w.safetensors")
+    assert digest(one) == digest(other)
+    assert other.seen == 2

@@ -1,0 +1,102 @@
+"""--fail-if: limits that an audit must keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from purge.core.errors import MetricError
+from purge.runs.gates import Limit
+from purge.runs.gates import as_limit
+
+REPORT = {
+    "values": {
+        "fa_test": {"value": 0.031, "why": ""},
+        "mia": {"value": 0.52, "why": ""},
+        "bn_recal.delta": {"value": 0.02, "why": ""},
+        "relearn_few.steps": {"value": 12.0, "why": ""},
+        "kl_retrain": {"value": None, "why": "no retrained model was given to compare with"},
+        "cka": {"value": None, "why": "no head"},
+        "ta": {"value": 0.07, "why": ""},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("fa_test>2", True),
+        ("fa_test>3.1", False),  # not above itself
+        ("fa_test>=3.1", True),
+        ("fa_test > 4 %", False),
+        ("fa_test > +.4e1%", False),
+        ("ta>7", False),  # though 100 * 0.07 is above 7
+        ("fa_test<5", True),
+        ("mia>0.5", True),  # not a share: as it is
+        ("mia>50", False),
+        ("bn_recal.delta>=2", True),
+        ("bn_recal.delta>2", False),
+        ("relearn_few.steps<20", True),
+        ("relearn_few.steps<12", False),
+    ],
+)
+def test_shares_are_compared_in_percent_and_other_numbers_as_they_are(text, broken):
+    found = as_limit(text).broken(REPORT)
+    assert bool(found) == broken
+    if broken:
+        assert text.split(">")[0].split("<")[0].strip() in found
+
+
+def test_a_limit_on_what_was_not_measured_is_not_kept():
+    assert "no retrained model" in as_limit("kl_retrain>1").broken(REPORT)
+    assert "no head" in as_limit("cka.penultimate<0.5").broken(REPORT)
+
+
+def test_a_limit_on_what_is_not_in_the_audit_is_a_bad_request():
+    with pytest.raises(MetricError, match=r"did you mean 'bn_recal\.delta'"):
+        as_limit("bn_recal.dleta>2").broken(REPORT)
+    with pytest.raises(MetricError, match="ra to be measured"):
+        as_limit("ra<90").broken(REPORT)
+
+
+@pytest.mark.parametrize("text", ["fa_test.steps>2", "fa_test.bogus>2", "mia.loss>0.1"])
+def test_a_part_that_a_metric_does_not_have_is_not_read_as_the_metric(text):
+    with pytest.raises(MetricError, match="to be measured"):
+        as_limit(text).broken(REPORT)
+
+
+def test_a_limit_on_what_will_not_be_measured_is_refused():
+    as_limit("bn_recal.delta>2").check(["ra", "bn_recal"])
+    with pytest.raises(MetricError, match=r"bn_recal\.delta to be measured.+ add bn_recal to --metrics"):
+        as_limit("bn_recal.delta>2").check(["ra", "mia"])
+
+
+@pytest.mark.parametrize("part", ["3", "03", "٣", "cat"])
+def test_a_limit_on_a_class_that_is_not_there_is_refused(part):
+    for name in ("class_accuracy.2", "ra"):
+        Limit(name, ">", 2).check_class(3)
+    with pytest.raises(MetricError, match="Fix: name one of 0 to 2"):
+        Limit(f"class_accuracy.{part}", ">", 2).check_class(3)
+
+
+@pytest.mark.parametrize("text", ["mia>40%", "relearn_few.steps>5 %", "kl_retrain>1%"])
+def test_percent_of_what_is_not_in_percent_is_refused(text):
+    with pytest.raises(MetricError, match=r"not in percent, got .+ Fix: leave out the %"):
+        as_limit(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fa_test", "fa_test>", "fa_test>two", "fa_test>nan", ">2", "fa_test=2", "", "fa_test>inf",
+        "fa_test>-infinity", "fa_test>1e999", "fa_test>1_0", "fa_test>٢", "fa_test>.", "fa_test>1e",
+        "fa_test>--1",
+    ],
+)  # fmt: skip
+def test_what_is_no_limit_is_refused(text):
+    with pytest.raises(MetricError, match=r"Expected a limit such as 'fa_test>2', got .+ Fix: "):
+        as_limit(text)
+
+
+def test_an_unknown_metric_is_answered_with_the_nearest():
+    with pytest.raises(MetricError, match="did you mean 'fa_test'"):
+        as_limit("fa_tets>2")

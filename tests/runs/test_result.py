@@ -1,0 +1,456 @@
+"""Records: values with reasons, reports on disk and as text, run folders that are whole or not there."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import errno
+import json
+import math
+import os
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.core.errors import FileError
+from purge.core.errors import MetricError
+from purge.core.files import atomically
+from purge.core.files import read_json
+from purge.core.files import told
+from purge.core.files import write_json
+from purge.models.checkpoint import digest
+from purge.models.checkpoint import load_weights
+from purge.result import Report
+from purge.result import Result
+from purge.metrics.value import Value
+from purge.engine.trainer import Recipe
+
+
+@pytest.fixture(scope="module")
+def report(toy) -> Report:
+    model, forget, retain, test = toy
+    return purge.audit(model, forget, retain, test, original=model, progress=False)
+
+
+@pytest.fixture(scope="module")
+def result(toy) -> Result:
+    model, forget, retain, _ = toy
+    return purge.unlearn(model, forget, retain, seed=3, progress=False, lr=0.03, min_steps=12, batch_size=32)
+
+
+def small(history: list[dict] | None = None, **changes) -> Result:
+    """A result that costs nothing."""
+    torch.manual_seed(0)
+    rows = [{"epoch": 1, "loss": 0.5}] if history is None else history
+    return Result(nn.Linear(2, 2), Recipe(), rows, "schedule", 1.5, 3, {"seed": 7, **changes})
+
+
+def inside(folder) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+# -- Value -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", [{}, {"why": ""}])
+def test_a_missing_value_without_a_reason_is_refused(why):
+    with pytest.raises(MetricError, match="reason"):
+        Value(None, **why)
+
+
+def test_a_missing_value_carries_its_reason():
+    assert Value.missing("no test data") == Value(None, why="no test data")
+    assert Value(0.0).value == 0.0  # zero is a number, not a gap
+
+
+def test_values_and_reports_cannot_be_changed(report):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report["ra"].value = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.values = {}
+
+
+# -- Report ------------------------------------------------------------------------------------
+
+
+def test_a_report_comes_back_from_json_as_it_was(report, tmp_path):
+    report.to_json(tmp_path / "audit.json")
+    again = Report.from_json(tmp_path / "audit.json")
+    assert again == report
+    assert again.table() == report.table()
+    assert again["bn_recal"] == report["bn_recal"]
+    assert again["agreement"].why == report["agreement"].why != ""
+    assert inside(tmp_path) == ["audit.json"]
+
+
+def test_numbers_of_a_report_are_numbers_in_json(tmp_path):
+    # a metric of the user may well return numpy numbers; text in their place would go unnoticed
+    numpy = Report({"own": Value(np.float32(0.5), n=np.int64(3))}, {}, {})
+    numpy.to_json(tmp_path / "audit.json")
+    assert json.loads((tmp_path / "audit.json").read_text())["values"]["own"]["value"] == 0.5
+    assert json.loads((tmp_path / "audit.json").read_text())["values"]["own"]["n"] == 3
+
+
+def test_an_old_report_is_replaced(report, tmp_path):
+    path = tmp_path / "audit.json"
+    path.write_text("something else")
+    report.to_json(str(path))  # text is as good as a Path
+    assert Report.from_json(str(path)) == report
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        "[]",
+        "not json",
+        '{"values": 3, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1, "colour": 2}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": null}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {}, "retrained": {}, "original": {}}',
+        '{"values": {"ra": {"value": "0.5"}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1, "low": "0"}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": NaN}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1, "why": 3}}, "retrained": {}, "original": {}, "info": {}}',
+        '{"values": {"ra": {"value": 1%s}}, "retrained": {}, "original": {}, "info": {}}' % ("0" * 400),
+        '{"values": {"ra": {"value": 1%s}}, "retrained": {}, "original": {}, "info": {}}' % ("0" * 9000),
+        '{"values": {}, "retrained": {}, "original": {}, "info": []}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"names": "abc"}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"names": [1, 2]}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_classes": ["0"]}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_samples": 3}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {"audited": 3}}',
+    ],
+)
+def test_what_is_not_a_report_is_refused(tmp_path, content):
+    path = tmp_path / "audit.json"
+    path.write_text(content)
+    with pytest.raises(purge.PurgeError, match="Expected"):
+        Report.from_json(path)
+
+
+def test_a_report_that_is_not_there(tmp_path):
+    with pytest.raises(FileError, match="nothing there"):
+        Report.from_json(tmp_path / "audit.json")
+
+
+def test_bytes_that_are_not_text(tmp_path):
+    (tmp_path / "audit.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileError, match="JSON"):
+        Report.from_json(tmp_path / "audit.json")
+
+
+def test_names_with_and_without_a_dot(report):
+    assert list(report["bn_recal"]) == ["before", "after", "delta"]
+    assert isinstance(report["bn_recal.delta"], Value)
+    assert report["bn_recal"]["delta"] is report["bn_recal.delta"]
+    assert isinstance(report["ra"], Value)
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("fa_tst", "fa_test"), ("bn_recal.dleta", "bn_recal.delta")])
+def test_an_unknown_name_is_answered_with_the_nearest(report, typo, meant):
+    with pytest.raises(MetricError, match=f"did you mean '{re.escape(meant)}'"):
+        report[typo]
+
+
+def test_the_beginning_of_a_name_is_not_the_name(report):
+    for name in ("bn", "bn_recal.", "f", ""):
+        with pytest.raises(MetricError):
+            report[name]
+
+
+# -- table -------------------------------------------------------------------------------------
+
+
+def line(text: str, name: str) -> str:
+    return next(row for row in text.splitlines() if row.split()[:1] == [name])
+
+
+def made(**values: Value) -> Report:
+    return Report(values, {"ra": Value(0.5)}, {})
+
+
+def test_a_table_has_percent_for_accuracies_alone():
+    text = made(ra=Value(0.98765, 0.9, 1.0), mia=Value(0.98765, 0.9, 1.0), ta=Value(0.0)).table()
+    assert line(text, "ra").split() == ["ra", "98.8", "%", "90.0", "%", "…", "100.0", "%", "50.0", "%"]
+    assert line(text, "mia").split() == ["mia", "0.988", "0.900", "…", "1.000", "–"]
+    assert line(text, "ta").split() == ["ta", "0.0", "%", "–"]
+
+
+def test_a_table_gives_the_reason_for_what_is_missing(report):
+    row = line(report.table(), "agreement")
+    assert "–" in row
+    assert "no retrained model was given to compare with" in row
+    assert "%" not in row
+
+
+def test_a_long_reason_is_not_cut():
+    why = " ".join(f"word{i}" for i in range(60))
+    text = made(ra=Value.missing(why)).table()
+    assert [w for w in text.split() if w.startswith("word")] == why.split()
+
+
+@pytest.mark.parametrize("why", ["no file at [tmp]", "see [/tmp/x]", "[red]"])
+def test_brackets_in_a_reason_are_text(why):
+    assert why in made(own=Value.missing(why)).table()
+
+
+def test_a_table_leaves_out_destinations_that_nothing_goes_to():
+    report = Report({"destinations.0": Value(0.0), "destinations.1": Value(1.0)}, {}, {})
+    assert "destinations.0" not in report.table()
+    assert "100.0 %" in line(report.table(), "destinations.1")
+
+
+def test_a_table_names_the_columns_that_are_there(report):
+    assert "original" in report.table()
+    assert "retrained " not in report.table().splitlines()[1]
+    assert str(report) == report.table()
+
+
+def test_a_value_that_another_model_lacks_is_a_dash():
+    # this model has no BatchNorm and the retrained one has, or the other way round
+    report = Report({"bn_recal.after": Value(0.25)}, {"bn_recal": Value.missing("no BatchNorm")}, {})
+    assert line(report.table(), "bn_recal.after").split() == ["bn_recal.after", "25.0", "%", "–"]
+
+
+def test_classes_without_a_name_go_by_their_numbers():
+    info = {"names": ["cat", "dog"], "forget_samples": 3, "retain_samples": 4, "forget_classes": [1, 2]}
+    values = {"class_accuracy.1": Value(0.5), "class_accuracy.2": Value(0.5), "class_accuracy.²": Value(0.5)}
+    text = Report(values, {}, {}, info).table()
+    assert "Forgotten: 3 samples, class 1 (dog), class 2\n" in re.sub(" +\n", "\n", text)
+    for name in ("class_accuracy.1 (dog)", "class_accuracy.2 ", "class_accuracy.² "):
+        assert name in text
+
+
+# -- files that are whole ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_json_refuses_what_is_not_a_number_and_leaves_nothing_behind(tmp_path, bad):
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "new.json", {"a": {"b": [1.0, bad]}})
+    assert inside(tmp_path) == []
+    write_json(tmp_path / "old.json", {"a": 1})
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "old.json", {"a": bad})
+    assert inside(tmp_path) == ["old.json"]
+    assert read_json(tmp_path / "old.json") == {"a": 1}
+
+
+def test_a_failure_half_way_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def half(p):
+        p.write_text("ne")
+        raise KeyboardInterrupt  # the user's Ctrl-C is as bad as a full disk
+
+    with pytest.raises(KeyboardInterrupt):
+        atomically(path, half)
+    assert path.read_text() == "old"
+    assert inside(tmp_path) == ["file"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    seen = []
+
+    def write(p):
+        p.write_text("new")
+        seen.append((path.read_text(), p.parent, p != path))
+
+    atomically(path, write)
+    assert seen == [("old", tmp_path, True)]  # beside it: a rename across disks is not atomic
+    assert path.read_text() == "new"
+    assert inside(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_there_and_is_no_file_is_left_alone(tmp_path, make):
+    make(tmp_path / "there")  # a pipe stands for every device
+    before = (tmp_path / "there").stat().st_mode
+    with pytest.raises(FileError, match=r"Expected a file or nothing at .+ Fix: choose another name"):
+        atomically(tmp_path / "there", lambda p: pytest.fail("nothing is to be written"))
+    assert (tmp_path / "there").stat().st_mode == before
+    assert inside(tmp_path) == ["there"]
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_json(tmp_path / "link", {})
+    assert read_json(tmp_path / "link") == {}
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path, monkeypatch):
+    def full(*args, **more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    path = tmp_path / "audit.json"
+    with pytest.raises(
+        FileError, match=r"Expected to be able to write .+, got No space left on device\. Fix"
+    ):
+        Report({}, {}, {}).to_json(path)
+    assert inside(tmp_path) == []
+    with pytest.raises(FileError, match="to be able to write"), told(path):
+        raise OSError(errno.EACCES, "no")
+
+
+def test_json_is_readable_by_others(tmp_path):
+    write_json(tmp_path / "a.json", {"ä": "→"})
+    assert (tmp_path / "a.json").stat().st_mode & 0o444 == 0o444  # temporary files are private
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"ä": "→"}
+
+
+# -- run folders -------------------------------------------------------------------------------
+
+
+def test_a_run_folder_holds_the_model_bit_for_bit(result, toy, tmp_path):
+    folder = result.save(tmp_path / "a" / "run")
+    assert inside(folder) == ["history.parquet", "model.safetensors", "run.json"]
+    again = copy.deepcopy(toy[0])
+    assert digest(again) != digest(result.model)  # so that loading has something to do
+    load_weights(again, folder / "model.safetensors")
+    assert digest(again) == digest(result.model)
+    for name, tensor in result.model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+        assert again.state_dict()[name].dtype == tensor.dtype
+
+
+def test_run_json_says_how_it_came_about(result, tmp_path):
+    run = read_json(result.save(tmp_path / "run", request={"forget_classes": [0]}) / "run.json")
+    assert run["method"] == "Purge"
+    assert run["settings"]["lr"] == 0.03
+    assert run["settings"]["min_steps"] == 12
+    assert run["settings"]["stop"]["check_every"] == result.method.stop.check_every
+    assert set(run["settings"]) == {f.name for f in dataclasses.fields(result.method)}
+    assert run["seed"] == 3
+    assert run["digest"] == digest(result.model)
+    assert run["stopped_by"] in ("forget_target", "retain_budget", "schedule")
+    assert run["stopped_by"] == result.stopped_by
+    assert run["seconds"] == result.seconds > 0
+    assert run["steps"] == result.steps
+    assert torch.__version__.startswith(run["versions"]["torch"])  # less the name of the build
+    assert {"python", "numpy"} <= run["versions"].keys()
+    assert run["hardware"]["cpus"] >= 1
+    assert run["request"] == {"forget_classes": [0]}
+    assert (run["classes"], run["forget_classes"], run["test_samples"]) == (3, [0], None)
+
+
+def test_settings_of_run_json_make_the_same_method(result, tmp_path):
+    settings = read_json(result.save(tmp_path / "run") / "run.json")["settings"]
+    stop = purge.Stopping(**settings.pop("stop"))
+    assert type(result.method)(**settings, stop=stop) == result.method
+
+
+def test_history_has_a_row_per_step_and_a_column_per_quantity(result, tmp_path):
+    table = pq.read_table(result.save(tmp_path / "run") / "history.parquet")
+    assert table.to_pylist() == result.history
+    assert table["step"].to_pylist() == list(range(result.steps + 1))
+    measured = {"retain_loss", "forget_loss", "erasure_loss", "projected", "gated", "cosine"}
+    checked = {"check_forget_accuracy", "check_retain_loss"}
+    assert {"step", "displacement_cosine"} | measured | checked == set(table.column_names)
+    for name in measured - {"projected", "gated"}:
+        assert pa.types.is_floating(table[name].type)
+        # step 0 is before the first; erasure is off in this run and so not measured at all
+        assert table[name].null_count == (len(table) if name == "erasure_loss" else 1)
+    assert table["check_forget_accuracy"][0].as_py() is not None
+
+
+def test_history_of_training(tmp_path):
+    table = pq.read_table(small().save(tmp_path / "run") / "history.parquet")
+    assert table.to_pylist() == [{"epoch": 1, "loss": 0.5}]
+
+
+def test_a_failure_while_writing_the_history_leaves_no_run_json(tmp_path):
+    good = small().save(tmp_path / "run")
+    assert (good / "run.json").exists()
+    bad = small([{"loss": object()}])  # cannot be written as Parquet
+    with pytest.raises((pa.ArrowException, purge.PurgeError)):
+        bad.save(good, force=True)
+    # not even the one of the finished run before: its weights are gone
+    assert "run.json" not in inside(good)
+    assert not [name for name in inside(good) if name.startswith(".")]
+    with pytest.raises((pa.ArrowException, purge.PurgeError)):
+        bad.save(tmp_path / "new")
+    assert "run.json" not in inside(tmp_path / "new")
+
+
+def test_a_disk_that_refuses_is_told_in_one_line(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "history.parquet" / "in the way").mkdir(parents=True)
+    with pytest.raises(FileError, match="Expected a folder that can be written"):
+        small().save(folder, force=True)
+    assert inside(folder) == ["history.parquet"], "nothing new, and no run.json that says it is finished"
+
+
+def test_a_record_that_is_not_a_number_leaves_no_run_json(tmp_path):
+    with pytest.raises(ValueError):
+        small(loss=math.nan).save(tmp_path / "run")
+    assert inside(tmp_path / "run") == ["history.parquet", "model.safetensors"]
+
+
+def test_a_folder_with_files_is_left_alone_unless_forced(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "precious").write_text("mine")
+    with pytest.raises(FileError, match="empty folder"):
+        small().save(folder)
+    assert inside(folder) == ["precious"]
+    small().save(folder, force=True)
+    assert (folder / "precious").read_text() == "mine"
+    assert "run.json" in inside(folder)
+
+
+def test_an_empty_folder_is_fine_and_a_file_is_not(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert small().save(str(tmp_path / "empty")) == tmp_path / "empty"
+    (tmp_path / "file").write_text("x")
+    for force in (False, True):
+        with pytest.raises(FileError, match="a file"):
+            small().save(tmp_path / "file", force=force)
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_an_overwritten_run_keeps_nothing_of_the_old_one(tmp_path):
+    folder = small().save(tmp_path / "run")
+    fresh = small([], seed=8)  # a run without a history
+    fresh.save(folder, force=True)
+    assert read_json(folder / "run.json")["seed"] == 8
+    assert "history.parquet" not in inside(folder)  # that was the other run's
+
+
+def test_tied_weights_come_back(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    folder = dataclasses.replace(small(), model=model).save(tmp_path / "run")
+    again = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    again[1].weight = again[0].weight
+    load_weights(again, folder / "model.safetensors")
+    assert digest(again) == digest(model) == read_json(folder / "run.json")["digest"]
+
+
+def test_a_digest_tells_models_apart():
+    a, b = small().model, small().model
+    assert digest(a) == digest(b)
+    with torch.no_grad():
+        b.weight[0, 0] = torch.nextafter(b.weight[0, 0], torch.tensor(9.0))  # one unit in the last place
+    assert digest(a) != digest(b)
+
+
+def test_unlearn_writes_the_same_folder_as_save(toy, tmp_path):
+    model, forget, retain, _ = toy
+    out = tmp_path / "run"
+    result = purge.unlearn(model, forget, retain, progress=False, out=out, min_steps=2, epochs=1)
+    assert inside(out) == ["history.parquet", "model.safetensors", "run.json"]
+    assert read_json(out / "run.json")["digest"] == digest(result.model)
+    with pytest.raises(FileError, match="empty folder"):
+        purge.unlearn(model, forget, retain, progress=False, out=out)
