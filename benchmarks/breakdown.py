@@ -38,8 +38,8 @@ OUT = Path(__file__).parents[1] / "results" / "breakdown.json"
 api, graphs, method, run, forward, precision, batchnorm = (
     importlib.import_module(f"purge.{name}")
     for name in (
-        "api", "engine.cuda_graph", "methods.purge.method", "engine.run", "models.forward", "engine.precision",
-        "models.batchnorm",
+        "api", "engine.cuda_graph", "methods.purge.method", "engine.run", "models.forward",
+        "engine.precision", "models.batchnorm",
     )
 )  # fmt: skip
 PARTS: dict[

@@ -18,9 +18,10 @@ from torch import nn
 import purge
 from purge.metrics import membership
 from purge.metrics.bootstrap import auroc_draws, rate_draws, resamples
-from purge.metrics.membership import GRID, MEMBERSHIP, SIGNALS, called_members, roc, tpr_at, tpr_value
+from purge.metrics.membership import GRID, SIGNALS, called_members, roc, tpr_at, tpr_value
+from purge.metrics.registry import METRICS
 
-NAMES = [m.name for m in MEMBERSHIP]
+NAMES = [name for name, m in METRICS.items() if str(m.fn).startswith("purge.metrics.membership:")]
 AUROCS = [f"mia_{signal}" for signal in SIGNALS]
 
 

@@ -91,7 +91,7 @@ def task() -> SimpleNamespace:
     t.stale = purge.unlearn(
         t.original, t.forget, t.retain, method="purge-paper", epochs=200, forget_target=0.02, progress=False
     ).model
-    names = [name for name, m in METRICS.items() if m in [*robustness.ROBUSTNESS, *probing.PROBING]]
+    names = [name for name, m in METRICS.items() if m.section == "robustness"]
     t.report = {
         name: purge.audit(
             getattr(t, name), t.forget, t.retain, t.test, retrained=t.retrained, progress=False,

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from purge.metrics.bootstrap import DRAWS, Array, interval, mean_value
-from purge.metrics.metric import Metric
 from purge.metrics.subject import Part, Subject
 from purge.metrics.value import Value
 
@@ -49,16 +48,26 @@ def destinations(subject: Subject) -> dict[str, Value]:
     return {str(k): mean_value(guesses == k, subject.seed) for k in range(subject.split.classes)}
 
 
-ACCURACY = [
-    Metric("ta", "TA", "accuracy on all test data", lambda s: _accuracy(s, "test"),
-           needs=frozenset({"test"})),
-    Metric("ta_retain", "TA_r", "accuracy on test data of the classes that stay",
-           lambda s: _accuracy(s, "kept_class_test"), needs=frozenset({"kept_class_test"})),
-    Metric("fa_train", "FA_train", "accuracy on the forget set itself",
-           lambda s: _accuracy(s, "forget")),
-    Metric("fa_test", "FA", "accuracy on unseen data of the classes in the forget set",
-           lambda s: _accuracy(s, "same_class_test"), needs=frozenset({"same_class_test"})),
-    Metric("ra", "RA", "accuracy on the retain set", lambda s: _accuracy(s, "retain")),
-    Metric("ua", "UA", "1 − accuracy on the forget set", unlearning_accuracy),
-    Metric("destinations", "→", "where predictions on the forget set go, by class", destinations),
-]  # fmt: skip
+def ta(subject: Subject) -> Value:
+    """Accuracy on all test data."""
+    return _accuracy(subject, "test")
+
+
+def ta_retain(subject: Subject) -> Value:
+    """Accuracy on test data of the classes that stay."""
+    return _accuracy(subject, "kept_class_test")
+
+
+def fa_train(subject: Subject) -> Value:
+    """Accuracy on the forget set itself."""
+    return _accuracy(subject, "forget")
+
+
+def fa_test(subject: Subject) -> Value:
+    """Accuracy on unseen data of the classes in the forget set."""
+    return _accuracy(subject, "same_class_test")
+
+
+def ra(subject: Subject) -> Value:
+    """Accuracy on the retain set."""
+    return _accuracy(subject, "retain")

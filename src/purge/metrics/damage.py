@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from purge.metrics.accuracy import Hits, change, hits
 from purge.metrics.bootstrap import DRAWS, Array, mean_value, resamples
-from purge.metrics.metric import Metric
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
 
@@ -145,20 +144,3 @@ def absolute_sum(means: Array, draws: Array, n: int) -> Value:
     against = np.where(np.abs(means) > 4 * noise.std(0), -along, np.abs(noise))
     above, below = (max(float(np.quantile(part.sum(1), 0.975)), 0.0) for part in (along, against))
     return Value(value, max(value - below, 0.0), min(value + above, 1.0), n)
-
-
-DAMAGE = [
-    Metric("class_accuracy", "TA_k", "accuracy on test data, by class", class_accuracy,
-           needs=frozenset({"test"})),
-    Metric("class_change", "ΔTA_k", "accuracy on test data, after − before, by class", class_change,
-           needs=frozenset({"test", "original"})),
-    Metric("worst_class", "worst", "lowest test accuracy of a class that stays, and which class",
-           worst_class, needs=KEPT),
-    Metric("worst_change", "Δworst", "largest loss of test accuracy by a class that stays",
-           worst_change, needs=KEPT | {"original"}),
-    Metric("ece", "ECE", "calibration error on test data of the classes that stay", ece, needs=KEPT),
-    Metric("neighbours", "near", "test accuracy of the classes nearest to what is forgotten",
-           neighbours, needs=KEPT | {"original"}),
-    Metric("destinations_tv", "TV→", "how differently from the retrained model's D_f is spread over classes",
-           destinations_tv, ideal=0.0, needs=frozenset({"retrained"})),
-]  # fmt: skip

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from purge.metrics.accuracy import ACCURACY, change_draws, hits
+from purge.metrics.accuracy import change_draws, hits
 from purge.metrics.bootstrap import Array, mean_value
-from purge.metrics.membership import MEMBERSHIP
-from purge.metrics.metric import Metric
+from purge.metrics.registry import METRICS
 from purge.metrics.subject import Part, Subject
 from purge.metrics.value import Value
 
@@ -15,7 +14,7 @@ RETRAINED = frozenset({"retrained"})
 ORIGINAL = frozenset({"original"})
 
 
-def agreement(subject: Subject, part: Part) -> Value:
+def agreement(subject: Subject, part: Part = "forget") -> Value:
     """Share of a part on which the model and the retrained one predict the same class.
 
     1 is never reached: two retrained models agree less on the forget set than on test data.
@@ -108,6 +107,7 @@ def _inside(names: list[str]) -> dict[str, str]:
 
 
 def _features(subject: Subject, other: Subject | None) -> tuple[Array, Array] | Value:
+    other = other or subject.retrained
     assert other is not None
     a, b = subject.features("forget"), other.features("forget")
     if a is None or b is None:
@@ -117,7 +117,7 @@ def _features(subject: Subject, other: Subject | None) -> tuple[Array, Array] | 
     return a, b
 
 
-def feature_cosine(subject: Subject, other: Subject | None) -> Value:
+def feature_cosine(subject: Subject, other: Subject | None = None) -> Value:
     """Mean cosine of the penultimate features of each forget sample in two models."""
     pair = _features(subject, other)
     if isinstance(pair, Value):
@@ -141,7 +141,7 @@ def _norms(x: Array) -> Array:
     return found
 
 
-def feature_l2(subject: Subject, other: Subject | None) -> Value:
+def feature_l2(subject: Subject, other: Subject | None = None) -> Value:
     """Mean Euclidean distance of the penultimate features of each forget sample in two models."""
     pair = _features(subject, other)
     if isinstance(pair, Value):
@@ -175,10 +175,9 @@ def frechet(a: Array, b: Array) -> float:
 def retrain_gap(subject: Subject) -> Value:
     """Mean absolute difference to the retrained model over FA, RA, TA_r and MIA."""
     assert subject.retrained is not None
-    by_name = {m.name: m for m in [*ACCURACY, *MEMBERSHIP]}
     gaps = []
     for name in ("fa_test", "ra", "ta_retain", "mia"):
-        ours, theirs = subject.value(by_name[name]), subject.retrained.value(by_name[name])
+        ours, theirs = subject.value(METRICS[name]), subject.retrained.value(METRICS[name])
         assert isinstance(ours, Value)
         assert isinstance(theirs, Value)
         if ours.value is None or theirs.value is None:
@@ -208,29 +207,16 @@ def tow(subject: Subject) -> Value:
     return Value(value, max(value - reach, 0.0), min(value + reach, 1.0), n)
 
 
-DISTANCE = [
-    Metric("feature_cosine", "cos", "cosine of penultimate features with the retrained model's",
-           lambda s: feature_cosine(s, s.retrained), ideal=1.0, needs=RETRAINED),
-    Metric("feature_l2", "L2", "distance of penultimate features from the retrained model's",
-           lambda s: feature_l2(s, s.retrained), ideal=0.0, needs=RETRAINED),
-    Metric("feature_cosine_original", "cos₀", "cosine of penultimate features with the original's",
-           lambda s: feature_cosine(s, s.original), needs=ORIGINAL),
-    Metric("feature_l2_original", "L2₀", "distance of penultimate features from the original's",
-           lambda s: feature_l2(s, s.original), needs=ORIGINAL),
-    Metric("fid_feat", "FID", "Fréchet distance of penultimate features to the retrained model's",
-           fid_feat, ideal=0.0, needs=RETRAINED),
-    Metric("agreement", "agree", "same prediction as the retrained model on the forget set",
-           lambda s: agreement(s, "forget"), ideal=1.0, needs=RETRAINED),
-    Metric("agreement_test", "agree_t", "same prediction as the retrained model on test data",
-           lambda s: agreement(s, "test"), ideal=1.0, needs=RETRAINED | {"test"}),
-    Metric("kl_retrain", "KL", "KL(retrained ‖ model) on the forget set", kl_retrain, ideal=0.0,
-           needs=RETRAINED),
-    Metric("js_retrain", "JS", "JS(model, retrained) on the forget set, in nats", js_retrain, ideal=0.0,
-           needs=RETRAINED),
-    Metric("cka", "CKA", "similarity of representations with the retrained model's, by layer", cka,
-           needs=RETRAINED),
-    Metric("tow", "ToW", "closeness to the retrained model in forget, retain and test accuracy", tow,
-           ideal=1.0, needs=RETRAINED | {"test"}),
-    Metric("retrain_gap", "gap", "mean difference to the retrained model in FA, RA, TA_r, MIA",
-           retrain_gap, ideal=0.0, needs=RETRAINED),
-]  # fmt: skip
+def feature_cosine_original(subject: Subject) -> Value:
+    """Mean cosine of penultimate features on the forget set with the original model's."""
+    return feature_cosine(subject, subject.original)
+
+
+def feature_l2_original(subject: Subject) -> Value:
+    """Mean distance of penultimate features on the forget set from the original model's."""
+    return feature_l2(subject, subject.original)
+
+
+def agreement_test(subject: Subject) -> Value:
+    """Share of the test data with the same prediction as the retrained model's."""
+    return agreement(subject, "test")

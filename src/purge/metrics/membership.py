@@ -262,26 +262,41 @@ def _some(x: NDArray[Any], most: int, rng: np.random.Generator) -> NDArray[Any]:
     return x if len(x) <= most else x[rng.choice(len(x), most, replace=False)]
 
 
-MEMBERSHIP = [
-    Metric("mia_loss", "MIA loss", "AUROC of −loss, forget against unseen same-class data",
-           lambda s: _attacks(s)["mia_loss"], needs=SAME),
-    Metric("mia_confidence", "MIA conf", "AUROC of the largest probability",
-           lambda s: _attacks(s)["mia_confidence"], needs=SAME),
-    Metric("mia", "MIA", "mean of the two AUROCs", lambda s: _attacks(s)["mia"], needs=SAME),
-    Metric("mia_entropy", "MIA ent", "AUROC of −entropy", lambda s: _attacks(s)["mia_entropy"],
-           needs=SAME),
-    Metric("mia_m_entropy", "MIA m-ent", "AUROC of −modified entropy",
-           lambda s: _attacks(s)["mia_m_entropy"], needs=SAME),
-    Metric("mia_margin", "MIA margin", "AUROC of the logit of the label's probability",
-           lambda s: _attacks(s)["mia_margin"], needs=SAME),
-    Metric("tpr_1pct", "TPR@1%", "forget samples found at 1 % false positives, by signal",
-           lambda s: true_positives(s, 0.01), needs=SAME),
-    Metric("tpr_01pct", "TPR@0.1%", "forget samples found at 0.1 % false positives, by signal",
-           lambda s: true_positives(s, 0.001), needs=SAME),
-    Metric("mia_svc", "MIA SVC", "forget samples that an SVC calls non-member, by feature", mia_svc,
-           needs=KEPT),
-    Metric("mia_lr", "MIA LR", "forget samples that a logistic regression on entropy calls member",
-           mia_lr, needs=KEPT),
-    Metric("mia_split", "MIA split", "accuracy of a logistic regression on loss, forget against unseen",
-           mia_split, needs=SAME),
-]  # fmt: skip
+def mia(subject: Subject) -> Value:
+    """The mean of the AUROCs of loss and confidence."""
+    return _attacks(subject)["mia"]
+
+
+def mia_loss(subject: Subject) -> Value:
+    """AUROC of −loss, forget against unseen same-class data."""
+    return _attacks(subject)["mia_loss"]
+
+
+def mia_confidence(subject: Subject) -> Value:
+    """AUROC of the largest probability."""
+    return _attacks(subject)["mia_confidence"]
+
+
+def mia_entropy(subject: Subject) -> Value:
+    """AUROC of −entropy."""
+    return _attacks(subject)["mia_entropy"]
+
+
+def mia_m_entropy(subject: Subject) -> Value:
+    """AUROC of −modified entropy."""
+    return _attacks(subject)["mia_m_entropy"]
+
+
+def mia_margin(subject: Subject) -> Value:
+    """AUROC of the logit of the label's probability."""
+    return _attacks(subject)["mia_margin"]
+
+
+def tpr_1pct(subject: Subject) -> Value | dict[str, Value]:
+    """The share of the forget set that each signal finds at 1 % false positives."""
+    return true_positives(subject, 0.01)
+
+
+def tpr_01pct(subject: Subject) -> Value | dict[str, Value]:
+    """The share of the forget set that each signal finds at 0.1 % false positives."""
+    return true_positives(subject, 0.001)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from purge.metrics.bootstrap import Array, mean_value
-from purge.metrics.metric import Metric
-from purge.metrics.robustness import BOTH, SAME, UNSEEN, Hits, distance_between, once
+from purge.metrics.robustness import SAME, Hits, distance_between, once
 from purge.metrics.subject import Part, Subject
 from purge.metrics.value import Value
 from purge.models.inspect import device_of
@@ -205,15 +204,3 @@ def head_refit_gap(subject: Subject) -> Value:
         return hits if isinstance(hits, str) else hits["fa"]
 
     return _gap(subject, fa)
-
-
-PROBING = [
-    Metric("probe", "probe", "linear probe of penultimate features: forgotten classes against the rest",
-           probe, cost="train", needs=BOTH),
-    Metric("probe_gap", "Δprobe", "distance of the linear probe to the retrained model's",
-           probe_gap, ideal=0.0, cost="train", needs=BOTH | {"retrained"}),
-    Metric("head_refit", "refit", "FA and RA with the last layer fitted anew to all training data",
-           head_refit, cost="train", needs=UNSEEN),
-    Metric("head_refit_gap", "Δrefit", "distance of FA with a refitted last layer to the retrained model's",
-           head_refit_gap, ideal=0.0, cost="train", needs=UNSEEN | {"retrained"}),
-]  # fmt: skip

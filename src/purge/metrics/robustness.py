@@ -22,7 +22,6 @@ from torch.nn.modules.conv import _ConvNd
 
 from purge.engine.precision import has_bf16
 from purge.metrics.bootstrap import Array, interval, mean_value, resamples
-from purge.metrics.metric import Metric
 from purge.metrics.subject import Part, Subject
 from purge.metrics.value import Value
 from purge.models.batchnorm import batchnorms, recalibrate
@@ -408,19 +407,12 @@ def noise(subject: Subject) -> Value | dict[str, Value]:
 UNSEEN = frozenset({"same_class_test"})
 BOTH = UNSEEN | {"kept_class_test"}
 
-ROBUSTNESS = [
-    Metric("bn_recal", "recal", "FA before and after recalibrating BatchNorm on retain data",
-           bn_recal, cost="train", needs=UNSEEN),
-    Metric("relearn_few", "relearn", "FA while fine-tuning on 50 forget samples mixed with retain data",
-           lambda s: relearned(s, "few", _with_few(s)), cost="train", needs=BOTH),
-    Metric("relearn_retain", "relearn_r", "FA while fine-tuning on retain data alone",
-           lambda s: relearned(s, "retain", _with_none(s)), cost="train", needs=BOTH),
-    Metric("relearn_ratio", "AIN", "steps to relearn with few samples, over the retrained model's",
-           relearn_ratio, ideal=1.0, cost="train", needs=BOTH | {"retrained"}),
-    Metric("quantise", "quant", "FA with weights in int8 and in bf16, and the changes",
-           quantise, cost="train", needs=UNSEEN),
-    Metric("prune", "prune", "FA without the smallest 20, 50 and 80 % of weights, and the largest rise",
-           prune, cost="train", needs=UNSEEN),
-    Metric("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise",
-           noise, cost="train", needs=UNSEEN),
-]  # fmt: skip
+
+def relearn_few(subject: Subject) -> Value | dict[str, Value]:
+    """FA while fine-tuning on a few forget samples mixed with retain data."""
+    return relearned(subject, "few", _with_few(subject))
+
+
+def relearn_retain(subject: Subject) -> Value | dict[str, Value]:
+    """FA while fine-tuning on retain data alone."""
+    return relearned(subject, "retain", _with_none(subject))

@@ -13,15 +13,15 @@ from collections.abc import Callable
 import numpy as np
 
 from purge.core.errors import RunError
+from purge.metrics import likelihood
 from purge.metrics.bootstrap import DRAWS, Array, auroc, auroc_draws, interval, mean_value
 from purge.metrics.ensemble import Ensemble, Shadows
-from purge.metrics.likelihood import forgetting_scores, klom, likelihood_ratio, rmia, typical_probability
+from purge.metrics.likelihood import forgetting_scores, likelihood_ratio, typical_probability
 from purge.metrics.membership import roc, tpr_value
-from purge.metrics.metric import Metric
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
 
-__all__ = ["SHADOW", "Ensemble", "Shadows"]
+__all__ = ["Ensemble", "Shadows"]
 
 NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 Attack = Callable[[Subject, Ensemble], "Value | dict[str, Value]"]
@@ -76,7 +76,7 @@ def _rmia(subject: Subject, ensemble: Ensemble) -> dict[str, Value]:
         if row in where:
             seen[:, at] = ensemble.inside[:, where[row]]
     typical = typical_probability(shadows, np.concatenate([ensemble.inside, seen], 1))
-    return _told_apart("rmia", rmia(x, z, typical[:n], typical[n:]), subject, ensemble)
+    return _told_apart("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), subject, ensemble)
 
 
 def _compared(
@@ -108,7 +108,7 @@ def _forgetting_score(subject: Subject, ensemble: Ensemble) -> dict[str, Value] 
 
 
 def _klom(subject: Subject, ensemble: Ensemble) -> dict[str, Value] | Value:
-    return _compared(subject, ensemble, "p95", 4, lambda a, b: _worst(klom(a, b), subject.seed))
+    return _compared(subject, ensemble, "p95", 4, lambda a, b: _worst(likelihood.klom(a, b), subject.seed))
 
 
 def _worst(x: Array, seed: int) -> Value:
@@ -118,15 +118,10 @@ def _worst(x: Array, seed: int) -> Value:
 
 
 MEMBERS = frozenset({"shadows", "same_class_test"})
-SHADOW = [
-    Metric("lira", "LiRA", "likelihood-ratio attack: did the model see the forget set?",
-           _with_shadows(_lira), cost="shadow", needs=MEMBERS),
-    Metric("rmia", "RMIA", "relative attack: does a forgotten sample stand out over unseen ones?",
-           _with_shadows(_rmia), cost="shadow", needs=MEMBERS | {"kept_class_test"}),
-    Metric("u_lira", "U-LiRA", "likelihood-ratio attack: was the sample seen and unlearned, or never seen?",
-           _with_shadows(_u_lira, method=True), cost="shadow", needs=MEMBERS),
-    Metric("forgetting_score", "F", "how little unlearned models are told from retrained ones (NeurIPS 2023)",
-           _with_shadows(_forgetting_score, method=True), cost="shadow", needs=frozenset({"shadows"})),
-    Metric("klom", "KLoM", "KL of margins, unlearned from retrained models: the 95th percentile",
-           _with_shadows(_klom, method=True), cost="shadow", needs=frozenset({"shadows"})),
-]  # fmt: skip
+
+
+lira = _with_shadows(_lira)
+rmia = _with_shadows(_rmia)
+u_lira = _with_shadows(_u_lira, method=True)
+forgetting_score = _with_shadows(_forgetting_score, method=True)
+klom = _with_shadows(_klom, method=True)

@@ -189,7 +189,7 @@ class Subject:
         """The metric of this model, computed once."""
         if metric not in self._values:
             reasons = [why for need in sorted(metric.needs) if (why := self.why_not(need))]
-            found = Value.missing("; ".join(dict.fromkeys(reasons))) if reasons else metric.fn(self)
+            found = Value.missing("; ".join(dict.fromkeys(reasons))) if reasons else metric.compute(self)
             if not isinstance(found, Value) and not (isinstance(found, dict) and found):
                 raise MetricError(
                     f"a Value or a dict of Values from {metric.name}",

@@ -14,7 +14,6 @@ from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws, hits
 from purge.metrics.bootstrap import DRAWS, Array, mean_value, resamples
 from purge.metrics.distance import js
-from purge.metrics.metric import Metric
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
 from purge.models.copies import reinitialised
@@ -163,14 +162,3 @@ def plane(x: Array) -> Array:
     found: Array = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
     largest = found[np.abs(found).argmax(0), np.arange(found.shape[1])]
     return found * np.where(largest < 0, -1.0, 1.0)
-
-
-UNTRAINED = [
-    Metric("zrf", "ZRF", "likeness on the forget set to an untrained copy of the model", zrf),
-    Metric("rf_jsd", "RF-JSD", "JS of mean answers to D_f from the original's to unseen data of its classes",
-           rf_jsd, needs=frozenset({"original", "same_class_test"})),
-    Metric("aus", "AUS", "test accuracy kept, divided by 1 + what is still known of the forgotten", aus,
-           needs=frozenset({"original", "same_class_test", "kept_class_test"})),
-    Metric("silhouette", "sil", "how far apart the forgotten lies among penultimate features", silhouette,
-           needs=frozenset({"same_class_test", "kept_class_test"})),
-]  # fmt: skip
