@@ -15,6 +15,28 @@ from purge.data.images import Images
 from purge.data.samples import Samples, batches
 from purge.models.hooks import training_flags_kept
 
+EVAL_BATCH = 512  # samples per batch in a pass without gradients
+SMALL, SMALL_BATCH = 4096, 1024  # small images go in larger batches, or a GPU waits for Python
+
+
+def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The logits (B, K) of a batch; the only call of a model in the library.
+
+    ``inputs`` is a tensor, a dict of keyword arguments or a tuple of arguments. ``weights`` replace the
+    model's own parameters and buffers for this call.
+
+    >>> forward(nn.Linear(2, 3), torch.zeros(5, 2)).shape
+    torch.Size([5, 3])
+    """
+    args, kwargs = (), {}
+    if isinstance(inputs, Mapping):
+        kwargs = dict(inputs)
+    else:
+        args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if weights is None:
+        return logits_of(model(*args, **kwargs))
+    return logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+
 
 def logits_of(output: Any) -> Tensor:
     """The logits in whatever a classifier returned: a tensor, a tuple, a dict or ``.logits``.
@@ -38,12 +60,6 @@ def logits_of(output: Any) -> Tensor:
     return found
 
 
-EVAL_BATCH = 512  # samples per batch where nothing is learned
-
-
-SMALL, SMALL_BATCH = 4096, 1024  # of images with at most so many numbers: a GPU would wait for Python
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; every module's training flag is put back afterwards."""
@@ -52,7 +68,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Any, Tensor]]:
     """The samples (those at ``index``) in the batches of a pass without gradients."""
     small = (
         isinstance(samples, Images) and samples.device.type == "cuda" and math.prod(samples.shape) <= SMALL
@@ -63,5 +79,4 @@ def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Ten
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
     """The logits (N, K) of a model in evaluation mode, in float32, on the device of the run."""
     with evaluating(model):
-        found = [logits_of(model(x)).float() for x, _ in passing(samples, index)]
-    return torch.cat(found)
+        return torch.cat([forward(model, x).float() for x, _ in passing(samples, index)])
