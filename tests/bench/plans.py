@@ -1,0 +1,61 @@
+"""Plans and results of a bench made by hand, for tests that train nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from purge.bench import runner as suite
+from purge.bench.expand import Job, Plan, read_plan
+from purge.bench.store import Place
+from purge.core.files import write_json
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+NAMES = [path.stem for path in CONFIGS]
+
+SMALL: dict[str, Any] = {
+    "data": "digits",
+    "model": "small-resnet",
+    "forget": [0],
+    "metrics": ["fa_test", "ra", "mia"],
+    "methods": ["purge", "finetune"],
+}
+
+
+def plan_of(tmp_path: Path, **changes: Any) -> Plan:
+    """The plan of a small file with some keys changed; None takes a key out."""
+    content = {k: v for k, v in {**SMALL, **changes}.items() if v is not None}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
+    return read_plan(tmp_path / "small.yaml")
+
+
+def place_of(folder: Path) -> Place:
+    return Place(folder, folder / "models")
+
+
+def result_of(job: Job, values: dict[str, float | None], **numbers: float) -> dict[str, Any]:
+    """A result as a job leaves it, with numbers of our choice for the model and its references."""
+
+    def part(shift: float) -> dict[str, Any]:
+        return {k: {"value": None if v is None else v + shift, "why": ""} for k, v in values.items()}
+
+    return {
+        **job.keys, "values": part(0), "retrained": part(0.25), "original": part(0.5), "floor": part(0.125),
+        "numbers": {"seconds": 2.0, "retrain_seconds": 8.0, **numbers}, "trial_of": "",
+        "hardware": {"gpu": "G1", "machine": "m", "cpus": 1}, "commit": "abc",
+    }  # fmt: skip
+
+
+def finished(path: Path, out: Path) -> Plan:
+    """The results that a file asks for, invented."""
+    plan = read_plan(path)
+    place = place_of(out)
+    (out / "jobs").mkdir(parents=True)
+    suite._write_manifest(plan, place)
+    for i, job in enumerate(plan.jobs):
+        names = {c for t in plan.tables for c in t.columns}
+        values: dict[str, float | None] = {name: ((7 * i + len(name)) % 10) / 20 for name in sorted(names)}
+        write_json(place.file(job), result_of(job, values, steps=i, speedup=4.0, gated=0.5, score=0.1 * i))
+    return plan

@@ -1,0 +1,126 @@
+"""Figures and files of a finished bench whose results are invented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+
+from purge.bench import figures as charts
+from purge.bench import runner as suite
+from purge.bench.tables import (
+    Drawing,
+    Table,
+    as_markdown,
+    records,
+    sheet,
+    sheets,
+)
+from purge.core.errors import PurgeError
+from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=NAMES)
+def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path) -> None:
+    plan = finished(path, tmp_path / "out")
+    found = sheets(tmp_path / "out")
+    assert list(found) == [table.name for table in plan.tables]
+    for made in found.values():
+        assert made.rows
+        cells = [cell for row in made.rows.values() for cell in row.values()]
+        assert all(cell.n for cell in cells if cell.paper is not None)
+        assert "commit abc" in as_markdown(made)
+    for drawing in plan.figures:
+        figure = charts.draw(drawing, found)
+        panels = [ax for ax in figure.axes if ax.axison]
+        assert len(panels) == (0 if drawing.kind == "pipeline" else len(drawing.columns or
+                               found[drawing.table].table.columns))  # fmt: skip
+
+
+def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge-paper", "finetune"])
+    found = [result_of(j, {"ra": {0: 0.5, 1: 0.75}[j.seed]}) for j in plan.jobs]
+    table = Table("t", ["ra"], paper="cifar10")
+    made = {"t": sheet(table, records([j.keys for j in plan.jobs], found))}
+    (ax,) = charts.draw(Drawing("f", "t"), made).axes
+    heights = [[round(bar.get_height(), 6) for bar in c] for c in ax.containers if hasattr(c, "patches")]
+    assert heights == [[62.5, 62.5], [96.3, 99.9]]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["purge-paper", "finetune"]
+    (ax,) = charts.draw(Drawing("f", "t", kind="lines", only={"label": ["finetune"]}), made).axes
+    lines = [list(line.get_ydata()) for line in ax.lines if line.get_linestyle() in ("-", "--")]
+    assert lines == [[62.5], pytest.approx([99.9])]
+    (ax,) = charts.draw(Drawing("f", "t", only={"label": ["salun"]}), made).axes
+    assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
+
+
+def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, methods=["purge", "finetune"])
+    found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
+    table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
+    made = {"t": sheet(table, records([j.keys for j in plan.jobs], found))}
+    aimed, without = charts.draw(Drawing("f", "t"), made).axes
+    level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "what is aimed at"]
+    assert level == [87.5]
+    assert "what is aimed at" not in without.get_legend_handles_labels()[1]
+    assert charts.draw(Drawing("f", "t"), made).legends
+    assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
+
+
+def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
+    labels = ["purge-paper", "purge", *(f"label {i}" for i in range(11))]
+    settings = [
+        {"method": "purge", "label": label, "set": {"lr": 0.01 + 0.001 * i}} for i, label in enumerate(labels)
+    ]
+    plan = plan_of(tmp_path, methods=settings)
+    jobs = [{**job.keys, "data": data} for job in plan.jobs for data in ("cifar10", "mnist")]
+    found = [
+        {**result_of(plan.jobs[0], {"fa_test": 0.5}), **keys, "id": f"{keys['id']} {keys['data']}"}
+        for keys in jobs
+    ]
+    made = records([{**keys, "id": f"{keys['id']} {keys['data']}"} for keys in jobs], found)
+    drawn = {"t": sheet(Table("t", ["fa_test"], rows=["data", "label"], paper="cross_dataset"), made)}
+    (ax,) = charts.draw(Drawing("f", "t"), drawn).axes
+    bars = {c.get_label(): c[0] for c in ax.containers if hasattr(c, "patches")}
+    looks = {
+        (to_hex(bar.get_facecolor()), bar.get_hatch(), to_hex(bar.get_edgecolor())) for bar in bars.values()
+    }
+    assert len(looks) == len(bars) > len(labels)
+    theirs = bars["purge-paper, paper"]
+    assert to_hex(theirs.get_edgecolor()) == to_hex(bars["purge-paper"].get_facecolor())
+    assert (to_hex(theirs.get_facecolor()), theirs.get_hatch()) == ("#ffffff", "////")
+    (ax,) = charts.draw(Drawing("f", "t", kind="lines"), drawn).axes
+    lines = [line for line in ax.lines if line.get_linestyle() in ("-", "--")]
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(bars)
+
+
+def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
+    found = [
+        result_of(j, {"ra": 0.001 if j.label == "purge" else 1.0}, seconds=numbers[j.label][0],
+                  steps=numbers[j.label][1]) for j in plan.jobs
+    ]  # fmt: skip
+    made = {"t": sheet(Table("t", ["seconds", "steps", "ra"]), records([j.keys for j in plan.jobs], found))}
+    axes = charts.draw(Drawing("f", "t"), made).axes
+    assert [ax.get_yscale() for ax in axes[:3]] == ["log", "linear", "linear"]
+
+
+def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
+    """The folder may have been copied: no configuration, no model, no data is looked at."""
+    out = tmp_path / "out"
+    finished(CONFIGS[NAMES.index("sweep_budget")], out)
+    files = suite.make(out)
+    assert sorted(str(f.relative_to(out)) for f in files) == [
+        "figures/sweep_budget.png", "figures/sweep_budget.svg", "tables/sweep_budget.csv",
+        "tables/sweep_budget.md", "tables/sweep_budget.tex",
+    ]  # fmt: skip
+    assert files[-2].read_bytes()[1:4] == b"PNG"
+    before = {f: f.read_bytes() for f in files}
+    assert {f: f.read_bytes() for f in suite.make(out)} == before
+    text = (out / "tables" / "sweep_budget.md").read_text()
+    assert "| α = 1.5 |" in text
+    assert "85.4 %" in text  # the paper's
+    (out / "bench.json").write_text("{}")
+    with pytest.raises(PurgeError, match=r"another bench\.json"):
+        suite.make(out)

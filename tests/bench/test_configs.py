@@ -1,0 +1,105 @@
+"""The files in configs/ can be planned and cover the paper's experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purge.bench import dry_run as outlook
+from purge.bench.expand import read_plan
+from purge.bench.tables import (
+    PARTS,
+    paper,
+    paper_rows,
+)
+from purge.methods.registry import METHODS, resolve_method
+from tests.bench.plans import CONFIGS, NAMES, place_of
+
+
+def test_there_is_a_file_for_every_experiment() -> None:
+    assert set(NAMES) == {
+        "paper22", "baselines_cifar10", "ablation", "sweep_budget", "sweep_target", "representation",
+        "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "trials",
+        "smoke",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=NAMES)
+def test_every_file_can_be_planned_without_its_data(path: Path, tmp_path: Path) -> None:
+    """No data set is there (the tests have an empty cache), none is asked for, nothing is written."""
+    plan = read_plan(path)
+    steps = outlook.outlook(plan, place_of(tmp_path / "out"))
+    assert sum(step.jobs for step in steps) == len(plan.jobs) + len(plan.trainings())
+    assert all(step.seconds > 0 and step.done == 0 for step in steps)
+    assert plan.about
+    assert plan.tables
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=NAMES)
+def test_rows_of_the_paper_are_rows_of_ours(path: Path) -> None:
+    """A label that is spelled otherwise than in paper.json would leave the paper's number out."""
+    plan = read_plan(path)
+    for table in plan.tables:
+        labels = {PARTS[part] for part in table.also}
+        rows = set()
+        for job in plan.jobs:
+            for label in {job.label} | labels:
+                keys = {**job.keys, "label": label}
+                rows.add(", ".join(str(keys[by]) for by in table.rows))
+        theirs = paper_rows(table.paper)
+        assert theirs.keys() <= rows, table.name
+        for cells in theirs.values():
+            assert cells.keys() <= set(table.columns), table.name
+
+
+def test_every_table_of_the_paper_is_used() -> None:
+    used = {table.paper for path in CONFIGS for table in read_plan(path).tables}
+    assert used - {None} == set(paper())
+    assert all(table["by"] and table["rows"] for table in paper().values())
+
+
+def test_every_figure_of_the_paper_is_drawn() -> None:
+    names = [figure.name for path in CONFIGS if path.stem != "smoke" for figure in read_plan(path).figures]
+    assert len(names) == len(set(names))
+    assert set(names) >= {
+        "method_comparison", "before_after", "cross_dataset", "mia", "ra_preservation", "mnist_per_class",
+        "pathmnist_per_class", "ablation", "representation", "pipeline",
+    }  # fmt: skip
+
+
+def test_the_22_tasks_of_the_paper_with_its_settings() -> None:
+    plan = read_plan(CONFIGS[NAMES.index("paper22")])
+    ours = [job for job in plan.jobs if job.label == "purge-paper"]
+    tasks = {(job.data.name, *job.forget["classes"]) for job in ours}
+    assert len(tasks) == 22
+    assert {name: sum(t[0] == name for t in tasks) for name in ("mnist", "pathmnist")} == {
+        "mnist": 10, "pathmnist": 9,
+    }  # fmt: skip
+    wanted = {  # lr, epochs, erasure, kd, clip, budget, gate, temperature: the paper's table
+        "cifar10": (5e-4, 15, 0.05, 2.0, 1.0, 5.0, 0.0, 4.0),
+        "mnist": (2e-4, 12, 0.03, 3.0, 1.0, 4.0, 0.0, 4.0),
+        "svhn": (2e-4, 15, 0.03, 3.0, 1.0, 5.0, 0.0, 4.0),
+        "stl10": (2e-4, 15, 0.05, 5.0, 1.0, 5.0, 0.0, 4.0),
+        "pathmnist": (2e-4, 12, 0.03, 5.0, 1.0, 4.0, 0.0, 4.0),
+    }
+    for job in ours:
+        m: Any = resolve_method(job.method, job.changes)
+        found = (m.lr, m.epochs, m.erasure, m.kd, m.clip, m.stop.retain_budget, m.gate, m.temperature)
+        assert found == wanted[job.data.name]
+        assert (m.objective, m.space, m.norm, m.stop.check_every) == ("kl_retain", "gradient", "frozen", 50)
+    assert {job.seed for job in ours if job.data.name == "cifar10"} == {0, 1, 2}
+
+
+def test_baselines_are_all_methods() -> None:
+    plan = read_plan(CONFIGS[NAMES.index("baselines_cifar10")])
+    assert {job.method for job in plan.jobs} == METHODS.keys() - {"retrain"}
+
+
+def test_no_method_of_the_tuning_has_more_trials_than_another() -> None:
+    jobs = read_plan(CONFIGS[NAMES.index("tuning")]).jobs
+    counts = {of: sum(job.trial_of == of for job in jobs) for of in {job.trial_of for job in jobs}}
+    assert set(counts.values()) == {6}
+    assert {job.data.holdout for job in jobs} == {0.1}

@@ -1,0 +1,135 @@
+"""From a file to jobs: what a job is known by and which models jobs share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purge.core.errors import PurgeError
+from purge.methods.registry import METHODS
+from tests.bench.plans import place_of, plan_of
+
+
+def test_jobs_are_the_product_of_data_requests_methods_and_seeds(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, forget=[0, [1, 2]], seeds=[3, 4], retrains=2)
+    keys = [(j.label, j.forget["classes"], j.seed) for j in plan.jobs]
+    assert len(keys) == len({str(k) for k in keys}) == 2 * 2 * 2
+    assert ("finetune", [1, 2], 4) in keys
+    # two bases; for two requests and two seeds two references each, which the seeds share
+    assert len(plan.trainings()) == 2 + 2 * 2
+    seeds = {t.seed for t in plan.trainings()}
+    assert seeds == {3, 4, 1003, 1004}
+    references = {j.seed: [t.seed for t in j.retrained] for j in plan.jobs}
+    assert references == {3: [1003, 1004], 4: [1004, 1003]}
+    more = plan_of(tmp_path, forget=[0], seeds=[3, 4], retrains=3)
+    references = {j.seed: [t.seed for t in j.retrained] for j in more.jobs}
+    assert references == {3: [1003, 1004, 2003], 4: [1004, 1003, 2004]}
+    assert len({job.id for job in plan.jobs}) == len(plan.jobs)
+    assert all(re.fullmatch(r"[\w.+-]+", job.id) for job in plan.jobs)
+
+
+@pytest.mark.parametrize(("seeds", "retrains"), [([0, 1000], 3), ([1000, 0, 2000], 5), ([7], 4)])
+def test_every_reference_is_another_model(tmp_path: Path, seeds: list[int], retrains: int) -> None:
+    jobs = plan_of(tmp_path, seeds=seeds, retrains=retrains).jobs
+    for job in jobs:
+        others = [t.seed for t in job.retrained]
+        assert len({job.seed, *others}) == 1 + retrains
+    assert {job.seed: job.retrained[0].seed for job in jobs} == {seed: 1000 + seed for seed in seeds}
+
+
+def test_the_file_of_a_job_has_a_name_of_bounded_length(tmp_path: Path) -> None:
+    for letter in "aα":
+        variants = [{"method": "purge", "label": letter * 240, "set": {"lr": lr}} for lr in (0.01, 0.02)]
+        jobs = plan_of(tmp_path, methods=variants[:1], seeds=[0, 1]).jobs
+        jobs += plan_of(tmp_path, methods=variants[1:], forget=[list(range(9))]).jobs
+        names = [place_of(tmp_path).file(job).name for job in jobs]
+        assert len(set(names)) == 3
+        assert all(150 < len(name.encode()) <= 200 for name in names)
+        assert all(re.fullmatch(r"digits-[\w+-]+-[0-9a-f]{8}\.json", name) for name in names)
+    long = plan_of(tmp_path, data="cifar100", forget=[list(range(80))]).jobs[0]
+    assert len(long.id) <= 195
+    assert long.keys["forget"].endswith("+78+79")  # tables have all of it
+
+
+def test_labels_that_differ_only_where_a_file_name_cannot_are_refused(tmp_path: Path) -> None:
+    def methods(*labels: str, **settings: Any) -> list[dict[str, Any]]:
+        return [{"method": "purge", "label": label, "set": settings} for label in labels]
+
+    for labels in (("a b", "a/b"), ("a" * 240 + "b", "a" * 240 + "c")):
+        with pytest.raises(PurgeError, match="labels that differ in the names of files"):
+            plan_of(tmp_path, methods=methods(*labels))
+    assert len(plan_of(tmp_path, methods=[*methods("a b"), *methods("a/b", lr=0.5)]).jobs) == 2
+    assert len(plan_of(tmp_path, data=["digits", "digits"], methods=["purge"]).jobs) == 1
+
+
+def test_methods_share_their_models(tmp_path: Path) -> None:
+    first, second = plan_of(tmp_path).jobs
+    assert first.base.spec == second.base.spec
+    assert [t.spec for t in first.retrained] == [t.spec for t in second.retrained]
+    assert first.base.spec != first.retrained[0].spec
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "resnet18"}, {"recipe": {"epochs": 3}}, {"seeds": [1]}, {"size": 16}, {"per_class": 20},
+        {"holdout": 0.2},
+    ],
+)  # fmt: skip
+def test_another_model_has_another_digest(tmp_path: Path, change: dict[str, Any]) -> None:
+    before, after = plan_of(tmp_path).jobs[0], plan_of(tmp_path, **change).jobs[0]
+    assert before.base.spec != after.base.spec
+    assert before.id != after.id
+
+
+def test_a_job_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> None:
+    plain = plan_of(tmp_path, methods=["purge"]).jobs[0]
+    same = plan_of(tmp_path, methods={"purge": {}}, about="words change nothing").jobs[0]
+    assert plain.id == same.id
+    others = [
+        plan_of(tmp_path, methods={"purge": {"lr": 0.5}}),
+        plan_of(tmp_path, methods=["purge"], metrics=["ra"]),
+        plan_of(tmp_path, methods=["purge"], retrains=2),
+        plan_of(tmp_path, methods=["purge"], forget=[1]),
+    ]
+    assert len({plain.id, *(plan.jobs[0].id for plan in others)}) == 5
+
+
+def test_a_changed_default_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = plan_of(tmp_path, methods=["purge"]).jobs[0].id
+    changed = dataclasses.replace(METHODS["purge"].method, lr=0.123)  # type: ignore[call-arg]
+    monkeypatch.setitem(METHODS, "purge", METHODS["purge"]._replace(method=changed))
+    assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
+
+
+def test_what_a_task_says_goes_before_what_stands_above_it(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        data=None,
+        seeds=[0, 1],
+        methods=[{"method": "finetune", "set": {"lr": 0.5, "epochs": 3}}],
+        tasks=[{"data": "digits", "seeds": [5], "set": {"finetune": {"lr": 0.25}}},
+               {"data": "digits", "fraction": 0.1}],
+    )  # fmt: skip
+    first, *others = plan.jobs
+    assert (first.seed, first.changes) == (5, {"lr": 0.25, "epochs": 3})
+    assert [job.forget for job in others] == [{"fraction": 0.1, "seed": s} for s in (0, 1)]
+    assert [job.changes for job in others] == [{"lr": 0.5, "epochs": 3}] * 2
+
+
+def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
+    folders = [tmp_path / parent / "images" for parent in "ab"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    with pytest.raises(PurgeError, match="one data for all tasks of images"):
+        plan_of(tmp_path, data=[*map(str, folders)])
+    assert plan_of(tmp_path, data=["digits", str(folders[0])]).jobs
+
+
+def test_a_task_may_have_few_images_beside_another_with_all(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
+    assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}

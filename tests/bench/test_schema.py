@@ -1,0 +1,213 @@
+"""What a bench's file may say, and that everything else is refused in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from purge.api import Auditor
+from purge.bench.expand import Data, read_plan
+from purge.bench.store import images
+from purge.bench.tables import (
+    PARTS,
+    SEVERAL,
+    check_name,
+)
+from purge.core.errors import PurgeError
+from purge.core.schema import read_yaml
+from purge.engine.seeding import seeded
+from purge.metrics.registry import METRICS
+from purge.runs.folder import build_for, cut
+from tests.bench.plans import plan_of
+
+
+def test_numbers_of_yaml_are_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: 5e-4\nb: 1E3\nc: -2.5e+1\nd: 2e\ne: 12\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"a": 5e-4, "b": 1e3, "c": -25.0, "d": "2e", "e": 12}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metod": ["purge"]}, "did you mean 'methods'"),
+        ({"seed": [0]}, "did you mean 'seeds'"),
+        ({"tasks": [{"dta": "digits"}]}, "did you mean 'data'"),
+        ({"data": "digit"}, "did you mean 'digits'"),
+        ({"data": None}, "data in small.yaml"),
+        ({"model": "small-resnt"}, "did you mean 'small-resnet'"),
+        ({"methods": ["purg"]}, "did you mean 'purge'"),
+        ({"methods": {"purge": {"lrr": 1}}}, "did you mean 'lr'"),
+        ({"methods": {"purge": {"lr": "fast"}}}, "a number for lr"),
+        ({"methods": [{"method": "purge", "lable": "a"}]}, "did you mean 'label'"),
+        ({"methods": ["purge", "purge"]}, "'purge' twice"),
+        ({"methods": ["retrain"]}, "labels other than"),
+        ({"methods": None}, "methods in small.yaml"),
+        ({"metrics": ["fa_tset"]}, "did you mean 'fa_test'"),
+        ({"recipe": {"epoch": 1}}, "did you mean 'epochs'"),
+        ({"seeds": 0}, "a list, each a whole number as seeds"),
+        ({"seeds": []}, "at least one seed"),
+        ({"seeds": [-1]}, "whole number from 0"),
+        ({"seeds": [True]}, "a list, each a whole number"),
+        ({"seeds": [4294967295]}, "seeds up to 4294966295"),
+        ({"seeds": [0, 4294966295], "retrains": 3}, "seeds up to 4294965295"),
+        ({"forget": [10]}, "classes from 0 to 9"),
+        ({"forget": "all"}, "one of each"),
+        ({"forget": []}, "got an empty forget"),
+        ({"forget": [0, []]}, "some classes of digits to forget, got none"),
+        ({"forget": [[*range(10)]]}, "some classes of digits to forget, got all of them"),
+        ({"data": "cifar100", "forget": [-1]}, "classes from 0 of cifar100, got -1"),
+        ({"forget": None, "ids": [3, -2]}, "ids from 0, got -2"),
+        ({"forget": None, "ids": []}, "got an empty ids"),
+        ({"data": []}, "at least one data set in small.yaml"),
+        ({"methods": []}, "at least one method in small.yaml"),
+        ({"methods": {}}, "at least one method in small.yaml"),
+        ({"methods": [], "tables": [{"name": "a", "columns": ["ra"]}]}, "at least one method"),
+        ({"per_class": 1, "holdout": 0.1}, "two images of each class to hold one out"),
+        ({"tasks": [{"seeds": [0]}, {"model": "resnet18"}]}, "one model for all tasks of digits"),
+        ({"tasks": [{"size": 8}, {"size": 16}]}, "one size for all tasks of digits, got 8 and 16"),
+        ({"tasks": [{"holdout": 0.1}, {}]}, "one holdout for all tasks of digits"),
+        ({"tasks": [{"recipe": {"lr": 0.5}}, {"recipe": {"epochs": 30}}]}, "one lr for all tasks of digits"),
+        ({"forget": None}, "one of forget, fraction and ids"),
+        ({"fraction": 0.5}, "got forget and fraction"),
+        ({"data": "cifar100", "forget": "each"}, "by number"),
+        ({"holdout": 0.9}, "holdout from 0.01 to 0.5"),
+        ({"holdout": 10**400}, "holdout from 0.01 to 0.5"),
+        ({"retrains": -1}, "retrains from 0"),
+        ({"set": {"purg": {"lr": 1}}}, "did you mean 'purge'"),
+        ({"set": {"purge": {"lrr": 1}}}, "did you mean 'lr'"),
+        ({"methods": ["sisa"]}, "base: {shards: 5}"),
+        ({"methods": ["amnesiac"]}, "base: {log_updates: true}"),
+        ({"methods": [{"method": "purge", "base": {"shards": 5}}]}, "no use for it"),
+        ({"methods": [{"method": "sisa", "base": {"shards": 1}}]}, "shards from 2"),
+        ({"methods": [{"method": "purge", "base": {"epoch": 5}}]}, "did you mean 'epochs'"),
+        ({"methods": [{"method": "purge", "base": {"slices": 3}}]}, "shards beside slices"),
+        ({"tables": [{"name": "a", "columns": ["fa_tst"]}]}, "did you mean 'fa_test'"),
+        ({"tables": [{"name": "a", "columns": ["ta"]}]}, "a metric of the jobs"),
+        ({"tables": [{"name": "a", "columns": ["ra.after"]}]}, "a number of ra in table a"),
+        ({"metrics": ["bn_recal"], "tables": [{"name": "a", "columns": ["bn_recal.aftr"]}]},
+         "did you mean 'bn_recal.after'"),
+        ({"metrics": ["bn_recal"], "tables": [{"name": "a", "columns": ["bn_recal"]}]}, "bn_recal.before"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "rows": []}]}, "at least one word in rows of table a"),
+        ({"tables": [{"name": "a", "columns": []}]}, "at least one word in columns of table a"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"label": ["purg"]}}]}, "did you mean 'purge'"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"data": ["digit"]}}]}, "mean 'digits'"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"forget": ["1"]}}]}, "a forget of the jobs"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "paper": "cifar"}]}, "did you mean 'cifar10'"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "rows": ["lable"]}]}, "one of data, forget, label"),
+        ({"tables": [{"name": "a", "columns": ["ra"], "rows": ["data"], "also": ["floor"]}]}, "add label"),
+        ({"tables": [{"name": "../a", "columns": ["ra"]}]}, "plain names"),
+        ({"figures": [{"name": "a", "table": "b"}]}, "a table for figure a"),
+        ({"tables": [{"name": "a", "columns": ["ra"]}],
+          "figures": [{"name": "f", "table": "a", "only": {"data": ["digits"]}}]}, "add data to the rows"),
+        ({"tables": [{"name": "a", "columns": ["ra"]}],
+          "figures": [{"name": "f", "table": "a", "only": {"label": ["retrian"]}}]}, "mean 'retrain'"),
+        ({"figures": [{"name": "f", "kind": "pipeline", "columns": ["ra"]}]}, "a column of table"),
+        ({"methods": [{"method": "purge", "search": {"lr": [1]}}]}, "search: {trials"),
+        ({"search": {"trials": 2, "score": {"ra": 1}}}, "held-out training data"),
+        ({"search": {"trials": 2, "score": {"raa": 1}}, "holdout": 0.1}, "did you mean 'ra'"),
+        ({"search": {"trials": 2, "score": {"ta": 1}}, "holdout": 0.1}, "add it to metrics"),
+        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1,
+          "methods": [{"method": "purge", "search": {"lr": {"low": 2, "high": 1}}}]}, "{low, high} for lr"),
+        ({"search": {"trials": 1, "score": {"ra": 1}}, "holdout": 0.1,
+          "methods": [{"method": "purge", "search": {"lrr": [1]}}]}, "did you mean 'lr'"),
+        ({"search": {"trials": 2, "score": {"bn_recal": 1}}, "holdout": 0.1}, "a number of bn_recal"),
+        ({"search": {"trials": 2, "score": {"lira.auroc": 1}}, "holdout": 0.1}, "without shadow models"),
+        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1, "retrains": 0}, "write retrains: 1"),
+        ({"search": {"trials": 2, "score": {"agreement": 1}}, "holdout": 0.1, "retrains": 0,
+          "metrics": ["agreement"]}, "a retrained model for agreement"),
+        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1,
+          "tasks": [{"set": {"purge": {"lr": 0.5}}}, {"forget": [1]}]}, "one set of purge for all tasks"),
+        ({"presets": "none.yaml"}, "nothing there"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PurgeError) as error:
+        plan_of(tmp_path, **changes)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("data: digits\ndata: mnist\n", "'data' stands twice in line 1"),
+        ("data: [\n", "YAML in"),
+        ("- a\n- b\n", "keys and values"),
+        ("", "keys and values"),
+        ("about: 2024-13-45\n", "month must be in 1..12"),
+    ],
+)
+def test_what_is_no_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(PurgeError, match=re.escape(words)):
+        read_plan(tmp_path / "a.yaml")
+
+
+def test_settings_can_be_merged_from_another_place_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text("a: &a {lr: 5e-2, epochs: 1}\nb: {<<: *a, epochs: 2}\nc: {<<: [*a, {kd: 3}]}\n")
+    assert read_yaml(path) == {
+        "a": {"lr": 0.05, "epochs": 1},
+        "b": {"lr": 0.05, "epochs": 2},
+        "c": {"lr": 0.05, "epochs": 1, "kd": 3},
+    }
+    path.write_text("a: &a {lr: 1}\nb: {<<: *a, epochs: 2, epochs: 3}\n")
+    with pytest.raises(PurgeError, match="'epochs' stands twice in line 2"):
+        read_yaml(path)
+
+
+def test_other_models_can_be_chosen_for_tables_and_figures(tmp_path: Path) -> None:
+    table = {"name": "a", "columns": ["ra", "mia"], "only": {"label": ["purge", *PARTS.values()]}}
+    figures = [{"name": "f", "table": "a", "only": {"label": [*PARTS.values()]}},
+               {"name": "g", "kind": "pipeline"}]  # fmt: skip
+    assert plan_of(tmp_path, tables=[table], figures=figures).figures
+
+
+def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
+    """Those of an audit, but for relearning, which takes long, and for shadow models."""
+    train, test = images(Data("digits", per_class=20), None, None)
+    forget, retain = cut(train, {"forget_classes": [0]})
+    with seeded(0, torch.device("cpu")):
+        model, original, retrained = (build_for("small-resnet", train) for _ in range(3))
+    wanted = [name for name, m in METRICS.items() if m.cost != "shadow" and not name.startswith("relearn")]
+    auditor = Auditor(forget, retain, test, original=original, retrained=[retrained])
+    found = auditor.audit(model, metrics=wanted, progress=False).to_dict()["values"]
+    names = {name for name, value in found.items() if value["value"] is not None}
+    assert {name.partition(".")[0] for name in names} >= {*wanted} - {"tpr_1pct", "tpr_01pct"}
+    for name in names:
+        check_name(name, "the audit")
+    told = {f"{metric}.{part}" for metric, parts in SEVERAL.items() for part in parts if metric in wanted}
+    assert {name for name in told if not name.startswith("tpr")} <= names
+    for name in ("destinations", "destinations.all", "cka", "ta.0", "noise.2pct", "tpr_1pct"):
+        with pytest.raises(PurgeError, match=f"a number of {name.partition('.')[0]} in table t"):
+            check_name(name, "table t")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PurgeError, match="nothing there"):
+        read_plan(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("goal", "word"),
+    [
+        ({"column": "ra", "most": 1}, "a goal for a column"),
+        ({"column": "fa_test"}, "one of least, most and near"),
+        ({"column": "fa_test", "most": 1, "near": 2}, "one of least, most and near"),
+        ({"column": "fa_test", "most": "purge"}, "most in goals of table t"),
+        ({"column": "fa_test", "mots": 1}, "most"),
+    ],
+)
+def test_wrong_goals_are_refused(tmp_path: Path, goal: dict[str, Any], word: str) -> None:
+    with pytest.raises(PurgeError, match=word):
+        plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": [goal]}])
+
+
+def test_two_goals_for_one_column_are_refused(tmp_path: Path) -> None:
+    goals = [{"column": "fa_test", "most": 0.1}, {"column": "fa_test", "least": 0.05}]
+    with pytest.raises(PurgeError, match="one goal for fa_test in table t, got two"):
+        plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": goals}])

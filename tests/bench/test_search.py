@@ -1,0 +1,117 @@
+"""A random search over settings, its score and its presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from purge.bench.search import score_of, winners
+from purge.core.errors import PurgeError
+from tests.bench.plans import plan_of
+
+SEARCH: dict[str, Any] = {
+    "holdout": 0.2,
+    "search": {"trials": 5, "score": {"ra": 1, "fa_test": 2}},
+    "methods": [
+        {"method": "finetune", "set": {"batch_size": 64},
+         "search": {"lr": {"low": 1e-3, "high": 0.1, "log": True}, "epochs": {"low": 2, "high": 9},
+                    "norm": ["frozen", "train"]}},
+        {"method": "purge", "search": {"kd": {"low": 0, "high": 4}}},
+    ],
+}  # fmt: skip
+
+
+def test_every_method_has_the_same_number_of_trials_and_begins_as_it_is(tmp_path: Path) -> None:
+    jobs = plan_of(tmp_path, **SEARCH).jobs
+    trials = {of: [job for job in jobs if job.trial_of == of] for of in ("finetune", "purge")}
+    assert [len(of) for of in trials.values()] == [5, 5]
+    assert trials["finetune"][0].changes == {"batch_size": 64}
+    drawn = [job.changes for job in trials["finetune"][1:]]
+    assert all(1e-3 <= d["lr"] <= 0.1 and d["batch_size"] == 64 for d in drawn)
+    assert all(isinstance(d["epochs"], int) and 2 <= d["epochs"] <= 9 for d in drawn)
+    assert len({d["lr"] for d in drawn}) == 4
+    assert len(plan_of(tmp_path, **SEARCH).trainings()) == 2  # one base and one reference for all trials
+
+
+def test_a_search_is_drawn_from_its_seed(tmp_path: Path) -> None:
+    def drawn(seed: int) -> list[dict[str, Any]]:
+        search = {**SEARCH["search"], "seed": seed}
+        return [job.changes for job in plan_of(tmp_path, **{**SEARCH, "search": search}).jobs]
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+
+
+def test_a_setting_that_may_be_any_number_is_drawn_as_such(tmp_path: Path) -> None:
+    ranges = {
+        "kd": {"low": 0, "high": 1},
+        "forget_target": {"low": 0, "high": 1},
+        "epochs": {"low": 1, "high": 9},
+    }
+    methods = [{"method": "purge", "search": ranges}]
+    trials = [job.changes for job in plan_of(tmp_path, **{**SEARCH, "methods": methods}).jobs[1:]]
+    for key in ("kd", "forget_target"):
+        assert all(isinstance(t[key], float) and 0 < t[key] < 1 for t in trials)
+    assert all(isinstance(t["epochs"], int) for t in trials)
+
+
+def test_a_search_over_tasks_with_the_same_set(tmp_path: Path) -> None:
+    own = {"set": {"purge": {"lr": 0.5}}}
+    plan = plan_of(tmp_path, **SEARCH, tasks=[{**own, "forget": [0]}, {**own, "forget": [1]}])
+    assert {job.changes["lr"] for job in plan.jobs if job.trial_of == "purge"} == {0.5}
+
+
+def test_the_score_is_the_distance_to_the_aims() -> None:
+    report = {
+        "values": {"ra": {"value": 0.9}, "kl_retrain": {"value": 0.5}, "bn_recal.after": {"value": 0.3}},
+        "retrained": {"ra": {"value": 0.95}, "bn_recal.after": {"value": 0.1}},
+    }
+    weights = {"ra": 2, "kl_retrain": 0.1, "bn_recal.after": 1}
+    assert score_of(weights, report) == pytest.approx(2 * 0.05 + 0.1 * 0.5 + 0.2)
+    report["values"]["ra"] = {"value": None}  # type: ignore[dict-item]
+    assert score_of(weights, report) is None
+
+
+def test_the_best_trial_wins_unless_it_failed_somewhere() -> None:
+    def result(trial: int, score: float | None, seed: int = 0) -> dict[str, Any]:
+        made = {
+            "label": f"a #{trial}",
+            "trial_of": "a",
+            "method": "m",
+            "changes": {"lr": trial},
+            "seed": seed,
+        }
+        return made | ({"error": "x"} if score is None else {"numbers": {"score": score}})
+
+    results = [
+        result(0, 0.5), result(0, 0.5, 1), result(1, 0.1), result(1, None, 1), result(2, 0.2),
+        result(2, 0.6, 1), {"label": "b", "trial_of": ""},
+    ]  # fmt: skip
+    (winner,) = winners(results)
+    assert (winner["label"], winner["trial"], winner["set"]) == ("a", "a #2", {"lr": 2})
+    assert winner["score"] == pytest.approx(0.4)
+    assert winner["first_score"] == pytest.approx(0.5)
+    assert winner["trials"] == 3
+
+
+def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:
+    presets = {"methods": [{"method": "finetune", "label": "finetune", "set": {"lr": 0.5}, "score": 1.0}]}
+    (tmp_path / "presets.yaml").write_text(yaml.safe_dump(presets))
+    plan = plan_of(tmp_path, presets="presets.yaml", methods=["purge", {"method": "finetune"}])
+    assert [job.changes for job in plan.jobs] == [{}, {"lr": 0.5}]
+    with pytest.raises(PurgeError, match="a label of methods in presets"):
+        plan_of(tmp_path, presets="presets.yaml", methods=["purge"])
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["{label: purge, set: }", "{label: purge, set: 5}", "{label: 5, set: {}}", "{label: [purge], set: {}}",
+     "{label: purge, set: {5: 1}}", "{set: {}}", "5"],
+)  # fmt: skip
+def test_presets_of_another_form_are_refused(tmp_path: Path, row: str) -> None:
+    (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")
+    with pytest.raises(PurgeError, match="methods with label and set"):
+        plan_of(tmp_path, presets="presets.yaml")

@@ -1,0 +1,87 @@
+"""Which images a bench uses, and the models it trains once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import save_file
+
+from purge.bench.expand import Data
+from purge.bench.store import cached, few_of_each, images, request_of, trained
+from purge.core.errors import PurgeError
+from tests.bench.plans import place_of, plan_of
+
+
+def test_of_two_benches_one_trains_and_the_other_waits(tmp_path: Path) -> None:
+    """The other is played by this test, which has the lock and brings the model."""
+    plan, place = plan_of(tmp_path, recipe={"epochs": 1}), place_of(tmp_path)
+    training = plan.jobs[0].base
+    folder = trained(training, place)
+    made = (folder / "run.json").read_bytes()
+    folder.rename(tmp_path / "elsewhere")
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(place.models / ".locks" / folder.name):
+            waiting = pool.submit(trained, training, place)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            assert not folder.exists()
+            (tmp_path / "elsewhere").rename(folder)
+        assert waiting.result(timeout=30) == folder
+    assert (folder / "run.json").read_bytes() == made
+
+
+def test_few_of_each_class() -> None:
+    labels = torch.tensor([0] * 10 + [1] * 20)
+    mask = few_of_each(labels, lambda n: n // 5)
+    assert [int(mask[labels == c].sum()) for c in (0, 1)] == [2, 4]
+    assert torch.equal(mask, few_of_each(labels, lambda n: n // 5))
+    with pytest.raises(PurgeError, match="10 of class 0"):
+        few_of_each(labels, lambda n: 11)
+
+
+def test_held_out_images_are_training_images_that_are_not_trained_with() -> None:
+    train, test = images(Data("digits"), None, None)
+    kept, held = images(Data("digits", holdout=0.2), None, None)
+    assert held.source == train.source != test.source  # not one image of the test part
+    assert not set(kept.ids.tolist()) & set(held.ids.tolist())
+    assert len(kept) + len(held) == len(train)
+    counts = torch.bincount(held.labels) / torch.bincount(train.labels)
+    assert all(0.17 < share < 0.23 for share in counts.tolist())
+
+
+def test_a_single_image_of_a_class_cannot_be_held_out() -> None:
+    with pytest.raises(PurgeError, match="two training images of each class to hold one out"):
+        images(Data("digits", per_class=1, holdout=0.1), None, None)
+    kept, held = images(Data("digits", per_class=2, holdout=0.5), None, None)
+    assert len(kept) == len(held) == 10
+
+
+def test_a_small_part_of_each_class() -> None:
+    few, test = images(Data("digits", per_class=20, size=16), None, None)
+    assert torch.bincount(few.labels).tolist() == [20] * 10
+    assert few.shape == (1, 16, 16)
+    assert len(test) == len(images(Data("digits"), None, None)[1])
+
+
+def test_a_fraction_is_drawn_by_its_seed() -> None:
+    train, _ = images(Data("digits"), None, None)
+    ids = [request_of({"fraction": 0.1, "seed": s}, train)["forget_ids"] for s in (0, 0, 1)]
+    assert len(ids[0]) == round(0.1 * len(train))
+    assert ids[0] == ids[1] != ids[2]
+    assert request_of({}, train) == {}
+
+
+def test_the_state_of_a_training_is_no_model(tmp_path: Path) -> None:
+    base = plan_of(tmp_path).trainings()[0]
+    folder = tmp_path / f"{base.spec}-12345678"
+    folder.mkdir()
+    save_file({}, folder / "model.safetensors")
+    assert cached(base, tmp_path) is None
+    (folder / "run.json").write_text("{}")
+    assert cached(base, tmp_path) == folder
+    (folder / "state.safetensors").write_text("")
+    assert cached(base, tmp_path) is None
