@@ -18,16 +18,10 @@ from purge.bench.tables import (
     check_name,
 )
 from purge.core.errors import PurgeError
-from purge.core.schema import read_yaml
 from purge.engine.seeding import seeded
 from purge.metrics.registry import METRICS
 from purge.runs.folder import build_for, cut
 from tests.bench.plans import plan_of
-
-
-def test_numbers_of_yaml_are_numbers(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("a: 5e-4\nb: 1E3\nc: -2.5e+1\nd: 2e\ne: 12\n")
-    assert read_yaml(tmp_path / "a.yaml") == {"a": 5e-4, "b": 1e3, "c": -25.0, "d": "2e", "e": 12}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +42,10 @@ def test_numbers_of_yaml_are_numbers(tmp_path: Path) -> None:
         ({"methods": None}, "methods in small.yaml"),
         ({"metrics": ["fa_tset"]}, "did you mean 'fa_test'"),
         ({"recipe": {"epoch": 1}}, "did you mean 'epochs'"),
-        ({"seeds": 0}, "a list, each a whole number as seeds"),
+        ({"seeds": 0}, "a list of whole numbers for seeds"),
         ({"seeds": []}, "at least one seed"),
         ({"seeds": [-1]}, "whole number from 0"),
-        ({"seeds": [True]}, "a list, each a whole number"),
+        ({"seeds": [True]}, "a list of whole numbers"),
         ({"seeds": [4294967295]}, "seeds up to 4294966295"),
         ({"seeds": [0, 4294966295], "retrains": 3}, "seeds up to 4294965295"),
         ({"forget": [10]}, "classes from 0 to 9"),
@@ -75,7 +69,7 @@ def test_numbers_of_yaml_are_numbers(tmp_path: Path) -> None:
         ({"fraction": 0.5}, "got forget and fraction"),
         ({"data": "cifar100", "forget": "each"}, "by number"),
         ({"holdout": 0.9}, "holdout from 0.01 to 0.5"),
-        ({"holdout": 10**400}, "holdout from 0.01 to 0.5"),
+        ({"holdout": 10**400}, "a number for holdout in small.yaml"),
         ({"retrains": -1}, "retrains from 0"),
         ({"set": {"purg": {"lr": 1}}}, "did you mean 'purge'"),
         ({"set": {"purge": {"lrr": 1}}}, "did you mean 'lr'"),
@@ -134,7 +128,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("data: digits\ndata: mnist\n", "'data' stands twice in line 1"),
+        ("data: digits\ndata: mnist\n", "'data' appears twice in line 1"),
         ("data: [\n", "YAML in"),
         ("- a\n- b\n", "keys and values"),
         ("", "keys and values"),
@@ -145,19 +139,6 @@ def test_what_is_no_yaml_is_refused(tmp_path: Path, text: str, words: str) -> No
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(PurgeError, match=re.escape(words)):
         read_plan(tmp_path / "a.yaml")
-
-
-def test_settings_can_be_merged_from_another_place_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "merged.yaml"
-    path.write_text("a: &a {lr: 5e-2, epochs: 1}\nb: {<<: *a, epochs: 2}\nc: {<<: [*a, {kd: 3}]}\n")
-    assert read_yaml(path) == {
-        "a": {"lr": 0.05, "epochs": 1},
-        "b": {"lr": 0.05, "epochs": 2},
-        "c": {"lr": 0.05, "epochs": 1, "kd": 3},
-    }
-    path.write_text("a: &a {lr: 1}\nb: {<<: *a, epochs: 2, epochs: 3}\n")
-    with pytest.raises(PurgeError, match="'epochs' stands twice in line 2"):
-        read_yaml(path)
 
 
 def test_other_models_can_be_chosen_for_tables_and_figures(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from typing import Any, Literal
 from purge.bench.search import Search, drawn, needs_retrained, read_search
 from purge.bench.tables import NUMBERS, PARTS, By, Drawing, Goal, Table, check_name, paper
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
-from purge.core.schema import fits, read_yaml, record
+from purge.core.files import read_yaml
+from purge.core.schema import build, fit
 from purge.core.settings import as_dict, checked_seed, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
@@ -220,7 +221,7 @@ def read_plan(path: Path) -> Plan:
     known = {f.name for f in dataclasses.fields(Bench)} | shared
     if wrong := [key for key in content if key not in known]:
         raise FileError(f"a key of {path.name}", repr(wrong[0]), did_you_mean(str(wrong[0]), known))
-    bench = record(Bench, {k: v for k, v in content.items() if k not in shared}, path.name)
+    bench = build(Bench, {k: v for k, v in content.items() if k not in shared}, path.name)
     tasks = [
         task for given in bench.tasks or [{}]
         for task in _tasks({k: v for k, v in content.items() if k in shared}, given, path.name)
@@ -239,8 +240,8 @@ def read_plan(path: Path) -> Plan:
     if search is not None:
         _check_settings(tasks, [of for _, of in variants])
     jobs = _by_id(job for task in tasks for job in _jobs(task, variants, search))
-    tables = [record(Table, given, f"tables of {path.name}") for given in bench.tables]
-    figures = [record(Drawing, given, f"figures of {path.name}") for given in bench.figures]
+    tables = [build(Table, given, f"tables of {path.name}") for given in bench.tables]
+    figures = [build(Drawing, given, f"figures of {path.name}") for given in bench.figures]
     plan = Plan(path.stem, bench.about, [*jobs.values()], tables, figures)
     _check_evidence(plan)
     return plan
@@ -256,7 +257,7 @@ def _tasks(above: dict[str, Any], given: dict[str, Any], where: str) -> list[Tas
         raise FileError(f"at least one data set in {where}", "none", "write data: digits, say")
     found = []
     for name in names if isinstance(names, list) else [names]:
-        task = record(Task, {**merged, **({} if name is None else {"data": name})}, where)
+        task = build(Task, {**merged, **({} if name is None else {"data": name})}, where)
         if task.data not in DATASETS:
             if not Path(task.data).exists():
                 fix = did_you_mean(task.data, DATASETS)
@@ -352,7 +353,7 @@ def _variants(
         methods = [{"method": name, "set": settings or {}} for name, settings in methods.items()]
     found = []
     for given in methods:
-        one = record(Variant, {"method": given} if isinstance(given, str) else given, "methods")
+        one = build(Variant, {"method": given} if isinstance(given, str) else given, "methods")
         one = dataclasses.replace(one, label=one.label or one.method)
         one = dataclasses.replace(one, set={**presets.get(one.label, {}), **one.set})
         method = resolve_method(one.method, one.set)
@@ -377,18 +378,19 @@ def _variants(
     return found
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A method's settings as a search writes them; its other keys are for people."""
+
+    label: str
+    set: dict[str, Any]
+
+
 def _presets(path: Path) -> dict[str, dict[str, Any]]:
-    """Settings by label, as a search writes them."""
-    rows = read_yaml(path).get("methods")
-    if not isinstance(rows, list) or not all(map(_is_preset, rows)):
-        raise FileError(f"methods with label and set in {path}", "others", "see presets.yaml")
-    return {row["label"]: row["set"] for row in rows}
-
-
-def _is_preset(row: Any) -> bool:
-    if not fits(row, dict[str, Any]):
-        return False
-    return fits(row.get("label"), str) and fits(row.get("set"), dict[str, Any])
+    """Settings by label."""
+    rows = fit(read_yaml(path).get("methods"), list[Any], "methods", str(path))
+    presets = [build(Preset, row, f"methods of {path}", ignore_unknown=True) for row in rows]
+    return {preset.label: preset.set for preset in presets}
 
 
 def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None) -> list[Job]:
@@ -458,8 +460,9 @@ def _base(
             raise MethodError(
                 wanted, got, f"write base: {{{key}: {fix}}}" if need in needs else "leave it out"
             )
-    shards, slices = own.get("shards", 0), own.get("slices", 1)
-    if not (fits(shards, int) and fits(slices, int) and slices >= 1 and (shards == 0 or shards >= 2)):
+    shards = fit(own.get("shards", 0), int, "shards", "base")
+    slices = fit(own.get("slices", 1), int, "slices", "base")
+    if slices < 1 or shards < 0 or shards == 1:
         raise MethodError("shards from 2 and slices from 1", f"{shards}, {slices}", "change base")
     if "slices" in own and not shards:
         raise MethodError("shards beside slices in base", "none", "leave slices out")
@@ -505,7 +508,7 @@ def _check_table(table: Table, metrics: set[str]) -> None:
             fix = did_you_mean(column, [*NUMBERS, *metrics])
             raise FileError(f"a metric of the jobs in {where}", repr(column), fix)
         check_name(column, where)
-    aims = [record(Goal, given, f"goals of {where}").column for given in table.goals]
+    aims = [build(Goal, given, f"goals of {where}").column for given in table.goals]
     if wrong := [column for column in aims if column not in table.columns]:
         fix = did_you_mean(wrong[0], table.columns)
         raise FileError(f"a goal for a column of {table.name}", repr(wrong[0]), fix)

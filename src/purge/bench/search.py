@@ -17,7 +17,7 @@ import numpy as np
 
 from purge.bench.tables import check_name
 from purge.core.errors import MethodError
-from purge.core.schema import fits, record
+from purge.core.schema import build
 from purge.core.settings import checked_seed
 from purge.metrics.registry import METRICS, resolve_metrics
 
@@ -29,6 +29,15 @@ class Search:
     trials: int
     score: dict[str, float]  # metric → weight of its distance to the aim; the sum is to be small
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting is drawn from."""
+
+    low: int | float
+    high: int | float
+    log: bool = False  # draw the logarithm uniformly
 
 
 def drawn(
@@ -46,21 +55,20 @@ def _draw(rng: np.random.Generator, key: str, given: Any, fraction: bool) -> Any
     """
     if isinstance(given, list) and given:
         return given[int(rng.integers(len(given)))]
-    between = isinstance(given, dict) and {"low", "high"} <= given.keys() <= {"low", "high", "log"}
-    low, high = (given["low"], given["high"]) if between else (0, 0)
-    log = between and given.get("log", False) is True
-    if not (fits(low, float) and fits(high, float) and (0 if log else -math.inf) < low < high):
+    between = build(Range, given, f"search of {key}")
+    low, high = between.low, between.high
+    if not (0 if between.log else -math.inf) < low < high:
         raise MethodError(f"choices or {{low, high}} for {key}", repr(given), "write {low: 0.001, high: 0.1}")
-    if log:
+    if between.log:
         return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
-    if fits(low, int) and fits(high, int) and not fraction:
+    if isinstance(low, int) and isinstance(high, int) and not fraction:
         return int(rng.integers(low, high, endpoint=True))
     return float(f"{rng.uniform(low, high):.4g}")
 
 
 def read_search(given: dict[str, Any]) -> Search:
     """The search that a file asks for."""
-    search = record(Search, given, "search")
+    search = build(Search, given, "search")
     for name in search.score:
         resolve_metrics([name.partition(".")[0]])
         check_name(name, "the score")

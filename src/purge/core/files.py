@@ -1,14 +1,17 @@
-"""Files: written whole or not at all, read with a word about what is wrong."""
+"""Files: written completely or not at all; a file that cannot be read is explained in one line."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
+import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from purge.core.errors import FileError
 
@@ -20,17 +23,14 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
     if path.exists() and not path.is_file():  # a device would be replaced
         got = "a folder" if path.is_dir() else "something else"
         raise FileError(f"a file or nothing at {path}", got, "choose another name")
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:  # opened here, so that the user's umask decides who may read it
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        raise FileError(
-            f"a folder that can be written, {path.parent}", str(error.strerror), "choose another"
-        ) from None
-    os.close(handle)
-    temporary = Path(name)
+        got = str(error.strerror)
+        raise FileError(f"a folder that can be written, {path.parent}", got, "choose another") from None
     try:
         write(temporary)
-        temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -38,7 +38,7 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Say in one line that a file could not be written, and why."""
+    """Turn an OSError into one line that says which file could not be written, and why."""
     try:
         yield
     except OSError as error:
@@ -57,7 +57,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch as numbers, paths as text."""
+    """Numbers of NumPy and torch as numbers, paths as text."""
     if hasattr(value, "item"):
         return value.item()
     if isinstance(value, os.PathLike):
@@ -74,15 +74,50 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         got = error.strerror or str(error)
         raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
-    except (ValueError, RecursionError):  # not text, not JSON, or a number without end
+    except (ValueError, RecursionError):  # not text, not JSON, or a number with too many digits
         raise FileError(f"JSON in {path}", "something else", "write the file again") from None
     if not isinstance(content, dict):
         raise FileError(f"a JSON object in {path}", type(content).__name__, "check the file")
     return content
 
 
+class Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML that reads 5e-4 as a number and refuses a key that appears twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A mapping of different keys; one that came with ``<<: *other`` may be changed."""
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(key, deep=True) for key in own]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            problem = f"{twice[0]!r} appears twice"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file, or say what is wrong with the file."""
+    if not path.is_file():
+        raise FileError(f"a file at {path}", "nothing there", "check the path")
+    try:
+        found = yaml.load(path.read_text(encoding="utf-8"), Loader)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        got = f"{getattr(error, 'problem', None) or error}{line}"
+        raise FileError(f"YAML in {path}", got, "correct the file") from None
+    if not isinstance(found, dict):
+        raise FileError(f"keys and values in {path}", type(found).__name__, "see configs/smoke.yaml")
+    return found
+
+
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """A folder that can be written to and is empty (or may be overwritten); it is not made yet."""
+    """Check that a folder can be written and is empty, or may be overwritten; it is not created yet."""
     if not isinstance(path, (str, os.PathLike)):
         raise FileError("a folder as out", f"{path!r} ({type(path).__name__})", "pass a path")
     folder = Path(path)

@@ -1,109 +1,243 @@
-"""YAML files as frozen dataclasses: what is unknown, missing or of another type is refused in one line."""
+"""Types of settings and files: what fits a type, how it is cast, and what it is called in a message.
+
+A frozen dataclass is a schema. Python arguments, ``--set key=value``, the YAML of a bench, run.json and
+audit.json are all read by :func:`fit`, field by field. A type may be ``bool``, ``int``, ``float``, ``str``,
+``Any``, a ``Literal``, a frozen dataclass, a list, tuple or dict of these, or a union of them.
+
+In a union of dataclasses the value chooses one by its kind: ``"layers"`` or ``{"kind": "layers", …}``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import math
-import re
+import numbers
 import types
 import typing
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-import yaml
-
-from purge.core.errors import FileError, did_you_mean
+from purge.core.errors import FileError, MethodError, PurgeError, did_you_mean
 
 T = TypeVar("T")
+Field = dataclasses.Field[Any]
+
+NOTHING = ("none", "None", "auto")  # words for None
+TRUTH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+WORDS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("a word", "words"),
+    bool: ("true or false", "values of true or false"), Any: ("a value", "values"),
+}  # fmt: skip
+
+logger = logging.getLogger("purge")
 
 
-class Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as people mean it: 5e-4 is a number, and a key that stands twice is a mistake."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; a key may not stand twice, but one that came with ``<<: *other`` may be changed."""
-        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        keys = [self.construct_object(key, deep=True) for key in own]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} stands twice", node.start_mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+# -- reading ------------------------------------------------------------------------------------
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+def build(cls: type[T], given: Any, where: str = "", *, ignore_unknown: bool = False) -> T:
+    """A dataclass from keys and values; unknown, missing and mistyped keys are refused in one line.
+
+    ``where`` names the file, or the part of it, that the keys come from.
+    """
+    error, label = (FileError, where) if where else (MethodError, cls.__name__)
+    if not isinstance(given, Mapping):
+        raise error(f"keys and values in {label}", repr(given)[:200], "write key: value")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    given = renamed(fields.values(), given)
+    if not ignore_unknown and (unknown := [key for key in given if key not in fields]):
+        raise error(f"a key of {label}", repr(unknown[0]), did_you_mean(str(unknown[0]), fields))
+    for f in fields.values():
+        if f.name not in given and f.default is f.default_factory is dataclasses.MISSING:
+            raise error(f"{f.name} in {label}", "none", f"add {f.name}: …")
+    return cls(**{name: read(cls, f, given[name], where) for name, f in fields.items() if name in given})
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, or a word about what is wrong with it."""
-    if not path.is_file():
-        raise FileError(f"a file at {path}", "nothing there", "check the path")
-    try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: other letters, or a date that is none
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark is not None else ""
-        got = f"{getattr(error, 'problem', None) or error}{where}"
-        raise FileError(f"YAML in {path}", got, "correct the file") from None
-    if not isinstance(found, dict):
-        raise FileError(f"keys and values in {path}", type(found).__name__, "see configs/smoke.yaml")
+def read(cls: type, f: Field, value: Any, where: str = "") -> Any:
+    """The value of a field of ``cls``, cast to its type and within its range."""
+    found = fit(value, hints_of(cls)[f.name], f.name, where)
+    above, low, high = (f.metadata.get(key) for key in ("above", "low", "high"))
+    for number in found if isinstance(found, (list, tuple)) else [found]:
+        if not isinstance(number, (int, float)) or (
+            (above is None or number > above)
+            and (low is None or number >= low)
+            and (high is None or number <= high)
+        ):
+            continue
+        bounds = {f"> {above}": above, f">= {low}": low, f"<= {high}": high}
+        text = " and ".join(text for text, bound in bounds.items() if bound is not None)
+        help = f.metadata.get("help")
+        fix = f"{f.name} is {help}" if help else f"correct {f.name}"
+        raise _refusal(f"{f.name} {text}", str(number)[:80], fix, where)
     return found
 
 
-def record(cls: type[T], given: Any, where: str) -> T:
-    """A dataclass of what a file says; unknown, missing and mistyped keys are refused."""
-    if not isinstance(given, dict):
-        raise FileError(f"keys and values in {where}", repr(given), "write key: value")
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
-    for key, value in given.items():
-        if key not in fields:
-            raise FileError(f"a key of {where}", repr(key), did_you_mean(str(key), fields))
-        if not fits(value, hints[key]):
-            raise FileError(f"{_words(hints[key])} as {key} in {where}", repr(value), "change it")
-    for name, f in fields.items():
-        if name not in given and f.default is f.default_factory is dataclasses.MISSING:
-            raise FileError(f"{name} in {where}", "none", f"add {name}: …")
-    return cls(**given)
+def fit(value: Any, hint: Any, name: str, where: str = "") -> Any:
+    """``value`` cast to the type ``hint``, or an error that names the key, and the file if there is one.
+
+    >>> fit("5e-4", float, "lr"), fit("none", float | None, "lr"), fit("3, 4", tuple[int, ...], "rows")
+    (0.0005, None, (3, 4))
+    """
+    try:
+        return _convert(value, hint, where and f"{name} of {where}")
+    except PurgeError:  # it is about a key inside of the value
+        raise
+    except (TypeError, ValueError, LookupError, OverflowError):
+        known = [word for option in options(hint) for word in _literals(option)] or list(kinds(hint))
+        fix = f"correct {name}" if where else f"pass {name}=<{describe(hint)}>"
+        fix = did_you_mean(value, known) if known and isinstance(value, str) else fix
+        raise _refusal(f"{describe(hint)} for {name}", repr(value)[:200], fix, where) from None
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Is a value of YAML of the type of a field? A whole number will do for a number."""
+def _refusal(what: str, got: str, fix: str, where: str) -> PurgeError:
+    return FileError(f"{what} in {where}", got, fix) if where else MethodError(what, got, fix)
+
+
+def renamed(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[Any, Any]:
+    """``given`` with old keys replaced by the names that their fields have now."""
+    new = {old: f.name for f in fields for old in f.metadata.get("renamed_from", ()) if old in given}
+    for old, name in new.items():
+        if name in given:
+            raise MethodError(f"{name} alone", f"{name} and {old}, its old name", f"leave out {old}")
+        _warn_renamed(old, name)
+    return {new.get(key, key): value for key, value in given.items()}
+
+
+@functools.cache  # so that it warns once
+def _warn_renamed(old: str, name: str) -> None:
+    logger.warning("The setting %s is now called %s; the old name goes in the next version.", old, name)
+
+
+# -- types --------------------------------------------------------------------------------------
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields."""
+    try:
+        return _hints(cls)
+    except (NameError, TypeError, SyntaxError) as error:
+        fix = "import them, or define them at the top of the module"
+        raise MethodError(f"types of {cls.__name__} that can be looked up", str(error), fix) from None
+
+
+_hints = functools.cache(typing.get_type_hints)
+
+
+def options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; any other type is its own only option."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def kinds(hint: Any) -> dict[str, type]:
+    """The dataclasses of a union of several, by kind; empty for any other type."""
+    found = {kind_of(o): o for o in options(hint) if dataclasses.is_dataclass(o) and isinstance(o, type)}
+    return found if len(found) > 1 else {}
+
+
+def kind_of(cls: type) -> str:
+    """The name that chooses a dataclass of a union: its ``kind``, or its own name in lower case."""
+    return str(getattr(cls, "kind", cls.__name__.lower()))
+
+
+def unsupported(hint: Any) -> str:
+    """The part of a type that a field cannot have, as it is written; empty if all of it is supported."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, a) for a in args)
-    if origin is Literal:
-        return isinstance(value, str) and value in args
-    if origin is list:
-        return isinstance(value, list) and all(fits(v, args[0]) for v in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(
-            fits(k, args[0]) and fits(v, args[1]) for k, v in value.items()
-        )
-    if isinstance(value, bool) or hint is bool:
-        return isinstance(value, bool) and hint is bool
-    if hint is float:
-        return isinstance(value, (int, float)) and -math.inf < value < math.inf
-    return isinstance(value, hint)
+    inner: Iterable[Any] = ()
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        inner = [hints_of(hint)[f.name] for f in dataclasses.fields(hint)]
+    elif len(options(hint)) > 1:
+        inner = args
+    elif origin in (list, dict) or (origin is tuple and args[1:] == (...,)):
+        inner = args[1:] if origin is dict else args[:1]
+    elif not (hint in (*WORDS, type(None)) or origin is Literal):
+        return hint.__name__ if isinstance(hint, type) and not args else str(hint)
+    return next(filter(None, map(unsupported, inner)), "")
 
 
-def _words(hint: Any) -> str:
+def describe(hint: Any, *, plural: bool = False) -> str:
     """A type in words.
 
-    >>> _words(list[int] | None)
-    'a list, each a whole number'
+    >>> describe(list[int] | None), describe(dict[str, list[float]])
+    ('a list of whole numbers', 'keys and values, each a list of numbers')
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_words(a) for a in args if a is not type(None))
-    if origin is Literal:
-        return "one of " + ", ".join(args)
-    if origin is list:
-        return f"a list, each {_words(args[0])}"
+    if known := _literals(hint) or list(kinds(hint)):
+        return "one of " + ", ".join(known)
+    if len(options(hint)) > 1:
+        return " or ".join(describe(o, plural=plural) for o in args if o is not type(None))
+    if origin in (list, tuple):
+        return f"{'lists' if plural else 'a list'} of {describe(args[0], plural=True)}"
     if origin is dict:
-        return f"names, each with {_words(args[1])}"
-    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    return plain.get(hint, "a value")
+        return "keys and values" + ("" if args[1] is Any else f", each {describe(args[1])}")
+    return WORDS[hint][plural] if hint in WORDS else f"a {getattr(hint, '__name__', hint)}"
+
+
+def _literals(hint: Any) -> list[str]:
+    return [str(a) for a in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
+
+
+# -- casting: a TypeError, ValueError or LookupError: the value does not fit -------------------------
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if len(options(hint)) > 1:
+        return _of_union(value, hint, where)
+    if origin is Literal:
+        return args[_literals(hint).index(str(value))]
+    if origin in (list, tuple):
+        return origin(_convert(part, args[0], where) for part in _parts(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {_convert(k, args[0], where): _convert(v, args[1], where) for k, v in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return build(hint, value, where)
+    if hint is bool:
+        return TRUTH[str(value).lower()]
+    if hint in (int, float):
+        return _number(value, hint)
+    if hint is not Any and not isinstance(value, origin or hint):
+        raise TypeError
+    return value
+
+
+def _of_union(value: Any, hint: Any, where: str) -> Any:
+    """The first option that fits; text is cast to a number if it can be, and is split only if it must be."""
+    rest = [o for o in options(hint) if o is not type(None)]
+    if len(rest) < len(options(hint)) and (value is None or (isinstance(value, str) and value in NOTHING)):
+        return None
+    if chosen := kinds(hint):
+        if isinstance(value, tuple(chosen.values())):
+            return value
+        given = {"kind": value} if isinstance(value, str) else dict(value)
+        return build(chosen[given.pop("kind")], given, where)
+    if isinstance(value, str) and str in rest:
+        rest = [o for o in rest if o is not str and typing.get_origin(o) not in (list, tuple)] + [str]
+    elif type(value) in rest:
+        rest = [type(value)]
+    for option in rest[:-1]:
+        with suppress(TypeError, ValueError, LookupError, OverflowError):
+            return _convert(value, option, where)
+    return _convert(value, rest[-1], where)
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(found, Sequence):
+        raise TypeError
+    return found
+
+
+def _number(value: Any, wanted: type) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, str)):
+        raise TypeError
+    number = float(value)
+    if not math.isfinite(number) or (wanted is int and number != int(number)):
+        raise ValueError
+    if wanted is int:  # not by way of a float, which has 53 bits
+        return int(value) if isinstance(value, numbers.Integral) else int(number)
+    return number

@@ -1,75 +1,143 @@
 """Settings are the fields of frozen dataclasses: type, default, help and range on adjacent lines.
 
-Everything that reads a setting (Python arguments, ``--set key=value``, JSON) goes through
-:func:`normalise`, which casts by the field's type and checks its range.
+A setting arrives as a Python argument, by ``--set key=value`` or from a file. In each case it goes through
+:func:`replace` and :func:`normalise`, which cast it to the field's type and check its range.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import math
 import numbers
-import types
-import typing
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from purge.core.errors import MethodError, PurgeError, did_you_mean
+from purge.core.schema import Field, fit, hints_of, kind_of, kinds, options, read, renamed, unsupported
 
 T = TypeVar("T")
 
 
 def setting(
     default: Any,
-    help: str,
+    help: str = "",
     *,
     above: float | None = None,
     low: float | None = None,
     high: float | None = None,
+    renamed_from: tuple[str, ...] = (),
 ) -> Any:
-    """A field with its help text and its range: above (exclusive), low and high (inclusive)."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "above": above, "low": low, "high": high}
-    )
+    """A field with its help text and its range: above (exclusive), low and high (inclusive).
+
+    The keys in ``renamed_from`` keep working, with a warning that names the new one.
+    """
+    metadata = {"help": help, "above": above, "low": low, "high": high, "renamed_from": renamed_from}
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def normalise(config: Any) -> None:
     """Cast and check every field of a frozen dataclass in place; call it in ``__post_init__``."""
-    hints = typing.get_type_hints(type(config))
     for f in dataclasses.fields(config):
-        value = cast(f.name, getattr(config, f.name), hints[f.name])
-        _in_range(f, value)
-        object.__setattr__(config, f.name, value)
+        object.__setattr__(config, f.name, read(type(config), f, getattr(config, f.name)))
 
 
-def replace(config: T, values: dict[str, Any]) -> T:
+def replace(config: T, values: Mapping[str, Any]) -> T:
     """A copy of ``config`` with new values; a key of a nested dataclass may be given flat or in a dict.
 
     An unknown key is answered with the nearest known one.
     """
-    fields = {f.name: f for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    nested = [n for n in fields if dataclasses.is_dataclass(getattr(config, n))]
-    changes: dict[str, Any] = {n: values[n] for n in values if n in fields and values[n] is not None}
-    changes |= {n: None for n in values if n in fields and n not in nested and values[n] is None}
-    for n in nested:  # as as_dict() writes it
-        if isinstance(changes.get(n), dict):
-            changes[n] = replace(getattr(config, n), changes[n])
-    for key in [k for k in values if k not in fields]:
-        owner = next((n for n in nested if key in _names(getattr(config, n))), None)
+    fields = dataclasses.fields(config)  # type: ignore[arg-type]
+    values, hints = renamed(fields, values), hints_of(type(config))
+    now = {f.name: getattr(config, f.name) for f in fields}
+    nested = [name for name in now if any(map(dataclasses.is_dataclass, options(hints[name])))]
+    changes = {name: value for name, value in values.items() if name in now and name not in nested}
+    for name in [n for n in nested if n in values]:
+        if values[name] is not None or type(None) in options(hints[name]):
+            now[name] = changes[name] = _changed(now[name], values[name], hints[name], name)
+    inner: dict[str, dict[str, Any]] = {}
+    for key in [k for k in values if k not in now]:
+        owner = next((n for n in nested if key in _names(now[n], old=True)), None)
         if owner is None:
-            known = [*fields, *(k for n in nested for k in _names(getattr(config, n)))]
-            raise MethodError(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
-        inner = cast(owner, changes.get(owner, getattr(config, owner)), type(getattr(config, owner)))
-        changes[owner] = dataclasses.replace(inner, **{key: values[key]})
+            raise _unknown(key, type(config), now)
+        inner.setdefault(owner, {})[key] = values[key]
+    changes |= {owner: replace(now[owner], given) for owner, given in inner.items()}
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
-def flat_fields(config: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
-    """Every setting with its value, those of nested dataclasses among them."""
-    found: list[tuple[dataclasses.Field[Any], Any]] = []
+def _changed(current: Any, value: Any, hint: Any, name: str) -> Any:
+    """A nested dataclass after a change: another object, another kind, or some keys of the current one."""
+    given = {"kind": value} if kinds(hint) and isinstance(value, str) else value
+    if isinstance(given, Mapping) and dataclasses.is_dataclass(current):
+        kind = kind_of(type(current))
+        if not kinds(hint) or given.get("kind", kind) == kind:
+            return replace(current, {k: v for k, v in given.items() if k != "kind"})
+    return fit(value, hint, name)
+
+
+def _unknown(key: str, cls: type, now: Mapping[str, Any]) -> MethodError:
+    for name, hint in hints_of(cls).items():
+        owners = [kind for kind, o in kinds(hint).items() if key in {f.name for f in dataclasses.fields(o)}]
+        if owners and name in now:
+            got = "none" if now[name] is None else f"{name}={kind_of(type(now[name]))}"
+            return MethodError(f"{name}={owners[0]} for the setting {key}", got, f"set {name} as well")
+    known = [*now, *(k for value in now.values() for k in _names(value))]
+    return MethodError(f"a setting of {cls.__name__}", repr(key), did_you_mean(key, known))
+
+
+def _names(config: Any, *, old: bool = False) -> set[str]:
+    """The keys of a nested dataclass, also those that it had before they were renamed."""
+    if not dataclasses.is_dataclass(config):
+        return set()
+    fields = [*dataclasses.fields(config), *(f for f, _ in flat_fields(config))]
+    return {n for f in fields for n in (f.name, *(f.metadata.get("renamed_from", ()) if old else ()))}
+
+
+def flat_fields(config: Any) -> list[tuple[Field, Any]]:
+    """Every setting with its value, including those of nested dataclasses; of a choice, also its kind."""
+    found: list[tuple[Field, Any]] = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
-        found += flat_fields(value) if dataclasses.is_dataclass(value) else [(f, value)]
+        if not dataclasses.is_dataclass(value):
+            found.append((f, value))
+            continue
+        if kinds(hints_of(type(config))[f.name]):
+            found.append((f, kind_of(type(value))))
+        found += flat_fields(value)
     return found
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """The settings as plain values, nested dataclasses as dicts; those of a choice begin with their kind."""
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            kind = {"kind": kind_of(type(value))} if kinds(hints_of(type(config))[f.name]) else {}
+            found[f.name] = {**kind, **as_dict(value)}
+        else:
+            found[f.name] = copy.deepcopy(value)
+    return found
+
+
+def check_settings_class(cls: type) -> None:
+    """Refuse a method's class whose fields cannot be settings, naming the class and the field."""
+    name = cls.__name__
+    if "__dataclass_fields__" not in vars(cls):
+        got, fix = "a plain class", f"write @dataclass(frozen=True) above class {name}"
+        raise MethodError(f"@dataclass(frozen=True) on {name}", got, fix)
+    if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise MethodError(f"@dataclass(frozen=True) on {name}", "@dataclass", "add (frozen=True)")
+    fields, hints = {f.name: f for f in dataclasses.fields(cls)}, hints_of(cls)
+    if not dataclasses.is_dataclass(hints.get("stop")) or "stop" not in fields:
+        raise MethodError(f"a field stop in {name}", "none", "add stop: Stopping = Stopping()")
+    for f in fields.values():
+        if f.default is f.default_factory is dataclasses.MISSING:
+            raise MethodError(f"a default for {f.name} of {name}", "none", f"write {f.name}: … = setting(…)")
+        if wrong := unsupported(hints[f.name]):
+            fix = "use bool, int, float, str, a Literal, a list or tuple of them, or a frozen dataclass"
+            raise MethodError(f"a type that settings can have for {f.name} of {name}", wrong, fix)
 
 
 def checked_seed(value: Any) -> int:
@@ -78,86 +146,3 @@ def checked_seed(value: Any) -> int:
     if not whole or not 0 <= int(value) < 2**32:
         raise PurgeError("a whole number from 0 to 2^32 - 1 as seed", repr(value), "pass seed=0, say")
     return int(value)
-
-
-def as_dict(config: Any) -> dict[str, Any]:
-    """The settings as plain JSON values, nested dataclasses as nested dicts."""
-    return dataclasses.asdict(config)
-
-
-def cast(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as the type of the field: "5e-4" becomes a float, "a,b" a tuple, "none" None."""
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    if isinstance(value, str) and value in ("none", "None", "auto") and type(None) in options:
-        return None
-    if value is None and type(None) in options:
-        return None
-    wanted = next(o for o in options if o is not type(None))
-    try:
-        return _cast_to(wanted, value)
-    except (TypeError, ValueError, OverflowError):
-        kind = _describe(wanted)
-        if typing.get_origin(wanted) is Literal and isinstance(value, str):
-            fix = did_you_mean(value, [str(o) for o in typing.get_args(wanted)])
-        else:
-            fix = f"pass {name}=<{kind}>"
-        raise MethodError(f"{kind} for {name}", repr(value), fix) from None
-
-
-def _cast_to(wanted: Any, value: Any) -> Any:
-    if typing.get_origin(wanted) is Literal:
-        if value not in typing.get_args(wanted):
-            raise ValueError
-        return value
-    if typing.get_origin(wanted) is tuple:
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not all(isinstance(part, str) for part in value):
-            raise TypeError
-        return tuple(value)
-    if wanted is bool:
-        text = str(value).lower()
-        if text not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
-            raise ValueError
-        return text in ("true", "1", "yes", "on")
-    if wanted in (int, float):
-        if isinstance(value, bool) or not isinstance(value, (numbers.Real, str)):
-            raise TypeError
-        number = float(value)
-        if not math.isfinite(number) or (wanted is int and number != int(number)):
-            raise ValueError
-        return wanted(number)
-    if not isinstance(value, wanted):
-        raise TypeError
-    return value
-
-
-def _in_range(f: dataclasses.Field[Any], value: Any) -> None:
-    above, low, high = (f.metadata.get(k) for k in ("above", "low", "high"))
-    if value is None or not isinstance(value, (int, float)):
-        return
-    if (above is None or value > above) and (low is None or value >= low) and (high is None or value <= high):
-        return
-    bounds = [
-        text
-        for text, bound in ((f"> {above}", above), (f">= {low}", low), (f"<= {high}", high))
-        if bound is not None
-    ]
-    raise MethodError(f"{f.name} {' and '.join(bounds)}", str(value), f"{f.name} is {f.metadata['help']}")
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _names(config: Any) -> list[str]:
-    return [f.name for f in dataclasses.fields(config)]
-
-
-def _describe(wanted: Any) -> str:
-    if typing.get_origin(wanted) is Literal:
-        return "one of " + ", ".join(str(o) for o in typing.get_args(wanted))
-    if typing.get_origin(wanted) is tuple:
-        return "a list of names"
-    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    return plain.get(wanted, f"a {getattr(wanted, '__name__', wanted)}")

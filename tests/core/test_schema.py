@@ -1,0 +1,322 @@
+"""Types: what fits, how it is cast, how it is described; choices between dataclasses; renamed settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from purge.core import schema
+from purge.core.errors import FileError, MethodError
+from purge.core.schema import build, describe, fit
+from purge.core.settings import as_dict, check_settings_class, flat_fields, normalise, replace, setting
+from purge.engine.stopping import Stopping
+from purge.methods.registry import METHODS
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "stored"),
+    [
+        (str | int, "5", 5),
+        (str | int, 5, 5),
+        (str | int, "layer5", "layer5"),
+        (str | None, "none", None),
+        (int | float, 2, 2),
+        (int | float, 2.5, 2.5),
+        (float | int, "2", 2.0),
+        (tuple[int, ...], "3, 4", (3, 4)),
+        (tuple[int, ...], [3, 4.0], (3, 4)),
+        (list[int], (3, "4"), [3, 4]),
+        (list[int], np.array([3, 4]), [3, 4]),
+        (list[str], "a,b", ["a", "b"]),
+        (list[float], "0.5", [0.5]),
+        (str | list[str], "a,b", "a,b"),
+        (str | list[str], ["a", "b"], ["a", "b"]),
+        (tuple[str, ...] | None, "none", None),
+        (float | None, None, None),
+        (int, 2**53 + 1, 2**53 + 1),
+        (int, np.int64(3), 3),
+        (Literal["a", "b"], "b", "b"),
+        (Literal[8, 16], "16", 16),
+        (dict[str, float], {"a": 1}, {"a": 1.0}),
+        (list[int | list[int]] | Literal["each"], [0, [1, 2]], [0, [1, 2]]),
+        (list[int | list[int]] | Literal["each"], "each", "each"),
+        (Any, object, object),
+    ],
+)
+def test_a_value_is_cast_to_its_type(hint: Any, given: Any, stored: Any) -> None:
+    found = fit(given, hint, "key")
+    assert found == stored
+    assert type(found) is type(stored)
+    assert fit(found, hint, "key") == stored  # what was read can be read again
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "words"),
+    [
+        (int, "x", "a whole number for key"),
+        (int, True, "a whole number for key"),
+        (int, "1e400", "a whole number for key"),
+        (float, 10**400, "a number for key"),
+        (float, float("nan"), "a number for key"),
+        (str, 5, "a word for key"),
+        (bool, "maybe", "true or false for key"),
+        (list[int], 3, "a list of whole numbers for key"),
+        (list[int], [1, True], "a list of whole numbers for key"),
+        (list[int], {"a": 1}, "a list of whole numbers for key"),
+        (tuple[str, ...], [1], "a list of words for key"),
+        (str | int, 2.5, "a word or a whole number for key"),
+        (str | int, None, "a word or a whole number for key"),
+        (Literal["left", "right"], "rihgt", "did you mean 'right'"),
+        (Literal["left", "right"], ["left"], "one of left, right for key"),
+        (dict[str, float], {5: 1.0}, "keys and values, each a number for key"),
+        (dict[str, float], [1], "keys and values, each a number for key"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_in_one_line(hint: Any, given: Any, words: str) -> None:
+    with pytest.raises(MethodError) as error:
+        fit(given, hint, "key")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    with pytest.raises(FileError, match=r"in a\.yaml, got"):
+        fit(given, hint, "key", "a.yaml")
+
+
+def test_types_in_words() -> None:
+    assert describe(list[int | list[int]] | Literal["each"] | None) == (
+        "a list of whole numbers or lists of whole numbers or one of each"
+    )
+    assert describe(dict[str, Any]) == "keys and values"
+
+
+@dataclass(frozen=True)
+class Masked:
+    sharpness: float = setting(1.0, "sharpness of the target", above=0)
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+
+@dataclass(frozen=True)
+class Relearned:
+    kind: ClassVar[str] = "copy"
+    fresh_share: float = setting(0.6, "share of fresh weights", above=0, high=1)
+    epochs: int = setting(5, "passes over D_r", low=1, renamed_from=("passes",))
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+
+@dataclass(frozen=True)
+class Forgetter:
+    """A method's settings with everything that a field may be."""
+
+    target: Masked | Relearned = setting(Masked(), "what outputs are pulled to")
+    start: Masked | Relearned | None = setting(None, "what to begin with")
+    rows: tuple[int, ...] = setting((), "row numbers", low=0)
+    groups: list[str] = setting(["a"], "groups")
+    layer: str | int = setting("fc", "a layer by name or number")
+    rate: float = setting(0.1, "learning rate", above=0, renamed_from=("lr", "eta"))
+    stop: Stopping = Stopping()
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"target": "copy", "fresh_share": 0.5},
+        {"target": {"kind": "copy", "fresh_share": 0.5}},
+        {"target": Relearned(0.5)},
+        {"fresh_share": "0.5", "target": "copy"},
+        {"target": {"kind": "copy"}, "fresh_share": 0.5},
+    ],
+)
+def test_a_choice_is_made_by_name_by_dict_or_by_object(given: dict[str, Any]) -> None:
+    assert replace(Forgetter(), given).target == Relearned(0.5)
+
+
+def test_a_choice_can_be_made_in_the_constructor() -> None:
+    assert Forgetter(target="copy").target == Relearned()  # type: ignore[arg-type]
+    assert Forgetter(target={"kind": "masked", "sharpness": 2}).target == Masked(2.0)  # type: ignore[arg-type]
+
+
+def test_naming_the_current_kind_keeps_its_settings() -> None:
+    preset = Forgetter(target=Relearned(0.25, 3))
+    assert replace(preset, {"target": "copy"}) == preset
+    assert replace(preset, {"target": {"epochs": 9}}).target == Relearned(0.25, 9)
+    assert replace(preset, {"target": "masked"}).target == Masked()
+
+
+def test_an_optional_choice_can_be_set_and_unset() -> None:
+    chosen = replace(Forgetter(), {"start": "copy", "fresh_share": 0.5})
+    assert chosen.start == Relearned(0.5)
+    assert replace(chosen, {"start": "none"}).start is None
+    assert replace(chosen, {"start": None}).start is None
+    assert replace(chosen, {"stop": None}).stop == Stopping()  # cannot be none: unchanged
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"target": "masekd"}, "did you mean 'masked'"),
+        ({"target": {"kind": "other"}}, "one of masked, copy for target"),
+        ({"target": 5}, "one of masked, copy for target"),
+        ({"target": {"kind": "copy", "fresh_shar": 1}}, "did you mean 'fresh_share'"),
+        ({"target": {"fresh_share": 0.5}}, "a setting of Masked"),
+        ({"target": "copy", "fresh_share": 2}, "fresh_share > 0 and <= 1"),
+        ({"fresh_share": 0.5}, "Expected target=copy for the setting fresh_share, got target=masked"),
+        ({"sharpnes": 1}, "did you mean 'sharpness'"),
+        ({"rows": [1, -1]}, "rows >= 0, got -1"),
+        ({"stop": {"check_evry": 1}}, "did you mean 'check_every'"),
+        ({"stop": "x", "forget_target": 0.1}, "a Stopping for stop"),
+    ],
+)
+def test_a_wrong_setting_of_a_choice_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(MethodError) as error:
+        replace(Forgetter(), given)
+    assert words in str(error.value)
+
+
+def test_settings_with_choices_are_written_and_read_again() -> None:
+    config = replace(Forgetter(), {"target": "copy", "epochs": 3, "rows": "1,2", "layer": "4"})
+    written = as_dict(config)
+    assert written["target"] == {"kind": "copy", "fresh_share": 0.6, "epochs": 3}
+    assert written["start"] is None
+    assert replace(Forgetter(), json.loads(json.dumps(written))) == config
+    assert [(f.name, value) for f, value in flat_fields(config)][:3] == [
+        ("target", "copy"),
+        ("fresh_share", 0.6),
+        ("epochs", 3),
+    ]
+
+
+def test_a_default_that_is_a_list_is_not_shared() -> None:
+    Forgetter().groups.append("b")
+    assert Forgetter().groups == ["a"]
+
+
+def test_an_old_name_works_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    schema._warn_renamed.cache_clear()
+    with caplog.at_level(logging.WARNING, "purge"):
+        assert replace(Forgetter(), {"eta": 0.5}).rate == 0.5
+        assert replace(Forgetter(), {"eta": 0.25}).rate == 0.25
+    (record,) = caplog.records
+    assert "eta is now called rate" in record.getMessage()
+    with caplog.at_level(logging.WARNING, "purge"):
+        assert replace(Forgetter(target=Relearned()), {"passes": 7}).target == Relearned(epochs=7)
+    assert "passes is now called epochs" in caplog.text
+    with pytest.raises(MethodError, match="rate and eta, its old name"):
+        replace(Forgetter(), {"eta": 0.5, "rate": 0.25})
+
+
+# -- classes of users -----------------------------------------------------------------------------
+
+
+class Plain:
+    stop: Stopping = Stopping()
+
+
+@dataclass
+class NotFrozen:
+    stop: Stopping = Stopping()
+
+
+@dataclass(frozen=True)
+class NoStop:
+    rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class NoDefault:
+    rate: float
+    stop: Stopping = Stopping()
+
+
+@dataclass(frozen=True)
+class Inner:
+    where: Path = Path()
+
+
+@dataclass(frozen=True)
+class WithPath:
+    inner: Inner = Inner()
+    stop: Stopping = Stopping()
+
+
+@dataclass(frozen=True)
+class WithPair:
+    pair: tuple[int, str] = (1, "a")
+    stop: Stopping = Stopping()
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    rate: Missing = 1  # type: ignore[name-defined]  # noqa: F821
+    stop: Stopping = Stopping()
+
+
+class Extended(Forgetter):
+    more: int = 3
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (Plain, "@dataclass(frozen=True) on Plain, got a plain class"),
+        (Extended, "@dataclass(frozen=True) on Extended"),
+        (NotFrozen, "@dataclass(frozen=True) on NotFrozen, got @dataclass"),
+        (NoStop, "a field stop in NoStop"),
+        (NoDefault, "a default for rate of NoDefault"),
+        (WithPath, "for inner of WithPath, got Path"),
+        (WithPair, "for pair of WithPair, got tuple[int, str]"),
+        (Unresolved, "types of Unresolved that can be looked up, got name 'Missing'"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_said_in_one_line(cls: type, words: str) -> None:
+    with pytest.raises(MethodError) as error:
+        check_settings_class(cls)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("cls", [Forgetter, *{type(entry.method) for entry in METHODS.values()}])
+def test_classes_whose_fields_are_settings_are_accepted(cls: type) -> None:
+    check_settings_class(cls)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    size: int = setting(8, low=1, high=64)
+    words: list[str] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"size": 4}, "Expected title in a.yaml, got none"),
+        ({"title": "a", "sise": 4}, "did you mean 'size'"),
+        ({"title": "a", 5: 4}, "a key of a.yaml, got 5"),
+        ({"title": "a", "size": 100}, "size >= 1 and <= 64 in a.yaml, got 100"),
+        ({"title": ["a"]}, "a word for title in a.yaml"),
+        ("text", "keys and values in a.yaml, got 'text'"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name_and_key(given: Any, words: str) -> None:
+    with pytest.raises(FileError) as error:
+        build(Page, given, "a.yaml")
+    assert words in str(error.value)
+
+
+def test_unknown_keys_may_be_ignored() -> None:
+    assert build(Page, {"title": "a", "more": 1}, "a.yaml", ignore_unknown=True) == Page("a")
