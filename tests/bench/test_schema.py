@@ -12,14 +12,10 @@ import torch
 from purge.api import Auditor
 from purge.bench.expand import Data, read_plan
 from purge.bench.store import images
-from purge.bench.tables import (
-    PARTS,
-    SEVERAL,
-    check_name,
-)
+from purge.bench.tables import PARTS
 from purge.core.errors import PurgeError
 from purge.engine.seeding import seeded
-from purge.metrics.registry import METRICS
+from purge.metrics.registry import METRICS, check_value_name
 from purge.runs.folder import build_for, cut
 from tests.bench.plans import plan_of
 
@@ -160,12 +156,12 @@ def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
     names = {name for name, value in found.items() if value["value"] is not None}
     assert {name.partition(".")[0] for name in names} >= {*wanted} - {"tpr_1pct", "tpr_01pct"}
     for name in names:
-        check_name(name, "the audit")
-    told = {f"{metric}.{part}" for metric, parts in SEVERAL.items() for part in parts if metric in wanted}
+        check_value_name(name, "the audit")
+    told = {name for kind in wanted if METRICS[kind].parts != "classes" for name in METRICS[kind].names()}
     assert {name for name in told if not name.startswith("tpr")} <= names
     for name in ("destinations", "destinations.all", "cka", "ta.0", "noise.2pct", "tpr_1pct"):
         with pytest.raises(PurgeError, match=f"a number of {name.partition('.')[0]} in table t"):
-            check_name(name, "table t")
+            check_value_name(name, "table t")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

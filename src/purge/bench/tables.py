@@ -16,12 +16,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from purge.core.errors import FileError, did_you_mean
+from purge.core.errors import FileError
 from purge.core.files import read_json
-from purge.metrics.membership import SIGNALS
-from purge.metrics.registry import METRICS
-from purge.metrics.robustness import NOISE, PRUNED
-from purge.report.tables import BY_CLASS, PERCENT, number
+from purge.metrics.registry import METRICS, check_value_name
+from purge.report.tables import PERCENT, number
+
+check_name = check_value_name  # its name until callers import it from the registry
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
@@ -41,37 +41,6 @@ NUMBERS = {
     "raising": ("steps that raise the retain loss", "%"),
     "score": ("score", ".4f"),
 }
-
-# Metrics of several numbers, and what these are called after the dot (but for classes and layers).
-SEVERAL: dict[str, tuple[str, ...]] = {
-    "worst_class": ("accuracy", "class"),
-    "neighbours": ("accuracy", "change"),
-    **dict.fromkeys(("tpr_1pct", "tpr_01pct"), tuple(SIGNALS)),
-    "mia_svc": ("confidence", "correctness", "entropy", "m_entropy", "prob"),
-    "bn_recal": ("before", "after", "delta"),
-    **dict.fromkeys(("relearn_few", "relearn_retain"), ("after", "recovered", "area", "steps")),
-    "quantise": ("int8", "bf16", "int8_delta", "bf16_delta"),
-    "prune": (*PRUNED, "delta"),
-    "noise": (*NOISE, "delta"),
-    "head_refit": ("fa", "ra"),
-    **dict.fromkeys(("lira", "rmia", "u_lira"), ("auroc", "tpr_1pct", "tpr_01pct")),
-    "forgetting_score": ("score", "retrain"),
-    "klom": ("p95", "retrain"),
-}
-
-
-def check_name(name: str, where: str) -> None:
-    """Refuse what is no number of a metric: a part that it does not have, or none where it has several."""
-    metric, _, part = name.partition(".")
-    if metric in BY_CLASS:
-        known, good = [f"{metric}.0"], part.isdecimal()
-    elif metric == "cka":  # its layers are the model's
-        known, good = ["cka.penultimate"], bool(part)
-    else:
-        known = [f"{metric}.{part}" for part in SEVERAL.get(metric, ())] or [metric]
-        good = name in known
-    if not good:
-        raise FileError(f"a number of {metric} in {where}", repr(name), did_you_mean(name, known))
 
 
 @dataclass(frozen=True)

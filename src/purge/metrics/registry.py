@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from purge.core.errors import MetricError, did_you_mean
+from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.metrics.metric import Metric
 
 SHELF = [
@@ -215,4 +215,17 @@ def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metr
     return found
 
 
-__all__ = ["METRICS", "PANELS", "Metric", "resolve_metrics"]
+def check_value_name(name: str, where: str) -> None:
+    """Refuse a name that no value of its metric has: a wrong part, or no part where there are several.
+
+    The metric itself must be known; ``where`` says in the message who asked for the value.
+    """
+    kind, _, part = name.partition(".")
+    metric = METRICS[kind]
+    open_ended = {"classes": part.isdecimal(), "layers": bool(part)}  # known only once there is a model
+    good = open_ended[metric.parts] if isinstance(metric.parts, str) else name in metric.names()
+    if not good:
+        raise FileError(f"a number of {kind} in {where}", repr(name), did_you_mean(name, metric.names()))
+
+
+__all__ = ["METRICS", "PANELS", "Metric", "check_value_name", "resolve_metrics"]
