@@ -864,7 +864,7 @@ COMMANDS: list[tuple[str, str, Callable[[Shop], list[Any]]]] = [
     ("run.json with a model by number", "model", lambda s: s.unlearn(of=s.facts(model=5))),
     ("run.json with data as a list", "data", lambda s: s.unlearn(of=s.facts(data=["digits"]))),
     ("report, no seconds", "a number as seconds", lambda s: s.report(seconds=None)),
-    ("report, steps in words", "a number as steps", lambda s: s.report(steps="many")),
+    ("report, steps in words", "a whole number as steps", lambda s: s.report(steps="many")),
     ("report, an unlearned run without steps", "a number as seconds", lambda s: s.report(preset="purge")),
     ("report, target in words", "a number as forget_target", lambda s: s.report(forget_target="low")),
     ("report, stopped by a list", "a word as stopped_by", lambda s: s.report(stopped_by=["schedule"])),

@@ -401,7 +401,7 @@ def test_audit_beside_two_retrained_models_shows_how_far_apart_they_are(shown: D
         (["fa_tset>1"], 2, "did you mean 'fa_test'"),
         (["mia>0.9"], 2, "Expected mia to be measured"),
         (["ra<50", "ra.steps<50"], 2, "Expected a number of ra in --fail-if"),
-        (["ra<50", "ra>inf"], 2, "Expected a limit such as"),
+        (["ra<50", "ra>inf"], 2, "Expected a condition such as"),
     ],
 )
 def test_an_audit_fails_if_a_limit_is_broken(run: Path, limits: list[str], code: int, said: str) -> None:

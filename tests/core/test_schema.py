@@ -87,6 +87,16 @@ def test_a_value_that_does_not_fit_is_refused_in_one_line(hint: Any, given: Any,
         fit(given, hint, "key", "a.yaml")
 
 
+@pytest.mark.parametrize(
+    ("hint", "given"),
+    [(float, "0.5"), (bool, "true"), (bool, 1), (list[int], "1,2"), (int | None, "none"), (Literal[8], "8")],
+)
+def test_text_in_a_file_is_text(hint: Any, given: Any) -> None:
+    assert fit(given, hint, "key") is not given
+    with pytest.raises(FileError, match=r"as key in a\.json"):
+        fit(given, hint, "key", "a.json")
+
+
 def test_types_in_words() -> None:
     assert describe(list[int | list[int]] | Literal["each"] | None) == (
         "a list of whole numbers or lists of whole numbers or one of each"
@@ -308,7 +318,7 @@ class Page:
         ({"title": "a", "sise": 4}, "did you mean 'size'"),
         ({"title": "a", 5: 4}, "a key of a.yaml, got 5"),
         ({"title": "a", "size": 100}, "size >= 1 and <= 64 in a.yaml, got 100"),
-        ({"title": ["a"]}, "a word for title in a.yaml"),
+        ({"title": ["a"]}, "a word as title in a.yaml"),
         ("text", "keys and values in a.yaml, got 'text'"),
     ],
 )

@@ -1,12 +1,11 @@
-"""--fail-if: limits that an audit must keep."""
+"""--fail-if: gates that an audit must pass."""
 
 from __future__ import annotations
 
 import pytest
 
-from purge.core.errors import MetricError
-from purge.runs.gates import Limit
-from purge.runs.gates import as_limit
+from purge.core.errors import FileError, MetricError
+from purge.runs.gates import Gate, as_gate
 
 REPORT = {
     "values": {
@@ -40,48 +39,54 @@ REPORT = {
     ],
 )
 def test_shares_are_compared_in_percent_and_other_numbers_as_they_are(text, broken):
-    found = as_limit(text).broken(REPORT)
+    found = as_gate(text).broken(REPORT)
     assert bool(found) == broken
     if broken:
         assert text.split(">")[0].split("<")[0].strip() in found
 
 
-def test_a_limit_on_what_was_not_measured_is_not_kept():
-    assert "no retrained model" in as_limit("kl_retrain>1").broken(REPORT)
-    assert "no head" in as_limit("cka.penultimate<0.5").broken(REPORT)
+def test_a_gate_on_a_missing_value_fails():
+    assert "no retrained model" in as_gate("kl_retrain>1").broken(REPORT)
+    assert "no head" in as_gate("cka.penultimate<0.5").broken(REPORT)
 
 
-def test_a_limit_on_what_is_not_in_the_audit_is_a_bad_request():
+def test_a_gate_on_a_value_that_is_not_in_the_audit_is_a_bad_request():
     with pytest.raises(MetricError, match=r"did you mean 'bn_recal\.delta'"):
-        as_limit("bn_recal.dleta>2").broken(REPORT)
+        as_gate("bn_recal.dleta>2").broken(REPORT)
     with pytest.raises(MetricError, match="ra to be measured"):
-        as_limit("ra<90").broken(REPORT)
+        as_gate("ra<90").broken(REPORT)
 
 
 @pytest.mark.parametrize("text", ["fa_test.steps>2", "fa_test.bogus>2", "mia.loss>0.1"])
 def test_a_part_that_a_metric_does_not_have_is_not_read_as_the_metric(text):
     with pytest.raises(MetricError, match="to be measured"):
-        as_limit(text).broken(REPORT)
+        as_gate(text).broken(REPORT)
 
 
-def test_a_limit_on_what_will_not_be_measured_is_refused():
-    as_limit("bn_recal.delta>2").check(["ra", "bn_recal"])
+def test_a_gate_on_what_will_not_be_measured_is_refused():
+    as_gate("bn_recal.delta>2").check(["ra", "bn_recal"])
     with pytest.raises(MetricError, match=r"bn_recal\.delta to be measured.+ add bn_recal to --metrics"):
-        as_limit("bn_recal.delta>2").check(["ra", "mia"])
+        as_gate("bn_recal.delta>2").check(["ra", "mia"])
+
+
+@pytest.mark.parametrize("name", ["bn_recal", "bn_recal.dleta", "fa_test.steps", "destinations.all"])
+def test_a_gate_on_a_value_that_a_metric_does_not_have_is_refused(name):
+    with pytest.raises(FileError, match="in --fail-if"):
+        Gate(name, ">", 2).check(["bn_recal", "fa_test", "destinations"])
 
 
 @pytest.mark.parametrize("part", ["3", "03", "٣", "cat"])
-def test_a_limit_on_a_class_that_is_not_there_is_refused(part):
+def test_a_gate_on_a_class_that_is_not_there_is_refused(part):
     for name in ("class_accuracy.2", "ra"):
-        Limit(name, ">", 2).check_class(3)
+        Gate(name, ">", 2).check_class(3)
     with pytest.raises(MetricError, match="Fix: name one of 0 to 2"):
-        Limit(f"class_accuracy.{part}", ">", 2).check_class(3)
+        Gate(f"class_accuracy.{part}", ">", 2).check_class(3)
 
 
 @pytest.mark.parametrize("text", ["mia>40%", "relearn_few.steps>5 %", "kl_retrain>1%"])
 def test_percent_of_what_is_not_in_percent_is_refused(text):
     with pytest.raises(MetricError, match=r"not in percent, got .+ Fix: leave out the %"):
-        as_limit(text)
+        as_gate(text)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +97,11 @@ def test_percent_of_what_is_not_in_percent_is_refused(text):
         "fa_test>--1",
     ],
 )  # fmt: skip
-def test_what_is_no_limit_is_refused(text):
-    with pytest.raises(MetricError, match=r"Expected a limit such as 'fa_test>2', got .+ Fix: "):
-        as_limit(text)
+def test_what_is_no_condition_is_refused(text):
+    with pytest.raises(MetricError, match=r"Expected a condition such as 'fa_test>2', got .+ Fix: "):
+        as_gate(text)
 
 
 def test_an_unknown_metric_is_answered_with_the_nearest():
     with pytest.raises(MetricError, match="did you mean 'fa_test'"):
-        as_limit("fa_tets>2")
+        as_gate("fa_tets>2")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from purge.bench import tables as evidence
 from purge.bench.expand import Data, Job, Plan, forget_words, short
 from purge.bench.store import Place, cached, finished, is_done
 from purge.data.catalog import DATASETS
-from purge.runs.folder import read_facts
+from purge.runs.folder import RunFile, read_facts
 
 # Where nothing was measured yet: ResNet-18 at 32×32 on one H200, results/base_models.json.
 VISIT_SECONDS, LARGE_VISIT_SECONDS = 2e-5, 8e-5  # per image and pass; larger than 64×64
@@ -76,7 +76,7 @@ def _by_data(measured: Sequence[tuple[str, float]]) -> Callable[[str, float], fl
     return mean
 
 
-def _visits(facts: dict[str, Any]) -> float:
+def _visits(facts: RunFile) -> float:
     return max(1.0, float(facts["settings"]["epochs"]) * float(facts["samples"]))
 
 

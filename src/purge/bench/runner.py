@@ -37,7 +37,7 @@ from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.methods.registry import resolve_method
 from purge.result import Result, environment
-from purge.runs.folder import build_for, cut, read_facts, read_model
+from purge.runs.folder import RunFile, build_for, cut, read_facts, read_model
 
 Say = Callable[[str], None]
 
@@ -257,7 +257,7 @@ class Scene(NamedTuple):
     retain: Images
     test: Images
     folders: list[Path]  # of the base model, then of the retrained ones
-    facts: list[dict[str, Any]]  # about them, as they were when they were read
+    facts: list[RunFile]  # about them, as they were when they were read
     base: nn.Module
     auditor: Auditor
 

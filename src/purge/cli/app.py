@@ -26,7 +26,6 @@ from purge.api import save as save_run
 from purge.api import train as run_train
 from purge.api import train_sharded
 from purge.api import unlearn as run_unlearn
-from purge.bench.tables import check_name
 from purge.core.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
 from purge.core.files import out_folder, told, write_text
 from purge.core.settings import as_dict, checked_seed, flat_fields, replace
@@ -43,6 +42,7 @@ from purge.report import tables
 from purge.result import Report
 from purge.runs.folder import (
     Request,
+    RunFile,
     both,
     build_for,
     choose_data,
@@ -56,7 +56,7 @@ from purge.runs.folder import (
     same_data,
     same_kind,
 )
-from purge.runs.gates import Limit, as_limit
+from purge.runs.gates import Gate, as_gate
 from purge.runs.record import audited, record, utc
 
 app = typer.Typer(
@@ -259,7 +259,7 @@ def train(
     finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
     if not finished:
         training_folder(out, resume=resume, force=force)
-    facts = {} if like is None else facts_of(like)
+    facts = RunFile() if like is None else facts_of(like)
     name = choose_model(facts, model)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
@@ -587,11 +587,10 @@ def audit(
         raise typer.Exit(1)
 
 
-def _limits(texts: list[str], wanted: list[str]) -> list[Limit]:
+def _limits(texts: list[str], wanted: list[str]) -> list[Gate]:
     """What --fail-if says, each on a number that will be measured."""
-    limits = [as_limit(text) for text in texts]
+    limits = [as_gate(text) for text in texts]
     for limit in limits:
-        check_name(limit.name, "--fail-if")
         limit.check(wanted)
     return limits
 
@@ -605,7 +604,7 @@ def _print_audit(report: Report, json_: bool) -> None:
         print(line)
 
 
-def _shadows(facts: dict[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
+def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:
     """Shadow models that are trained as the original was, and unlearned as the run was."""
     base = {} if original is None else facts_of(original)
     if base.get("method") != "Recipe" or base.get("shards") is not None:

@@ -1,7 +1,8 @@
 """Types of settings and files: what fits a type, how it is cast, and what it is called in a message.
 
 A frozen dataclass is a schema. Python arguments, ``--set key=value``, the YAML of a bench, run.json and
-audit.json are all read by :func:`fit`, field by field. A type may be ``bool``, ``int``, ``float``, ``str``,
+audit.json are all read by :func:`fit`, field by field. Text is cast to a number, a truth value or a list
+unless it comes from a file, which has types of its own. A type may be ``bool``, ``int``, ``float``, ``str``,
 ``Any``, a ``Literal``, a frozen dataclass, a list, tuple or dict of these, or a union of them.
 
 In a union of dataclasses the value chooses one by its kind: ``"layers"`` or ``{"kind": "layers", …}``.
@@ -89,7 +90,8 @@ def fit(value: Any, hint: Any, name: str, where: str = "") -> Any:
         known = [word for option in options(hint) for word in _literals(option)] or list(kinds(hint))
         fix = f"correct {name}" if where else f"pass {name}=<{describe(hint)}>"
         fix = did_you_mean(value, known) if known and isinstance(value, str) else fix
-        raise _refusal(f"{describe(hint)} for {name}", repr(value)[:200], fix, where) from None
+        what = f"{describe(hint)} as {name}" if where else f"{describe(hint)} for {name}"
+        raise _refusal(what, repr(value)[:200], fix, where) from None
 
 
 def _refusal(what: str, got: str, fix: str, where: str) -> PurgeError:
@@ -179,25 +181,27 @@ def _literals(hint: Any) -> list[str]:
     return [str(a) for a in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
 
 
-# -- casting: a TypeError, ValueError or LookupError: the value does not fit -------------------------
+# -- casting: a TypeError, ValueError or LookupError says that the value does not fit -----------
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    text = isinstance(value, str) and not where
     if len(options(hint)) > 1:
         return _of_union(value, hint, where)
     if origin is Literal:
-        return args[_literals(hint).index(str(value))]
+        return args[_literals(hint).index(str(value))] if text else args[args.index(value)]
     if origin in (list, tuple):
-        return origin(_convert(part, args[0], where) for part in _parts(value))
+        parts = [part.strip() for part in value.split(",") if part.strip()] if text else _parts(value)
+        return origin(_convert(part, args[0], where) for part in parts)
     if origin is dict and isinstance(value, Mapping):
         return {_convert(k, args[0], where): _convert(v, args[1], where) for k, v in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return build(hint, value, where)
-    if hint is bool:
-        return TRUTH[str(value).lower()]
     if hint in (int, float):
-        return _number(value, hint)
+        return _number(value, hint, text)
+    if hint is bool and not where:
+        return TRUTH[str(value).lower()]
     if hint is not Any and not isinstance(value, origin or hint):
         raise TypeError
     return value
@@ -206,14 +210,15 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 def _of_union(value: Any, hint: Any, where: str) -> Any:
     """The first option that fits; text is cast to a number if it can be, and is split only if it must be."""
     rest = [o for o in options(hint) if o is not type(None)]
-    if len(rest) < len(options(hint)) and (value is None or (isinstance(value, str) and value in NOTHING)):
+    text = isinstance(value, str) and not where
+    if len(rest) < len(options(hint)) and (value is None or (text and value in NOTHING)):
         return None
     if chosen := kinds(hint):
         if isinstance(value, tuple(chosen.values())):
             return value
         given = {"kind": value} if isinstance(value, str) else dict(value)
         return build(chosen[given.pop("kind")], given, where)
-    if isinstance(value, str) and str in rest:
+    if text and str in rest:
         rest = [o for o in rest if o is not str and typing.get_origin(o) not in (list, tuple)] + [str]
     elif type(value) in rest:
         rest = [type(value)]
@@ -224,16 +229,14 @@ def _of_union(value: Any, hint: Any, where: str) -> Any:
 
 
 def _parts(value: Any) -> Sequence[Any]:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
     found = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(found, Sequence):
+    if not isinstance(found, Sequence) or isinstance(found, str):
         raise TypeError
     return found
 
 
-def _number(value: Any, wanted: type) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (numbers.Real, str)):
+def _number(value: Any, wanted: type, text: bool) -> int | float:
+    if not text and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
         raise TypeError
     number = float(value)
     if not math.isfinite(number) or (wanted is int and number != int(number)):

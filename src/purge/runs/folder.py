@@ -1,38 +1,33 @@
-"""Run folders and requests: which data and model a run has, and what was to be forgotten."""
+"""Run folders and requests: which data and model a run has, and what it had to forget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from purge.models.zoo import build
-from purge.models.zoo import known_name
-from purge.data.catalog import DATASETS
-from purge.data.catalog import load
-from purge.core.errors import DataError
-from purge.core.errors import FileError
-from purge.core.errors import ModelError
-from purge.core.errors import did_you_mean
-from purge.core.errors import expected
+from purge.core.errors import DataError, FileError, ModelError, did_you_mean
 from purge.core.files import read_json
+from purge.core.schema import build
+from purge.data.catalog import DATASETS, load
 from purge.data.images import Images
-from purge.models.checkpoint import load_weights
 from purge.data.prefetch import say_once
+from purge.data.split import rows_of_classes, rows_of_indices
 from purge.methods.sisa_model import SisaModel
-from purge.data.split import rows_of_classes
-from purge.data.split import rows_of_indices
+from purge.models import zoo
+from purge.models.checkpoint import load_weights
 
-Request = dict[str, list[int]]  # {"forget_classes": […]}, {"forget_ids": […]} or both; empty: nothing
+# {"forget_classes": […]}, {"forget_ids": […]} or both; empty: nothing
+Request = dict[Literal["forget_classes", "forget_ids"], list[int]]
 
 
 @dataclass(frozen=True)
 class DataChoice:
-    """Which data, and how to read it: what is written into run.json to read it again."""
+    """Which data, and how to read it: run.json says so, and the data can be read again."""
 
     data: str  # a name, or an absolute path
     data_dir: str | None = None
@@ -43,97 +38,129 @@ class DataChoice:
     def load(self, *, progress: bool) -> tuple[Images, Images]:
         """The training and test images."""
         return load(
-            self.data,
-            data_dir=self.data_dir,
-            size=self.size,
-            split_seed=self.split_seed,
-            skip_bad=self.skip_bad,
-            progress=progress,
-        )
+            self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
+            skip_bad=self.skip_bad, progress=progress,
+        )  # fmt: skip
 
 
-KINDS: dict[str, tuple[type, ...]] = {
-    "model": (str,),
-    "data": (str,),
-    "data_dir": (str,),
-    "size": (int,),
-    "split_seed": (int,),
-    "skip_bad": (bool,),
-    "original": (str,),
-    "source": (str,),
-    "settings": (dict,),
-    "seed": (int,),
-    "shards": (int,),
-    "slices": (int,),
-    "log_updates": (str,),
-}
+@dataclass(frozen=True)
+class RunFile(Mapping[str, Any]):
+    """What run.json says: the keys that are used later by their types, and all of them as a mapping.
+
+    Without keys it stands for a file of weights, about which nothing is known.
+    """
+
+    model: str | None = None
+    data: str | None = None
+    data_dir: str | None = None
+    size: int | None = None
+    split_seed: int = 0
+    skip_bad: bool = False
+    source: str | None = None  # a fingerprint of the data
+    original: str | None = None  # the run folder that it began with
+    request: Request = field(default_factory=dict)
+    gone: Request = field(default_factory=dict)  # what the original had forgotten before
+    preset: str | None = None
+    method: str = "Recipe"
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    shards: int | None = None
+    slices: int | None = None
+    log_updates: str | None = None
+    pretrained: bool = False
+    stopped_by: str | None = None
+    seconds: float | None = None
+    steps: int | None = None
+    forget_target: float | None = None
+    retain_budget: float | None = None
+    finished: str | None = None
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """What run.json says, each value that is used later of the right kind."""
-    facts = read_json(folder / "run.json")
-    sound = all(facts.get(k) is None or isinstance(facts[k], kind) for k, kind in KINDS.items())
-    for request in (facts.get("request") or {}, facts.get("gone") or {}):
-        sound = sound and isinstance(request, dict) and set(request) <= {"forget_classes", "forget_ids"}
-        sound = sound and all(isinstance(v, list) and v for v in request.values())
-        sound = sound and all(type(i) is int for v in request.values() for i in v)
-    if not sound:
-        raise FileError(f"model, data, request and original in {folder / 'run.json'}", "values of another kind", "use the run.json that purge wrote")
-    return facts
+def read_facts(folder: Path) -> RunFile:
+    """Read run.json; a key of the wrong type is refused, an unknown one is kept."""
+    content = read_json(folder / "run.json")
+    given = {key: value for key, value in content.items() if value is not None}
+    return build(RunFile, {**given, "content": content}, str(folder / "run.json"), ignore_unknown=True)
 
 
-def choose_data(
-    facts: dict[str, Any],
-    *,
-    data: str | None,
-    data_dir: Path | None,
-    size: int | None,
-    split_seed: int | None,
-    skip_bad: bool,
-) -> DataChoice:
-    """The data that is named, or the run's; paths become absolute."""
-    name = data or facts.get("data")
-    if name is None:
-        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
-    if data is not None and data not in DATASETS and Path(data).exists():
-        name = str(Path(data).absolute())
-    at = facts.get("data_dir") if data_dir is None else str(data_dir.absolute())
-    seed = facts.get("split_seed") if split_seed is None else split_seed
-    size = facts.get("size") if size is None else size
-    return DataChoice(name, at, size, seed or 0, skip_bad or bool(facts.get("skip_bad")))
-
-
-def facts_of(checkpoint: Path) -> dict[str, Any]:
+def facts_of(checkpoint: Path) -> RunFile:
     """What is known about a checkpoint: run.json of a run folder, nothing about a file of weights."""
     if checkpoint.is_dir():
         return read_facts(checkpoint)
     if not checkpoint.exists():
         raise FileError(f"a run folder or a file at {checkpoint}", "nothing there", "check the path")
-    return {}
+    return RunFile()
 
 
-def choose_model(facts: dict[str, Any], name: str | None) -> str:
-    """The architecture that is named, or the run's; a folder in it becomes absolute."""
-    found = name or facts.get("model")
-    if found is None:
+def trusted(name: str, where: str, trust: bool, *, option: str = "") -> str:
+    """A name out of a file, if it imports no code: ``module:name`` needs ``--trust``, or its own option.
+
+    ``option``: what would name it on the command line, such as ``--model``.
+    """
+    form, colon, _ = name.partition(":")
+    if colon and form not in ("timm", "hf") and not trust:
+        what = f"{option} on this command line or --trust" if option else "--trust on this command line"
+        fix = f"pass {option or '--trust'}" + (f" {name}" if option else "")
+        raise FileError(what, f"{name!r} from {where}", f"{fix} if its code may run")
+    return name
+
+
+def choose_model(facts: RunFile, name: str | None, trust: bool = False) -> str:
+    """The architecture that is named, or else the run's; a folder in it becomes absolute.
+
+    Code that run.json names is refused unless ``trust`` is true.
+    """
+    if name is None and facts.model is not None:
+        name = trusted(facts.model, "run.json", trust, option="--model")
+    if name is None:
         raise ModelError("the name of the architecture", "none", "pass --model; see purge list models")
-    known_name(str(found))
-    form, _, path = str(found).partition(":")
-    return f"hf:{Path(path).absolute()}" if form == "hf" and Path(path).is_dir() else str(found)
+    zoo.known_name(name)
+    form, _, path = name.partition(":")
+    return f"hf:{Path(path).absolute()}" if form == "hf" and Path(path).is_dir() else name
 
 
-def recipe_of(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run that was trained."""
-    if facts.get("method", "Recipe") != "Recipe":
-        raise FileError(f"a run of purge train in {run}", "one of purge unlearn", "name the run it began with")
-    return facts.get("settings") or {}
+def choose_data(
+    facts: RunFile, *, data: str | None, data_dir: Path | None, size: int | None, split_seed: int | None,
+    skip_bad: bool,
+) -> DataChoice:  # fmt: skip
+    """The data that is named, or else the run's; paths become absolute."""
+    name = data or facts.data
+    if name is None:
+        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
+    if data is not None and data not in DATASETS and Path(data).exists():
+        name = str(Path(data).absolute())
+    return DataChoice(
+        name,
+        facts.data_dir if data_dir is None else str(data_dir.absolute()),
+        facts.size if size is None else size,
+        facts.split_seed if split_seed is None else split_seed,
+        skip_bad or facts.skip_bad,
+    )
 
 
-def read_model(checkpoint: Path, name: str | None, images: Images) -> nn.Module:
-    """Build the model that is named, or the one of the run, for these images; load its weights."""
+def recipe_of(run: Path, facts: RunFile) -> dict[str, Any]:
+    """The settings of a training run."""
+    if facts.method != "Recipe":
+        got = "one of purge unlearn"
+        raise FileError(f"a run of purge train in {run}", got, "name the run that it began with")
+    return facts.settings
+
+
+def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool = False) -> nn.Module:
+    """Build the model that is named, or else the run's, for these images, and load its weights."""
     facts = facts_of(checkpoint)
-    built = build_for(choose_model(facts, name), images)
-    if facts.get("shards") is not None:
+    built = build_for(choose_model(facts, name, trust), images)
+    if facts.shards is not None:
         return SisaModel.load(checkpoint, built)
     load_weights(built, checkpoint / "model.safetensors" if checkpoint.is_dir() else checkpoint)
     return built
@@ -142,54 +169,45 @@ def read_model(checkpoint: Path, name: str | None, images: Images) -> nn.Module:
 def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Module:
     """A model with an output for each class of the images and an input of their shape."""
     channels, height, width = images.shape
-    return build(
-        name,
-        classes=len(images.names),
-        channels=channels,
-        size=min(height, width),
-        pretrained=pretrained,
-    )
+    size = min(height, width)
+    return zoo.build(name, classes=len(images.names), channels=channels, size=size, pretrained=pretrained)
 
 
-def same_data(facts: dict[str, Any], choice: DataChoice, images: Images) -> None:
-    """Say so where a run's sample numbers may by now mean other images."""
-    others = (
-        facts.get("source") not in (None, images.source)
-        or (facts.get("split_seed") or 0) != choice.split_seed
-    )
-    if others and "forget_ids" in gone_of(facts):
+def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
+    """Warn if the sample numbers of a run may no longer mean the same images."""
+    changed = facts.source not in (None, images.source) or facts.split_seed != choice.split_seed
+    if changed and "forget_ids" in gone_of(facts):
         say_once(
-            "The data is not what it was when the run was made (files, or how they are split): the "
-            "numbers of its samples may now mean other images. Give --forget-ids again to be sure."
+            "The files of the data, or how they are split, have changed since the run was made: its sample "
+            "numbers may now mean other images. Pass --forget-ids again to be sure."
         )
 
 
-def same_kind(facts: dict[str, Any], choice: DataChoice, gone: Request, what: str) -> None:
-    """A model to compare with must have got the same images; say so if it never saw other ones."""
-    if facts and (facts.get("size"), facts.get("data")) != (choice.size, choice.data):
-        kind = f"{facts.get('data')} at size {facts.get('size') or 'of the data'}"
-        raise DataError(f"{choice.data} at size {choice.size or 'of the data'} for the {what} model too", kind, "train it like the other: purge train --like RUN")
+def same_kind(facts: RunFile, choice: DataChoice, gone: Request, what: str) -> None:
+    """Refuse a reference model trained on other images; warn if it was retrained without other samples."""
+    if facts and (facts.size, facts.data) != (choice.size, choice.data):
+        wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
+                       ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip
+        raise DataError(f"{wanted} for the {what} model too", got, "train it with purge train --like RUN")
     if facts and what == "retrained" and gone_of(facts) != gone:
-        say_once(
-            "The retrained model was trained without other data than the audited one is to have forgotten."
-        )
+        say_once("The retrained model was trained without other data than the audited model had to forget.")
 
 
 # -- requests ---------------------------------------------------------------------------------
 
 
 def request_of(train: Images, classes: Sequence[str], ids: Path | None, *, words: str) -> Request:
-    """What must go, as it is written into run.json; ``words``: the stem of the two options."""
+    """What to forget, as run.json has it; ``words``: the stem of the two options that say so."""
     if classes and ids is not None:
-        raise DataError(f"either --{words}-class or --{words}-ids", "both", "say in one way what must be forgotten")
+        raise DataError(f"either --{words}-class or --{words}-ids", "both", "leave one of them out")
     if classes:
         return {"forget_classes": sorted({_class_number(c, train.names) for c in classes})}
     return {} if ids is None else {"forget_ids": _read_ids(ids, train)}
 
 
-def gone_of(facts: dict[str, Any]) -> Request:
-    """All that a model is to know nothing of: what its run forgot, and what was gone before."""
-    return both(facts.get("gone") or {}, facts.get("request") or {})
+def gone_of(facts: RunFile) -> Request:
+    """Everything that a model should know nothing about: its run's request, and what was gone before."""
+    return both(facts.gone, facts.request)
 
 
 def both(a: Request, b: Request) -> Request:
@@ -198,11 +216,12 @@ def both(a: Request, b: Request) -> Request:
 
 
 def cut(train: Images, request: Request, before: Request | None = None) -> tuple[Images, Images]:
-    """Divide training images into what must go and what must stay; what was gone ``before`` does not stay."""
+    """Split training images into forget and retain; what was gone ``before`` is not retained."""
     forget, gone = _rows(train, request), _rows(train, before or {})
     retain = ~forget & ~gone
     if not forget.any() or not retain.any():
-        raise DataError("something to forget and something to retain", f"{int(forget.sum())} of {len(train)} samples to forget", "choose fewer or more of them")
+        got = f"{int(forget.sum())} of {len(train)} samples to forget"
+        raise DataError("something to forget and something to retain", got, "choose fewer or more of them")
     return train.select(forget), train.select(retain)
 
 
@@ -216,7 +235,7 @@ def _rows(train: Images, request: Request) -> Tensor:
 
 
 def _class_number(given: str, names: Sequence[str]) -> int:
-    """A class by its name or its number; the name wins where a class is called by another's number."""
+    """A class by its name or its number; the name wins if a class is named like another's number."""
     if given in names:
         return names.index(given)
     if given.lstrip("-").isascii() and given.lstrip("-").isdigit():
@@ -228,28 +247,25 @@ def _read_ids(path: Path, train: Images) -> list[int]:
     """Positions in the training data: numbers, or paths as the data has them, one per line."""
     if not path.is_file():
         raise FileError(f"a file of sample numbers at {path}", "nothing there", "check the path")
-    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
     position = {train.paths[id]: i for i, id in enumerate(train.ids.tolist())} if train.paths else {}
     found = set[int]()
-    for line in filter(None, lines):
-        numbers = line.replace(",", " ").split()
+    for line in map(str.strip, path.read_text(encoding="utf-8", errors="replace").splitlines()):
+        words = line.replace(",", " ").split()
+        wrong = [word for word in words if not (word.isascii() and word.isdigit())]
         if line in position:
             found.add(position[line])
-        elif all(word.isascii() and word.isdigit() for word in numbers):
-            found.update(map(int, numbers))
+        elif wrong:
+            raise _not_an_id(path, line if position else wrong[0], train)
         else:
-            raise _not_an_id(path, line if position else _first_wrong(numbers), train)
+            found.update(map(int, words))
     if not found:
         raise DataError(f"sample numbers in {path.name}", "none", "write one number per line")
     return sorted(found)
 
 
-def _first_wrong(words: list[str]) -> str:
-    return next(word for word in words if not (word.isascii() and word.isdigit()))
-
-
 def _not_an_id(path: Path, line: str, train: Images) -> DataError:
     if not train.paths:
         return DataError(f"whole numbers in {path.name}", repr(line), "write one sample number per line")
-    held_out = line in train.paths
-    return DataError(f"numbers or paths of training images in {path.name}", f"{line!r}, " + ("which is held out for testing" if held_out else "which is not there"), f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}")
+    why = "which is held out for testing" if line in train.paths else "which is not there"
+    fix = f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}"
+    return DataError(f"numbers or paths of training images in {path.name}", f"{line!r}, {why}", fix)

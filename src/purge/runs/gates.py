@@ -1,4 +1,4 @@
-"""Limits that an audit must keep, for pipelines: ``purge audit RUN --fail-if "fa_test>2"``."""
+"""Gates: conditions that fail an audit, for pipelines: ``purge audit RUN --fail-if "fa_test>2"``."""
 
 from __future__ import annotations
 
@@ -8,73 +8,76 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from purge.core.errors import MetricError
-from purge.core.errors import did_you_mean
-from purge.core.errors import expected
-from purge.metrics.registry import METRICS
-from purge.report.tables import BY_CLASS
+from purge.core.errors import MetricError, did_you_mean
+from purge.metrics.metric import Metric
+from purge.metrics.registry import METRICS, check_value_name
 from purge.report.tables import number
-from purge.report.tables import percent
 
 COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
-class Limit(NamedTuple):
-    """A comparison that must not be true of an audit."""
+class Gate(NamedTuple):
+    """A comparison that must not hold for an audit."""
 
     name: str
     sign: str
-    bound: float  # as tables print it: accuracies in percent
+    bound: float  # as tables show it: shares in percent
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that the value belongs to."""
+        return METRICS[self.name.partition(".")[0]]
 
     def check(self, wanted: Collection[str]) -> None:
-        """Refuse a limit on a metric that is not among those to be measured."""
-        kind = self.name.partition(".")[0]
-        if kind not in wanted:
-            what, got = f"{self.name} to be measured", "none of it in this audit"
-            raise MetricError(what, got, f"add {kind} to --metrics")
+        """Refuse a gate on a value that no metric has, or whose metric is not in ``wanted``."""
+        check_value_name(self.name, "--fail-if")
+        if self.metric.name not in wanted:
+            fix = f"add {self.metric.name} to --metrics"
+            raise MetricError(f"{self.name} to be measured", "none of it in this audit", fix)
 
     def check_class(self, classes: int) -> None:
-        """Refuse a limit on a class that is not there."""
-        kind, _, part = self.name.partition(".")
-        if kind in BY_CLASS and part not in map(str, range(classes)):
+        """Refuse a gate on a class that is not there."""
+        part = self.name.partition(".")[2]
+        if self.metric.parts == "classes" and part not in map(str, range(classes)):
             fix = f"name one of 0 to {classes - 1}"
-            raise MetricError(f"a class of the data in a limit on {kind}", repr(part), fix)
+            raise MetricError(f"a class of the data in a gate on {self.metric.name}", repr(part), fix)
 
     def broken(self, report: Mapping[str, Any]) -> str:
-        """What is wrong, in a line; empty if the limit is kept. What was not measured is not kept."""
-        values = report["values"]
-        kind = self.name.partition(".")[0]
+        """Why the audit fails, in one line; empty if it passes. A value that was not measured fails."""
+        values, kind = report["values"], self.metric.name
         found = values.get(self.name)
         if found is None and kind in values and values[kind]["value"] is None:
-            found = values[kind]  # a part of what is missing is missing as well
+            found = values[kind]  # if a metric is missing, so are its parts
         if found is None:
-            got = "none of it in this audit"
             known = [name for name in values if name.split(".")[0] == kind] or list(values)
-            raise MetricError(f"{self.name} to be measured", got, did_you_mean(self.name, known))
+            fix = did_you_mean(self.name, known)
+            raise MetricError(f"{self.name} to be measured", "none of it in this audit", fix)
         asked = f"{self.name}{self.sign}{self.bound:g}"
         if found["value"] is None:
             return f"Failed: {asked} cannot be ruled out, {self.name} was not measured ({found['why']})."
-        value = round(100 * found["value"], 9) if percent(self.name) else found["value"]
+        share = self.metric.unit_of(self.name) == "share"
+        value = round(100 * found["value"], 9) if share else found["value"]
         if not COMPARE[self.sign](value, self.bound):
             return ""
         return f"Failed: {asked}, it is {number(self.name, found['value'])}."
 
 
-def as_limit(text: str) -> Limit:
+def as_gate(text: str) -> Gate:
     """Read ``fa_test>2``.
 
-    >>> as_limit("bn_recal.delta >= 2")
-    Limit(name='bn_recal.delta', sign='>=', bound=2.0)
+    >>> as_gate("bn_recal.delta >= 2")
+    Gate(name='bn_recal.delta', sign='>=', bound=2.0)
     """
     found = re.fullmatch(rf"\s*([\w./-]+)\s*(>=|<=|>|<)\s*({NUMBER})\s*(%?)\s*", text)
     if found is None or not math.isfinite(float(found[3])):
-        raise MetricError("a limit such as 'fa_test>2'", repr(text), "write NAME>NUMBER")
+        raise MetricError("a condition such as 'fa_test>2'", repr(text), "write NAME>NUMBER")
     name, sign, bound, share = found.groups()
     kind = name.partition(".")[0]
     if kind not in METRICS:
-        raise MetricError("the name of a metric in a limit", repr(name), did_you_mean(kind, METRICS))
-    if share and not percent(name):
+        raise MetricError("the name of a metric in --fail-if", repr(name), did_you_mean(kind, METRICS))
+    gate = Gate(name, sign, float(bound))
+    if share and gate.metric.unit_of(name) != "share":
         fix = "leave out the % and write the number as the table does"
         raise MetricError(f"a plain number for {name}, which is not in percent", repr(text), fix)
-    return Limit(name, sign, float(bound))
+    return gate

@@ -1,4 +1,4 @@
-"""What is kept about a deletion: the audit of a run with its history, and a record of who, what and when."""
+"""What is kept about a deletion: the audit of a run with its history, and who asked for what, and when."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError
-from purge.core.errors import expected
-from purge.result import Report
-from purge.result import columns
-from purge.result import is_number
-from purge.result import read_history
-from purge.runs.folder import facts_of
-from purge.runs.folder import gone_of
 from purge.report.tables import class_words
+from purge.result import Report, columns, read_history
+from purge.runs.folder import RunFile, facts_of, gone_of
 
 
 def audited(run: Path) -> dict[str, Any]:
@@ -24,62 +19,48 @@ def audited(run: Path) -> dict[str, Any]:
     if not (run / "audit.json").is_file():
         got = "no audit" if run.is_dir() else "no such folder"
         raise FileError(f"audit.json in {run}", got, f"purge audit {run} first")
-    found = Report.from_json(run / "audit.json").to_dict()
-    found["info"] = {**found["info"], "run": _sound(facts_of(run), run / "run.json")}
+    found, facts = Report.from_json(run / "audit.json").to_dict(), facts_of(run)
+    for key in ("seconds", "steps"):
+        if getattr(facts, key) is None and (key in facts or "preset" in facts):
+            fix = "use the file that purge wrote"
+            raise FileError(f"a number as {key} in {run / 'run.json'}", "none", fix)
+    found["info"] = {**found["info"], "run": facts.content}
     if (run / "history.parquet").is_file():
         history = columns(read_history(run / "history.parquet"))
         found["curves"].setdefault("audited", {}).setdefault("history", history)
     return found
 
 
-def _sound(facts: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What run.json says, if the parts that a report shows are what they should be."""
-    numbers = [key for key in ("seconds", "steps") if key in facts or "preset" in facts]
-    numbers += [key for key in ("forget_target", "retain_budget") if facts.get(key) is not None]
-    for key in numbers:
-        if not is_number(facts.get(key)):
-            raise _damaged(f"a number as {key}", facts.get(key), file)
-    for key in ("preset", "method", "stopped_by"):
-        if not isinstance(facts.get(key) or "", str):
-            raise _damaged(f"a word as {key}", facts[key], file)
-    return facts
-
-
-def _damaged(what: str, value: Any, file: Path) -> FileError:
-    got = "none" if value is None else repr(value)[:80]
-    return FileError(f"{what} in {file}", got, "use the file that purge wrote")
-
-
 def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """What is to be kept about a deletion: digests, versions, seeds and times."""
-    facts, names = report["info"]["run"], report["info"].get("names") or []
-    request = gone_of(facts)
-    original = facts.get("original")
-    known = original is not None and (Path(original) / "run.json").is_file()
+    """The certificate of a deletion: digests, versions, seeds and times."""
+    facts, info = facts_of(run), report["info"]
+    names = info.get("names") or []
+    request, original = gone_of(facts), facts.original
+    source = facts_of(Path(original)) if original and (Path(original) / "run.json").is_file() else RunFile()
     classes = class_words(request.get("forget_classes") or [], names)
     ids = len(request.get("forget_ids") or [])
     asked = " and ".join(filter(None, (classes, f"{ids} samples by number" if ids else "")))
     return {
-        "Request": asked or "nothing was to be forgotten",
+        "Request": asked or "nothing to forget",
         "Digest of the request": _digest(request) if request else "–",
         "Digest of forgotten numbers": facts.get("forget_digest") or "–",
         "Data": f"{facts.get('data', '?')} ({facts.get('source') or 'no fingerprint'})",
         "Model": facts.get("model", "?"),
         "Source weights": original or "–",
-        "Digest of source weights": facts_of(Path(original)).get("digest", "–") if known else "–",
+        "Digest of source weights": source.get("digest", "–"),
         "Result weights": str((run / "model.safetensors").absolute()),
         "Digest of result weights": facts.get("digest", "–"),
-        "Method": facts.get("preset") or facts.get("method", "?"),
-        "Digest of the settings": _digest(facts.get("settings") or {}),
-        "Seeds": f"unlearning {facts.get('seed', '–')}, audit {report['info'].get('seed', '–')}",
+        "Method": facts.preset or facts.get("method", "?"),
+        "Digest of the settings": _digest(facts.settings),
+        "Seeds": f"unlearning {facts.get('seed', '–')}, audit {info.get('seed', '–')}",
         "Time taken": f"{facts.get('seconds', 0):.1f} s in {facts.get('steps', 0)} steps",
-        "Run finished": _when(facts, run / "run.json"),
-        "Audited": _when(report["info"], run / "audit.json"),
+        "Run finished": _when(facts.finished, run / "run.json"),
+        "Audited": _when(info.get("finished"), run / "audit.json"),
         "Digest of audit.json": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
-        "Settings": facts.get("settings") or {},
+        "Settings": facts.settings,
         "Versions and hardware": {
             "unlearning": {key: facts.get(key) for key in ("versions", "hardware")},
-            "audit": {key: report["info"].get(key) for key in ("versions", "hardware")},
+            "audit": {key: info.get(key) for key in ("versions", "hardware")},
         },
     }
 
@@ -89,13 +70,13 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _when(facts: dict[str, Any], file: Path) -> str:
+def _when(finished: Any, file: Path) -> str:
     """The time that was written down, or else that of the file."""
-    written = facts.get("finished")
     try:
-        return utc(datetime.fromisoformat(written).timestamp() if written else file.stat().st_mtime)
+        return utc(datetime.fromisoformat(finished).timestamp() if finished else file.stat().st_mtime)
     except (ValueError, TypeError, OverflowError):
-        raise _damaged("a time as finished", written, file) from None
+        fix = "use the file that purge wrote"
+        raise FileError(f"a time as finished in {file}", repr(finished)[:80], fix) from None
 
 
 def utc(seconds: float) -> str:
