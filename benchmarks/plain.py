@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 import purge
-from purge.methods.registry import Purge
+from purge.methods import Purge
 
 LAYERS = ("layer3", "layer4", "avgpool")  # that the paper erases
 

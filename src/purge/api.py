@@ -36,7 +36,8 @@ from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.amnesiac import UpdateLog
-from purge.methods.registry import METHODS, Method, resolve_method
+from purge.methods.base import Method
+from purge.methods.registry import all_methods, resolve_method
 from purge.methods.sisa_model import SisaModel, Vote, train_sisa
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS, resolve_metrics
@@ -115,7 +116,7 @@ def unlearn(
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
-        split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
+        edited, split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
         precision=precision, graph=graph,
     )  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
@@ -413,7 +414,7 @@ def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
 
 def list_methods() -> dict[str, str]:
     """The unlearning methods: name → one line."""
-    return {name: entry.about for name, entry in METHODS.items()}
+    return {name: entry.about for name, entry in all_methods().items()}
 
 
 def list_metrics() -> dict[str, str]:

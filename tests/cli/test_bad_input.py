@@ -38,7 +38,7 @@ from purge.core.errors import (
     PurgeError,
     RunError,
 )
-from purge.methods.registry import Purge
+from purge.methods import Purge
 from purge.models.checkpoint import digest, load_weights, save_weights
 from purge.models.zoo import SmallResNet
 

@@ -9,7 +9,8 @@ import pytest
 from purge.core.errors import MethodError
 from purge.core.settings import as_dict, replace
 from purge.engine.stopping import Stopping
-from purge.methods.registry import METHODS, Purge, resolve_method
+from purge.methods import Purge
+from purge.methods.registry import METHODS, resolve_method
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_values_are_cast_by_type(key, given, stored):
         ("check_every", 0, -1),
         ("check_samples", 1, 0),
         ("optimizer", "adamw", "adam"),
-        ("objective", "ga", "gaa"),
+        ("target", "paper", "papr"),
         ("norm", "train", "frozn"),
         ("space", "update", "updates"),
         ("lr", 0.5, float("nan")),

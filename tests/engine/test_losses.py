@@ -12,7 +12,6 @@ from scipy.stats import entropy as scipy_entropy
 
 from purge.engine.losses import (
     above_gate,
-    at_cap,
     distill,
     entropy,
     kl,
@@ -20,6 +19,7 @@ from purge.engine.losses import (
     never_learned,
     unseen_confidence,
 )
+from purge.methods import Paper
 
 
 @pytest.fixture
@@ -54,9 +54,10 @@ def test_entropy_gate(z):
 
 def test_the_cap_is_for_ascent_only():
     uniform, y = torch.zeros(3, 4), torch.tensor([0, 1, 2])
-    assert bool(at_cap("ga", uniform - 1e-4 * torch.nn.functional.one_hot(y, 4), y))
-    assert not bool(at_cap("ga", 1.0 * torch.nn.functional.one_hot(y, 4), y))
-    assert not bool(at_cap("kl_retain", uniform, y))
+    ascent = Paper("ga")
+    assert bool(ascent.capped(uniform - 1e-4 * torch.nn.functional.one_hot(y, 4), y))
+    assert not bool(ascent.capped(1.0 * torch.nn.functional.one_hot(y, 4), y))
+    assert not bool(Paper("kl_retain").capped(uniform, y))
 
 
 def test_forgotten_classes_are_removed_for_every_sample(z):

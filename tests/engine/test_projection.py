@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from purge.engine.projection import Descent, Weights, clipped, cosine, dot, flat, grad, project, step
+from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.projection import clipped, cosine, dot, flat, grad, project, step
 
 
 def test_grad_is_flat_and_zero_for_unused_parameters():
@@ -65,7 +66,7 @@ def test_descent_steps_as_torch_does(kind, settings):
         betas = (settings["momentum"], 0.999)
         decay = settings.get("weight_decay", 0.0)
         reference = torch.optim.AdamW([p], lr=0.1, betas=betas, weight_decay=decay)
-    ours = Descent(kind, theta, lr=0.1, **settings)
+    ours = FlatOptimizer(kind, theta, lr=0.1, **settings)
     for rate in (0.1, 0.1, 0.02, 0.3):
         p.grad = torch.randn_like(p)
         reference.param_groups[0]["lr"] = rate
@@ -78,10 +79,10 @@ def test_descent_steps_as_torch_does(kind, settings):
 def _momentum_against_retain(space: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Two SGD steps: the first fills the momentum, the second must not follow it against retain."""
     p = nn.Parameter(torch.tensor([1.0, 1.0]))
-    opt = Descent("sgd", flat([p]), lr=0.1, momentum=0.9)
-    step(Weights([p]), opt, torch.tensor([1.0, -1.0]), torch.tensor([1.0, 0.0]), space=space)
+    opt = FlatOptimizer("sgd", flat([p]), lr=0.1, momentum=0.9)
+    step(FlatParameters([p]), opt, torch.tensor([1.0, -1.0]), torch.tensor([1.0, 0.0]), space=space)
     before, retain = p.detach().clone(), torch.tensor([0.0, 1.0])
-    step(Weights([p]), opt, torch.tensor([1.0, 0.0]), retain, space=space)
+    step(FlatParameters([p]), opt, torch.tensor([1.0, 0.0]), retain, space=space)
     return before - p.detach(), retain
 
 
@@ -99,9 +100,14 @@ def test_update_space_keeps_it():
 
 def test_gradient_space_by_hand():
     p = nn.Parameter(torch.tensor([1.0, 1.0]))
-    opt = Descent("sgd", flat([p]), lr=0.5)
+    opt = FlatOptimizer("sgd", flat([p]), lr=0.5)
     taken = step(
-        Weights([p]), opt, torch.tensor([2.0, -2.0]), torch.tensor([0.0, 1.0]), space="gradient", clip=1.0
+        FlatParameters([p]),
+        opt,
+        torch.tensor([2.0, -2.0]),
+        torch.tensor([0.0, 1.0]),
+        space="gradient",
+        clip=1.0,
     )
     assert p.tolist() == pytest.approx([0.5, 1.0])  # projected to (2, 0), clipped to (1, 0), times 0.5
     assert bool(taken.projected)
@@ -110,8 +116,8 @@ def test_gradient_space_by_hand():
 
 def test_none_follows_the_conflict_and_says_so():
     p = nn.Parameter(torch.tensor([1.0, 1.0]))
-    opt = Descent("sgd", flat([p]), lr=0.5)
-    taken = step(Weights([p]), opt, torch.tensor([0.0, -2.0]), torch.tensor([0.0, 1.0]), space="none")
+    opt = FlatOptimizer("sgd", flat([p]), lr=0.5)
+    taken = step(FlatParameters([p]), opt, torch.tensor([0.0, -2.0]), torch.tensor([0.0, 1.0]), space="none")
     assert p.tolist() == [1.0, 2.0]
     assert not bool(taken.projected)
     assert float(taken.cosine) == pytest.approx(-1.0)
@@ -120,18 +126,18 @@ def test_none_follows_the_conflict_and_says_so():
 def test_weight_decay_is_part_of_the_projected_displacement():
     # The gradient is zero, so the whole displacement is decay: θ shrinks, against retain = −θ.
     p = nn.Parameter(torch.tensor([1.0, 0.0]))
-    opt = Descent("sgd", flat([p]), lr=0.1, weight_decay=0.5)
-    step(Weights([p]), opt, torch.zeros(2), torch.tensor([-1.0, 0.0]), space="update")
+    opt = FlatOptimizer("sgd", flat([p]), lr=0.1, weight_decay=0.5)
+    step(FlatParameters([p]), opt, torch.zeros(2), torch.tensor([-1.0, 0.0]), space="update")
     assert p.tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
 
 
 def test_a_bfloat16_weight_is_not_moved_the_wrong_way_by_rounding():
     torch.manual_seed(0)
     p = nn.Parameter(torch.randn(500).bfloat16())
-    opt = Descent("sgd", flat([p]), lr=0.05)
+    opt = FlatOptimizer("sgd", flat([p]), lr=0.05)
     for _ in range(20):
         before, retain = flat([p]), torch.randn(500)
-        step(Weights([p]), opt, torch.randn(500), retain, space="update")
+        step(FlatParameters([p]), opt, torch.randn(500), retain, space="update")
         assert float(dot(before - flat([p]), retain)) >= 0
 
 
@@ -140,10 +146,10 @@ def test_rounding_does_not_cost_the_step(dtype):
     """Safe must not mean standing still: nearly every conflicting step is taken."""
     torch.manual_seed(0)
     p = nn.Parameter(torch.randn(200).to(dtype))
-    opt = Descent("sgd", flat([p]), lr=0.05)
+    opt = FlatOptimizer("sgd", flat([p]), lr=0.05)
     taken = 0
     for _ in range(50):
         before, retain = flat([p]), torch.randn(200)
-        step(Weights([p]), opt, torch.randn(200) - retain, retain, space="update")
+        step(FlatParameters([p]), opt, torch.randn(200) - retain, retain, space="update")
         taken += float((before - flat([p])).norm()) > 0.1
     assert taken >= 48

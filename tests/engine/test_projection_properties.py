@@ -8,18 +8,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from purge.engine.projection import Descent, Weights, flat, project, step
+from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.projection import flat, project, step
 
 scales = st.integers(-12, 12).map(lambda e: 10.0**e)
 seeds = st.integers(0, 2**31 - 1)
 sizes = st.integers(1, 64)
 
 OPTIMIZERS = {
-    "sgd": lambda p: Descent("sgd", flat(p), lr=0.1),
-    "momentum": lambda p: Descent("sgd", flat(p), lr=0.1, momentum=0.9),
-    "nesterov": lambda p: Descent("sgd", flat(p), lr=0.1, momentum=0.9, nesterov=True),
-    "decay": lambda p: Descent("sgd", flat(p), lr=0.1, momentum=0.9, weight_decay=0.1),
-    "adamw": lambda p: Descent("adamw", flat(p), lr=0.01, momentum=0.9, weight_decay=0.1),
+    "sgd": lambda p: FlatOptimizer("sgd", flat(p), lr=0.1),
+    "momentum": lambda p: FlatOptimizer("sgd", flat(p), lr=0.1, momentum=0.9),
+    "nesterov": lambda p: FlatOptimizer("sgd", flat(p), lr=0.1, momentum=0.9, nesterov=True),
+    "decay": lambda p: FlatOptimizer("sgd", flat(p), lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adamw": lambda p: FlatOptimizer("adamw", flat(p), lr=0.01, momentum=0.9, weight_decay=0.1),
 }
 
 
@@ -74,7 +75,7 @@ def test_every_applied_step_is_safe_in_update_space(seed, n, sp, sg, sr, optimiz
     for k in range(4):  # momentum and Adam's moments need history
         g, r = draw(seed + k + 1, 2 * n, sg, sr)
         before = flat(params)
-        taken = step(Weights(params), opt, g, r, space="update", clip=1.0 if clip else 0.0)
+        taken = step(FlatParameters(params), opt, g, r, space="update", clip=1.0 if clip else 0.0)
         moved = before.double() - flat(params).double()
         assert relative(moved, r) >= -1e-12
         assert float(taken.cosine) >= -1e-12
@@ -89,7 +90,7 @@ def test_without_the_projection_the_same_steps_are_not_safe():
         cosines = []
         for k in range(20):
             g, r = draw(k + 1, 64, 1.0, 1.0)
-            cosines.append(float(step(Weights(params), opt, g, r, space=space).cosine))
+            cosines.append(float(step(FlatParameters(params), opt, g, r, space=space).cosine))
         worst[space] = min(cosines)
     assert worst["none"] < -0.05
     assert worst["gradient"] < -0.05

@@ -403,7 +403,7 @@ def test_the_contract(logged, monkeypatch):
     def fails(*_args):
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(amnesiac, "logits_of", fails)
+    monkeypatch.setattr(amnesiac, "forward", fails)
     with pytest.raises(RuntimeError, match="boom"):
         forget(model, gone, kept, folder)
     assert facts(model) == before

@@ -14,7 +14,8 @@ from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe
-from purge.methods.registry import METHODS, Method
+from purge.methods import Method, Paper
+from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
 
 QUICK = {
@@ -187,14 +188,15 @@ def test_forgets_and_retains_on_digits(name, digits, base):
 # -- every setting matters ----------------------------------------------------------------------
 
 OTHER = {  # a value that differs from every preset's
-    "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3, "batch_size": 7,
-    "silence": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0,
+    "target": "paper", "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3,
+    "batch_size": 7,
+    "suppression": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0,
     "temperature": 1.5, "gate": 1e-9, "clip": 0.01,
     "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
     "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
-    "epoch_ends": None, "check_samples": 3, "early": None, "relearn": 1.0, "relearn_epochs": 50,
-    "certainty": 3.0, "erase_to": "neighbours",
+    "epoch_ends": None, "check_samples": 3, "early": None, "fresh_share": 1.0, "relearn_epochs": 50,
+    "sharpness": 3.0, "erase_to": "neighbours",
     "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
     "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
     "gamma": 0.5, "forget_batch_size": 7, "decay": 0.5, "rewind": None,
@@ -206,13 +208,13 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
-    "relearn": {"objective": "relearned"},
-    "relearn_epochs": {"objective": "relearned", "min_steps": 1, "max_steps": 20},
+    "fresh_share": {"target": "relearned"},
+    "relearn_epochs": {"target": "relearned", "min_steps": 1, "max_steps": 20},
     "erase_to": {"erasure": 0.5},
-    "certainty": {"objective": "masked_teacher"},
+    "sharpness": {"target": "masked"},
     "epochs": {"min_steps": 1, "max_steps": 100},
     "min_steps": {"epochs": 1, "max_steps": 100},
-    "space": {"descend": False, "weight_decay": 0.1, "objective": "ga", "lr": 1e-2},
+    "space": {"descend": False, "weight_decay": 0.1, "target": "paper", "objective": "ga", "lr": 1e-2},
     "forget_target": {"check_every": 1, "cooldown": 0.0},
     "retain_budget": {"check_every": 1},
     "retain_floor": {"check_every": 1, "retain_budget": 1e-6},
@@ -228,13 +230,13 @@ CONTEXT = {  # settings that only speak in company: what must hold for them to b
 INERT = {  # (method, setting): why it cannot change the weights
     ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
     ("purge", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
-    ("scrub", "rewind"): "on blobs the last epoch is nearest; see tests/unit/test_distillation.py",
+    ("scrub", "rewind"): "on blobs the last epoch is nearest; see test_distillation.py",
     ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
 }
 
 STOPPING = {f.name for f in dataclasses.fields(Stopping)}
 STOPS = ("purge", "purge-paper", "gradient-ascent")  # stopping is the run's business, the same for all
-ELSEWHERE = {f.name for f in dataclasses.fields(Recipe)}  # tests/unit/test_training.py
+ELSEWHERE = {f.name for f in dataclasses.fields(Recipe)}  # tests/engine/test_trainer.py
 
 CASES = [
     (name, field.name)
@@ -242,7 +244,9 @@ CASES = [
     for field, _ in flat_fields(METHODS[name].method)
     if (name in STOPS or field.name not in STOPPING)
     and not (name == "retrain" and field.name in ELSEWHERE)
-    and (name != "purge-close" or field.name in ("relearn", "relearn_epochs", "erase_to"))  # as of "purge"
+    and (
+        name != "purge-close" or field.name in ("fresh_share", "relearn_epochs", "erase_to")
+    )  # as of "purge"
 ]
 
 
@@ -254,6 +258,7 @@ def test_every_setting_has_an_effect(name, field, toy):
     value = {
         ("norm", "frozen"): "train",
         ("space", "gradient"): "update",
+        ("target", "paper"): "masked",
         ("erase_to", "neighbours"): "mean",
     }.get((field, current), value)
     stops = {"early": True} if field in STOPPING else {}
@@ -307,7 +312,7 @@ def test_purge_paper_is_the_papers_table():
     """The preset that never drifts: symbol by symbol."""
     m = METHODS["purge-paper"].method
     paper = {
-        "objective": "kl_retain", "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
+        "target": Paper("kl_retain"), "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
         "temperature": 4.0, "gate": 0.0, "clip": 1.0, "momentum": 0.9, "weight_decay": 5e-4,
         "optimizer": "sgd", "space": "gradient", "norm": "frozen", "descend": False, "cooldown": 0.0,
         "freeze": (), "layers": None,

@@ -14,7 +14,7 @@ from torch import nn
 
 import purge
 from purge.engine.optimizer import Optim
-from purge.methods.registry import FineTune, GradientAscent, NegGradPlus, Retrain
+from purge.methods import FineTune, GradientAscent, NegGradPlus, Retrain
 from purge.models.checkpoint import digest
 from tests.nets import blobs, small_mlp
 

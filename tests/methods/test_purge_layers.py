@@ -16,6 +16,7 @@ from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.methods.purge import layers as opinions
 from purge.methods.purge.layers import MOST, SHRINKAGE, _quartered, _some, discriminant, layers_say
+from purge.methods.purge.targets import Scene
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
 from purge.models.checks import make_split
@@ -33,7 +34,7 @@ def split(digits, base):
 
 
 def said(model, split, own=None):
-    run = Run(split, device=CPU, stop=Stopping(), seed=0)
+    run = Run(model, split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
         return layers_say(frozen_copy(model), split, run, logits(model, split.forget) if own is None else own)
 
@@ -110,10 +111,10 @@ def test_the_stack_of_a_resnet_is_its_blocks():
 
 
 def test_the_target_is_the_mean_of_both_opinions(digits, base, split):
-    method = replace(METHODS["purge"].method, {"objective": "layers", "certainty": 2.0})
-    teacher, run = frozen_copy(base), Run(split, device=CPU, stop=Stopping(), seed=0)
+    method = replace(METHODS["purge"].method, {"target": "layers", "sharpness": 2.0})
+    teacher, run = frozen_copy(base), Run(base, split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
-        got = method._targets(teacher, split, run, None, None)
+        got = method.target.aim(Scene(teacher, split, run, None, method._within)).target
     mean = (logits(teacher, digits.forget) + said(base, split)) / 2
     torch.testing.assert_close(got, masked_teacher(2 * mean, digits.forget.labels, frozenset({0})))
 
@@ -181,7 +182,7 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
     """One retained sample of each class, or the same one twice."""
     first = torch.stack([(digits.retain.labels == c).nonzero()[0, 0] for c in range(1, 10)]).repeat(copies)
     few = digits.retain.take(first)
-    result = purge.unlearn(base, digits.forget, few, objective="layers", progress=False)
+    result = purge.unlearn(base, digits.forget, few, target="layers", progress=False)
     assert all(p.isfinite().all() for p in result.model.parameters())
 
 
@@ -189,8 +190,8 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
 def test_unlearning_follows_the_layers(digits, base):
     before = digest(base)
     models = [
-        purge.unlearn(base, digits.forget, digits.retain, objective=objective, progress=False).model
-        for objective in ("masked_teacher", "layers")
+        purge.unlearn(base, digits.forget, digits.retain, target=target, progress=False).model
+        for target in ("masked", "layers")
     ]
     assert digest(base) == before
     assert digest(models[0]) != digest(models[1])

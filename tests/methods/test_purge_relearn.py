@@ -15,6 +15,7 @@ from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.methods.purge.relearn import BATCH, LR, relearned
+from purge.methods.purge.targets import Scene
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
 from purge.models.checks import make_split
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def student(model, split, seed=0, **settings):
-    run = Run(split, device=CPU, stop=Stopping(), seed=seed)
+    run = Run(model, split, device=CPU, stop=Stopping(), seed=seed)
     with seeded(seed, CPU):
         return relearned(frozen_copy(model), split.retain, run, **settings)
 
@@ -102,7 +103,7 @@ def test_layers_that_cannot_be_drawn_anew_need_a_fresh_model(split):
 
     with pytest.raises(purge.PurgeError, match="pass fresh="):
         student(Fixed(), split, share=0.5, steps=1)
-    run = Run(split, device=CPU, stop=Stopping(), seed=0, fresh=Fixed())
+    run = Run(Fixed(), split, device=CPU, stop=Stopping(), seed=0, fresh=Fixed())
     assert isinstance(relearned(frozen_copy(Fixed()), split.retain, run, share=0.5, steps=1), Fixed)
 
 
@@ -116,7 +117,7 @@ def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained,
 
 
 def test_weights_of_another_shape_and_a_single_sample_are_refused(digits, base):
-    how = {"objective": "relearned", "progress": False}
+    how = {"target": "relearned", "progress": False}
     with pytest.raises(purge.PurgeError, match="of the same architecture"):
         purge.unlearn(base, digits.forget, digits.retain, fresh=SmallResNet(width=8), **how)
     one = digits.retain.take(torch.arange(1))
@@ -127,20 +128,19 @@ def test_weights_of_another_shape_and_a_single_sample_are_refused(digits, base):
 def test_only_a_relearned_copy_needs_a_fresh_model():
     assert "fresh" in METHODS["purge-close"].method.needs
     assert "fresh" not in METHODS["purge"].method.needs
-    assert "fresh" in replace(METHODS["purge"].method, {"objective": "relearned"}).needs
+    assert "fresh" in replace(METHODS["purge"].method, {"target": "relearned"}).needs
 
 
 def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(digits, base, split):
     method = replace(
         METHODS["purge"].method,
-        {"objective": "relearned", "relearn_epochs": 1, "min_steps": 2, "max_steps": 99, "certainty": 1.0},
+        {"target": "relearned", "relearn_epochs": 1, "min_steps": 2, "max_steps": 99, "sharpness": 1.0},
     )
     teacher = frozen_copy(base)
-    run = Run(split, device=CPU, stop=Stopping(), seed=0)
+    run = Run(base, split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
-        second = method._second_opinion(teacher, split, run)
-    got = method._targets(teacher, split, run, None, second)
-    taught = student(base, split, share=method.relearn, steps=3)  # ⌈1295 / 512⌉
+        got = method.target.aim(Scene(teacher, split, run, None, method._within)).target
+    taught = student(base, split, share=method.target.fresh_share, steps=3)  # ⌈1295 / 512⌉
     mean = (logits(teacher, digits.forget) + logits(taught, digits.forget)) / 2
     assert torch.equal(got[:, 0], torch.zeros(len(got)))
     assert torch.allclose(got[:, 1:], mean[:, 1:].softmax(1), atol=1e-6)
@@ -149,23 +149,23 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
 @pytest.mark.slow
 def test_unlearning_follows_the_student(digits, base):
     runs = {
-        objective: purge.unlearn(
+        target: purge.unlearn(
             base,
             digits.forget,
             digits.retain,
-            objective=objective,
+            target=target,
             max_steps=14,
             progress=False,
         ).model
-        for objective in ("masked_teacher", "relearned")
+        for target in ("masked", "relearned")
     }
-    assert digest(runs["masked_teacher"]) != digest(runs["relearned"])
+    assert digest(runs["masked"]) != digest(runs["relearned"])
     assert all(float((logits(m, digits.forget).argmax(1) == 0).float().mean()) <= 0.02 for m in runs.values())
 
 
 def test_levels_are_those_of_the_second_opinion_or_of_the_teacher_where_the_class_is_not(digits, base, split):
     teacher, gone = frozen_copy(base), torch.tensor([0])
-    method = replace(METHODS["purge"].method, {"silence": 0.1})
+    method = replace(METHODS["purge"].method, {"suppression": 0.1})
     second = torch.randn(len(digits.forget), 10, generator=torch.Generator().manual_seed(0))
     known = logits(teacher, split.retain, torch.arange(40))
     assert torch.equal(method._levels(split, gone, second, known), second.log_softmax(1)[:, :1])
@@ -173,11 +173,11 @@ def test_levels_are_those_of_the_second_opinion_or_of_the_teacher_where_the_clas
     got = method._levels(split, gone, None, known)
     assert got.shape == (len(digits.forget), 1)
     assert torch.allclose(got, want.expand_as(got))
-    off = replace(method, {"silence": 0.0})
+    off = replace(method, {"suppression": 0.0})
     assert off._levels(split, gone, second, known).shape == (len(digits.forget), 0)
 
 
-def test_of_single_samples_no_silence_is_asked(digits, base):
+def test_single_samples_are_not_suppressed(digits, base):
     """A whole class and a few samples of another, in one request."""
     few = torch.cat([torch.arange(len(digits.forget)), len(digits.forget) + torch.arange(3)])
     x, y = (
@@ -187,20 +187,20 @@ def test_of_single_samples_no_silence_is_asked(digits, base):
     rest = torch.ones(len(y), dtype=torch.bool)
     rest[few] = False
     mixed = make_split(base, (x[few], y[few]), (x[rest], y[rest]), None, CPU)
-    method = replace(METHODS["purge"].method, {"silence": 0.1})
+    method = replace(METHODS["purge"].method, {"suppression": 0.1})
     known = logits(frozen_copy(base), mixed.retain, torch.arange(20))
     levels = method._levels(mixed, torch.tensor([0]), None, known)
     assert levels[: len(digits.forget)].isfinite().all()
     assert levels[len(digits.forget) :].isnan().all()
     result = purge.unlearn(
-        base, (x[few], y[few]), (x[rest], y[rest]), silence=0.1, max_steps=12, progress=False
+        base, (x[few], y[few]), (x[rest], y[rest]), suppression=0.1, max_steps=12, progress=False
     )
     assert all(math.isfinite(row["forget_loss"]) for row in result.history[1:])
 
 
-def test_silence_lowers_what_the_forgotten_class_still_gets(digits, base):
+def test_suppression_lowers_what_the_forgotten_class_still_gets(digits, base):
     quiet, loud = (
-        purge.unlearn(base, digits.forget, digits.retain, silence=nu, progress=False).model
+        purge.unlearn(base, digits.forget, digits.retain, suppression=nu, progress=False).model
         for nu in (0.1, 0.0)
     )
     left = [float(logits(m, digits.forget).log_softmax(1)[:, 0].mean()) for m in (quiet, loud)]

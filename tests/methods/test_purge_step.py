@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import purge
-from purge.methods.registry import Purge
+from purge.core.settings import replace
+from purge.methods import Masked, Paper, Purge
 from tests.nets import blobs
 
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
@@ -35,7 +36,7 @@ class Reference:
     """PURGE's first step in float64; every formula is written out."""
 
     def __init__(self, model, forget, retain, s):
-        self.s = s
+        self.s, self.objective = s, getattr(s.target, "objective", "masked")
         self.theta0 = {k: v.double() for k, v in model.state_dict().items()}
         self.xf, self.yf, self.xr, self.yr = forget[0].double(), forget[1], retain[0].double(), retain[1]
         mean, var = self.theta0["1.running_mean"], self.theta0["1.running_var"]
@@ -56,10 +57,10 @@ class Reference:
 
     def targets(self):
         k = self.z0f.shape[1]
-        if self.s.objective == "kl_retain":
+        if self.objective == "kl_retain":
             return self.z0r.softmax(1).mean(0).expand_as(self.z0f)
-        if self.s.objective == "masked_teacher":  # class 0 is forgotten
-            p = self.z0f.exp() ** self.s.certainty * (torch.arange(k) != 0)
+        if self.objective == "masked":  # class 0 is forgotten
+            p = self.z0f.exp() ** self.s.target.sharpness * (torch.arange(k) != 0)
             return p / p.sum(1, keepdim=True)
         return torch.full_like(self.z0f, 1 / k)
 
@@ -76,12 +77,12 @@ class Reference:
 
         ce_f = -logp(zf)[range(len(zf)), self.yf].mean()
         target = self.targets()
-        if self.s.objective == "ga":
+        if self.objective == "ga":
             loss = -ce_f
         else:
             loss = (torch.xlogy(target, target) - target * logp(zf)).sum(1).mean()
         level = logp(self.z0r)[:, 0].mean()  # what the teacher gives class 0 where it is not
-        loss = loss + self.s.silence * ((logp(zf)[:, 0] - level) ** 2).mean()
+        loss = loss + self.s.suppression * ((logp(zf)[:, 0] - level) ** 2).mean()
         pulled_to = self.h0r.mean(0).expand_as(hf)
         if self.s.erase_to == "neighbours":
             pulled_to = sum(target[:, [c]] * self.h0r[self.yr == c].mean(0) for c in self.yr.unique())
@@ -90,7 +91,7 @@ class Reference:
         entropy = -(zf.softmax(1) * logp(zf)).sum(1).mean()
         k = zf.shape[1]
         gated = (self.s.gate > 0 and entropy > self.s.gate * math.log(k)) or (
-            self.s.objective == "ga" and ce_f >= math.log(k)
+            self.objective == "ga" and ce_f >= math.log(k)
         )
         join = lambda gs: torch.cat([g.reshape(-1) for g in gs])  # noqa: E731
         return join(g_f), join(g_r), bool(gated)
@@ -119,7 +120,7 @@ class Reference:
 
 def check(case, **changes):
     model, forget, retain = case
-    method = Purge(**{**ONE_STEP, "layers": ("2",), "erasure": 0.3, "lr": 0.05, **changes})
+    method = replace(Purge(), {**ONE_STEP, "layers": ("2",), "erasure": 0.3, "lr": 0.05, **changes})
     result = purge.unlearn(model, forget, retain, method=method, **STILL)
     assert result.steps == 1
     got = torch.cat([result.model.state_dict()[k].double().reshape(-1) for k in NAMES])
@@ -131,17 +132,17 @@ def check(case, **changes):
 
 
 @pytest.mark.parametrize(
-    ("objective", "space", "norm"),
+    ("target", "space", "norm"),
     list(
         itertools.product(
-            ["ga", "kl_uniform", "kl_retain", "masked_teacher"],
+            [Paper("ga"), Paper("kl_uniform"), Paper("kl_retain"), Masked()],
             ["none", "gradient", "update"],
             ["frozen", "shared", "train"],
         )
     ),
 )
-def test_objective_space_and_batchnorm(case, objective, space, norm):
-    check(case, objective=objective, space=space, norm=norm, descend=False)
+def test_target_space_and_batchnorm(case, target, space, norm):
+    check(case, target=target, space=space, norm=norm, descend=False)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +159,10 @@ def test_objective_space_and_batchnorm(case, objective, space, norm):
         {"kd": 5.0, "temperature": 1.0},
         {"erasure": 3.0},
         {"erasure": 3.0, "erase_to": "neighbours"},
-        {"erasure": 30.0, "erase_to": "neighbours", "certainty": 3.0, "clip": 0.0},
-        {"certainty": 2.0},
-        {"silence": 0.2},
-        {"silence": 0.2, "objective": "kl_retain", "norm": "frozen"},
+        {"erasure": 30.0, "erase_to": "neighbours", "sharpness": 3.0, "clip": 0.0},
+        {"sharpness": 2.0},
+        {"suppression": 0.2},
+        {"suppression": 0.2, "target": "paper", "norm": "frozen"},
         {"gate": 1e-6},  # any entropy is above: the step is retain-only
         # frozen: with shared statistics the bias before BatchNorm has no gradient but rounding noise,
         # which Adam's first step turns into ±lr
@@ -179,7 +180,7 @@ def test_ascent_stops_climbing_at_log_k(case):
     # A model that knows nothing of the forget class is above log K: the cap makes the step retain-only.
     model, forget, retain = case
     wrong = (forget[0], torch.ones_like(forget[1]) * 2)
-    result = check((model, wrong, _without(retain, 2)), objective="ga", norm="frozen")
+    result = check((model, wrong, _without(retain, 2)), target=Paper("ga"), norm="frozen")
     assert result.history[1]["gated"]
 
 

@@ -24,7 +24,7 @@ from purge.data.samples import Lazy, as_samples
 from purge.data.split import Split
 from purge.engine.optimizer import Optim
 from purge.engine.trainer import Recipe, fit, fit_together
-from purge.methods.registry import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
+from purge.methods import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
 from purge.metrics import ensemble
 from purge.metrics.bootstrap import auroc
 from purge.metrics.ensemble import Ensemble, Shadows, joined

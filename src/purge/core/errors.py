@@ -76,3 +76,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     listing = "Known: " + ", ".join(names)
     return f"did you mean {near[0]!r}? {listing}" if near else f"use one of these. {listing}"
+
+
+def first_line(error: BaseException) -> str:
+    """What somebody else's code raised, as a part of a sentence.
+
+    >>> first_line(KeyError(0))
+    'KeyError: 0'
+    """
+    return f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from purge.core.errors import (
-    DataError,
-)
+from purge.core.errors import DataError
+from purge.data import inputs
 from purge.data.images import Images
-from purge.data.samples import Data, Lazy, Samples, batches, unwrap
+from purge.data.inputs import Inputs
+from purge.data.samples import Data, Lazy, Samples, batches, few, unwrap
 from purge.data.split import Pair
 
 
@@ -27,7 +27,7 @@ def same_samples(a: Data, b: Data) -> Tensor | None:
 
 
 def _common(a: Tensor, b: Tensor) -> Tensor:
-    """The ids of ``a`` that are in ``b``; as a rule they number rows, so that nothing need be sorted."""
+    """The ids of ``a`` that are in ``b``; ids that number rows are looked up in a mask, which is faster."""
     if not len(a) or not len(b):
         return a[:0]
     low, top = int(min(a.min(), b.min())), int(max(a.max(), b.max()))
@@ -39,14 +39,14 @@ def _common(a: Tensor, b: Tensor) -> Tensor:
 
 
 def identities(samples: Samples) -> Tensor:
-    """What each sample is called, (N,) on the CPU: the id of an image, a hash of content elsewhere.
+    """A name for each sample, (N,) on the CPU: the id of an image, a hash of the content elsewhere.
 
-    Neither depends on which others there are. Samples of equal content have one name, and it does
-    not matter which of them is which. Data that differs whenever it is read has no names.
+    A name does not depend on which other samples there are. Samples of equal content share a name. Data
+    that differs whenever it is read is refused.
     """
     if isinstance(samples, Lazy):
-        few = torch.arange(min(8, len(samples)))
-        if not torch.equal(samples.take(few)[0], samples.take(few)[0]):
+        first, again = (inputs.leaves(few(samples, 8)) for _ in range(2))
+        if not all(map(torch.equal, first, again)):
             raise DataError(
                 "samples that can be told apart by what they are",
                 "items that differ when read again (random transforms?)",
@@ -59,19 +59,21 @@ def fingerprints(samples: Samples) -> Tensor:
     """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
     if len(samples) == 0:
         return torch.empty(0, dtype=torch.long)
-    width = _bits(samples.take(torch.zeros(1, dtype=torch.long))[0]).shape[1]
+    width = _bits(few(samples, 1)).shape[1]
     generator = torch.Generator().manual_seed(0)
     odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
     found = []
     for x, y in batches(samples, max(1, (1 << 24) // max(1, width))):
         # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
-        # then add up with a weight per position; integers wrap around, so the order is no matter.
+        # then add up with a weight per position; integers wrap around, so the order does not matter.
         bits = _bits(x) * 0x1E3779B97F4A7C15
         hashed = ((bits ^ (bits >> 32)) * odd.to(bits.device)).sum(1)
         found.append((hashed * 1_000_003 + y).cpu())
     return torch.cat(found)
 
 
-def _bits(x: Tensor) -> Tensor:
+def _bits(x: Inputs) -> Tensor:
+    """All that a sample is made of as whole numbers, (N, width)."""
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
-    return x.contiguous().view(integers[x.element_size()]).reshape(len(x), -1).long()
+    rows = [t.contiguous().view(integers[t.element_size()]).reshape(len(t), -1) for t in inputs.leaves(x)]
+    return torch.cat([t.long() for t in rows], 1)

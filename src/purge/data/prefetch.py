@@ -12,6 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from purge.data.inputs import Inputs, apply, leaves
+
 logger = logging.getLogger("purge")
 
 DEVICE_FRACTION = 0.5  # data up to this share of the free device memory is held on the device
@@ -27,20 +29,20 @@ def fits(size: int, device: torch.device, fraction: float = DEVICE_FRACTION) -> 
 
 @cache
 def say_once(message: str) -> None:
-    """A message to the user, once in the life of the process."""
+    """Log a warning once in the life of the process."""
     logger.warning(message)
 
 
-def copied_ahead(gather: Callable[[Tensor], Tensor], order: Order, device: torch.device) -> Iterator[Tensor]:
+def copied_ahead(gather: Callable[[Tensor], Inputs], order: Order, device: torch.device) -> Iterator[Inputs]:
     """``gather(index)`` of each batch, on the device.
 
     A thread gathers into pinned memory and copies on a stream of its own, a few batches ahead.
     """
     copying = torch.cuda.Stream(device)
 
-    def fetch(index: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+    def fetch(index: Tensor) -> tuple[Inputs, torch.cuda.Event]:
         with torch.cuda.stream(copying):
-            there = gather(index).pin_memory().to(device, non_blocking=True)
+            there = apply(lambda t: t.pin_memory().to(device, non_blocking=True), gather(index))
             return there, copying.record_event()
 
     parts = iter(order.cpu() if isinstance(order, Tensor) else [index.cpu() for index in order])
@@ -51,7 +53,8 @@ def copied_ahead(gather: Callable[[Tensor], Tensor], order: Order, device: torch
                 there, copied = waiting.popleft().result()
                 waiting.extend(thread.submit(fetch, index) for _, index in zip(range(1), parts, strict=False))
                 torch.cuda.current_stream(device).wait_event(copied)
-                there.record_stream(torch.cuda.current_stream(device))
+                for t in leaves(there):
+                    t.record_stream(torch.cuda.current_stream(device))
                 yield there
         finally:
             for one in waiting:

@@ -3,7 +3,7 @@
 Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Images`) becomes a
 :class:`Samples`: labels known up front, batches fetched by an index tensor on the device. Where the
 data lives is chosen here: on the device if it fits, in host memory and copied ahead of use if not,
-and read again and again by a ``DataLoader`` if it is too large to keep at all.
+and read anew in every pass by a ``DataLoader`` if it is too large to keep at all.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,8 +19,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
-from purge.core.errors import DataError
+from purge.core.errors import DataError, first_line
+from purge.data import inputs
 from purge.data.images import Images, as_labels
+from purge.data.inputs import Inputs
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
@@ -27,7 +30,24 @@ RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kep
 INPUT_KEYS = ("pixel_values", "image", "x")  # where items that are dicts keep their input,
 LABEL_KEYS = ("label", "labels", "y")  # and their label
 
-Data: TypeAlias = "Images | tuple[Tensor, Tensor] | Dataset[Any]"  # what callers may bring
+Data: TypeAlias = "Images | tuple[Any, Tensor] | Dataset[Any]"  # what callers may bring
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some samples of one set: inputs, labels, and their row numbers in the set."""
+
+    x: Inputs
+    y: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def joined(*batches: Batch) -> Inputs:
+    """The inputs of several batches, one after the other; empty batches are skipped."""
+    return inputs.join([batch.x for batch in batches if len(batch)])
 
 
 class Samples(Protocol):
@@ -37,50 +57,47 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """The samples at ``index`` as a batch ``(x, y)`` on the device of the run."""
         ...
 
-    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches at each index tensor of ``order``; what must be copied is copied ahead."""
+    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
+        """The batches at each index tensor of ``order``; copies between devices are made ahead."""
         ...
 
 
 class Tensors:
     """Inputs and labels as tensors: on the device if they fit, else copied ahead of use."""
 
-    def __init__(self, x: Tensor, labels: Tensor, device: torch.device) -> None:
+    def __init__(self, x: Inputs, labels: Tensor, device: torch.device) -> None:
         self.labels = labels
         self._device = device
-        x = x.detach()  # what the caller may differentiate by is no matter of ours
-        self._x = x.to(device) if x.device == device or fits(x.nbytes, device) else x
+        size, here = inputs.size(x), all(t.device == device for t in inputs.leaves(x))
+        self._resident = here or fits(size, device)
+        self._x = inputs.to(x, device) if self._resident else inputs.apply(Tensor.detach, x)
         self._y = labels.to(device)
         if not self._resident:
             say_once(
-                f"The inputs ({x.nbytes / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
+                f"The inputs ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
                 f"memory of {device}: they stay in host memory and are copied ahead of use."
             )
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def _resident(self) -> bool:
-        return self._x.device == self._y.device
-
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """The rows at ``index``."""
-        x = self._x[index.to(self._x.device)].to(self._device, non_blocking=True)
-        return x, self._y[index.to(self._device)]
+        x = inputs.apply(lambda t: t[index.to(t.device)], self._x)
+        return inputs.to(x, self._device), self._y[index.to(self._device)]
 
-    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """The rows at each index tensor of ``order``."""
         if self._resident:
             yield from map(self.take, order)
             return
-        copies = copied_ahead(lambda index: self._x[index], order, self._y.device)
+        copies = copied_ahead(lambda index: inputs.take(self._x, index), order, self._device)
         for index, x in zip(order, copies, strict=True):
-            yield x, self._y[index.to(self._y.device)]
+            yield x, self._y[index.to(self._device)]
 
 
 class Lazy:
@@ -93,12 +110,11 @@ class Lazy:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """The items at ``index``, collated."""
-        x, y = input_and_label(default_collate([self._dataset[i] for i in index.tolist()]))
-        return self._moved(x, y)
+        return self._moved(default_collate([self._dataset[i] for i in index.tolist()]))
 
-    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """The items at each index tensor of ``order``, read ahead by worker processes for a GPU."""
         for_gpu = self._device.type == "cuda"
         loader = DataLoader(
@@ -107,12 +123,11 @@ class Lazy:
             num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
             pin_memory=for_gpu,
         )
-        for batch in loader:
-            yield self._moved(*input_and_label(batch))
+        yield from map(self._moved, loader)
 
-    def _moved(self, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
-        labels = torch.as_tensor(y).to(self._device, torch.long)
-        return x.detach().to(self._device, non_blocking=True), labels
+    def _moved(self, item: Any) -> tuple[Inputs, Tensor]:
+        x, y = input_and_label(item)
+        return inputs.to(x, self._device), torch.as_tensor(y).to(self._device, torch.long)
 
 
 class _Part:
@@ -125,16 +140,21 @@ class _Part:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         return self._whole.take(self._rows.to(index.device)[index])
 
-    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         return self._whole.stream([self._rows.to(index.device)[index] for index in order])
 
 
 def part_of(samples: Samples, rows: Tensor) -> Samples:
     """The samples at ``rows`` as samples of their own."""
     return samples.select(rows) if isinstance(samples, Images) else _Part(samples, rows)
+
+
+def few(samples: Samples, most: int = 2) -> Inputs:
+    """The inputs of the first samples, to look at what a model makes of them."""
+    return samples.take(torch.arange(min(most, len(samples))))[0]
 
 
 def input_and_label(item: Any, what: str = "the dataset") -> tuple[Any, Any]:
@@ -162,7 +182,7 @@ def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype =
         return data.to(device, dtype)
     if isinstance(data, (tuple, list)):
         x, y = _pair(data, what)
-        return Tensors(x, as_labels(y, len(x), what), device)
+        return Tensors(x, as_labels(y, len(y), what), device)
     length(data, what)
     return _from_dataset(data, device, what)
 
@@ -182,7 +202,7 @@ def labels_of(data: Data, what: str) -> Tensor:
 def length(data: Any, what: str = "the dataset") -> int:
     """How many samples there are, or a DataError if the data cannot say."""
     if isinstance(data, (tuple, list)):
-        return len(_pair(data, what)[0])
+        return len(_pair(data, what)[1])
     map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if not map_style or isinstance(data, (Mapping, IterableDataset, str, Tensor, np.ndarray)):
         raise DataError(
@@ -193,33 +213,43 @@ def length(data: Any, what: str = "the dataset") -> int:
     return len(data)
 
 
-def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Inputs, Tensor]]:
     """Go once through the samples (those at ``index``), in order, without shuffling."""
     order = torch.arange(len(samples)) if index is None else index
     yield from samples.stream(order.tensor_split(math.ceil(len(order) / size)))  # of almost equal size
 
 
-def _pair(data: Sequence[Any], what: str) -> tuple[Tensor, Any]:
-    if len(data) != 2 or not all(isinstance(part, (Tensor, np.ndarray)) for part in data):
+def _pair(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
+    """Inputs and labels that were given as a pair: arrays become tensors."""
+    if len(data) != 2 or not isinstance(data[1], (Tensor, np.ndarray)) or not _are_arrays(data[0]):
         kinds = ", ".join(type(part).__name__ for part in data[:4])
         raise DataError(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
     try:
-        x, y = torch.as_tensor(_native(data[0])), _native(data[1])
+        x, y = inputs.apply(lambda t: torch.as_tensor(_native(t)), data[0]), _native(data[1])
     except TypeError:
+        kinds = ", ".join({str(part.dtype) for part in inputs.leaves(data[0])})
         raise DataError(
-            f"numbers as inputs in {what}", f"an array of {data[0].dtype}", "convert them to floats"
+            f"numbers as inputs in {what}", f"an array of {kinds}", "convert them to floats"
         ) from None
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+    shapes = [tuple(t.shape) for t in (*inputs.leaves(x), y)]
+    if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
         raise DataError(
             f"as many inputs as labels in {what}",
-            f"{tuple(x.shape)} and {tuple(y.shape)}",
+            " and ".join(map(str, shapes)),
             "pass tensors with the same first dimension",
         )
     return x, y
 
 
+def _are_arrays(x: Any) -> bool:
+    """Is it a tensor or an array, or a dict or tuple of them?"""
+    if isinstance(x, (dict, tuple)):
+        return bool(x) and all(isinstance(part, (Tensor, np.ndarray)) for part in inputs.leaves(x))
+    return isinstance(x, (Tensor, np.ndarray))
+
+
 def _native(part: Any) -> Any:
-    """An array as torch takes it: its rows one after the other, and bytes in the order of this machine."""
+    """An array as torch takes it: contiguous, and in the byte order of this machine."""
     if not isinstance(part, np.ndarray):
         return part
     return np.ascontiguousarray(part, part.dtype.newbyteorder("="))
@@ -234,41 +264,37 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         untouched = base is dataset  # then nothing need be copied
         x, y = base.tensors if untouched else (t[index] for t in base.tensors)
         return Tensors(x, as_labels(y, n, what), device)
-    first = _item(dataset, what)
-    moving = _differ_when_read_again(dataset, what)
+    size, moving = n * inputs.size(_item(dataset, what)), _differ_when_read_again(dataset, what)
     if moving:
         say_once("Items of the data differ when read again (random transforms?): every pass reads them anew.")
-    keep = first.nbytes * n <= RESIDENT_BYTES and not moving
+    keep = size <= RESIDENT_BYTES and not moving
     labels = None if keep else _known_labels(base, index)
     if labels is not None:
-        return _lazy(dataset, as_labels(labels, n, what), device, first.nbytes * n)
-    loader = DataLoader(dataset, batch_size=256, generator=torch.Generator())  # not the caller's
+        return _lazy(dataset, as_labels(labels, n, what), device, size)
     xs, ys = [], []
     try:
-        for batch in loader:
+        for batch in DataLoader(dataset, batch_size=256, generator=torch.Generator()):  # not the caller's
             x, y = input_and_label(batch, what)
             ys.append(torch.as_tensor(y))
             if keep:
-                xs.append(torch.as_tensor(x))
-        inputs = torch.cat(xs) if keep else None
+                xs.append(inputs.apply(torch.as_tensor, x))
+        whole = inputs.join(xs) if keep else None
     except DataError:
         raise
     except Exception as error:  # whatever the dataset's own code may raise
         raise DataError(
             f"items (x, y) of one shape in {what}",
-            f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
+            first_line(error),
             "bring all inputs to one size and return an input and its label each time",
         ) from error
     labels = as_labels(torch.cat(ys), n, what)
-    if inputs is None:
-        return _lazy(dataset, labels, device, first.nbytes * n)
-    return Tensors(inputs, labels, device)
+    return _lazy(dataset, labels, device, size) if whole is None else Tensors(whole, labels, device)
 
 
 def _differ_when_read_again(dataset: Any, what: str) -> bool:
-    """Does a dataset draw random numbers for its items? A few of them are read twice to see."""
-    few = range(min(8, len(dataset)))
-    twice = [[_item(dataset, what, i) for i in few] for _ in range(2)]
+    """Does a dataset draw random numbers for its items? Reads a few of them twice."""
+    first = range(min(8, len(dataset)))
+    twice = ([t for i in first for t in inputs.leaves(_item(dataset, what, i))] for _ in range(2))
     return any(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(*twice, strict=True))
 
 
@@ -291,15 +317,19 @@ def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
         return None
 
 
-def _item(dataset: Any, what: str, i: int = 0) -> Tensor:
+def _item(dataset: Any, what: str, i: int = 0) -> Inputs:
+    """The inputs of one item, if it is an input and a label."""
     try:
         x, y = input_and_label(dataset[i], what)
     except DataError:
         raise
     except Exception as error:  # whatever the dataset's own code may raise
-        got = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")
-        raise DataError(f"an input and its label as item {i} of {what}", got, "mend it") from error
-    if not isinstance(x, (Tensor, np.ndarray)):
+        raise DataError(
+            f"an input and its label as item {i} of {what}",
+            first_line(error),
+            f"make dataset[{i}] return (x, y)",
+        ) from error
+    if not _are_arrays(x):
         raise DataError(
             f"tensors as inputs from {what}",
             type(x).__name__,
@@ -307,7 +337,7 @@ def _item(dataset: Any, what: str, i: int = 0) -> Tensor:
         )
     if not isinstance(y, (int, np.integer, Tensor)) or isinstance(y, bool):
         raise DataError(f"whole numbers as labels in {what}", type(y).__name__, "return int labels")
-    return torch.as_tensor(x)
+    return inputs.apply(torch.as_tensor, x)
 
 
 def unwrap(dataset: Any) -> tuple[Any, Tensor]:

@@ -13,6 +13,7 @@ from torch.utils.data import Subset
 
 from purge.core.errors import DataError
 from purge.core.settings import checked_seed
+from purge.data import inputs
 from purge.data.images import Images
 from purge.data.samples import Data, Samples, labels_of, length
 
@@ -34,13 +35,13 @@ class Split:
         return bool(set(self.forget.labels.tolist()) - self.forget_classes)
 
 
-class Pair(tuple[Tensor, Tensor]):
+class Pair(tuple[Any, Tensor]):
     """A pair ``(x, y)`` cut out of larger tensors; it remembers which rows it is."""
 
     rows: Tensor
     whole: Any
 
-    def __new__(cls, pair: tuple[Tensor, Tensor], *, rows: Tensor, whole: Any) -> Pair:
+    def __new__(cls, pair: tuple[Any, Tensor], *, rows: Tensor, whole: Any) -> Pair:
         """Make a tuple that carries two attributes."""
         made = super().__new__(cls, pair)
         made.rows, made.whole = rows, whole
@@ -138,8 +139,8 @@ def _select(dataset: Data, index: Tensor) -> Data:
     if isinstance(dataset, Images):
         return dataset.select(index)
     if isinstance(dataset, (tuple, list)):
-        x, y = torch.as_tensor(dataset[0]), torch.as_tensor(dataset[1])
-        return Pair((x[index], y[index]), rows=index, whole=dataset[0])
+        x, y = inputs.apply(torch.as_tensor, dataset[0]), torch.as_tensor(dataset[1])
+        return Pair((inputs.take(x, index), y[index]), rows=index, whole=dataset[0])
     return Subset(dataset, index.tolist())
 
 

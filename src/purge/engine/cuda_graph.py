@@ -4,57 +4,63 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from purge.data.inputs import apply, leaves
+
 logger = logging.getLogger("purge")
 
-WARM_UP = 1  # calls before recording: libraries start, workspaces are allotted
+WARM_UP = 1  # calls before recording, in which libraries start and allocate their workspaces
 
 Scalars = dict[str, "Tensor | None"]
 
 
 class Recorded:
-    """Call ``fn`` with tensors of always the same shapes; on a GPU, by a CUDA graph.
+    """Call ``fn`` with inputs of always the same shapes; on a GPU, by a CUDA graph.
 
-    ``fn`` may change what it has at hand only in place (weights, momentum), reads nothing from the
-    device, and returns tensors under names. The first calls are made as they are, the next is recorded;
-    from then on a call copies its inputs to where the recording expects them and replays it. A step that
-    cannot be recorded (a model that looks at its own values, say) is made as it is, and so is a call with
-    other shapes.
+    ``fn`` takes tensors or pytrees of them, changes what it has at hand only in place (weights, momentum),
+    reads nothing from the device, and returns tensors by name. The first calls run as they are, the next
+    one is recorded; later calls copy their inputs to where the recording expects them and replay it. A
+    step that cannot be recorded (a model that looks at its own values, say) always runs as it is, and so
+    does a call with other shapes.
     """
 
     def __init__(self, fn: Callable[..., Scalars], *, device: torch.device, enabled: bool) -> None:
         self._fn, self._device, self._enabled = fn, device, enabled
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: list[Tensor] = []
+        self._inputs: tuple[Any, ...] = ()
+        self._held: list[Tensor] = []  # the tensors of these inputs
         self._outputs: Scalars = {}
 
-    def __call__(self, *inputs: Tensor) -> Scalars:
+    def __call__(self, *inputs: Any) -> Scalars:
         """What ``fn`` returns for these inputs."""
         self._calls += 1
         if self._enabled and self._graph is None and self._calls > WARM_UP:
             self._record(inputs)
-        if self._graph is None or any(
-            held.shape != new.shape for held, new in zip(self._inputs, inputs, strict=True)
-        ):
-            return _let_go(self._fn(*inputs))
-        for held, new in zip(self._inputs, inputs, strict=True):
+        if self._graph is None:
+            return _detached(self._fn(*inputs))
+        pairs = list(zip(self._held, leaves(inputs), strict=True))
+        if any(held.shape != new.shape for held, new in pairs):
+            return _detached(self._fn(*inputs))
+        for held, new in pairs:
             held.copy_(new)
         self._graph.replay()
-        return _let_go({k: None if v is None else v.clone() for k, v in self._outputs.items()})
+        return _detached({k: None if v is None else v.clone() for k, v in self._outputs.items()})
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> None:
-        """Nothing is computed while recording; ``fn`` is only watched."""
-        self._inputs = [x.clone() for x in inputs]
+    def _record(self, inputs: tuple[Any, ...]) -> None:
+        """Nothing is computed while recording; the kernels that ``fn`` launches are noted down."""
+        self._inputs = apply(torch.clone, inputs)
+        self._held = leaves(self._inputs)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.device(self._device), torch.cuda.graph(graph):
                 self._outputs = self._fn(*self._inputs)
         except RuntimeError as error:
-            self._enabled, self._inputs = False, []
+            self._enabled, self._inputs, self._held = False, (), []
             with torch.cuda.graph(torch.cuda.CUDAGraph()):  # one that succeeds: torch's generator of random
                 torch.zeros((), device=self._device)  # numbers would otherwise believe it is still recording
             logger.info("A step of this model cannot be recorded: %s", (str(error) or "?").splitlines()[0])
@@ -62,7 +68,6 @@ class Recorded:
         self._graph = graph
 
 
-def _let_go(found: Scalars) -> Scalars:
-    """Values without how they came about: a graph that a caller still holds can keep a step from being
-    recorded, since its nodes belong to another stream."""
+def _detached(found: Scalars) -> Scalars:
+    """Values without their graph, which could keep a step from being recorded on another stream."""
     return {k: None if v is None else v.detach() for k, v in found.items()}

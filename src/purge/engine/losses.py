@@ -6,13 +6,10 @@ The direction of every KL is KL(target ‖ model), as ``F.kl_div(log p, target)`
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-Objective = Literal["ga", "kl_uniform", "kl_retain", "masked_teacher", "layers", "relearned"]
 
 
 def kl(z: Tensor, target: Tensor) -> Tensor:
@@ -31,11 +28,6 @@ def entropy(z: Tensor) -> Tensor:
     return -(logp.exp() * logp).sum(1).mean()
 
 
-def forget_loss(objective: Objective, z: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """L_forget: minus the cross entropy for ``ga``, otherwise KL(target ‖ softmax(z))."""
-    return -F.cross_entropy(z.float(), y) if objective == "ga" else kl(z, target)
-
-
 def never_learned(z: Tensor, level: Tensor, classes: Tensor) -> Tensor:
     r"""Mean of :math:`(\log p_c - l_c)^2` over a batch and classes c; where l is NaN, nothing is asked.
 
@@ -45,13 +37,6 @@ def never_learned(z: Tensor, level: Tensor, classes: Tensor) -> Tensor:
     off = z.float().log_softmax(1)[:, classes] - level
     asked = ~level.isnan()
     return torch.where(asked, off, torch.zeros_like(off)).square().sum() / asked.sum().clamp_min(1)
-
-
-def at_cap(objective: Objective, z: Tensor, y: Tensor) -> Tensor:
-    """Has gradient ascent reached log K, the loss of a uniform guess? (``ga`` only)."""
-    if objective != "ga":
-        return torch.zeros((), dtype=torch.bool, device=z.device)
-    return F.cross_entropy(z.float(), y) >= math.log(z.shape[1])
 
 
 def above_gate(z: Tensor, gate: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The optimiser of a baseline: its settings, and one step with a limit on the gradient."""
+"""Optimisers: torch's own for the baselines, and one on a flat vector whose step can be projected."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.settings import normalise, setting
+from purge.models.checks import parameters_to_train
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Optim:
     def __post_init__(self) -> None:
         normalise(self)
 
-    def make(self, params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """A fresh optimiser over ``params``."""
+    def make(self, model: nn.Module) -> torch.optim.Optimizer:
+        """A fresh optimiser over the trainable parameters of a model."""
+        params = parameters_to_train(model)
         if self.optimizer == "sgd":
             return torch.optim.SGD(params, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
@@ -42,3 +44,93 @@ class Optim:
             params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             nn.utils.clip_grad_norm_(params, self.clip)
         optimizer.step()
+
+
+class FlatOptimizer:
+    """SGD with momentum, or AdamW, on one flat vector, step for step as torch.optim has them.
+
+    The state is changed in place and nothing is read from the device, so a step can be recorded.
+    The learning rate is ``rate``, on the device, to be filled before a step.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["sgd", "adamw"],
+        theta: Tensor,
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self._kind, self._momentum, self._nesterov, self._decay = kind, momentum, nesterov, weight_decay
+        self._first = torch.zeros_like(theta)  # momentum; of AdamW the mean of the gradients
+        self._second = torch.zeros_like(theta if kind == "adamw" else theta[:0])  # and of their squares
+        self._steps = torch.zeros((), dtype=widest(theta), device=theta.device)
+        self.rate = torch.full_like(self._steps, lr)
+
+    def displacement(self, theta: Tensor, g: Tensor) -> Tensor:
+        """θ − θ' of the next step along ``g``."""
+        if self._kind == "adamw":
+            return self.rate * (self._decay * theta + self._adam(g))
+        g = torch.add(g, theta, alpha=self._decay)
+        self._first.mul_(self._momentum).add_(g)
+        return self.rate * (
+            torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
+        )
+
+    def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
+        self._steps += 1
+        self._first.mul_(self._momentum).add_(g, alpha=1 - self._momentum)
+        self._second.mul_(beta).addcmul_(g, g, value=1 - beta)
+        mean = self._first / (1 - self._momentum**self._steps)
+        return mean / ((self._second / (1 - beta**self._steps)).sqrt() + eps)
+
+
+class FlatParameters:
+    """The trainable weights as one vector, each in the order in which its numbers lie in memory."""
+
+    def __init__(self, params: Sequence[nn.Parameter]) -> None:
+        self._params: list[Tensor] = list(params)
+        self._dtype = torch.float64 if torch.float64 in {p.dtype for p in params} else torch.float32
+        self._coarse = [p.dtype for p in params if p.dtype != self._dtype]
+        self.rounding = max(torch.finfo(p.dtype).eps for p in params) / 2  # of one number, relative to it
+
+    def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
+        """The gradient of ``loss``; weights that are not used get zeros."""
+        found = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
+        return self._line(
+            [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
+        )
+
+    def read(self) -> Tensor:
+        """The weights as they are now: a copy."""
+        return self._line([p.detach() for p in self._params])
+
+    @torch.no_grad()
+    def store(self, vector: Tensor) -> Tensor:
+        """Make ``vector`` the weights; what they could hold of it is returned."""
+        torch._foreach_copy_([*self._params], self._parts(vector))
+        return self.read() if self._coarse else vector
+
+    def _line(self, tensors: list[Tensor]) -> Tensor:
+        first = self._params[0]
+        line = torch.empty(sum(p.numel() for p in self._params), dtype=self._dtype, device=first.device)
+        torch._foreach_copy_(self._parts(line), tensors)
+        return line
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """Views of the vector in the shapes of the weights."""
+        parts = vector.split([p.numel() for p in self._params])
+        return [_as(part, p) for part, p in zip(parts, self._params, strict=True)]
+
+
+def _as(part: Tensor, p: Tensor) -> Tensor:
+    if p.ndim == 4 and p.is_contiguous(memory_format=torch.channels_last):
+        return part.view(p.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+    return part.view(p.shape)
+
+
+def widest(t: Tensor) -> torch.dtype:
+    """Float64, or float32 on the one kind of device that has no float64."""
+    return torch.float32 if t.device.type == "mps" else torch.float64

@@ -9,12 +9,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from purge.core.errors import (
-    DeviceError,
-    MethodError,
-)
-from purge.data.samples import Samples
-from purge.models.forward import evaluating
+from purge.core.errors import DeviceError, MethodError
+from purge.data.samples import Samples, few
+from purge.models.forward import evaluating, forward
 from purge.models.inspect import device_of
 
 Precision = Literal["float32", "bf16"]
@@ -29,7 +26,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def arrange(model: nn.Module, layout: torch.memory_format) -> None:
-    """Lay out weights of four dimensions; torch's own way would fail at those of five, as of Conv3d."""
+    """Lay out weights of four dimensions; ``Module.to`` would fail at those of five, as of Conv3d."""
     for weight in [*model.parameters(), *model.buffers()]:
         if weight.ndim == 4:
             weight.data = weight.data.contiguous(memory_format=layout)
@@ -39,8 +36,8 @@ def arrange(model: nn.Module, layout: torch.memory_format) -> None:
 def laid_out(model: nn.Module, samples: Samples, *, last: bool | None = None) -> Iterator[None]:
     """Within the block, weights of convolutions lie with channels last, as GPUs like it.
 
-    ``last`` None: on a GPU, if the model can take samples so; one that asks for a ``view`` of what a
-    convolution returns cannot.
+    ``last=None``: on a GPU, if the model can run that way. A model that calls ``view`` on the output of a
+    convolution cannot.
     """
     if last is None:
         last = takes_channels_last(model, samples)
@@ -52,14 +49,13 @@ def laid_out(model: nn.Module, samples: Samples, *, last: bool | None = None) ->
 
 
 def takes_channels_last(model: nn.Module, samples: Samples) -> bool:
-    """Is it a model on a GPU that can run with the weights of its convolutions laid out so?"""
+    """Is it a model on a GPU that can run with channels last?"""
     if device_of(model).type != "cuda":
         return False
-    x, _ = samples.take(torch.arange(min(2, len(samples))))
     try:
         arrange(model, torch.channels_last)
         with evaluating(model):
-            model(x)
+            forward(model, few(samples))
     except RuntimeError:
         return False
     finally:
@@ -83,7 +79,7 @@ def choose_device(wanted: torch.device | str | None, model: nn.Module) -> torch.
 
 
 def choose_precision(wanted: str | None, at: torch.device, *, full: bool) -> Precision:
-    """What convolutions and products are computed in: bf16 where the device has it and it is safe."""
+    """The precision of convolutions and products: bf16 where the device has it and it is safe."""
     if wanted not in (None, "float32", "bf16"):
         raise MethodError("precision float32 or bf16", repr(wanted), "leave it out to have it chosen")
     if wanted is None:
@@ -92,7 +88,7 @@ def choose_precision(wanted: str | None, at: torch.device, *, full: bool) -> Pre
 
 
 def choose_graph(wanted: bool | None, at: torch.device, *, default: bool) -> bool:
-    """Are steps to be recorded as a CUDA graph? By default as the method says, on a GPU."""
+    """Should steps be recorded as a CUDA graph? By default as the method says, on a GPU."""
     if wanted not in (None, True, False):
         raise MethodError("graph true or false", repr(wanted), "leave it out")
     if wanted and at.type != "cuda":

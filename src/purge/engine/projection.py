@@ -15,14 +15,17 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from purge.core.errors import MethodError
-from purge.models.forward import logits_of
+from purge.core.errors import MethodError, first_line
+from purge.data import inputs
+from purge.data.inputs import Inputs
+from purge.engine.optimizer import FlatOptimizer, FlatParameters, widest
+from purge.models.forward import forward
 
 Space = Literal["none", "gradient", "update"]
 
 
-class Taken(NamedTuple):
-    """What one optimiser step did; both are 0-d tensors, left on the device."""
+class StepInfo(NamedTuple):
+    """What one optimiser step did, as 0-d tensors on the device."""
 
     projected: Tensor  # bool: did the projection change anything?
     cosine: Tensor  # of the displacement θ − θ' really applied, with the retain gradient
@@ -40,7 +43,7 @@ def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = Fal
     return flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)])
 
 
-def per_sample_grads(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of each sample's cross-entropy, (B, P), and the losses, (B,).
 
     P counts the trainable parameters in the order of :func:`flat`. All samples go through the model
@@ -49,8 +52,8 @@ def per_sample_grads(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Te
     raises its own error.
     """
 
-    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        z = logits_of(torch.func.functional_call(model, weights, (x[None],))).float()
+    def loss(weights: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        z = forward(model, inputs.take(x, None), weights).float()
         return F.cross_entropy(z, y[None])
 
     if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules()):
@@ -64,10 +67,9 @@ def per_sample_grads(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Te
         raise
     except Exception as error:  # whatever a layer may raise when it meets vmap
         with torch.no_grad():
-            model(x)
-        reason = (str(error) or "?").splitlines()[0].rstrip(".")
-        raise _no_single_samples(f"{type(error).__name__}: {reason}") from error
-    rows = [g.reshape(len(x), -1) for g in found.values()]
+            forward(model, x)
+        raise _no_single_samples(first_line(error)) from error
+    rows = [g.reshape(len(y), -1) for g in found.values()]
     return torch.cat([g if g.dtype == torch.float64 else g.float() for g in rows], 1), losses
 
 
@@ -81,12 +83,12 @@ def _no_single_samples(got: str) -> MethodError:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner product, summed in float64: a conflict of 1e-7 relative to the norms is still seen."""
-    return (a * b).sum(dtype=_widest(a))
+    return (a * b).sum(dtype=widest(a))
 
 
 def norm(v: Tensor) -> Tensor:
     """Euclidean norm, summed in float64."""
-    return torch.linalg.vector_norm(v, dtype=_widest(v))  # type: ignore[no-any-return]
+    return torch.linalg.vector_norm(v, dtype=widest(v))  # type: ignore[no-any-return]
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -119,47 +121,6 @@ def clipped(g: Tensor, limit: float) -> Tensor:
     return g if limit <= 0 else g * (limit / norm(g).clamp_min(limit))
 
 
-class Descent:
-    """SGD with momentum, or AdamW, on one flat vector, step for step as torch.optim has them.
-
-    The state is changed in place and nothing is read from the device, so a step can be recorded.
-    The learning rate is ``rate``, on the device, to be filled before a step.
-    """
-
-    def __init__(
-        self,
-        kind: Literal["sgd", "adamw"],
-        theta: Tensor,
-        *,
-        lr: float,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-    ) -> None:
-        self._kind, self._momentum, self._nesterov, self._decay = kind, momentum, nesterov, weight_decay
-        self._first = torch.zeros_like(theta)  # momentum; of AdamW the mean of the gradients
-        self._second = torch.zeros_like(theta if kind == "adamw" else theta[:0])  # and of their squares
-        self._steps = torch.zeros((), dtype=_widest(theta), device=theta.device)
-        self.rate = torch.full_like(self._steps, lr)
-
-    def displacement(self, theta: Tensor, g: Tensor) -> Tensor:
-        """θ − θ' of the next step along ``g``."""
-        if self._kind == "adamw":
-            return self.rate * (self._decay * theta + self._adam(g))
-        g = torch.add(g, theta, alpha=self._decay)
-        self._first.mul_(self._momentum).add_(g)
-        return self.rate * (
-            torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
-        )
-
-    def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
-        self._steps += 1
-        self._first.mul_(self._momentum).add_(g, alpha=1 - self._momentum)
-        self._second.mul_(beta).addcmul_(g, g, value=1 - beta)
-        mean = self._first / (1 - self._momentum**self._steps)
-        return mean / ((self._second / (1 - beta**self._steps)).sqrt() + eps)
-
-
 @torch.no_grad()
 def write(params: Sequence[nn.Parameter], vector: Tensor) -> None:
     """Copy a flat vector back into the parameters."""
@@ -167,54 +128,16 @@ def write(params: Sequence[nn.Parameter], vector: Tensor) -> None:
     torch._foreach_copy_(list(params), [part.view_as(p) for part, p in zip(parts, params, strict=True)])
 
 
-class Weights:
-    """The trainable weights as one vector, each in the order in which its numbers lie in memory."""
-
-    def __init__(self, params: Sequence[nn.Parameter]) -> None:
-        self._params: list[Tensor] = list(params)
-        self._dtype = torch.float64 if torch.float64 in {p.dtype for p in params} else torch.float32
-        self._coarse = [p.dtype for p in params if p.dtype != self._dtype]
-        self.rounding = max(torch.finfo(p.dtype).eps for p in params) / 2  # of one number, relative to it
-
-    def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
-        """The gradient of ``loss``; weights that are not used get zeros."""
-        found = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
-        return self._line(
-            [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
-        )
-
-    def read(self) -> Tensor:
-        """The weights as they are now: a copy."""
-        return self._line([p.detach() for p in self._params])
-
-    @torch.no_grad()
-    def store(self, vector: Tensor) -> Tensor:
-        """Make ``vector`` the weights; what they could hold of it is returned."""
-        torch._foreach_copy_([*self._params], self._parts(vector))
-        return self.read() if self._coarse else vector
-
-    def _line(self, tensors: list[Tensor]) -> Tensor:
-        first = self._params[0]
-        line = torch.empty(sum(p.numel() for p in self._params), dtype=self._dtype, device=first.device)
-        torch._foreach_copy_(self._parts(line), tensors)
-        return line
-
-    def _parts(self, vector: Tensor) -> list[Tensor]:
-        """Views of the vector in the shapes of the weights."""
-        parts = vector.split([p.numel() for p in self._params])
-        return [_as(part, p) for part, p in zip(parts, self._params, strict=True)]
-
-
-def _as(part: Tensor, p: Tensor) -> Tensor:
-    if p.ndim == 4 and p.is_contiguous(memory_format=torch.channels_last):
-        return part.view(p.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
-    return part.view(p.shape)
-
-
 @torch.no_grad()
 def step(
-    weights: Weights, descent: Descent, g: Tensor, retain: Tensor, *, space: Space, clip: float = 0.0
-) -> Taken:
+    params: FlatParameters,
+    optimizer: FlatOptimizer,
+    g: Tensor,
+    retain: Tensor,
+    *,
+    space: Space,
+    clip: float = 0.0,
+) -> StepInfo:
     """Move the weights by one optimiser step along ``g``, kept retain-safe in the given space.
 
     ``gradient`` projects ``g`` against ``retain`` and then lets the optimiser add momentum and
@@ -225,29 +148,24 @@ def step(
     conflict = dot(g, retain) < 0
     if space == "gradient":
         g = project(g, retain)
-    before = weights.read()
-    moved = descent.displacement(before, clipped(g, clip))
+    before = params.read()
+    moved = optimizer.displacement(before, clipped(g, clip))
     if space != "update":
-        after = weights.store(before - moved)
-        return Taken(conflict & (space == "gradient"), cosine(_wide(before) - after, retain))
+        after = params.store(before - moved)
+        return StepInfo(conflict & (space == "gradient"), cosine(_wide(before) - after, retain))
 
-    # A float32 weight of size 1 cannot move by less than 6e-8, so what is orthogonal to retain on paper may
-    # land on the wrong side once it is stored. So the aim lies past the boundary by ten times the spread of
-    # what rounding does; and should that not have been enough, the step is not taken.
+    # A float32 weight of size 1 cannot move by less than 6e-8, so a step that is orthogonal to ``retain`` may
+    # end on the wrong side once it is stored. We aim past the boundary by ten times the spread of the
+    # rounding error, and do not take the step if that was not enough.
     along, size = dot(moved, retain), norm(retain)
-    slack = 10 * weights.rounding * norm(before * retain)
+    slack = 10 * params.rounding * norm(before * retain)
     share = torch.where((size > 0) & (along < slack), (along - slack) / size.square(), torch.zeros_like(size))
-    after = weights.store(torch.addcmul(before - moved, retain, share.to(before.dtype)))
+    after = params.store(torch.addcmul(before - moved, retain, share.to(before.dtype)))
     moved = _wide(before) - after
     safe = (moved * retain).sum() >= 0
-    weights.store(torch.where(safe, after, before))
-    return Taken(along < 0, torch.where(safe, cosine(moved, retain), torch.zeros_like(size)))
+    params.store(torch.where(safe, after, before))
+    return StepInfo(along < 0, torch.where(safe, cosine(moved, retain), torch.zeros_like(size)))
 
 
 def _wide(t: Tensor) -> Tensor:
-    return t.to(_widest(t))
-
-
-def _widest(t: Tensor) -> torch.dtype:
-    """Float64, or float32 on the one kind of device that has no float64."""
-    return torch.float32 if t.device.type == "mps" else torch.float64
+    return t.to(widest(t))

@@ -1,11 +1,11 @@
-"""Everything around the loop of a method: batches, checks, history, progress, clean copies."""
+"""Everything around the loop of a method: batches, checks, history, progress, and when to stop."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sized
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from purge.core.errors import RunError
 from purge.core.progress import progress_line
-from purge.data.samples import Samples
+from purge.data.prefetch import Order
+from purge.data.samples import Batch, Samples
 from purge.data.split import Split
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import Precision
@@ -22,15 +23,19 @@ from purge.engine.stopping import Check, Stopping
 from purge.models.copies import reinitialised
 from purge.models.forward import EVAL_BATCH, logits, passing
 
+Delivered = Callable[[], AbstractContextManager[None]]  # puts a model into the state that is delivered
+
 
 class Run:
-    """One run of a method: it hands out steps, keeps the history and decides when to stop.
+    """One run of a method: it hands out batches, keeps the history and decides when to stop.
 
-    Nothing here reads a tensor's value between two checks.
+    A method's loop is one ``for`` over :meth:`batches`. Nothing here reads a tensor's value between two
+    checks, so a GPU never waits for Python.
     """
 
     def __init__(
         self,
+        model: nn.Module,
         split: Split,
         *,
         device: torch.device,
@@ -43,24 +48,24 @@ class Run:
         graph: bool = False,
     ) -> None:
         self.device, self.seed, self.stop = device, seed, stop
-        self.precision, self.graph = precision, graph
-        self._fresh = fresh
-        self.stopped_by: str | None = None
+        self.precision, self.graph, self.progress = precision, graph, progress
+        self._model, self._split, self._title, self._fresh = model, split, title, fresh
         self.step = 0  # steps taken so far
-        self.end = 0  # the step after which the loop ends; moves closer when a reason is found
-        self._split, self.progress, self._title = split, progress, title
-        self._epoch, self._landing, self._total = 1, 0, 0
-        self.forget_target: float | None = None  # what the run aims at, once it has begun
+        self.end = 0  # the step after which the loop ends; a check may bring it forward
+        self.stopped_by: str | None = None
+        self.forget_target: float | None = None  # known once the loop has begun
+        self._total, self._cooldown = 0, 0  # see steps()
+        self._delivered: Delivered = nullcontext
         self._generator = torch.Generator().manual_seed(seed)
         self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
-        self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples checks look at
+        self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples a check looks at
         self._first_bad = torch.full((), -1, device=device)
 
     # -- batches ---------------------------------------------------------------------------
 
-    def order(self, samples: Sized, *, steps: int, batch_size: int) -> Tensor:
-        """Which samples make up each batch: (steps, batch), shuffled passes one after the other.
+    def batch_indices(self, samples: Sized, *, steps: int, batch_size: int) -> Tensor:
+        """Which samples make up each batch, (steps, batch): shuffled passes one after the other.
 
         Every batch has the same size, ``batch_size`` or all samples if there are fewer.
         """
@@ -70,37 +75,86 @@ class Run:
         order = torch.cat([torch.randperm(n, generator=self._generator) for _ in range(passes)])
         return order[: steps * size].view(steps, size).to(self.device)
 
-    def steps(self, total: int, *, epoch: int, landing: int = 0) -> Iterator[int]:
-        """Count steps 0 … total − 1, and end early once :meth:`check` has found a reason.
+    def batches(
+        self,
+        *parts: Samples,
+        epochs: int = 0,
+        batch_size: int = 0,
+        orders: Sequence[Order] = (),
+        epoch: int | Collection[int] = 0,
+        cooldown_steps: int = 0,
+        delivered: Delivered = nullcontext,
+    ) -> Iterator[tuple[int, tuple[Batch, ...]]]:
+        """Number each step from 0 and hand out one batch of each part.
 
-        After the forget target has been reached, ``landing`` more steps are given for the
-        learning rate to come down in; should the target be lost again by then, the steps go on.
-        The retain budget ends the run at once.
+        By default the first part is gone through ``epochs`` times in shuffled batches of ``batch_size``,
+        and each of the others beside it. ``orders`` gives the indices of each part and step instead; a
+        step may leave a part out with an empty index and then gets an empty batch. The other arguments
+        are those of :meth:`steps`.
         """
-        self._epoch, self._landing, self._total, self.end = epoch, landing, total, total
+        if not orders:
+            epoch = math.ceil(len(parts[0]) / batch_size)
+            steps = epochs * epoch
+            orders = [self.batch_indices(part, steps=steps, batch_size=batch_size) for part in parts]
+        streams = [
+            part.stream(order if isinstance(order, Tensor) else [index for index in order if len(index)])
+            for part, order in zip(parts, orders, strict=True)
+        ]
+        nothing = torch.empty(0, dtype=torch.long, device=self.device)
+        empty = Batch(None, nothing, nothing)
+        for i in self.steps(len(orders[0]), epoch=epoch, cooldown_steps=cooldown_steps, delivered=delivered):
+            yield (
+                i,
+                tuple(
+                    Batch(*next(stream), order[i]) if len(order[i]) else empty
+                    for stream, order in zip(streams, orders, strict=True)
+                ),
+            )
+
+    def steps(
+        self,
+        total: int,
+        *,
+        epoch: int | Collection[int],
+        cooldown_steps: int = 0,
+        delivered: Delivered = nullcontext,
+    ) -> Iterator[int]:
+        """Count steps from 0, check the model where a check is due, and end once there is a reason.
+
+        ``epoch``: the number of steps in an epoch, or the steps after which one ends. After the forget
+        target has been reached, ``cooldown_steps`` more steps follow, for the learning rate to fall; if
+        the target is lost again by then, the steps go on. The retain budget ends the run at once.
+        ``delivered``: a context in which the model is as it would be delivered; checks are made in it.
+        """
+        ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
+        self._total = self.end = total
+        self._cooldown, self._delivered = cooldown_steps, delivered
+        self._start()
         with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
                 self.step += 1
                 yield self.step - 1
+                if self.step == self.end or self.stop.due(self.step, self.step in ends):
+                    self._check()
                 now = self._checks.get(self.step)
                 advance(1, "" if now is None else f"forget accuracy {now.forget_accuracy:.1%}")
         self.stopped_by = self.stopped_by or "schedule"
         self._raise_if_not_finite()
 
     def autocast(self, precision: Precision | None = None) -> AbstractContextManager[None]:
-        """Convolutions and products in the precision of the run, or in this one.
+        """Compute convolutions and products in the precision of the run, or in ``precision``.
 
-        Casts are not kept: within the block, weights may change.
+        Casts of weights are not cached: weights may change within the block.
         """
         bf16 = (precision or self.precision) == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
     def recorded(self, fn: Callable[..., Scalars]) -> Recorded:
-        """One step as a function of tensors: on a GPU it is recorded once and replayed."""
+        """A step as a function of tensors; on a GPU it is recorded once and replayed."""
         return Recorded(fn, device=self.device, enabled=self.graph)
 
     def fresh(self, model: nn.Module) -> nn.Module:
-        """An untrained model like ``model``, on the device: the caller's, or ``model`` drawn anew."""
+        """An untrained model like ``model``, on the device: the caller's, or ``model`` with new weights."""
         if self._fresh is not None:
             return copy.deepcopy(self._fresh).to(self.device)
         return reinitialised(model)
@@ -109,62 +163,70 @@ class Run:
 
     @property
     def retain_budget(self) -> float | None:
-        """The retain loss that would end the run; None without a budget or before it has begun."""
+        """The retain loss that would end the run; None without a budget or before the first step."""
         return self.stop.budget(self._checks[0].retain_loss) if 0 in self._checks else None
 
-    @property
-    def due(self) -> bool:
-        """Is a check due after the step just taken?"""
-        return self.stop.due(self.step, self._epoch) or self.step == self.end
-
-    def check(self, model: nn.Module) -> None:
-        """Measure forget accuracy and retain loss, and find out whether that is a reason to stop."""
-        self._raise_if_not_finite()
-        retain, at = self._split.retain, self._sample(self._split.retain)
-        zr = logits(model, retain, at)
-        loss = F.cross_entropy(zr, retain.labels[at].to(zr.device)).item()
-        if not math.isfinite(loss):
-            raise self._not_finite(self.step)
-        now = self._checks[self.step] = Check(self._accuracy(model, self._split.forget), loss)
-        if self.step == 0:
-            return
-        reason = self.stop.reason(now, target=self.forget_target, start=self._checks.get(0, now).retain_loss)
-        if reason == "retain_budget" or (reason and self.stopped_by is None):
-            self.stopped_by = reason
-            landing = self._landing if reason == "forget_target" else 0
-            self.end = min(self.end, self.step + landing)
-        elif reason is None and self.step == self.end:
-            self.stopped_by = None  # the target was lost again while landing: go on
-            self.end = self._total
-
-    def begin(self, model: nn.Module) -> None:
-        """The check before the first step: the starting retain loss L₀, and the forget target.
-
-        A target left open is 1/K for the samples whose class must go, and for single samples the
-        accuracy on test data (1/K without any), weighted by how many there are of each.
-        """
-        self.forget_target = self.stop.forget_target
-        if self.forget_target is None:
-            split, chance = self._split, 1 / self._split.classes
-            gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-            whole = int(torch.isin(split.forget.labels, gone).sum()) / len(split.forget)
-            unseen = chance if split.test is None or whole == 1 else self._accuracy(model, split.test)
-            self.forget_target = whole * chance + (1 - whole) * unseen
-        self.check(model)
-
-    def _accuracy(self, model: nn.Module, samples: Samples) -> float:
-        at = self._sample(samples)
-        z = logits(model, samples, at)
-        if not bool(torch.isfinite(z).all()):
-            raise self._not_finite(self.step)
-        guess = z.argmax(1).cpu()
-        return int((guess == samples.labels[at]).sum()) / len(at)  # exact: 1/K must be able to equal 1/K
-
-    def retain_batches(self) -> Iterator[Tensor]:
+    def retain_batches(self) -> Iterator[Any]:
         """Retain inputs for recalibrating BatchNorm before a check: some of those that it looks at."""
         at = self._sample(self._split.retain)
         for x, _ in passing(self._split.retain, at[:: math.ceil(len(at) / EVAL_BATCH)]):
             yield x
+
+    def _start(self) -> None:
+        """The check before the first step: the starting retain loss L₀, and the forget target.
+
+        A target that was left open is 1/K for samples whose class must go, and for single samples the
+        accuracy on test data (1/K without any), weighted by how many there are of each.
+        """
+        with self._delivered():
+            self.forget_target = self.stop.forget_target
+            if self.forget_target is None:
+                split, chance = self._split, 1 / self._split.classes
+                gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+                whole = int(torch.isin(split.forget.labels, gone).sum()) / len(split.forget)
+                unseen = chance if split.test is None or whole == 1 else self._accuracy(split.test)
+                self.forget_target = whole * chance + (1 - whole) * unseen
+            self._checks[0] = self._measure()
+
+    def _check(self) -> None:
+        """Measure forget accuracy and retain loss, and decide whether that is a reason to stop."""
+        with self._delivered():
+            now = self._checks[self.step] = self._measure()
+        reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
+        if reason == "retain_budget" or (reason and self.stopped_by is None):
+            self.stopped_by = reason
+            more = self._cooldown if reason == "forget_target" else 0
+            self.end = min(self.end, self.step + more)
+        elif reason is None and self.step == self.end:
+            self.stopped_by = None  # the target was lost again while cooling down: go on
+            self.end = self._total
+
+    def _measure(self) -> Check:
+        self._raise_if_not_finite()
+        retain, at = self._split.retain, self._sample(self._split.retain)
+        z = logits(self._model, retain, at)
+        loss = F.cross_entropy(z, retain.labels[at].to(z.device)).item()
+        if not math.isfinite(loss):
+            raise _not_finite(self.step)
+        return Check(self._accuracy(self._split.forget), loss)
+
+    def _accuracy(self, samples: Samples) -> float:
+        at = self._sample(samples)
+        z = logits(self._model, samples, at)
+        if not bool(torch.isfinite(z).all()):
+            raise _not_finite(self.step)
+        hits = z.argmax(1).cpu() == samples.labels[at]
+        return int(hits.sum()) / len(at)  # exact: 1/K must be able to equal 1/K
+
+    def _sample(self, samples: Samples) -> Tensor:
+        """A fixed, seeded choice of at most ``check_samples`` samples, in order."""
+        n, most = len(samples), self.stop.check_samples
+        if n <= most:
+            return torch.arange(n)
+        if n not in self._chosen:
+            generator = torch.Generator().manual_seed(self.seed)
+            self._chosen[n] = torch.randperm(n, generator=generator)[:most].sort().values
+        return self._chosen[n]
 
     # -- history ---------------------------------------------------------------------------
 
@@ -194,24 +256,12 @@ class Run:
 
     def _raise_if_not_finite(self) -> None:
         if (step := int(self._first_bad)) >= 0:
-            raise self._not_finite(step)
+            raise _not_finite(step)
 
-    def _not_finite(self, step: int) -> RunError:
-        return RunError(
-            "finite losses throughout",
-            f"NaN or infinity at step {step} (nothing was returned)",
-            "lower lr, or set clip=1",
-        )
 
-    def _sample(self, samples: Samples) -> Tensor:
-        """A fixed, seeded choice of at most ``check_samples`` samples, in order."""
-        n, most = len(samples), self.stop.check_samples
-        if n <= most:
-            return torch.arange(n)
-        if n not in self._chosen:
-            generator = torch.Generator().manual_seed(self.seed)
-            self._chosen[n] = torch.randperm(n, generator=generator)[:most].sort().values
-        return self._chosen[n]
+def _not_finite(step: int) -> RunError:
+    got = f"NaN or infinity at step {step} (nothing was returned)"
+    return RunError("finite losses throughout", got, "lower lr, or set clip=1")
 
 
 def _column(values: list[Tensor | None]) -> list[Any]:

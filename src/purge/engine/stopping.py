@@ -19,8 +19,8 @@ class Check(NamedTuple):
 class Stopping:
     """Stop when the forget accuracy is low enough, or the retain loss too high.
 
-    The two reasons are called ``forget_target`` and ``retain_budget``. A run that neither of them
-    ends is ended by its own schedule: ``schedule``.
+    The two reasons are called ``forget_target`` and ``retain_budget``; a run that neither of them ends
+    goes to the end of its schedule, ``schedule``.
     """
 
     forget_target: float | None = setting(
@@ -34,18 +34,20 @@ class Stopping:
         0.02, "a starting retain loss below this counts as this, so that a near-perfect model "
         "does not stop at once", low=0,
     )  # fmt: skip
-    early: bool = setting(True, "end before the schedule does if there is a reason; no: only look")
+    early: bool = setting(
+        True, "stop before the schedule ends if there is a reason; if False, record but never stop"
+    )
     check_every: int = setting(50, "steps between two checks; 0: at epoch ends only", low=0)
-    epoch_ends: bool = setting(True, "also check whenever the forget set has been gone through")
+    epoch_ends: bool = setting(True, "also check at the end of each pass over the data")
     check_samples: int = setting(10_000, "a check looks at no more than this many samples of each set", low=1)
 
     def __post_init__(self) -> None:
         normalise(self)
 
-    def due(self, step: int, epoch: int) -> bool:
-        """Is there a check after ``step`` (counted from 1), with ``epoch`` steps to an epoch?"""
+    def due(self, step: int, epoch_end: bool) -> bool:
+        """Is there a check after ``step`` (counted from 1), which may be the last of an epoch?"""
         intra = self.check_every > 0 and step % self.check_every == 0
-        return intra or ((self.epoch_ends or self.check_every == 0) and step % epoch == 0)
+        return intra or (epoch_end and (self.epoch_ends or self.check_every == 0))
 
     def budget(self, start: float) -> float | None:
         """The retain loss that ends the run, given the loss at the start."""

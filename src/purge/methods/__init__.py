@@ -1,1 +1,69 @@
-"""The unlearning methods, one file for each paper."""
+"""The unlearning methods, one file for each paper.
+
+``purge.methods.Purge(lr=…)`` is the typed form of ``method="purge", lr=…``. Classes are imported when they
+are first used, since torch takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers
+    from purge.methods.amnesiac import Amnesiac as Amnesiac
+    from purge.methods.ascent import GradientAscent as GradientAscent
+    from purge.methods.ascent import NegGradPlus as NegGradPlus
+    from purge.methods.badteacher import BadTeacher as BadTeacher
+    from purge.methods.base import Method as Method
+    from purge.methods.boundary import BoundaryExpand as BoundaryExpand
+    from purge.methods.boundary import BoundaryShrink as BoundaryShrink
+    from purge.methods.delete import Delete as Delete
+    from purge.methods.finetune import FineTune as FineTune
+    from purge.methods.fisher import FisherForgetting as FisherForgetting
+    from purge.methods.iewp import IEWP as IEWP
+    from purge.methods.influence import Influence as Influence
+    from purge.methods.purge.method import Purge as Purge
+    from purge.methods.purge.targets import Layers as Layers
+    from purge.methods.purge.targets import Masked as Masked
+    from purge.methods.purge.targets import Paper as Paper
+    from purge.methods.purge.targets import Relearned as Relearned
+    from purge.methods.relabel import RandomLabel as RandomLabel
+    from purge.methods.relabel import SalUn as SalUn
+    from purge.methods.retrain import Retrain as Retrain
+    from purge.methods.scrub import Scrub as Scrub
+    from purge.methods.sisa import Sisa as Sisa
+    from purge.methods.ssd import SelectiveDampening as SelectiveDampening
+    from purge.methods.unsir import UNSIR as UNSIR
+
+MODULES = {  # the classes of each module
+    "amnesiac": "Amnesiac",
+    "ascent": "GradientAscent NegGradPlus",
+    "badteacher": "BadTeacher",
+    "base": "Method",
+    "boundary": "BoundaryExpand BoundaryShrink",
+    "delete": "Delete",
+    "finetune": "FineTune",
+    "fisher": "FisherForgetting",
+    "iewp": "IEWP",
+    "influence": "Influence",
+    "purge.method": "Purge",
+    "purge.targets": "Layers Masked Paper Relearned",
+    "relabel": "RandomLabel SalUn",
+    "retrain": "Retrain",
+    "scrub": "Scrub",
+    "sisa": "Sisa",
+    "ssd": "SelectiveDampening",
+    "unsir": "UNSIR",
+}
+HOMES = {name: f"purge.methods.{module}" for module, names in MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'purge.methods' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

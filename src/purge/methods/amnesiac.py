@@ -29,7 +29,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -45,19 +45,13 @@ from torch import Tensor, nn
 
 from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.core.files import atomically, out_folder, read_json, write_json
-from purge.core.settings import setting
 from purge.data.identity import identities
 from purge.data.samples import Samples
-from purge.data.split import Split
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.checkpoint import digest
-from purge.models.checks import parameters_to_train
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
 logger = logging.getLogger("purge")
 
@@ -82,30 +76,21 @@ class Amnesiac(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Take back what forgotten samples had a part in; then go through the retain set."""
         files = updates_with(self.log, model, split.forget)
-        optimizer = self.optim.make(parameters_to_train(model))
+        optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.retain) / self.batch_size)
-        total = 1 + self.epochs * epoch  # the first step is the subtraction
-        run.begin(model)
-        for _, batch in zip(run.steps(total, epoch=epoch), self._phases(split, run, epoch), strict=False):
-            if batch is None:
+        order = [torch.empty(0, dtype=torch.long, device=run.device)]  # the first step is the subtraction
+        if self.epochs > 0:
+            order += run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=self.batch_size)
+        ends = range(1, len(order) + 1, epoch)
+        for _, (r,) in run.batches(split.retain, orders=[order], epoch=ends):
+            if not len(r):
                 take_back(model, files)
                 run.log(retain_loss=None, taken_back=torch.tensor(len(files), device=run.device))
-                run.check(model)
                 continue
-            x, y = batch
             with statistics(model, self.norm):
-                loss = F.cross_entropy(logits_of(model(x)).float(), y)
+                loss = F.cross_entropy(forward(model, r.x).float(), r.y)
             self.optim.step(optimizer, loss)
             run.log(retain_loss=loss, taken_back=None)
-            if run.due:
-                run.check(model)
-
-    def _phases(self, split: Split, run: Run, epoch: int) -> Iterator[tuple[Tensor, Tensor] | None]:
-        """None for the subtraction, then the batches of the repair."""
-        yield None
-        if self.epochs > 0:
-            at = run.order(split.retain, steps=self.epochs * epoch, batch_size=self.batch_size)
-            yield from split.retain.stream(at)
 
 
 @torch.no_grad()

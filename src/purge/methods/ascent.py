@@ -26,16 +26,9 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.settings import setting
-from purge.data.split import Split
-from purge.engine.cuda_graph import Scalars
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -51,23 +44,17 @@ class GradientAscent(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Climb for ``epochs`` passes over the forget set."""
-        optimizer = self.optim.make(parameters_to_train(model))
-        epoch = math.ceil(len(split.forget) / self.batch_size)
-        total = self.epochs * epoch
-        at = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        run.begin(model)
+        optimizer = self.optim.make(model)
 
-        def step_of(x: Tensor, y: Tensor) -> Scalars:
+        def step(x: Inputs, y: Tensor) -> Scalars:
             with statistics(model, self.norm):
-                loss = F.cross_entropy(logits_of(model(x)).float(), y)
+                loss = F.cross_entropy(forward(model, x).float(), y)
             self.optim.step(optimizer, -loss)
             return {"forget_loss": loss}
 
-        one_step = run.recorded(step_of)
-        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
-            run.log(**one_step(x, y))
-            if run.due:
-                run.check(model)
+        one_step = run.recorded(step)
+        for _, (f,) in run.batches(split.forget, epochs=self.epochs, batch_size=self.batch_size):
+            run.log(**one_step(f.x, f.y))
 
 
 @dataclass(frozen=True)
@@ -84,23 +71,18 @@ class NegGradPlus(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through the retain set ``epochs`` times, beside it through the forget set."""
-        optimizer = self.optim.make(parameters_to_train(model))
+        optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.retain) / self.batch_size)
-        total = self.epochs * epoch
-        at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
-        pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
-        run.begin(model)
+        parts, total = (split.forget, split.retain), self.epochs * epoch
+        orders = [run.batch_indices(part, steps=total, batch_size=self.batch_size) for part in parts]
 
-        def step_of(xr: Tensor, yr: Tensor, xf: Tensor, yf: Tensor) -> Scalars:
+        def step(xr: Inputs, yr: Tensor, xf: Inputs, yf: Tensor) -> Scalars:
             with statistics(model, self.norm):
-                retain_loss = F.cross_entropy(logits_of(model(xr)).float(), yr)
-                forget_loss = F.cross_entropy(logits_of(model(xf)).float(), yf)
+                retain_loss = F.cross_entropy(forward(model, xr).float(), yr)
+                forget_loss = F.cross_entropy(forward(model, xf).float(), yf)
             self.optim.step(optimizer, self.alpha * retain_loss - (1 - self.alpha) * forget_loss)
             return {"retain_loss": retain_loss, "forget_loss": forget_loss}
 
-        one_step = run.recorded(step_of)
-        for _, ((xf, yf), (xr, yr)) in zip(run.steps(total, epoch=epoch), pairs, strict=False):
-            run.log(**one_step(xr, yr, xf, yf))
-            if run.due:
-                run.check(model)
+        one_step = run.recorded(step)
+        for _, (f, r) in run.batches(*parts, orders=orders, epoch=epoch):
+            run.log(**one_step(r.x, r.y, f.x, f.y))

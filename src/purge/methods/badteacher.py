@@ -21,7 +21,6 @@ untrained network is the caller's ``fresh``, or the model with its weights drawn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -30,16 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import ModelError
-from purge.core.settings import setting
-from purge.data.split import Split
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.data.samples import joined
+from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import logits, logits_of
+from purge.models.forward import forward, logits
 
 
 @dataclass(frozen=True)
@@ -60,27 +54,22 @@ class BadTeacher(Method):
         """Go ``epochs`` times through the forget set and a share of the retain set."""
         good, bad = frozen_copy(model), frozen_copy(run.fresh(model))
         _same_classes(bad, split)
-        optimizer = self.optim.make(parameters_to_train(model))
+        optimizer = self.optim.make(model)
         kept = torch.randperm(len(split.retain))[: max(1, int(self.share * len(split.retain)))]
         epoch = math.ceil((len(kept) + len(split.forget)) / self.batch_size)
-        total = self.epochs * epoch
-        batches = _mixed(split, kept.to(run.device), steps=total, batch_size=self.batch_size)
-        run.begin(model)
-        for _, (x, rows) in zip(run.steps(total, epoch=epoch), batches, strict=False):
+        orders = _mixed(split, kept.to(run.device), steps=self.epochs * epoch, batch_size=self.batch_size)
+        for _, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
             with torch.no_grad():
-                taught = [(good, x[:rows]), (bad, x[rows:])]
-                z = torch.cat([logits_of(teacher(part)).float() for teacher, part in taught if len(part)])
-                target = (z / self.temperature).softmax(1)
+                taught = [forward(teacher, part.x) for teacher, part in ((good, r), (bad, f)) if len(part)]
+                target = (torch.cat(taught).float() / self.temperature).softmax(1)
             with statistics(model, self.norm):
-                logp = (logits_of(model(x)).float() / self.temperature).log_softmax(1)
+                logp = (forward(model, joined(r, f)).float() / self.temperature).log_softmax(1)
             each = F.kl_div(logp, target, reduction="none").mean(1)  # over K: see above
             self.optim.step(optimizer, each.mean())
             run.log(
-                retain_loss=each[:rows].mean() if rows else None,
-                forget_loss=each[rows:].mean() if rows < len(x) else None,
+                retain_loss=each[: len(r)].mean() if len(r) else None,
+                forget_loss=each[len(r) :].mean() if len(f) else None,
             )
-            if run.due:
-                run.check(model)
 
 
 def _same_classes(bad: nn.Module, split: Split) -> None:
@@ -93,20 +82,15 @@ def _same_classes(bad: nn.Module, split: Split) -> None:
         )
 
 
-def _mixed(split: Split, kept: Tensor, *, steps: int, batch_size: int) -> Iterator[tuple[Tensor, int]]:
-    """Batches of the forget set and the retain samples at ``kept``, shuffled together.
+def _mixed(split: Split, kept: Tensor, *, steps: int, batch_size: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The rows of each batch in the retain set (those at ``kept``) and in the forget set, shuffled together.
 
-    Each is ``[retain rows; forget rows]``, with the number of the former, which varies. Every batch
-    is full: the passes follow one another.
+    How many a batch has of each varies. Every batch is full: one pass follows the other.
     """
     n, m = len(kept) + len(split.forget), len(kept)
     size = min(batch_size, n)
     passes = torch.cat([torch.randperm(n) for _ in range(math.ceil(steps * size / n))])
-    order = passes[: steps * size].view(steps, size).sort(1).values  # below m: retained, so they come first
-    rows = (order < m).sum(1).tolist()
-    at = list(zip(order.to(kept.device), rows, strict=True))
-    retain = split.retain.stream([kept[index[:k]] for index, k in at if k])
-    forget = split.forget.stream([index[k:] - m for index, k in at if k < size])
-    for k in rows:
-        drawn = [samples for samples, there in ((retain, k > 0), (forget, k < size)) if there]
-        yield torch.cat([next(samples)[0] for samples in drawn]), k
+    order = passes[: steps * size].view(steps, size).sort(1).values.to(kept.device)  # retained rows first
+    counts = (order < m).sum(1).tolist()
+    rows = list(zip(order, counts, strict=True))
+    return [kept[index[:k]] for index, k in rows], [index[k:] - m for index, k in rows]

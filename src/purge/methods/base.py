@@ -1,4 +1,7 @@
-"""What a method is: a frozen dataclass whose fields are its settings, and one ``run``."""
+"""What a method is: a frozen dataclass whose fields are its settings, and one ``run``.
+
+The file of a method imports from here what nearly every loop needs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,17 @@ from typing import ClassVar
 
 from torch import nn
 
-from purge.core.settings import normalise
+from purge.core.settings import normalise, setting
+from purge.data.inputs import Inputs
 from purge.data.split import Split
+from purge.engine.cuda_graph import Scalars
+from purge.engine.optimizer import Optim
 from purge.engine.run import Run
 from purge.engine.stopping import Stopping
 
-# A published method goes through its whole schedule; what it does is looked at after each epoch.
+__all__ = ["PUBLISHED", "Inputs", "Method", "Optim", "Run", "Scalars", "Split", "Stopping", "setting"]
+
+# Published methods run their whole schedule; they are checked after each epoch, for the record only.
 PUBLISHED = Stopping(early=False, retain_budget=None, check_every=0, check_samples=2048)
 
 
@@ -22,10 +30,10 @@ class Method(ABC):
     The fields are the settings; they are cast and checked when the object is made.
     """
 
-    # What it cannot do without; "fresh": an untrained model of the same kind, "shards" and "updates": a
-    # training that kept them.
+    # What it needs: "fresh" is an untrained model of the same kind, "shards" and "updates" are what a
+    # training can keep for it.
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain"})
-    # Does it hang on gradients of single samples, or on second derivatives? Then float32 is the default.
+    # Does it depend on gradients of single samples, or on second derivatives? Then float32 is the default.
     full_precision: ClassVar[bool] = False
     # Are its steps replayed as a CUDA graph on a GPU, unless the caller says otherwise?
     graph: ClassVar[bool] = False

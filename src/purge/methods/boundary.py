@@ -24,7 +24,8 @@ variants with weights and with a curvature penalty are not here.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -33,18 +34,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError, ModelError
-from purge.core.settings import setting
-from purge.data.samples import Samples, batches
-from purge.data.split import Split
-from purge.engine.cuda_graph import Scalars
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.data import inputs
+from purge.data.samples import Samples, batches, few
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import EVAL_BATCH, evaluating, logits_of
+from purge.models.forward import EVAL_BATCH, evaluating, forward
 from purge.models.inspect import anatomy
 
 
@@ -61,23 +56,17 @@ class BoundaryExpand(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Train towards the new class for ``epochs`` passes over the forget set."""
         head = _Head(_linear_head(model, split))
-        epoch = math.ceil(len(split.forget) / self.batch_size)
-        total = self.epochs * epoch
-        at = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        run.begin(model)
         head.widen()
         _widens(model, split)
-        optimizer = self.optim.make(parameters_to_train(model))
-        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
+        optimizer = self.optim.make(model)
+        for _, (f,) in run.batches(
+            split.forget, epochs=self.epochs, batch_size=self.batch_size, delivered=head.narrowed
+        ):
             with statistics(model, self.norm):
-                z = logits_of(model(x)).float()
-            loss = F.cross_entropy(z, torch.full_like(y, split.classes))
+                z = forward(model, f.x).float()
+            loss = F.cross_entropy(z, torch.full_like(f.y, split.classes))
             self.optim.step(optimizer, loss)
             run.log(forget_loss=loss)
-            if run.due:
-                head.narrow()
-                run.check(model)
-                head.widen()
         head.narrow()
 
 
@@ -100,23 +89,17 @@ class BoundaryShrink(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Train on the neighbours' labels for ``epochs`` passes over the forget set."""
         neighbour = self._neighbours(frozen_copy(model), split.forget)
-        optimizer = self.optim.make(parameters_to_train(model))
-        epoch = math.ceil(len(split.forget) / self.batch_size)
-        total = self.epochs * epoch
-        at = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        run.begin(model)
+        optimizer = self.optim.make(model)
 
-        def step_of(x: Tensor, y: Tensor) -> Scalars:
+        def step(x: Inputs, y: Tensor) -> Scalars:
             with statistics(model, self.norm):
-                loss = F.cross_entropy(logits_of(model(x)).float(), y)
+                loss = F.cross_entropy(forward(model, x).float(), y)
             self.optim.step(optimizer, loss)
             return {"forget_loss": loss}
 
-        one_step = run.recorded(step_of)
-        for i, (x, _) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
-            run.log(**one_step(x, neighbour[at[i]]))
-            if run.due:
-                run.check(model)
+        one_step = run.recorded(step)
+        for _, (f,) in run.batches(split.forget, epochs=self.epochs, batch_size=self.batch_size):
+            run.log(**one_step(f.x, neighbour[f.rows]))
 
     def _neighbours(self, teacher: nn.Module, forget: Samples) -> Tensor:
         """y' of every forget sample, (|D_f|,): what the teacher says one step up its own loss."""
@@ -126,13 +109,13 @@ class BoundaryShrink(Method):
         for x, y in batches(forget, EVAL_BATCH):
             x = x.detach().requires_grad_()
             # A sum, in float64 where there is one: what is far from the boundary keeps its sign.
-            z = logits_of(teacher(x))
+            z = forward(teacher, x)
             z = z.float() if z.device.type == "mps" else z.double()
             (g,) = torch.autograd.grad(F.cross_entropy(z, y, reduction="sum"), x)
             with torch.no_grad():
                 moved = x + step * g.sign()
                 moved = torch.clamp(moved, low, high) if self.clamp else moved
-                found.append(logits_of(teacher(moved.to(x.dtype))).argmax(1))
+                found.append(forward(teacher, moved.to(x.dtype)).argmax(1))
         return torch.cat(found)
 
 
@@ -162,6 +145,13 @@ class _Head:
             p.copy_(self._wide[name][: len(p)])
         self._put(self._own)
 
+    @contextmanager
+    def narrowed(self) -> Iterator[None]:
+        """Within the block, the model's own form."""
+        self.narrow()
+        yield
+        self.widen()
+
     def _put(self, form: dict[str, nn.Parameter]) -> None:
         for name, p in form.items():
             setattr(self._head, name, p)
@@ -170,8 +160,7 @@ class _Head:
 
 def _linear_head(model: nn.Module, split: Split) -> nn.Linear:
     """The layer that makes the logits, if it is one that can be given another row."""
-    x, _ = split.forget.take(torch.arange(min(2, len(split.forget))))
-    name = anatomy(model, x).head
+    name = anatomy(model, few(split.forget)).head
     head = None if name is None else model.get_submodule(name)
     if not isinstance(head, nn.Linear) or "weight" not in dict(head.named_parameters(recurse=False)):
         raise ModelError(
@@ -184,9 +173,8 @@ def _linear_head(model: nn.Module, split: Split) -> nn.Linear:
 
 def _widens(model: nn.Module, split: Split) -> None:
     """Does the new class come out of the model?"""
-    x, _ = split.forget.take(torch.arange(min(2, len(split.forget))))
     with evaluating(model):
-        k = logits_of(model(x)).shape[1]
+        k = forward(model, few(split.forget)).shape[1]
     if k != split.classes + 1:
         raise ModelError(
             f"{split.classes + 1} logits from a head with one more class",
@@ -199,10 +187,10 @@ def _range(samples: Samples) -> tuple[Tensor, Tensor]:
     """The least and greatest value, of each channel for images (1, C, 1, 1), otherwise of all."""
     lows, highs = [], []
     for x, _ in batches(samples, EVAL_BATCH):
-        if not x.is_floating_point():
+        if not (isinstance(x, Tensor) and x.is_floating_point()):
             raise MethodError(
                 "floating-point inputs, to take a step in them",
-                str(x.dtype).removeprefix("torch."),
+                inputs.describe(x),
                 "use a method that leaves the inputs alone",
             )
         over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]

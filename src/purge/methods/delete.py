@@ -16,25 +16,17 @@ Where we differ: every batch is full, dropout is off, there is no augmentation w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from purge.core.settings import setting
-from purge.data.split import Split
-from purge.engine.cuda_graph import Scalars
 from purge.engine.losses import kl
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
 HIDDEN = -1e10  # the logit of a label that must not be seen
 
@@ -55,25 +47,19 @@ class Delete(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through the forget set ``epochs`` times; the retain set is only looked at by checks."""
         teacher = frozen_copy(model)
-        optimizer = self.optim.make(parameters_to_train(model))
-        epoch = math.ceil(len(split.forget) / self.batch_size)
-        total = self.epochs * epoch
-        at = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        run.begin(model)
+        optimizer = self.optim.make(model)
 
-        def step_of(x: Tensor, y: Tensor) -> Scalars:
+        def step(x: Inputs, y: Tensor) -> Scalars:
             with torch.no_grad():
-                target = _without_own_label(logits_of(teacher(x)).float(), y)
+                target = _without_own_label(forward(teacher, x).float(), y)
             with statistics(model, self.norm):
-                loss = kl(logits_of(model(x)), target)
+                loss = kl(forward(model, x), target)
             self.optim.step(optimizer, loss)
             return {"forget_loss": loss}
 
-        one_step = run.recorded(step_of)
-        for _, (x, y) in zip(run.steps(total, epoch=epoch), split.forget.stream(at), strict=False):
-            run.log(**one_step(x, y))
-            if run.due:
-                run.check(model)
+        one_step = run.recorded(step)
+        for _, (f,) in run.batches(split.forget, epochs=self.epochs, batch_size=self.batch_size):
+            run.log(**one_step(f.x, f.y))
 
 
 def _without_own_label(z: Tensor, y: Tensor) -> Tensor:

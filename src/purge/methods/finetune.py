@@ -30,16 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.settings import setting
-from purge.data.split import Split
-from purge.engine.cuda_graph import Scalars
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -59,25 +53,20 @@ class FineTune(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through the retain set ``epochs`` times."""
         params = parameters_to_train(model)
-        optimizer = self.optim.make(params)
+        optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.retain) / self.batch_size)
-        total = self.epochs * epoch
-        at = run.order(split.retain, steps=total, batch_size=self.batch_size)
-        run.begin(model)
-        if self.negate:
-            _negate_first(model)
 
-        def step_of(x: Tensor, y: Tensor, weight: Tensor) -> Scalars:
+        def step(x: Inputs, y: Tensor, weight: Tensor) -> Scalars:
             with statistics(model, self.norm):
-                loss = F.cross_entropy(logits_of(model(x)).float(), y)
+                loss = F.cross_entropy(forward(model, x).float(), y)
             self.optim.step(optimizer, loss + weight * _l1(params) if self.l1 else loss)
             return {"retain_loss": loss}
 
-        one_step, weight = run.recorded(step_of), torch.zeros((), device=run.device)
-        for i, (x, y) in zip(run.steps(total, epoch=epoch), split.retain.stream(at), strict=False):
-            run.log(**one_step(x, y, weight.fill_(self._penalty(i // epoch))))
-            if run.due:
-                run.check(model)
+        one_step, weight = run.recorded(step), torch.zeros((), device=run.device)
+        for i, (r,) in run.batches(split.retain, epochs=self.epochs, batch_size=self.batch_size):
+            if self.negate and i == 0:
+                _negate_first(model)
+            run.log(**one_step(r.x, r.y, weight.fill_(self._penalty(i // epoch))))
 
     def _penalty(self, epoch: int) -> float:
         """α_e: falls from α in a straight line, 0 in the last ``free_epochs``."""

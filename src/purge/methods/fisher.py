@@ -27,15 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import setting
-from purge.data.samples import Samples, batches
-from purge.data.split import Split
+from purge.data.samples import Samples, batches, few
 from purge.engine.projection import flat, per_sample_grads
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 from purge.models.inspect import anatomy
 
 EPSILON = 1e-8
@@ -60,16 +56,14 @@ class FisherForgetting(Method):
         last = _last_layer(model, split)
         per_sample_grads(model, *split.retain.take(torch.arange(1)))  # refuse what cannot be done
         n = self.samples or len(split.retain)
-        drawn = run.order(split.retain, steps=1, batch_size=n)[0]
+        drawn = run.batch_indices(split.retain, steps=1, batch_size=n)[0]
         gone = torch.tensor(sorted(split.forget_classes), device=run.device)
-        run.begin(model)
         for _ in run.steps(1, epoch=1):
             information, retain_loss = self._information(model, params, split.retain, drawn)
             parts = information.split([p.numel() for p in params])
             for p, f in zip(params, parts, strict=True):
                 self._draw(p, f.view_as(p), gone if id(p) in last else None)
             run.log(retain_loss=retain_loss, forget_loss=None)
-            run.check(model)
 
     def _information(
         self, model: nn.Module, params: list[nn.Parameter], retain: Samples, drawn: Tensor
@@ -78,7 +72,7 @@ class FisherForgetting(Method):
         total, loss = torch.zeros_like(flat(params)), torch.zeros((), device=drawn.device)
         for x, y in batches(retain, self.batch_size, drawn):
             with torch.no_grad():
-                z = logits_of(model(x)).float()
+                z = forward(model, x).float()
             loss += F.cross_entropy(z, y, reduction="sum")
             for label, p in enumerate(z.softmax(1).to(total.dtype).unbind(1)):
                 g, _ = per_sample_grads(model, x, torch.full_like(y, label))
@@ -108,8 +102,7 @@ def _last_layer(model: nn.Module, split: Split) -> set[int]:
             "samples whose class is also in retain",
             "choose a method for single samples, or forget all samples of the class",
         )
-    x, _ = split.retain.take(torch.arange(min(2, len(split.retain))))
-    head = anatomy(model, x).head
+    head = anatomy(model, few(split.retain)).head
     own = [] if head is None else [p for p in model.get_submodule(head).parameters() if p.requires_grad]
     if not own or any(p.ndim == 0 or len(p) != split.classes for p in own):
         raise MethodError(

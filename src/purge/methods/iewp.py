@@ -22,29 +22,23 @@ and needs to know where it is. Every batch is full, dropout is off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from purge.core.errors import ModelError
-from purge.core.settings import setting
+from purge.data import inputs
 from purge.data.samples import Samples, batches
-from purge.data.split import Split
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import EVAL_BATCH, logits_of
+from purge.models.forward import EVAL_BATCH, forward
 
 GRADIENTS = 1 << 28  # numbers in the gradients of single samples that are held at a time
 
@@ -64,32 +58,22 @@ class IEWP(Method):
         """Alternate for ``epochs`` passes over the forget set."""
         with run.autocast("float32"):
             weights = _influence(model, split.forget)
-        optimizer = self.optim.make(parameters_to_train(model))
+        optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.forget) / self.batch_size)
         total = self.epochs * epoch
-        at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        at_r = run.order(split.retain, steps=total * self.retain_steps, batch_size=self.batch_size)
+        at_f = run.batch_indices(split.forget, steps=total, batch_size=self.batch_size)
+        at_r = run.batch_indices(split.retain, steps=total * self.retain_steps, batch_size=self.batch_size)
+        none = torch.empty(0, dtype=torch.long, device=run.device)
+        forget = [index for at in at_f for index in (at, *[none] * self.retain_steps)]
+        retain = [index for turn in at_r.split(self.retain_steps) for index in (none, *turn)]
         turn = 1 + self.retain_steps
-        steps = run.steps(total * turn, epoch=epoch * turn)
-        run.begin(model)
-        for _, (w, x, y) in zip(steps, self._turns(split, at_f, at_r, weights), strict=False):
+        for _, (f, r) in run.batches(split.forget, split.retain, orders=(forget, retain), epoch=epoch * turn):
+            batch = f if len(f) else r
             with statistics(model, self.norm):
-                z = logits_of(model(x)).float()
-            loss = F.cross_entropy(z, y) if w is None else -(w * _entropy(z)).mean()
+                z = forward(model, batch.x).float()
+            loss = -(weights[f.rows] * _entropy(z)).mean() if len(f) else F.cross_entropy(z, r.y)
             self.optim.step(optimizer, loss)
-            run.log(retain_loss=loss if w is None else None, forget_loss=None if w is None else loss)
-            if run.due:
-                run.check(model)
-
-    def _turns(
-        self, split: Split, at_f: Tensor, at_r: Tensor, weights: Tensor
-    ) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
-        """A forget batch with its weights, then ``retain_steps`` retain batches without, and so on."""
-        retain = split.retain.stream(at_r)
-        for index, (xf, yf) in zip(at_f, split.forget.stream(at_f), strict=True):
-            yield weights[index], xf, yf
-            for _, (xr, yr) in zip(range(self.retain_steps), retain, strict=False):
-                yield None, xr, yr
+            run.log(retain_loss=None if len(f) else loss, forget_loss=loss if len(f) else None)
 
 
 def _entropy(z: Tensor) -> Tensor:
@@ -104,11 +88,11 @@ def _influence(model: nn.Module, forget: Samples) -> Tensor:
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     teacher = frozen_copy(model)
 
-    def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        z = logits_of(functional_call(teacher, params, (x[None],)))
+    def loss(params: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        z = forward(teacher, inputs.take(x, None), params)
         return F.cross_entropy(z.float(), y[None])
 
-    def norm(x: Tensor, y: Tensor) -> Tensor:
+    def norm(x: Inputs, y: Tensor) -> Tensor:
         g = grad(loss)(trained, x, y)
         return torch.stack([part.float().square().sum() for part in g.values()]).sum().sqrt()
 

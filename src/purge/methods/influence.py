@@ -32,15 +32,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.settings import setting
 from purge.data.samples import Samples, batches
-from purge.data.split import Split
 from purge.engine.projection import flat, grad, per_sample_grads, write
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
-from purge.models.forward import EVAL_BATCH, logits_of
+from purge.models.forward import EVAL_BATCH, forward
 
 KEPT_BYTES = 2 << 30  # gradients up to this size are kept; larger ones are computed when needed
 
@@ -65,8 +61,7 @@ class Influence(Method):
         per_sample_grads(model, *split.retain.take(torch.arange(1)))  # refuse what cannot be done
         n_f, n_r = len(split.forget), len(split.retain)
         n = n_f + n_r
-        drawn = run.order(split.retain, steps=1, batch_size=self.samples)[0]
-        run.begin(model)
+        drawn = run.batch_indices(split.retain, steps=1, batch_size=self.samples)[0]
         rows = self._rows(model, split.retain, drawn, sum(p.numel() for p in params))
         for _ in run.steps(1, epoch=1):
             forget, forget_loss = _summed(model, params, split.forget, run.device)
@@ -76,7 +71,6 @@ class Influence(Method):
             k = product(rows, v, len(drawn), self.damping)
             write(params, flat(params) + self.alpha * k)
             run.log(retain_loss=retain_loss / n_r, forget_loss=forget_loss / n_f)
-            run.check(model)
 
     def _rows(self, model: nn.Module, retain: Samples, drawn: Tensor, width: int) -> Rows:
         """The gradients of the drawn samples, kept if they are small, computed anew each time if not."""
@@ -97,7 +91,7 @@ def _summed(
     """The gradient of the summed cross-entropy over all samples, flat, and that sum."""
     total, loss = torch.zeros_like(flat(params)), torch.zeros((), device=device)
     for x, y in batches(samples, EVAL_BATCH, torch.arange(len(samples), device=device)):
-        part = F.cross_entropy(logits_of(model(x)).float(), y, reduction="sum")
+        part = F.cross_entropy(forward(model, x).float(), y, reduction="sum")
         total += grad(part, params)
         loss += part.detach()
     return total, loss

@@ -1,243 +1,254 @@
-"""The shelf of unlearning methods: one entry per name."""
+"""The registry of unlearning methods: names, what they are, and the settings that a name stands for.
+
+No method is imported before it is used, so that listing them is quick.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import hashlib
+import importlib
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
-from purge.core.errors import MethodError, did_you_mean
-from purge.core.settings import replace
-from purge.engine.optimizer import Optim
-from purge.engine.stopping import Stopping
-from purge.methods.amnesiac import Amnesiac
-from purge.methods.ascent import GradientAscent, NegGradPlus
-from purge.methods.badteacher import BadTeacher
-from purge.methods.base import Method
-from purge.methods.boundary import BoundaryExpand, BoundaryShrink
-from purge.methods.delete import Delete
-from purge.methods.finetune import FineTune
-from purge.methods.fisher import FisherForgetting
-from purge.methods.iewp import IEWP
-from purge.methods.influence import Influence
-from purge.methods.purge.method import Purge
-from purge.methods.relabel import RandomLabel, SalUn
-from purge.methods.retrain import Retrain
-from purge.methods.scrub import Scrub
-from purge.methods.sisa import Sisa
-from purge.methods.ssd import SelectiveDampening
-from purge.methods.unsir import UNSIR
+from purge import methods
+from purge.core.errors import MethodError, did_you_mean, first_line
+from purge.core.settings import check_settings_class, replace
+
+if TYPE_CHECKING:
+    from purge.methods.base import Method
+
+logger = logging.getLogger("purge")
+
+GROUP = "purge.methods"  # entry points of installed packages that bring methods of their own
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """A method with the settings that its name stands for."""
 
-    method: Method
+    cls: str  # a name in purge.methods, or module:Class
     about: str
-    cite: str  # authors and where to find them
+    cite: str = ""  # authors and where to find them
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def method(self) -> Method:
+        """The method with these settings."""
+        cls = _imported(self.cls) if ":" in self.cls else getattr(methods, self.cls)
+        return replace(_made(cls), self.settings)
 
 
 METHODS: dict[str, Entry] = {
     "purge": Entry(
-        Purge(),
-        "projected erasure that survives recalibration: our default",
-        "PURGE, extended",
+        "Purge", "projected erasure that survives recalibration: our default", "PURGE, extended",
     ),
     "purge-paper": Entry(
-        Purge(
-            objective="kl_retain",
-            certainty=1.0,
-            lr=5e-4,
-            epochs=15,
-            min_steps=1,
-            max_steps=1_000_000,
-            batch_size=128,
-            silence=0.0,
-            erasure=0.05,
-            kd=2.0,
-            temperature=4.0,
-            gate=0.0,
-            clip=1.0,
-            momentum=0.9,
-            weight_decay=5e-4,
-            optimizer="sgd",
-            space="gradient",
-            norm="frozen",
-            descend=False,
-            cooldown=0.0,
-            stop=Stopping(retain_budget=5.0, check_every=50),
-        ),
-        "projected erasure as published, CIFAR-10 settings",
-        "PURGE, Jawandhia et al.",
+        "Purge", "projected erasure as published, CIFAR-10 settings", "PURGE, Jawandhia et al.",
+        {"target": "paper", "lr": 5e-4, "epochs": 15, "min_steps": 1, "max_steps": 1_000_000,
+         "batch_size": 128, "erasure": 0.05, "kd": 2.0, "temperature": 4.0, "gate": 0.0, "clip": 1.0,
+         "momentum": 0.9, "weight_decay": 5e-4, "optimizer": "sgd", "space": "gradient", "norm": "frozen",
+         "descend": False, "cooldown": 0.0, "suppression": 0.0, "check_every": 50, "epoch_ends": True,
+         "check_samples": 10_000},
     ),
     "purge-close": Entry(
-        Purge(
-            objective="relearned",
-            relearn=0.5,
-            relearn_epochs=9,
-            certainty=1.4,
-            silence=0.05,
-            erasure=50.0,
-            erase_to="neighbours",
-            epochs=4,
-            batch_size=256,
-            cooldown=0.5,
-            stop=Stopping(check_every=40, epoch_ends=False, check_samples=1024, early=False),
-        ),
-        "projected erasure that asks a relearned copy: nearer to a retrained model, and slower",
+        "Purge", "projected erasure that asks a relearned copy: nearer to a retrained model, and slower",
         "PURGE, extended",
+        {"target": "relearned", "fresh_share": 0.5, "relearn_epochs": 9, "sharpness": 1.4,
+         "suppression": 0.05, "erasure": 50.0, "erase_to": "neighbours", "epochs": 4, "batch_size": 256,
+         "cooldown": 0.5, "check_every": 40, "early": False},
     ),
     "retrain": Entry(
-        Retrain(), "a fresh model trained without the forget set: the reference", "the training recipe"
+        "Retrain", "a fresh model trained without the forget set: the reference", "the training recipe",
     ),
-    "finetune": Entry(FineTune(), "train on with the retain set", "FT; Golatkar et al., arXiv:1911.04933"),
+    "finetune": Entry(
+        "FineTune", "train on with the retain set", "FT; Golatkar et al., arXiv:1911.04933",
+    ),
     "l1-sparse": Entry(
-        FineTune(l1=1e-4),
-        "train on with the retain set and a penalty on all weights",
+        "FineTune", "train on with the retain set and a penalty on all weights",
         "Jia et al., arXiv:2304.04934",
+        {"l1": 1e-4},
     ),
     "not": Entry(
-        FineTune(negate=True, epochs=50),
-        "negate the first convolution, then train on with the retain set",
+        "FineTune", "negate the first convolution, then train on with the retain set",
         "NoT; Khalil et al., arXiv:2503.05657",
+        {"negate": True, "epochs": 50},
     ),
     "gradient-ascent": Entry(
-        GradientAscent(),
-        "climb the loss of the forget set, nothing else",
+        "GradientAscent", "climb the loss of the forget set, nothing else",
         "GA; Thudi et al., arXiv:2109.13398",
     ),
     "neggrad-plus": Entry(
-        NegGradPlus(),
-        "descend on the retain set and climb on the forget set in one step",
+        "NegGradPlus", "descend on the retain set and climb on the forget set in one step",
         "Kurmanji et al., arXiv:2302.09880",
     ),
     "random-label": Entry(
-        RandomLabel(),
-        "train on, with random labels for the forget set",
+        "RandomLabel", "train on, with random labels for the forget set",
         "RL; Golatkar et al., arXiv:1911.04933",
     ),
     "salun": Entry(
-        SalUn(),
-        "random labels, learnt by the weights that matter most for the forget set",
+        "SalUn", "random labels, learnt by the weights that matter most for the forget set",
         "Fan et al., arXiv:2310.12508",
     ),
     "salun-soft": Entry(
-        SalUn(soft=True, mixed=True),
-        "random labels, with the smallest changes taken back after each step",
+        "SalUn", "random labels, with the smallest changes taken back after each step",
         "Fan et al., arXiv:2310.12508",
+        {"soft": True, "mixed": True},
     ),
     "amnesiac-relabel": Entry(
-        RandomLabel(
-            epochs=3,
-            batch_size=128,
-            mixed=True,
-            wrong=True,
-            redraw=False,
-            optim=Optim(optimizer="adam", lr=1e-4, weight_decay=0.0),
-        ),
-        "train on, with a wrong label for each forgotten sample, drawn once",
+        "RandomLabel", "train on, with a wrong label for each forgotten sample, drawn once",
         "Graves et al., arXiv:2010.10981",
+        {"epochs": 3, "batch_size": 128, "mixed": True, "wrong": True, "redraw": False,
+         "optimizer": "adam", "lr": 1e-4, "weight_decay": 0.0},
     ),
     "scrub": Entry(
-        Scrub(),
-        "climb away from the original on the forget set, return to it on the rest, in turns",
+        "Scrub", "climb away from the original on the forget set, return to it on the rest, in turns",
         "Kurmanji et al., arXiv:2302.09880",
     ),
     "bad-teacher": Entry(
-        BadTeacher(),
-        "distil what must go from an untrained network, what must stay from the original",
+        "BadTeacher", "distil what must go from an untrained network, what must stay from the original",
         "Chundawat et al., arXiv:2205.08096",
     ),
     "delete": Entry(
-        Delete(),
-        "distil the original without each sample's own label, on the forget set alone",
+        "Delete", "distil the original without each sample's own label, on the forget set alone",
         "DELETE; Zhou et al., arXiv:2503.23751",
     ),
     "boundary-expand": Entry(
-        BoundaryExpand(),
-        "send the forget set to a class of its own, then drop that class",
+        "BoundaryExpand", "send the forget set to a class of its own, then drop that class",
         "BE; Chen et al., arXiv:2303.11570",
     ),
     "boundary-shrink": Entry(
-        BoundaryShrink(),
-        "teach each forget sample the label across its nearest boundary",
+        "BoundaryShrink", "teach each forget sample the label across its nearest boundary",
         "BS; Chen et al., arXiv:2303.11570",
     ),
     "influence": Entry(
-        Influence(),
-        "one Newton step that takes the forget set's influence away",
+        "Influence", "one Newton step that takes the forget set's influence away",
         "IU; Jia et al., arXiv:2304.04934",
     ),
     "fisher": Entry(
-        FisherForgetting(),
-        "noise on the weights that the retain set does not need",
+        "FisherForgetting", "noise on the weights that the retain set does not need",
         "Golatkar et al., arXiv:1911.04933",
     ),
     "ssd": Entry(
-        SelectiveDampening(),
-        "shrink the weights that matter more to the forget set",
+        "SelectiveDampening", "shrink the weights that matter more to the forget set",
         "SSD; Foster et al., arXiv:2308.07707",
     ),
     "amnesiac": Entry(
-        Amnesiac(),
+        "Amnesiac",
         "take back the logged updates of batches with forgotten samples (purge train --log-updates)",
         "Graves et al., arXiv:2010.10981",
     ),
     "sisa": Entry(
-        Sisa(),
-        "exact deletion from a model that was trained in shards (purge train --shards)",
+        "Sisa", "exact deletion from a model that was trained in shards (purge train --shards)",
         "SISA; Bourtoule et al., arXiv:1912.03817",
     ),
     "unsir": Entry(
-        UNSIR(),
-        "impair with noise that stands for the class, repair with retained samples",
+        "UNSIR", "impair with noise that stands for the class, repair with retained samples",
         "Tarun et al., arXiv:2111.08947",
     ),
     "iewp": Entry(
-        IEWP(),
-        "raise the entropy of influential forget samples, between retain steps",
+        "IEWP", "raise the entropy of influential forget samples, between retain steps",
         "IEWPv2; PURGE's predecessor, Jawandhia et al.",
     ),
+}  # fmt: skip
+
+
+@cache
+def installed() -> dict[str, Entry]:
+    """The methods that installed packages bring by the entry point ``purge.methods``."""
+    found = {}
+    for point in entry_points(group=GROUP):
+        package = point.dist.name if point.dist else point.module
+        found[point.name] = Entry(f"{point.module}:{point.attr}", f"{point.attr}, from the package {package}")
+    return {name: entry for name, entry in found.items() if name not in METHODS}
+
+
+def all_methods() -> dict[str, Entry]:
+    """The methods of this package and of installed ones."""
+    return {**METHODS, **installed()}
+
+
+def find_method(name: str) -> Entry:
+    """The entry of a name, or one for ``module:Class``."""
+    known = all_methods()
+    if name in known:
+        return known[name]
+    if ":" in name:
+        return Entry(name, name)
+    raise MethodError(
+        "the name of a method, or module:Class for one of your own", repr(name), did_you_mean(name, known)
+    )
+
+
+def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
+    """The method of that name, or the given one, with the settings changed as asked."""
+    if isinstance(method, str):
+        method = find_method(method).method
+    elif isinstance(method, type):
+        got, fix = f"the class {method.__name__}", f"pass {method.__name__}()"
+        raise MethodError("a method's name or a Method", got, fix)
+    elif not isinstance(method, methods.Method):
+        raise MethodError("a method's name or a Method", type(method).__name__, "pass method='purge'")
+    if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
+        settings = {"early": True, **settings}
+    return replace(method, _with_target(method, settings))
+
+
+def source_digest(method: Method) -> str:
+    """SHA-256 of the source of a method's module, so that an edited method counts as another one."""
+    cls = type(method)
+    try:
+        source = inspect.getsource(inspect.getmodule(cls) or cls)
+    except (OSError, TypeError):  # typed into an interpreter
+        source = repr(sorted(vars(cls)))
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+# What `objective` was called in version 0.1 → settings of today.
+OBJECTIVES = {
+    "masked_teacher": {"target": "masked"},
+    "layers": {"target": "layers"},
+    "relearned": {"target": "relearned"},
+    **{name: {"target": "paper", "objective": name} for name in ("kl_retain", "kl_uniform", "ga")},
 }
 
 
-def resolve_method(method: str | Method, settings: dict[str, Any]) -> Method:
-    """The method of that name, or the given one, with the settings changed as asked."""
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise MethodError("the name of a method", repr(method), did_you_mean(method, METHODS))
-        method = METHODS[method].method
-    elif not isinstance(method, Method):
-        raise MethodError(
-            "a method's name or a Method",
-            f"the class {method.__name__}" if isinstance(method, type) else type(method).__name__,
-            f"pass {method.__name__}()" if isinstance(method, type) else "pass method='purge'",
-        )
-    if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
-        settings = {"early": True, **settings}
-    return replace(method, settings)
+def _with_target(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings with ``objective`` of version 0.1 translated into a target; to be removed in 0.3."""
+    old = settings.get("objective")
+    paper = isinstance(getattr(method, "target", None), methods.Paper) and old in (
+        "kl_retain",
+        "kl_uniform",
+        "ga",
+    )
+    if old not in OBJECTIVES or "target" in settings or paper or not isinstance(method, methods.Purge):
+        return settings
+    logger.warning(
+        "objective=%r is now target=%r; the old name goes in version 0.3.", old, OBJECTIVES[old]["target"]
+    )
+    return {**{k: v for k, v in settings.items() if k != "objective"}, **OBJECTIVES[old]}
 
 
-__all__ = [
-    "IEWP",
-    "METHODS",
-    "UNSIR",
-    "Amnesiac",
-    "BadTeacher",
-    "BoundaryExpand",
-    "BoundaryShrink",
-    "Delete",
-    "Entry",
-    "FineTune",
-    "FisherForgetting",
-    "GradientAscent",
-    "Influence",
-    "Method",
-    "NegGradPlus",
-    "Purge",
-    "RandomLabel",
-    "Retrain",
-    "SalUn",
-    "Scrub",
-    "SelectiveDampening",
-    "Sisa",
-    "resolve_method",
-]
+def _imported(name: str) -> Any:
+    """The class that ``module:Class`` names."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the module's own code may raise
+        fix = "check the spelling, and that the module can be imported from here"
+        raise MethodError(f"a method {name}", first_line(error), fix) from error
+
+
+def _made(cls: Any) -> Method:
+    """An object of a class that may be somebody else's, if it is a method at all."""
+    if not (isinstance(cls, type) and issubclass(cls, methods.Method)):
+        got = cls.__name__ if isinstance(cls, type) else repr(cls)
+        raise MethodError("a subclass of purge.Method", got, "derive your class from purge.Method")
+    check_settings_class(cls)
+    if inspect.isabstract(cls):
+        raise MethodError(f"a method run in {cls.__name__}", "none", "write run(self, model, split, run)")
+    return cls()

@@ -46,20 +46,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import setting
-from purge.data.samples import Samples, batches
-from purge.data.split import Split
-from purge.engine.cuda_graph import Scalars
-from purge.engine.optimizer import Optim
+from purge.data.samples import Samples, batches, joined
 from purge.engine.projection import flat, grad, write
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
-Plan = list[tuple[Tensor, Tensor]]  # for each step, the retained and the forgotten samples of its batch
 Hold = Callable[[int], None]  # what is done to the weights after step i, counted from 0
 
 
@@ -80,28 +73,28 @@ class RandomLabel(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through both sets ``epochs`` times."""
         params = parameters_to_train(model)
-        optimizer = self.optim.make(params)
-        plan = self._plan(split, run)
-        epoch = len(plan) // self.epochs
+        optimizer = self.optim.make(model)
+        orders = self._orders(split, run)
+        epoch = len(orders[0]) // self.epochs
         holding = self._holding(model, split, params, optimizer, epoch)
-        run.begin(model)
+        once: Tensor | None = None
 
-        def step_of(x: Tensor, y: Tensor) -> Scalars:
+        def step(x: Inputs, y: Tensor) -> Scalars:
             with statistics(model, self.norm):
-                each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
+                each = F.cross_entropy(forward(model, x).float(), y, reduction="none")
             self.optim.step(optimizer, each.mean())
             return {"each": each}
 
-        one_step = run.recorded(step_of)
+        one_step = run.recorded(step)
         with holding as hold:
-            steps = zip(run.steps(len(plan), epoch=epoch), self._batches(split, plan), strict=False)
-            for i, (x, y, kept) in steps:
-                each = one_step(x, y)["each"]
+            for i, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
+                if not self.redraw and once is None:
+                    once = self._draw(split.forget.labels.to(run.device), split.classes)
+                wrong = self._draw(f.y, split.classes) if once is None else once[f.rows]
+                each = one_step(joined(r, f), torch.cat([r.y, wrong]))["each"]
                 assert each is not None
                 hold(i)
-                run.log(retain_loss=_mean(each[:kept]), forget_loss=_mean(each[kept:]))
-                if run.due:
-                    run.check(model)
+                run.log(retain_loss=_mean(each[: len(r)]), forget_loss=_mean(each[len(r) :]))
 
     def _holding(
         self,
@@ -114,36 +107,23 @@ class RandomLabel(Method):
         """What keeps some weights where they are; here they are all free."""
         return nullcontext(lambda _: None)
 
-    def _plan(self, split: Split, run: Run) -> Plan:
+    def _orders(self, split: Split, run: Run) -> tuple[list[Tensor], list[Tensor]]:
+        """For each step the rows of its batch in the retain set, and those in the forget set."""
         kept, lost, size = len(split.retain), len(split.forget), self.batch_size
         if self.mixed:
             total = self.epochs * math.ceil((kept + lost) / size)
-            both = range(kept + lost)  # retained samples first; only its length is looked at
-            at = run.order(both, steps=total, batch_size=size)
-            at = at.sort(1).values  # [retain; forget] within each batch
-            rows = (at < kept).sum(1).tolist()
-            return [(one[:k], one[k:] - kept) for one, k in zip(at, rows, strict=True)]
+            at = run.batch_indices(range(kept + lost), steps=total, batch_size=size)
+            at = at.sort(1).values  # rows of the retain set come first
+            rows = list(zip(at, (at < kept).sum(1).tolist(), strict=True))
+            return [one[:k] for one, k in rows], [one[k:] - kept for one, k in rows]
         per_f, per_r = math.ceil(lost / size), math.ceil(kept / size)
-        at_f = run.order(split.forget, steps=self.epochs * per_f, batch_size=size).split(per_f)
-        at_r = run.order(split.retain, steps=self.epochs * per_r, batch_size=size).split(per_r)
-        plan, none = Plan(), torch.empty(0, dtype=torch.long, device=run.device)
+        at_f = run.batch_indices(split.forget, steps=self.epochs * per_f, batch_size=size).split(per_f)
+        at_r = run.batch_indices(split.retain, steps=self.epochs * per_r, batch_size=size).split(per_r)
+        retain, forget, none = [], [], torch.empty(0, dtype=torch.long, device=run.device)
         for f, r in zip(at_f, at_r, strict=True):
-            plan += [(none, at) for at in f] + [(at, none) for at in r]
-        return plan
-
-    def _batches(self, split: Split, plan: Plan) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Inputs ``[retain; forget]`` of each step, the labels to learn, how many are retained."""
-        retain = split.retain.stream([r for r, _ in plan if len(r)])
-        forget = split.forget.stream([f for _, f in plan if len(f)])
-        labels = split.forget.labels.to(plan[0][0].device)
-        once = None if self.redraw else self._draw(labels, split.classes)
-        for r, f in plan:
-            parts = [next(retain)] if len(r) else []
-            if len(f):
-                x, y = next(forget)
-                parts.append((x, self._draw(y, split.classes) if once is None else once[f]))
-            xs, ys = zip(*parts, strict=True)
-            yield torch.cat(xs), torch.cat(ys), len(r)
+            retain += [none] * per_f + [*r]
+            forget += [*f] + [none] * per_r
+        return retain, forget
 
     def _draw(self, y: Tensor, classes: int) -> Tensor:
         """A label for each sample, all classes alike; with ``wrong`` any but the true one."""
@@ -185,7 +165,7 @@ def _salient(
     total = torch.zeros_like(flat(params))
     for x, y in batches(forget, size):
         with statistics(model, "frozen"):
-            total += grad(F.cross_entropy(logits_of(model(x)).float(), y, reduction="sum"), params)
+            total += grad(F.cross_entropy(forward(model, x).float(), y, reduction="sum"), params)
     mask = torch.zeros_like(total, dtype=torch.bool)
     mask[total.abs().argsort(descending=True, stable=True)[:most]] = True  # by rank: ties do not add to it
     parts = mask.split([p.numel() for p in params])

@@ -14,11 +14,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from purge.data.split import Split
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, fit
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping
 from purge.models.checks import check_batch_size, check_same_shapes
 
 
@@ -35,17 +32,17 @@ class Retrain(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Train from scratch on the retain set; one row of the history is one epoch."""
         check_batch_size(model, min(self.recipe.batch_size, len(split.retain)))
-        run.begin(model)
         fresh = run.fresh(model)
         check_same_shapes(model, fresh)
         for ours, given in zip(fresh.parameters(), model.parameters(), strict=True):
             if not given.requires_grad:  # a layer that was not trained is not trained now
                 ours.data.copy_(given.data)
             ours.requires_grad_(given.requires_grad)
-        history, _ = fit(
-            fresh, split.retain, self.recipe, seed=run.seed, progress=run.progress, title="retrain"
-        )
-        model.load_state_dict(fresh.state_dict())
-        for _, row in zip(run.steps(len(history), epoch=len(history)), history, strict=True):
-            run.log(retain_loss=torch.tensor(row["loss"], device=run.device))
-        run.check(model)
+        history: list[dict[str, float]] = []
+        for i in run.steps(self.recipe.epochs, epoch=self.recipe.epochs):
+            if i == 0:
+                history, _ = fit(
+                    fresh, split.retain, self.recipe, seed=run.seed, progress=run.progress, title="retrain"
+                )
+                model.load_state_dict(fresh.state_dict())
+            run.log(retain_loss=torch.tensor(history[i]["loss"], device=run.device))

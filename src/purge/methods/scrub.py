@@ -23,41 +23,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import setting
 from purge.data.samples import Samples
-from purge.data.split import Split
 from purge.engine.losses import distill
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import logits, logits_of
+from purge.models.forward import forward, logits
 
 logger = logging.getLogger("purge")
 
 DECAY_AFTER = (3, 5, 9)  # epochs, counted from 1
-
-
-class Batch(NamedTuple):
-    """One step of the schedule."""
-
-    x: Tensor
-    y: Tensor
-    epoch: int  # counted from 1
-    climb: bool  # a max-step, on the forget set
-    last: bool  # of its epoch
 
 
 @dataclass(frozen=True)
@@ -83,50 +66,53 @@ class Scrub(Method):
         """Go through both sets in turns, ``epochs`` times."""
         held_out = _held_out(split) if self.rewind else None
         teacher = frozen_copy(model)
-        optimizer = self.optim.make(parameters_to_train(model))
+        optimizer = self.optim.make(model)
         kept: list[dict[str, Tensor]] = []
-        total = self.epochs * _steps(split.retain, self.batch_size)
-        total += min(self.max_steps, self.epochs) * _steps(split.forget, self.forget_batch_size)
-        run.begin(model)
-        for _, b in zip(run.steps(total, epoch=total), self._batches(split, run), strict=False):
-            optimizer.param_groups[0]["lr"] = self._rate(b.epoch)
+        forget, retain, ends = self._orders(split, run)
+        for i, (f, r) in run.batches(split.forget, split.retain, orders=(forget, retain), epoch=ends):
+            batch = f if len(f) else r
+            optimizer.param_groups[0]["lr"] = self._rate(1 + sum(i >= end for end in ends))
             with torch.no_grad():
-                taught = logits_of(teacher(b.x)).float()
+                taught = forward(teacher, batch.x).float()
             with statistics(model, self.norm):
-                z = logits_of(model(b.x)).float()
+                z = forward(model, batch.x).float()
             distance = distill(z, taught, self.temperature)
-            if b.climb:
+            if len(f):
                 self.optim.step(optimizer, -distance)
                 run.log(retain_loss=None, forget_loss=distance)
             else:
-                retain_loss = F.cross_entropy(z, b.y)
+                retain_loss = F.cross_entropy(z, r.y)
                 self.optim.step(optimizer, self.gamma * retain_loss + self.alpha * distance)
                 run.log(retain_loss=retain_loss, forget_loss=None)
-            if run.due or (b.last and self.stop.due(run.step, run.step)):  # epochs differ in length
-                run.check(model)
-            if self.rewind and (b.last or run.step == run.end):
+            if self.rewind and i + 1 in ends:
                 kept.append({name: t.clone() for name, t in model.state_dict().items()})
         if held_out is not None:
+            if run.step not in ends:  # it was stopped within an epoch
+                kept.append(model.state_dict())
             _rewind(model, kept, split.forget, held_out)
 
-    def _batches(self, split: Split, run: Run) -> Iterator[Batch]:
-        """Epoch by epoch: a pass over the forget set in the first ones, then a pass over the retain set."""
+    def _orders(self, split: Split, run: Run) -> tuple[list[Tensor], list[Tensor], list[int]]:
+        """The rows of each step in the forget and in the retain set, and the steps that end an epoch.
+
+        Each epoch is a pass over the retain set; the first ones begin with a pass over the forget set.
+        """
+        forget: list[Tensor] = []
+        retain: list[Tensor] = []
+        ends, none = [], torch.empty(0, dtype=torch.long, device=run.device)
         for epoch in range(1, self.epochs + 1):
-            for climb in (True, False) if epoch <= self.max_steps else (False,):
-                samples = split.forget if climb else split.retain
-                size = self.forget_batch_size if climb else self.batch_size
-                steps = _steps(samples, size)
-                order = run.order(samples, steps=steps, batch_size=size)
-                for i, (x, y) in enumerate(samples.stream(order)):
-                    yield Batch(x, y, epoch, climb, last=not climb and i == steps - 1)
+            if epoch <= self.max_steps:
+                steps = math.ceil(len(split.forget) / self.forget_batch_size)
+                forget += run.batch_indices(split.forget, steps=steps, batch_size=self.forget_batch_size)
+                retain += [none] * steps
+            steps = math.ceil(len(split.retain) / self.batch_size)
+            retain += run.batch_indices(split.retain, steps=steps, batch_size=self.batch_size)
+            forget += [none] * steps
+            ends.append(len(retain))
+        return forget, retain, ends
 
     def _rate(self, epoch: int) -> float:
         """η, times ``decay`` for each of the epochs 3, 5 and 9 that is over."""
         return self.optim.lr * self.decay ** sum(epoch > after for after in DECAY_AFTER)
-
-
-def _steps(samples: Samples, batch_size: int) -> int:
-    return math.ceil(len(samples) / batch_size)
 
 
 def _held_out(split: Split) -> tuple[Samples, Tensor]:

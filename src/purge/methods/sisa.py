@@ -34,11 +34,8 @@ from torch import Tensor, nn
 
 from purge.core.errors import DataError, MethodError, ModelError
 from purge.data.identity import identities
-from purge.data.split import Split
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
-from purge.methods.sisa_model import SisaModel, enough_in_each, in_order, train_shard
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping
+from purge.methods.sisa_model import SisaModel, enough_in_each, epochs_from, in_order, train_shard
 from purge.models.checkpoint import digest
 
 
@@ -61,16 +58,16 @@ class Sisa(Method):
         restarts = sisa.first_slices(identities(split.forget))
         enough_in_each(sisa, ids, "train anew with fewer shards, without what must be forgotten")
         _frozen_as_before(sisa, restarts)
-        run.begin(model)
+        total = sum(epochs_from(sisa, ids, shard, first) for shard, first in restarts.items())
         rows: list[dict[str, Any]] = []
-        for shard, first in restarts.items():
-            sisa.shards[shard].load_state_dict(sisa.checkpoints[shard][first])
-            rows += train_shard(sisa, split.retain, ids, shard, first=first, progress=run.progress)
-        sisa.finished(ids, split.retain.labels, rows)
-        for _, row in zip(run.steps(len(rows), epoch=len(rows)), rows, strict=True):
-            values = {k: torch.tensor(row[k], device=run.device) for k in ("shard", "slice", "loss")}
+        for i in run.steps(total, epoch=total):
+            if i == 0:
+                for shard, first in restarts.items():
+                    sisa.shards[shard].load_state_dict(sisa.checkpoints[shard][first])
+                    rows += train_shard(sisa, split.retain, ids, shard, first=first, progress=run.progress)
+                sisa.finished(ids, split.retain.labels, rows)
+            values = {k: torch.tensor(rows[i][k], device=run.device) for k in ("shard", "slice", "loss")}
             run.log(retain_loss=values["loss"], shard=values["shard"], slice=values["slice"])
-        run.check(model)
 
 
 # -- refusals ---------------------------------------------------------------------------------

@@ -310,6 +310,14 @@ def train_shard(
     return rows
 
 
+def epochs_from(sisa: SisaModel, ids: Tensor, shard: int, first: int) -> int:
+    """How many epochs :func:`train_shard` trains from slice ``first`` on."""
+    of_shard, of_slice = sisa.plan.places(ids)
+    counts = [int(((of_shard == shard) & (of_slice <= s)).sum()) for s in range(sisa.plan.slices)]
+    least = _least(sisa.shards[shard])
+    return sum(sisa.plan.epochs[s] for s in range(first, sisa.plan.slices) if counts[s] >= least)
+
+
 def _shuffle(plan: Plan, ids: Tensor, shard: int, before: int) -> Callable[[int], Tensor]:
     return lambda epoch: plan.order(ids, shard=shard, epoch=before + epoch)
 

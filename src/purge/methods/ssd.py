@@ -28,15 +28,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.settings import setting
 from purge.data.samples import Samples, batches
-from purge.data.split import Split
 from purge.engine.projection import flat, grad, per_sample_grads, write
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
 logger = logging.getLogger("purge")
 
@@ -58,7 +54,6 @@ class SelectiveDampening(Method):
         if self.per_sample:
             per_sample_grads(model, *split.retain.take(torch.arange(1)))  # refuse what cannot be done
         self._warn(split)
-        run.begin(model)
         for _ in run.steps(1, epoch=1):
             squares_f, n_f, forget_loss = self._squares(model, params, split.forget, run.device)
             squares_r, n_r, retain_loss = self._squares(model, params, split.retain, run.device)
@@ -68,7 +63,6 @@ class SelectiveDampening(Method):
             write(params, left * flat(params))
             share = chosen.float().mean()
             run.log(retain_loss=retain_loss, forget_loss=forget_loss, dampened=share)
-            run.check(model)
 
     def _squares(
         self, model: nn.Module, params: list[nn.Parameter], samples: Samples, device: torch.device
@@ -81,7 +75,7 @@ class SelectiveDampening(Method):
                 total += g.square_().sum(0)
                 loss += losses.sum()
             else:
-                mean = F.cross_entropy(logits_of(model(x)).float(), y)
+                mean = F.cross_entropy(forward(model, x).float(), y)
                 total += grad(mean, params).square_()
                 loss += len(x) * mean.detach()
         return total, n if self.per_sample else math.ceil(n / self.batch_size), loss / n

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,17 +31,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import setting
-from purge.data.samples import Samples
-from purge.data.split import Split
-from purge.engine.optimizer import Optim
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import PUBLISHED, Method
+from purge.data import inputs
+from purge.data.samples import few
+from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
-from purge.models.checks import parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -70,22 +64,19 @@ class UNSIR(Method):
         chosen = _some_of_each(split.retain.labels, self.per_class)
         at_n, at_r = (at.to(run.device) for at in self._impair_order(len(noise), chosen))
         at_repair = self._repair_order(chosen).to(run.device)
-        params = parameters_to_train(model)
-        optimizers = {
-            "impair": self.optim.make(params),
-            "repair": dataclasses.replace(self.optim, lr=self.repair_lr).make(params),
-        }
-        run.begin(model)
-        steps = run.steps(len(at_r) + len(at_repair), epoch=len(at_r))
-        phases = _phases(split.retain, (noise, named), at_r, at_n, at_repair)
-        for _, (phase, x, y, kept) in zip(steps, phases, strict=False):
+        repair = dataclasses.replace(self.optim, lr=self.repair_lr)
+        optimizers = {"impair": self.optim.make(model), "repair": repair.make(model)}
+        ends = {len(at_r), len(at_r) + len(at_repair)}
+        for i, (r,) in run.batches(split.retain, orders=[[*at_r, *at_repair]], epoch=ends):
+            impair = i < len(at_r)
+            x, y = r.x, r.y
+            if impair:
+                x, y = torch.cat([x, noise[at_n[i]]]), torch.cat([y, named[at_n[i]]])
             with statistics(model, self.norm):
-                each = F.cross_entropy(logits_of(model(x)).float(), y, reduction="none")
-            self.optim.step(optimizers[phase], each.mean())
-            noise_loss = each[kept:].mean() if phase == "impair" else None
-            run.log(retain_loss=each[:kept].mean(), noise_loss=noise_loss)
-            if run.due:
-                run.check(model)
+                each = F.cross_entropy(forward(model, x).float(), y, reduction="none")
+            self.optim.step(optimizers["impair" if impair else "repair"], each.mean())
+            noise_loss = each[len(r) :].mean() if impair else None
+            run.log(retain_loss=each[: len(r)].mean(), noise_loss=noise_loss)
 
     def _noise(self, teacher: nn.Module, split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
         """Noise that the teacher takes for anything but its class, and the classes it stands for."""
@@ -96,7 +87,7 @@ class UNSIR(Method):
             y = torch.full((self.noise_samples,), c, device=device)
             optimizer = torch.optim.Adam([noise], self.noise_lr)
             for _ in range(self.noise_steps):
-                error = F.cross_entropy(logits_of(teacher(noise)).float(), y)
+                error = F.cross_entropy(forward(teacher, noise).float(), y)
                 size = noise.square().flatten(1).sum(1).mean()
                 optimizer.zero_grad(set_to_none=True)
                 (self.noise_decay * size - error).backward()
@@ -120,16 +111,6 @@ class UNSIR(Method):
         return chosen[_passes(len(chosen), steps, size)]
 
 
-def _phases(
-    retain: Samples, noise: tuple[Tensor, Tensor], at_r: Tensor, at_n: Tensor, at_repair: Tensor
-) -> Iterator[tuple[str, Tensor, Tensor, int]]:
-    """Impair batches [retained; noise], then repair batches; with how many rows are retained samples."""
-    for index, (x, y) in zip(at_n, retain.stream(at_r), strict=True):
-        yield "impair", torch.cat([x, noise[0][index]]), torch.cat([y, noise[1][index]]), len(x)
-    for x, y in retain.stream(at_repair):
-        yield "repair", x, y, len(x)
-
-
 def _inputs_of_whole_classes(split: Split) -> Tensor:
     """One input, once it is sure that whole classes must go and that noise can stand for them."""
     if split.single:
@@ -140,11 +121,11 @@ def _inputs_of_whole_classes(split: Split) -> Tensor:
             f"{others} single samples of classes that stay",
             "use a method that forgets single samples, such as purge",
         )
-    x, _ = split.retain.take(torch.zeros(1, dtype=torch.long))
-    if not x.is_floating_point():
+    x = few(split.retain, 1)
+    if not (isinstance(x, Tensor) and x.is_floating_point()):
         raise MethodError(
             "floating-point inputs, to make noise of",
-            str(x.dtype).removeprefix("torch."),
+            inputs.describe(x),
             "use a method that leaves the inputs alone",
         )
     return x

@@ -227,7 +227,7 @@ class Ensemble:
                 forget, split.retain, self._not_seen_by(i), split.classes, frozenset(gone), split.names
             )
             fresh = self._drawn("unlearned", i)
-            run = Run(own, device=self.device, stop=method.stop, seed=seed, fresh=fresh)
+            run = Run(model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh)
             with seeded(seed, self.device), training_flags_kept(model):
                 model.eval()
                 method.run(model, own, run)

@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from purge.models.forward import logits_of
+from purge.data import inputs
+from purge.data.inputs import Inputs
+from purge.models.forward import forward
 from purge.models.hooks import training_flags_kept
 
 Norm = Literal["frozen", "shared", "train"]
@@ -185,7 +187,7 @@ def _like(dy: Tensor, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> None:
+def recalibrate(model: nn.Module, batches: Iterable[Inputs]) -> None:
     """Reset the running statistics and set them to the cumulative average over ``batches``."""
     layers = batchnorms(model)
     if not layers:
@@ -198,8 +200,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> None:
                 m.reset_running_stats()
                 m.momentum = None  # cumulative average
                 m.train()
-            for x in batches:  # a variance needs two rows: a lone one is its own twin
-                logits_of(model(x if len(x) > 1 else torch.cat([x, x])))
+            for x in batches:  # a variance needs two rows: a single one is doubled
+                forward(model, x if inputs.count(x) > 1 else inputs.join([x, x]))
         finally:
             for m, momentum in zip(layers, momenta, strict=True):
                 m.momentum = momentum

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with what the user gave us, checked once, at the door."""
+"""Is a model sound, and does it fit its data? Checked once, before anything runs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.core.errors import (
-    DataError,
-    MethodError,
-    ModelError,
-    PurgeError,
-    did_you_mean,
-)
+from purge.core.errors import DataError, MethodError, ModelError, PurgeError, did_you_mean, first_line
+from purge.data import inputs
 from purge.data.identity import fingerprints, same_samples
 from purge.data.images import Images
-from purge.data.samples import Data, Lazy, Samples, as_samples, batches
+from purge.data.samples import Data, Lazy, Samples, as_samples, batches, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import evaluating, logits_of
+from purge.models.forward import evaluating, forward
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
 
@@ -121,7 +116,7 @@ def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn
 
 def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     """The layers to erase: those asked for, if each of them gives one row per sample."""
-    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    x = few(samples)
     if wanted is None:
         return anatomy(model, x).blocks
     names = [name for name, _ in model.named_modules() if name]
@@ -129,9 +124,9 @@ def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] |
         if name not in names:
             raise MethodError("layers of the model", repr(name), did_you_mean(name, names))
     with evaluating(model), capture(model, wanted) as seen:
-        model(x)
+        forward(model, x)
     for name in wanted:
-        if name not in seen or len(seen[name]) != len(x):
+        if name not in seen or len(seen[name]) != inputs.count(x):
             raise MethodError(
                 "layers that give one row per sample",
                 f"{name!r}, which does not",
@@ -146,7 +141,7 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
         if len(samples) == 0:
             raise DataError(f"samples in {what}", "none", "pass a set that is not empty")
         _finite_inputs(samples, what)
-    shapes = {what: _shape(samples) for what, samples in parts.items()}
+    shapes = {what: inputs.describe(few(samples, 1)) for what, samples in parts.items()}
     first, *others = shapes
     classes = _classes(model, parts[first], first)
     for what in others:
@@ -175,32 +170,27 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
 
 def _classes(model: nn.Module, samples: Samples, what: str) -> int:
     """K, from the shape of what the model returns for two samples."""
-    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    x, n = few(samples), min(2, len(samples))
     try:
         with evaluating(model):
-            z = logits_of(model(x))
+            z = forward(model, x)
     except PurgeError:
         raise
     except Exception as error:  # whatever a user's model may raise
         raise ModelError(
-            f"a model that takes {what}, a batch of shape {tuple(x.shape)} ({x.dtype})",
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip("."),
+            f"a model that takes {what}, a batch of {n} × {inputs.describe(x)}",
+            first_line(error),
             "bring the inputs into the shape and type that the model was trained with",
         ) from error
-    if z.ndim != 2 or len(z) != len(x) or z.shape[1] < 2:
+    if z.ndim != 2 or len(z) != n or z.shape[1] < 2:
         raise ModelError(
-            f"a model output of shape ({len(x)}, classes), at least 2 classes",
+            f"a model output of shape ({n}, classes), at least 2 classes",
             str(tuple(z.shape)),
             "pass a classifier that returns one row of logits per sample",
         )
     if not bool(torch.isfinite(z).all()):
         raise ModelError("finite logits", "NaN or infinity", "check weights and inputs")
     return z.shape[1]
-
-
-def _shape(samples: Samples) -> str:
-    x, _ = samples.take(torch.zeros(1, dtype=torch.long))
-    return f"{tuple(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
@@ -210,12 +200,12 @@ def _dtype(model: nn.Module) -> torch.dtype:
 
 def check_differentiable(model: nn.Module, samples: Samples) -> None:
     """Some trainable parameter must reach the logits."""
-    x, _ = samples.take(torch.arange(min(2, len(samples))))
+    x = few(samples)
     with training_flags_kept(model), torch.enable_grad():
         model.eval()
-        reached = logits_of(model(x)).requires_grad
+        reached = forward(model, x).requires_grad
     with evaluating(model):
-        model(x)  # some keep what they computed, and with its graph they could not be copied
+        forward(model, x)  # some models keep their last output, and with a graph it cannot be copied
     if not reached:
         raise ModelError(
             "logits that depend on a trainable parameter",
@@ -225,7 +215,7 @@ def check_differentiable(model: nn.Module, samples: Samples) -> None:
 
 
 def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
-    """A fresh model that takes the place of another one's weights must have as many, of the same shapes."""
+    """A fresh model must have weights of the same names and shapes as the model that it replaces."""
     own, given = ([(n, t.shape) for n, t in tensors_of(m).items()] for m in (model, fresh))
     if own != given:
         name = next((n for n, t in own if (n, t) not in given), given[0][0] if given else "none")
@@ -234,14 +224,16 @@ def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
 
 
 def _finite_inputs(samples: Samples, what: str) -> None:
-    if isinstance(samples, (Images, Lazy)):  # bytes are finite; the other is too large to read for this
+    if isinstance(samples, (Images, Lazy)):  # bytes are finite; lazy data is too large to read for this
         return
     at = 0
-    for x, _ in batches(samples, 4096):
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            row = at + int((~torch.isfinite(x.reshape(len(x), -1))).any(1).nonzero()[0])
-            raise DataError(f"finite inputs in {what}", f"NaN or infinity in sample {row}", "clean the data")
-        at += len(x)
+    for x, y in batches(samples, 4096):
+        for t in (t for t in inputs.leaves(x) if t.is_floating_point()):
+            if not bool(torch.isfinite(t).all()):
+                row = at + int((~torch.isfinite(t.reshape(len(t), -1))).any(1).nonzero()[0])
+                got = f"NaN or infinity in sample {row}"
+                raise DataError(f"finite inputs in {what}", got, "clean the data")
+        at += len(y)
 
 
 def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from purge.models.forward import logits_of
+from purge.data import inputs
+from purge.data.inputs import Inputs
+from purge.models.forward import forward
 from purge.models.hooks import pooled, training_flags_kept
 
 
@@ -21,7 +23,7 @@ class Anatomy(NamedTuple):
 
 
 @torch.no_grad()
-def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
+def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
     """Find head and erasure layers by watching one forward pass of a small batch.
 
     The head is the last layer with weights to run whose output has the size of the logits. Erasure
@@ -29,13 +31,14 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
     (children of a ModuleList or Sequential), the one at three quarters of the depth and the last,
     and the last layer to run before the head whose pooled output is as wide as the head's input.
     """
+    n = inputs.count(x)
     calls: list[tuple[str, tuple[int, ...], int]] = []  # name, shape and pooled width of the output
     handles = []
 
     def remember(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
-            rows = isinstance(first, Tensor) and first.ndim >= 2 and len(first) == len(x)
+            rows = isinstance(first, Tensor) and first.ndim >= 2 and len(first) == n
             if rows and first.is_floating_point():
                 calls.append((name, tuple(first.shape), pooled(first).shape[1]))
 
@@ -46,7 +49,7 @@ def anatomy(model: nn.Module, x: Tensor) -> Anatomy:
         try:
             model.eval()
             handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
-            shape = tuple(logits_of(model(x)).shape)
+            shape = tuple(forward(model, x).shape)
         finally:
             for handle in handles:
                 handle.remove()

@@ -1,15 +1,15 @@
-"""Where would a forgotten sample go? Ask the hidden layers, each alone, which retained class it resembles.
+"""What hidden layers say about a forgotten sample: which retained class does it resemble?
 
-The last layer of a trained network tells its classes apart so well that, without the forgotten one, little is
-left to go by; layers below have not gone so far. Each of them is asked by linear discriminant analysis: with
-h(x) the output of a layer, μ_c its mean over retained samples of class c, Σ their scatter within classes,
-tr Σ/d its mean variance::
+The last layer of a trained network separates its classes so well that little is left to go by once the
+forgotten class is removed; layers below have not gone so far. Each of them is asked by linear discriminant
+analysis: with h(x) the output of a layer, μ_c its mean over retained samples of class c, Σ their scatter
+within classes, tr Σ/d its mean variance::
 
     Σ'     = Σ + s·tr Σ/d·I
     z_c(x) = μ_cᵀ Σ'⁻¹ h(x) − ½ μ_cᵀ Σ'⁻¹ μ_c
 
-Logits are centred over the classes and brought to one spread, that of the model's own, and the opinion is
-their mean over the layers. All of it is one pass without gradients over some thousand samples.
+Logits are centred over the classes and scaled to the spread of the model's own, and their mean over the
+layers is returned. All of it is one pass without gradients over some thousand samples.
 """
 
 from __future__ import annotations
@@ -20,33 +20,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.data.inputs import Inputs
+from purge.data.samples import few
 from purge.data.split import Split
 from purge.engine.run import Run
-from purge.models.forward import evaluating, passing
+from purge.models.forward import evaluating, forward, passing
 from purge.models.hooks import capture, channels_first, pooled
 from purge.models.inspect import anatomy
 
-SAMPLES, PER_CLASS = 4096, 16  # retained samples that are looked at: so many, or more where classes are many
+SAMPLES, PER_CLASS = (
+    4096,
+    16,
+)  # retained samples that are looked at: so many, or more if there are many classes
 SHRINKAGE = 0.3  # s
-LEAST = 1e-6  # of the mean square of a layer: what a variance counts as at least
+LEAST = 1e-6  # the smallest variance, as a share of the mean square of the layer
 MOST = 8  # layers that are asked
-WIDE = 2048  # numbers of a layer at most: of wide maps the mean over positions is taken, otherwise four means
+WIDE = 2048  # wider layers are not asked; a map that would be wider in four quarters is averaged as a whole
 
 
 def layers_say(teacher: nn.Module, split: Split, run: Run, own: Tensor) -> Tensor:
     """What hidden layers say of the forget samples, (|D_f|, K); ``own`` is what the model itself says.
 
-    Of classes without retained samples, and where there are no layers below the last, that is its own.
+    For classes without retained samples, and for models without hidden layers, it is the model's own.
     """
-    x, _ = split.retain.take(torch.arange(min(2, len(split.retain))))
+    x = few(split.retain)
     stack = anatomy(teacher, x).stack[:-1]
     with evaluating(teacher), capture(teacher, stack, by=_quartered) as h:
-        teacher(x)
+        forward(teacher, x)
     layers = _some(tuple(name for name in stack if h[name].shape[1] <= WIDE))
     if not layers:
         return own
     n = min(max(SAMPLES, PER_CLASS * split.classes), len(split.retain))
-    index = run.order(split.retain, steps=1, batch_size=n)[0]
+    index = run.batch_indices(split.retain, steps=1, batch_size=n)[0]
     known = _hidden(teacher, passing(split.retain, index), layers)
     asked = _hidden(teacher, passing(split.forget), layers)
     y = split.retain.labels.to(index.device)[index]
@@ -79,13 +84,13 @@ def discriminant(h: Tensor, y: Tensor, classes: int) -> Callable[[Tensor], Tenso
 
 
 def _hidden(
-    teacher: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], layers: tuple[str, ...]
+    teacher: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], layers: tuple[str, ...]
 ) -> dict[str, Tensor]:
     """The outputs of each layer, (N, width), in float32."""
     found: dict[str, list[Tensor]] = {name: [] for name in layers}
     with evaluating(teacher), capture(teacher, layers, by=_quartered) as h:
         for x, _ in batches:
-            teacher(x)
+            forward(teacher, x)
             for name in layers:
                 found[name].append(h[name].float())
     return {name: torch.cat(parts) for name, parts in found.items()}
@@ -101,7 +106,7 @@ def _quartered(h: Tensor) -> Tensor:
 
 
 def _some(names: tuple[str, ...]) -> tuple[str, ...]:
-    """At most so many of them, from the first to the last."""
+    """At most ``MOST`` of them, evenly spaced."""
     if len(names) <= MOST:
         return names
     return tuple(names[round(i * (len(names) - 1) / (MOST - 1))] for i in range(MOST))

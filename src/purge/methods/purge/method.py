@@ -14,18 +14,18 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
-Ours, off in ``purge-paper``: the targets ``masked_teacher``, ``layers`` and ``relearned`` and their
-sharpening, the silencing of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was
-never learned gets), erasure towards the means of the classes that the target names, the projection of the
-whole displacement (``space="update"``), shared BatchNorm statistics (in the end those of retain samples that
-were drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
+Ours, off in ``purge-paper``: the targets ``masked``, ``layers`` and ``relearned`` and their sharpening, the
+suppression of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned
+gets), erasure towards the means of the classes that the target names, the projection of the whole
+displacement (``space="update"``), shared BatchNorm statistics (at the end those of retain samples that were
+drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -33,35 +33,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.settings import setting
-from purge.data.split import Split
-from purge.engine.cuda_graph import Scalars
-from purge.engine.losses import (
-    Objective,
-    above_gate,
-    at_cap,
-    distill,
-    forget_loss,
-    masked_teacher,
-    never_learned,
-    unseen_confidence,
-)
-from purge.engine.projection import Descent, Space, Weights, cosine, project, step
-from purge.engine.run import Run
-from purge.engine.stopping import Stopping
-from purge.methods.base import Method
-from purge.methods.purge.layers import layers_say
-from purge.methods.purge.relearn import BATCH, relearned
+from purge.engine.losses import above_gate, distill, never_learned
+from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.projection import Space, cosine, project, step
+from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
+from purge.methods.purge.targets import Layers, Masked, Paper, Relearned, Scene
 from purge.models.batchnorm import Norm, recalibrate, statistics
 from purge.models.checks import erasure_layers, parameters_to_train
 from purge.models.copies import frozen_copy
-from purge.models.forward import evaluating, logits, logits_of, passing
+from purge.models.forward import evaluating, forward, logits, passing
 from purge.models.hooks import capture
-from purge.models.inspect import device_of
 
-logger = logging.getLogger("purge")
-
-RECALIBRATION = 2048  # retain samples that were drawn, for the statistics that are delivered
+RECALIBRATION = 2048  # retain samples behind the BatchNorm statistics that are delivered
 AHEAD = 8  # steps whose retain samples the teacher looks at together
 
 
@@ -70,25 +53,25 @@ class Purge(Method):
     """PURGE; the defaults are the preset ``purge``."""
 
     graph: ClassVar[bool] = True
-    objective: Objective = setting("masked_teacher", "what forgotten outputs are pulled to")
-    relearn: float = setting(0.6, "relearned: the share of fresh weights in a copy", above=0, high=1)
-    relearn_epochs: int = setting(
-        5, "relearned: passes over D_r that it takes, within the steps below", low=1
+    target: Masked | Layers | Relearned | Paper = setting(
+        Masked(), "what forgotten outputs are pulled to: masked, layers, relearned or paper"
     )
-    certainty: float = setting(1.0, "targets are sharpened: logits times this before the softmax", above=0)
     lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
     min_steps: int = setting(32, "a schedule has at least this many steps, however small the set", low=1)
     max_steps: int = setting(1000, "a schedule has at most this many steps, however large the set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
-    silence: float = setting(
-        0.0, "ν: weight of giving forgotten classes no more than unknown ones get", low=0
-    )
+    suppression: float = setting(
+        0.0, "ν: weight of pushing forgotten classes to the level of a class never learned", low=0,
+        renamed_from=("silence",),
+    )  # fmt: skip
     erasure: float = setting(0.0, "λ: weight of the representation erasure", low=0)
     erase_to: Literal["mean", "neighbours"] = setting(
         "mean", "h: the mean of D_r (paper), or of its classes as the target weighs them"
     )
-    layers: tuple[str, ...] | None = setting(None, "ℓ: layers to erase; none: found by itself")
+    layers: tuple[str, ...] | None = setting(
+        None, "ℓ: layers to erase; none: chosen by the model's structure"
+    )
     kd: float = setting(2.0, "β: weight of the distillation on retain data", low=0)
     temperature: float = setting(4.0, "T: distillation temperature", above=0)
     gate: float = setting(0.0, "γ: retain-only above this share of the maximal entropy; 0: off", low=0)
@@ -101,59 +84,60 @@ class Purge(Method):
     norm: Norm = setting("shared", "BatchNorm statistics: frozen (paper), shared or train")
     descend: bool = setting(True, "also descend on the retain loss at every step")
     cooldown: float = setting(0.25, "share of the steps over which the rate falls to 0", low=0, high=1)
-    freeze: tuple[str, ...] = setting((), "parameters whose names start so are left alone")
+    freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
     stop: Stopping = Stopping(check_every=10, epoch_ends=False, check_samples=1024)
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """The copy that is relearned begins with fresh weights."""
-        return Method.needs | ({"fresh"} if self.objective == "relearned" else set())
+        """What the target needs too: a copy that relearns begins with fresh weights."""
+        return Method.needs | self.target.needs
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``; reads like the algorithm of the paper."""
         teacher = frozen_copy(model)
-        weights = Weights(parameters_to_train(model, self.freeze))
+        params = FlatParameters(parameters_to_train(model, self.freeze))
         epoch = math.ceil(len(split.forget) / self.batch_size)
         total = self._within(self.epochs * epoch)
-        landing = math.ceil(self.cooldown * total)
-        at_f = run.order(split.forget, steps=total, batch_size=self.batch_size)
-        at_r = run.order(split.retain, steps=total, batch_size=self.batch_size)
-        erasing = self.erasure > 0 or self.layers is not None
-        layers = erasure_layers(teacher, split.retain, self.layers) if erasing else ()
-        # All of D_r, where a mean over it is needed, or if it will soon have been gone through anyway.
-        whole = erasing or self.objective == "kl_retain" or len(split.retain) <= 3 * at_r[:AHEAD].numel()
+        cooldown = math.ceil(self.cooldown * total)
+        at_f = run.batch_indices(split.forget, steps=total, batch_size=self.batch_size)
+        at_r = run.batch_indices(split.retain, steps=total, batch_size=self.batch_size)
+        layers = self._layers(teacher, split)
+        # All of D_r where a mean over it is needed, or if the run will soon have gone through it anyway.
+        whole = bool(layers) or self.target.whole_retain or len(split.retain) <= 3 * at_r[:AHEAD].numel()
         teacher_r, sums = _teacher_pass(teacher, split, layers) if whole else (None, {})
         centres = {name: self._centres(total, split) for name, total in sums.items()}
-        second = self._second_opinion(teacher, split, run)
-        targets = self._targets(teacher, split, run, teacher_r, second)
-        gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
+        aim = self.target.aim(Scene(teacher, split, run, teacher_r, self._within))
         first = logits(teacher, split.retain, at_r[:AHEAD].flatten()) if teacher_r is None else teacher_r
-        levels = self._levels(split, gone, second, first)
-        descent = self._descent(weights.read())
+        gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
+        levels = self._levels(split, gone, aim.second, first)
+        optimizer = FlatOptimizer(
+            self.optimizer, params.read(), lr=self.lr, momentum=self.momentum, nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )  # fmt: skip
 
-        def step_of(
-            xr: Tensor, yr: Tensor, taught: Tensor, xf: Tensor, yf: Tensor, target: Tensor, level: Tensor
+        def purge_step(
+            xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs, yf: Tensor, target: Tensor, level: Tensor
         ) -> Scalars:
             with statistics(model, self.norm) as seen:
-                zr = logits_of(model(xr))
+                zr = forward(model, xr)
             with statistics(model, self.norm, like=seen), capture(model, layers) as h:
-                zf = logits_of(model(xf))
+                zf = forward(model, xf)
 
             retain_loss = F.cross_entropy(zr.float(), yr)
             anchor = self.kd * distill(zr, taught, self.temperature)
-            g_keep = weights.grad(retain_loss + anchor, keep_graph=self.norm == "shared")
+            g_keep = params.grad(retain_loss + anchor, keep_graph=self.norm == "shared")
 
-            loss = forget_loss(self.objective, zf, yf, target)
-            if self.silence:
-                loss = loss + self.silence * never_learned(zf, level, gone)
+            loss = self.target.loss(zf, yf, target)
+            if self.suppression:
+                loss = loss + self.suppression * never_learned(zf, level, gone)
             erased = _erasure(h, {name: _mixed(target, c) for name, c in centres.items()}, like=loss)
-            g_lose = weights.grad(loss + self.erasure * erased)
+            g_lose = params.grad(loss + self.erasure * erased)
 
             angle = cosine(g_lose, g_keep)
-            gated = above_gate(zf, self.gate) | at_cap(self.objective, zf, yf)
+            gated = above_gate(zf, self.gate) | self.target.capped(zf, yf)
             g = g_lose if self.space == "none" else project(g_lose, g_keep)
             g = torch.where(gated, g_keep, g + g_keep if self.descend else g)
-            taken = step(weights, descent, g, g_keep, space=self.space, clip=self.clip)
+            taken = step(params, optimizer, g, g_keep, space=self.space, clip=self.clip)
             return {
                 "retain_loss": retain_loss,
                 "forget_loss": loss,
@@ -164,43 +148,37 @@ class Purge(Method):
                 "displacement_cosine": taken.cosine,
             }
 
-        one_step = run.recorded(step_of)
-        self._check(model, run.begin, run)
-        pairs = zip(split.forget.stream(at_f), split.retain.stream(at_r), strict=True)
-        steps = run.steps(total, epoch=epoch, landing=landing)
-        for i, ((xf, yf), (xr, yr)) in zip(steps, pairs, strict=False):
+        @contextmanager
+        def delivered() -> Iterator[None]:
+            if self.norm == "shared":  # shared statistics belong to the weights
+                recalibrate(model, run.retain_batches())
+            yield
+
+        one_step = run.recorded(purge_step)
+        for i, (f, r) in run.batches(
+            split.forget, split.retain, orders=(at_f, at_r), epoch=epoch, cooldown_steps=cooldown,
+            delivered=delivered,
+        ):  # fmt: skip
             if teacher_r is None and i % AHEAD == 0:
                 block = at_r[i : i + AHEAD]
-                seen = first if i == 0 else logits(teacher, split.retain, block.flatten())
-                ahead = seen.unflatten(0, block.shape)
-            taught = ahead[i % AHEAD] if teacher_r is None else teacher_r[at_r[i]]
-            descent.rate.fill_(self.lr * min(1.0, (run.end - i) / landing if landing else 1.0))
-            run.log(**one_step(xr, yr, taught, xf, yf, targets[at_f[i]], levels[at_f[i]]))
-            if run.due:
-                self._check(model, run.check, run)
+                ahead = first if i == 0 else logits(teacher, split.retain, block.flatten())
+                ahead = ahead.unflatten(0, block.shape)
+            taught = ahead[i % AHEAD] if teacher_r is None else teacher_r[r.rows]
+            optimizer.rate.fill_(self.lr * min(1.0, (run.end - i) / cooldown if cooldown else 1.0))
+            run.log(**one_step(r.x, r.y, taught, f.x, f.y, aim.target[f.rows], levels[f.rows]))
         if self.norm == "shared":
             drawn = at_r[: run.step].flatten()[:RECALIBRATION].unique()
             recalibrate(model, (x for x, _ in passing(split.retain, drawn)))
 
-    def _check(self, model: nn.Module, check: Callable[[nn.Module], None], run: Run) -> None:
-        """Look at the model as it would be delivered: shared statistics belong to the weights."""
-        if self.norm == "shared":
-            recalibrate(model, run.retain_batches())
-        check(model)
-
     def _within(self, steps: int) -> int:
-        """So many steps, or as many as a schedule must or may have."""
+        """A number of steps, brought into the limits of a schedule."""
         return min(max(steps, self.min_steps), self.max_steps)
 
-    def _descent(self, theta: Tensor) -> Descent:
-        return Descent(
-            self.optimizer,
-            theta,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
+    def _layers(self, teacher: nn.Module, split: Split) -> tuple[str, ...]:
+        """The layers to erase; none if erasure is off."""
+        if self.erasure == 0 and self.layers is None:
+            return ()
+        return erasure_layers(teacher, split.retain, self.layers)
 
     def _centres(self, sums: Tensor, split: Split) -> Tensor:
         """What a layer is pulled to on behalf of each class, (K, width): its mean, or that of all of D_r."""
@@ -208,52 +186,15 @@ class Purge(Method):
             return (sums.sum(0) / len(split.retain)).expand_as(sums)
         return sums / split.retain.labels.bincount(minlength=split.classes)[:, None].clamp_min(1).to(sums)
 
-    def _second_opinion(self, teacher: nn.Module, split: Split, run: Run) -> Tensor | None:
-        """What a copy that was relearned without them says of the forget samples, (|D_f|, K)."""
-        if self.objective != "relearned" or not split.forget_classes:
-            return None
-        steps = self._within(math.ceil(self.relearn_epochs * len(split.retain) / BATCH))
-        student = relearned(teacher, split.retain, run, share=self.relearn, steps=steps)
-        return logits(student, split.forget)
-
-    def _targets(
-        self, teacher: nn.Module, split: Split, run: Run, teacher_r: Tensor | None, second: Tensor | None
-    ) -> Tensor:
-        """What each forget sample's output is pulled to, (|D_f|, K)."""
-        n, k = len(split.forget), split.classes
-        if self.objective == "kl_retain" and teacher_r is not None:
-            return teacher_r.softmax(1).mean(0).expand(n, k)
-        if self.objective in ("kl_uniform", "ga"):
-            return torch.full((1, k), 1 / k, device=device_of(teacher)).expand(n, k)
-        z = logits(teacher, split.forget)
-        y = split.forget.labels.to(z.device)
-        whole = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
-        if self.objective == "layers" and split.forget_classes:
-            second = layers_say(teacher, split, run, z)
-        if second is not None:
-            z = torch.where(whole[:, None], (z + second) / 2, z)
-        z = torch.where(whole[:, None], self.certainty * z, z)
-        if split.single and split.test is not None:
-            z_test, y_test = logits(teacher, split.test), split.test.labels.to(z.device)
-            keep = torch.zeros(n, device=z.device)
-            keep[~whole] = unseen_confidence(z[~whole], y[~whole], z_test, y_test)
-            return masked_teacher(z, y, split.forget_classes, keep)
-        if split.single:
-            logger.warning(
-                "No test data: single samples are pulled away from their label altogether, which "
-                "forgets more than a retrained model would. Pass test=… to aim at held-out data."
-            )
-        return masked_teacher(z, y, split.forget_classes)
-
     def _levels(self, split: Split, gone: Tensor, second: Tensor | None, elsewhere: Tensor) -> Tensor:
         """The log-probability that each forgotten class may have on each forget sample, (|D_f|, C).
 
         What the second opinion gives it, which never learned it; without one, what the teacher gives it on
-        average where it is not: its logits of retain samples are ``elsewhere``. NaN for single samples of a
-        class that stays. Nothing (C = 0) where nobody wants it.
+        average on retain samples, whose logits are ``elsewhere``. NaN for single samples of a class that
+        stays. C = 0 where suppression is off.
         """
         n = len(split.forget)
-        if not self.silence:
+        if not self.suppression:
             return torch.zeros(n, 0, device=gone.device)
         if second is not None:
             level = second.log_softmax(1)[:, gone]
@@ -270,7 +211,7 @@ def _teacher_pass(
     found, sums = [], dict[str, Tensor]()
     with evaluating(teacher), capture(teacher, layers) as h:
         for x, y in passing(split.retain):
-            found.append(logits_of(teacher(x)).float())
+            found.append(forward(teacher, x).float())
             members = F.one_hot(y, split.classes).float().T
             for name in layers:
                 sums[name] = sums.get(name, 0) + _mixed(members, h[name].float())

@@ -1,0 +1,64 @@
+"""Inputs of a model: any nesting of dicts and tuples with tensors in it, moved, cut and joined here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+Inputs: TypeAlias = Any  # a tensor, or a pytree of tensors with one row per sample each
+
+
+def leaves(inputs: Inputs) -> list[Tensor]:
+    """The tensors of the inputs."""
+    found: list[Tensor] = tree_leaves(inputs)
+    return found
+
+
+def apply(fn: Callable[..., Tensor], *inputs: Inputs) -> Inputs:
+    """``fn`` of each tensor, or of the tensors at the same place of several inputs."""
+    return tree_map(fn, *inputs)
+
+
+def take(inputs: Inputs, index: Any) -> Inputs:
+    """The rows at ``index``.
+
+    >>> take({"ids": torch.arange(4), "mask": torch.ones(4)}, [1, 3])["ids"]
+    tensor([1, 3])
+    """
+    return tree_map(lambda t: t[index], inputs)
+
+
+def to(inputs: Inputs, device: torch.device) -> Inputs:
+    """The inputs on a device, without waiting for the copy."""
+    return tree_map(lambda t: t.detach().to(device, non_blocking=True), inputs)
+
+
+def join(parts: Sequence[Inputs]) -> Inputs:
+    """The rows of all parts, one after the other."""
+    return parts[0] if len(parts) == 1 else tree_map(lambda *ts: torch.cat(ts), *parts)
+
+
+def size(inputs: Inputs) -> int:
+    """How many bytes they take."""
+    return sum(t.nbytes for t in leaves(inputs))
+
+
+def count(inputs: Inputs) -> int:
+    """How many samples they hold."""
+    return len(leaves(inputs)[0])
+
+
+def describe(inputs: Inputs) -> str:
+    """Shapes and types of one sample, in words.
+
+    >>> describe(torch.zeros(5, 3, 8, 8))
+    '(3, 8, 8) of float32'
+    """
+    words = [f"{tuple(t.shape[1:])} of {str(t.dtype).removeprefix('torch.')}" for t in leaves(inputs)]
+    if isinstance(inputs, dict):
+        words = [f"{key}: {word}" for key, word in zip(inputs, words, strict=False)]
+    return ", ".join(words)

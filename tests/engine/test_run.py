@@ -1,0 +1,165 @@
+"""The loop that every method has: batches that stay aligned, checks, and one place that calls a model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.data.samples import as_samples
+from purge.data.split import Split
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
+from purge.methods.registry import METHODS
+from purge.metrics.registry import METRICS
+from tests.methods.test_contract import NAMES, QUICK
+
+CPU = torch.device("cpu")
+
+
+def numbered(n: int, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples whose input says which row they are."""
+    return torch.arange(n)[:, None].float() + offset, torch.arange(n) % 3
+
+
+@pytest.fixture
+def split() -> Split:
+    forget, retain = (as_samples(numbered(*given), CPU, "x") for given in ((7, 100), (20, 500)))
+    return Split(forget, retain, None, 3, frozenset())
+
+
+class Constant(nn.Module):
+    """Says class 0 whatever it is shown."""
+
+    def forward(self, x):
+        return torch.tensor([1.0, 0.0, 0.0]).repeat(len(x), 1)
+
+
+def a_run(split: Split, **stop) -> Run:
+    return Run(Constant(), split, device=CPU, stop=Stopping(**{"early": False, "check_every": 0, **stop}))
+
+
+def test_each_batch_carries_its_own_labels_and_rows(split):
+    seen = []
+    for i, (f, r) in a_run(split).batches(split.forget, split.retain, epochs=2, batch_size=3):
+        for batch, samples, offset in ((f, split.forget, 100), (r, split.retain, 500)):
+            assert batch.x[:, 0].tolist() == (batch.rows + offset).tolist()
+            assert batch.y.tolist() == samples.labels[batch.rows].tolist()
+        seen.append(i)
+    assert seen == list(range(6))
+
+
+def test_parts_that_a_step_leaves_out_are_empty_and_nothing_slips(split):
+    none = torch.empty(0, dtype=torch.long)
+    forget, retain = [torch.tensor([2, 5]), none, torch.tensor([6])], [none, torch.tensor([4]), none]
+    run = a_run(split)
+    rows = [
+        (f.rows.tolist(), r.rows.tolist(), [] if not len(f) else f.x[:, 0].tolist())
+        for _, (f, r) in run.batches(split.forget, split.retain, orders=(forget, retain), epoch=3)
+    ]
+    assert rows == [([2, 5], [], [102, 105]), ([], [4], []), ([6], [], [106])]
+
+
+def test_checks_come_before_the_first_step_and_where_they_are_due(split):
+    run = a_run(split)
+    for _ in run.steps(5, epoch=[2, 4]):
+        run.log(loss=torch.zeros(()))
+    checked = [row["step"] for row in run.history() if row["check_retain_loss"] is not None]
+    assert checked == [0, 2, 4, 5]
+
+
+def test_checks_look_at_the_model_as_it_would_be_delivered(split):
+    from contextlib import contextmanager
+
+    states = []
+
+    @contextmanager
+    def delivered():
+        states.append("in")
+        yield
+        states.append("out")
+
+    run = a_run(split)
+    for _ in run.steps(2, epoch=1, delivered=delivered):
+        states.append("step")
+        run.log(loss=torch.zeros(()))
+    assert states == ["in", "out", "step", "in", "out", "step", "in", "out"]
+
+
+def test_inputs_may_be_dicts_and_tuples():
+    """The same run with the inputs in a dict, in a tuple and as a tensor delivers the same weights."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x, shift):
+            return self.b(torch.relu(self.a(x) + shift[:, None]))
+
+    class Joined(Net):
+        def forward(self, x):
+            return super().forward(x[:, :4], x[:, 4])
+
+    g = torch.Generator().manual_seed(0)
+    x, shift, y = torch.randn(60, 4, generator=g), torch.randn(60, generator=g), torch.arange(60) % 3
+    forms = {
+        Joined: torch.cat([x, shift[:, None]], 1),
+        Net: {"x": x, "shift": shift},
+    }
+    weights = []
+    for net, inputs in [*forms.items(), (Net, (x, shift))]:
+        forget, retain = purge.split((inputs, y), classes=[0])
+        result = purge.unlearn(net(), forget, retain, min_steps=5, max_steps=5, progress=False)
+        weights.append([p.detach() for p in result.model.parameters()])
+        report = purge.audit(result, forget, retain, None, metrics=["fa_train", "ra"], progress=False)
+        assert report["ra"].value is not None
+    for other in weights[1:]:
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights[0], other, strict=True))
+
+
+# -- one place that calls a model -----------------------------------------------------------------
+
+
+class Watched(nn.Sequential):
+    """A classifier that remembers which file of the library called it."""
+
+    callers: ClassVar[set[str]] = set()
+
+    def __call__(self, *args, **kwargs):
+        frame = sys._getframe(1)
+        while "torch" in Path(frame.f_code.co_filename).parts:
+            frame = frame.f_back
+        self.callers.add("/".join(Path(frame.f_code.co_filename).parts[-2:]))
+        return super().__call__(*args, **kwargs)
+
+
+@pytest.fixture
+def watched(toy):
+    Watched.callers = set()
+    return Watched(*toy[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_methods_call_a_model_in_one_place(name, watched, toy):
+    _, forget, retain, test = toy
+    purge.unlearn(
+        watched, forget, retain, test=test, method=METHODS[name].method, progress=False, **QUICK.get(name, {})
+    )
+    assert watched.callers == {"models/forward.py"}
+
+
+def test_metrics_and_training_call_a_model_in_one_place(watched, toy):
+    _, forget, retain, test = toy
+    names = [name for name, metric in METRICS.items() if metric.cost != "shadow"]
+    purge.audit(
+        watched, forget, retain, test, original=watched, retrained=watched, metrics=names, progress=False
+    )
+    purge.train(watched, retain, epochs=1, progress=False)
+    assert watched.callers == {"models/forward.py"}

@@ -1,0 +1,145 @@
+"""Methods from outside of the package: by object, by module:Class and by entry point."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import purge
+from purge.methods import registry
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+CLEAR = """
+from dataclasses import dataclass
+import torch
+from purge import Method, Stopping
+from purge.core.settings import setting
+
+@dataclass(frozen=True)
+class Clear(Method):
+    scale: float = setting(0.0, "what is left of the last layer", low=0)
+    layers: tuple[int, ...] = (1, 2)
+    names: list[str] | None = None
+    seed: str | int = "auto"
+    stop: Stopping = Stopping(early=False)
+
+    def run(self, model, split, run):
+        for _ in run.steps(1, epoch=1):
+            with torch.no_grad():
+                list(model.parameters())[-1].mul_(self.scale)
+            run.log(loss=torch.zeros(()))
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A function that writes a module and makes it importable."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+        return name
+
+    return write
+
+
+@pytest.fixture
+def no_entry_points():
+    registry.installed.cache_clear()
+    yield
+    registry.installed.cache_clear()
+
+
+def test_a_class_is_found_by_its_module_and_takes_settings(module, toy):
+    name = module("clearing", CLEAR)
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, method=f"{name}:Clear", scale="0.5", progress=False)
+    assert torch.equal(result.model[-1].bias, 0.5 * model[-1].bias)
+    assert result.info["preset"] == "clearing:Clear"
+    assert result.method.layers == (1, 2)
+
+
+def test_settings_of_more_types_are_cast(module):
+    method = registry.resolve_method(
+        f"{module('typed', CLEAR)}:Clear", {"layers": "3,4", "names": "a,b", "seed": "7"}
+    )
+    assert (method.layers, method.names) == ((3, 4), ["a", "b"])
+    assert method.seed in ("7", 7)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("@dataclass(frozen=True)\n", "", "dataclass"),
+        ("    stop: Stopping = Stopping(early=False)\n", "", "stop"),
+        ("layers: tuple[int, ...] = (1, 2)", "layers: complex = 1j", "layers"),
+        ("class Clear(Method)", "class Clear", "purge.Method"),
+        ("    def run(", "    def runs(", "run"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_one_line(old, new, message, module):
+    assert old in CLEAR
+    name = module("wrong", CLEAR.replace(old, new))
+    with pytest.raises(purge.PurgeError, match=message) as error:
+        registry.resolve_method(f"{name}:Clear", {})
+    assert str(error.value).startswith("Expected ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere:Clear", "clearing:Other"])
+def test_a_class_that_is_not_there_is_one_line(name, module):
+    module("clearing", CLEAR)
+    with pytest.raises(purge.PurgeError, match=f"a method {name}"):
+        registry.resolve_method(name, {})
+
+
+def test_an_installed_package_brings_methods(module, tmp_path, toy, no_entry_points):
+    module("forgetful", CLEAR)
+    info = tmp_path / "forgetful-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forgetful\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[purge.methods]\nclear = forgetful:Clear\n")
+    registry.installed.cache_clear()
+    assert "forgetful" in purge.list_methods()["clear"]
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, method="clear", progress=False)
+    assert not result.model[-1].bias.any()
+
+
+def test_a_typed_object_and_a_name_are_the_same_method():
+    from purge.methods import Layers, Purge
+
+    named = registry.resolve_method("purge", {"target": "layers", "sharpness": 2, "lr": 0.01})
+    assert named == Purge(target=Layers(sharpness=2.0), lr=0.01)
+
+
+def test_names_of_version_0_1_still_work_and_say_what_to_write(caplog):
+    old = registry.resolve_method(
+        "purge", {"objective": "relearned", "relearn": 0.5, "certainty": 2, "silence": 0.1}
+    )
+    new = {"target": "relearned", "fresh_share": 0.5, "sharpness": 2, "suppression": 0.1}
+    assert old == registry.resolve_method("purge", new)
+    said = " ".join(caplog.messages)
+    assert all(name in said for name in ("target", "fresh_share", "sharpness", "suppression"))
+    assert registry.resolve_method("purge", {"objective": "ga"}).target.objective == "ga"
+
+
+def test_the_source_of_a_method_is_part_of_its_identity(module):
+    name = module("edited", CLEAR)
+    before = registry.source_digest(registry.resolve_method(f"{name}:Clear", {}))
+    module("edited", CLEAR + "\n# another version\n")
+    after = registry.source_digest(registry.resolve_method(f"{name}:Clear", {}))
+    assert before != after
+
+
+@pytest.mark.slow
+def test_the_example_runs():
+    done = subprocess.run([sys.executable, EXAMPLES / "own_method.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "fa_test" in done.stdout
