@@ -29,7 +29,8 @@ from torch import nn
 
 import purge
 from purge.core.settings import as_dict
-from purge.data.catalog import DATASETS, load
+from purge.data.catalog import DATASETS
+from purge.data.load import load
 from purge.data.prefetch import say_once
 from purge.engine.resume import STATE
 from purge.engine.seeding import seeded

@@ -472,7 +472,7 @@ def test_parts_without_one_for_training_are_not_classes(tmp_path, cache):
         for name in ("cat", "dog"):
             (tmp_path / "own" / part / name).mkdir(parents=True)
             Image.new("L", (8, 8)).save(tmp_path / "own" / part / name / "0.png")
-    with pytest.raises(DataError, match=r"Expected folders of classes.*hold the same folders"):
+    with pytest.raises(DataError, match=r"Expected one folder per class.*contain the same folders"):
         load(tmp_path / "own")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from purge.models.zoo import build
 from purge.models.zoo import known_name
 from purge.data.catalog import DATASETS
-from purge.data.catalog import load
+from purge.data.load import load
 from purge.core.errors import DataError
 from purge.core.errors import FileError
 from purge.core.errors import ModelError
