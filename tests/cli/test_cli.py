@@ -29,7 +29,8 @@ from purge.data.load import load
 from purge.methods.registry import METHODS
 from purge.metrics.registry import METRICS, PANELS
 from purge.models.checkpoint import digest, load_weights
-from purge.models.zoo import MODELS, SmallResNet
+from purge.models.small_resnet import SmallResNet
+from purge.models.zoo import MODELS
 from purge.report.tables import number
 
 ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]

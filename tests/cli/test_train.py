@@ -37,7 +37,8 @@ from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.models.checkpoint import digest, load_weights
 from purge.models.forward import logits
-from purge.models.zoo import SmallResNet, build
+from purge.models.small_resnet import SmallResNet
+from purge.models.zoo import build
 from purge.runs.folder import build_for
 from tests.cli.test_cli import Done, command, read
 

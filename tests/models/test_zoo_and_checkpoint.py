@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, ModelError
+from purge.models.builders import batchnorm_to_groupnorm
 from purge.models.checkpoint import digest, load_weights, save_weights
 from purge.models.forward import logits_of
 from purge.models.hooks import capture, capture_input, pooled
 from purge.models.inspect import anatomy
-from purge.models.zoo import FORMS, MODELS, SmallResNet, batchnorm_to_groupnorm, build
+from purge.models.small_resnet import SmallResNet
+from purge.models.zoo import FORMS, MODELS, build
 
 SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
 
