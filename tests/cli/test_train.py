@@ -216,7 +216,7 @@ def test_the_recipe_is_listed() -> None:
 
 MORTAL = """
 import os, signal
-from purge.architectures import SmallResNet
+from purge.models.small_resnet import SmallResNet
 
 class Net(SmallResNet):
     steps = 0

@@ -51,7 +51,7 @@ def _encoded(shards: list[_Shard]) -> Encoded:
 
 
 class _Shard:
-    """One Parquet file, opened anew for each pass."""
+    """One Parquet file, opened again for each pass."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
