@@ -13,7 +13,7 @@ import pytest
 
 import purge
 from purge.core.errors import FileError
-from purge.data.catalog import DATASETS, Download
+from purge.data.catalog import DATASETS
 from tests.data.image_files import sentence
 from tests.data.published_files import (
     IDX,
@@ -32,7 +32,7 @@ def offered(tmp_path, monkeypatch):
         parts = layout.make(tmp_path / "there")
         files = DATASETS[layout.name].layouts[0]
         at = {p.name: p for p in (tmp_path / "there").rglob("*")}
-        downloads = tuple(Download(url or at[f].as_uri(), md5(at[f])) for f in files)
+        downloads = {url or at[f].as_uri(): md5(at[f]) for f in files}
         entry = DATASETS[layout.name]._replace(downloads=downloads)
         monkeypatch.setitem(DATASETS, layout.name, entry)
         return parts

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 GROUP = "purge.datasets"
 
 
-class Download(NamedTuple):
-    """A published file."""
-
-    url: str
-    md5: str
-
-    @property
-    def file(self) -> str:
-        """The name of the file: the last part of the address."""
-        return self.url.rpartition("/")[2]
-
-
 class DatasetEntry(NamedTuple):
     """A data set: what is known about it, how to find its files and how to read them.
 
@@ -53,7 +41,7 @@ class DatasetEntry(NamedTuple):
     std: tuple[float, ...]
     read: Callable[[list[Path]], Read]
     layouts: tuple[tuple[str, ...], ...] = ()
-    downloads: tuple[Download, ...] = ()  # the files of the first layout
+    downloads: Mapping[str, str] = MappingProxyType({})  # addresses and MD5s of the first layout's files
     recipe: Mapping[str, Any] = MappingProxyType({})  # training settings that differ from the defaults
     folders: tuple[str, ...] = (".",)  # below the data folder
 
@@ -73,8 +61,8 @@ IDX = tuple(f"{a}-{b}" for a in ("train", "t10k") for b in ("images-idx3-ubyte",
 IDX_LAYOUTS = (tuple(f"{name}.gz" for name in IDX), IDX)
 
 
-def _idx_at(base: str, *checksums: str) -> tuple[Download, ...]:
-    return tuple(Download(base + file, md5) for file, md5 in zip(IDX_LAYOUTS[0], checksums, strict=True))
+def _idx_at(base: str, *checksums: str) -> dict[str, str]:
+    return {base + file: md5 for file, md5 in zip(IDX_LAYOUTS[0], checksums, strict=True)}
 
 
 DATASETS: dict[str, DatasetEntry] = {
@@ -108,26 +96,22 @@ DATASETS: dict[str, DatasetEntry] = {
         3, None, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), _reader("published", "read_cifar"),
         (("cifar-10-python.tar.gz",),
          (*(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)), "cifar-10-batches-py/test_batch")),
-        (Download("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-                  "c58f30108f718f92721af3b95e74349a"),),
+        {"https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
         {"epochs": 58, "batch_size": 512, "lr": 0.4, "augment": "crop-flip"},
     ),
     "cifar100": DatasetEntry(
         "60,000 small photographs in 100 classes, 32×32",
         (), 3, None, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), _reader("published", "read_cifar"),
         (("cifar-100-python.tar.gz",), tuple(f"cifar-100-python/{n}" for n in ("train", "test", "meta"))),
-        (Download("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-                  "eb9058c3a382ffc7106e4002c42a8d85"),),
+        {"https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
         {"epochs": 58, "batch_size": 512, "lr": 0.4, "augment": "crop-flip"},
     ),
     "svhn": DatasetEntry(
         "99,289 house numbers from street views, 32×32",
         DIGITS, 3, None, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970),
         _reader("published", "read_svhn"), (("train_32x32.mat", "test_32x32.mat"),),
-        (Download("http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
-                  "e26dedcc434d2e4c54c9b2d4a06d8373"),
-         Download("http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
-                  "eb5a983be6a315427106f1b164d9cef3")),
+        {"http://ufldl.stanford.edu/housenumbers/train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+         "http://ufldl.stanford.edu/housenumbers/test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3"},
         {"epochs": 20, "batch_size": 512, "lr": 0.2},
     ),
     "stl10": DatasetEntry(
@@ -136,8 +120,7 @@ DATASETS: dict[str, DatasetEntry] = {
         3, 224, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), _reader("published", "read_stl10"),
         (("stl10_binary.tar.gz",),
          tuple(f"stl10_binary/{n}.bin" for n in ("train_X", "train_y", "test_X", "test_y"))),
-        (Download("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-                  "91f7769df0f17e558f3565bffb0c7dfb"),),
+        {"http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb"},
         {"epochs": 60, "batch_size": 128, "lr": 0.1, "augment": "crop-flip"},
     ),
     "pathmnist": DatasetEntry(
@@ -146,8 +129,7 @@ DATASETS: dict[str, DatasetEntry] = {
          "normal colon mucosa", "cancer-associated stroma", "colorectal adenocarcinoma epithelium"),
         3, 224, (0.7405, 0.5330, 0.7058), (0.1237, 0.1768, 0.1244), _reader("npz", "read_npz"),
         (("pathmnist.npz",),),
-        (Download("https://zenodo.org/records/10519652/files/pathmnist.npz",
-                  "a8b06965200029087d5bd730944a56c1"),),
+        {"https://zenodo.org/records/10519652/files/pathmnist.npz": "a8b06965200029087d5bd730944a56c1"},
         {"epochs": 10, "batch_size": 512, "lr": 0.1, "augment": "turn", "colour": 0.3,
          "label_smoothing": 0.1},
     ),
@@ -158,7 +140,7 @@ DATASETS: dict[str, DatasetEntry] = {
         (("tiny-imagenet-200.zip",),
          tuple(f"tiny-imagenet-200/{n}" for n in ("wnids.txt", "words.txt", "val/val_annotations.txt",
                                                   "train/*/images/*.JPEG", "val/images/*.JPEG"))),
-        (Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+        {"http://cs231n.stanford.edu/tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
         {"epochs": 40, "batch_size": 256, "lr": 0.2, "augment": "crop-flip"},
     ),
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,41 +57,68 @@ def load(
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", repr(size), "pass size=32, say")
     entry = DATASETS.get(str(data))
-    if entry is None:
-        source = _own_source(Path(data))
-    elif entry.layouts:
-        size = size or entry.size
-        source = _named_source(str(data), entry, None if data_dir is None else Path(data_dir), progress)
+    size = size or (entry.size if entry else None)
+    if entry is not None and not entry.layouts:
+        parts, facts = _in_memory(str(data), entry)
     else:
-        return _in_memory(str(data), entry, size or entry.size, device_fraction)
-    at, facts = decoded(source, size=size, progress=progress)
-    _check_bad(facts["parts"], skip_bad)
-
-    def images(name: str) -> Images:
-        part = facts["parts"][name]
-        return Images(
-            _mapped(at / f"{name}.bin", (len(part["labels"]), *facts["form"])),
-            torch.tensor(part["labels"]),
+        at = None if data_dir is None else Path(data_dir)
+        source = _named_source(str(data), entry, at, progress) if entry else _own_source(Path(data))
+        parts, facts = _from_cache(source, size, skip_bad, progress)
+    images = {
+        which: Images(
+            part.pixels,
+            torch.tensor(part.labels),
             mean=entry.mean if entry else facts["mean"],
             std=entry.std if entry else facts["std"],
             size=size,
             channels=entry.channels if entry else None,
             names=facts["names"],
-            paths=part["paths"],
-            source=f"{part['content']}-{name}",
+            paths=part.paths,
+            source=part.source,
             device_fraction=device_fraction,
         )
+        for which, part in parts.items()
+    }
+    if "all" not in images:
+        return images["train"], images["test"]
+    train, test = _split(images["all"].labels.numpy(), split_seed)
+    return images["all"].select(torch.from_numpy(train)), images["all"].select(torch.from_numpy(test))
 
-    if "all" not in facts["parts"]:
-        return images("train"), images("test")
-    everything = images("all")
-    train, test = _split(everything.labels.numpy(), split_seed)
-    return everything.select(torch.from_numpy(train)), everything.select(torch.from_numpy(test))
+
+class _Part(NamedTuple):
+    pixels: Tensor
+    labels: list[int]
+    paths: list[str]
+    source: str  # tells the images of one part from all others
 
 
-def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """The pixels in a file, mapped into memory; writing to them does not change the file."""
-    return torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8).view(shape)
+def _in_memory(name: str, entry: DatasetEntry) -> tuple[dict[str, _Part], dict[str, Any]]:
+    """A data set without files: read every time, never cached."""
+    parts, names = entry.read([])
+    found = {
+        which: _Part(torch.from_numpy(channels_first(part.pixels)), part.labels, [], f"{name}-{which}")
+        for which, part in parts.items()
+        if isinstance(part, Decoded)
+    }
+    if found.keys() != parts.keys():
+        raise DataError(f"decoded images from the reader of {name}", "encoded ones", "return Decoded parts")
+    return found, {"names": entry.names or names}
+
+
+def _from_cache(
+    source: Source, size: int | None, skip_bad: bool, progress: bool
+) -> tuple[dict[str, _Part], dict[str, Any]]:
+    """The images of a source, mapped into memory; writing to them does not change the cache."""
+    at, facts = decoded(source, size=size, progress=progress)
+    _check_bad(facts["parts"], skip_bad)
+    found = {}
+    for which, part in facts["parts"].items():
+        shape = (len(part["labels"]), *facts["form"])
+        flat = torch.from_file(
+            str(at / f"{which}.bin"), shared=False, size=math.prod(shape), dtype=torch.uint8
+        )
+        found[which] = _Part(flat.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}")
+    return found, facts
 
 
 def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
@@ -135,30 +162,6 @@ def _own_source(path: Path) -> Source:
     )
 
 
-def _in_memory(name: str, entry: DatasetEntry, size: int | None, fraction: float) -> tuple[Images, Images]:
-    """A data set that has no files: read every time, never cached."""
-    parts, names = entry.read([])
-    pixels = {which: part for which, part in parts.items() if isinstance(part, Decoded)}
-    if pixels.keys() != {"train", "test"}:
-        got = ", ".join(f"{which} ({type(part).__name__})" for which, part in parts.items()) or "nothing"
-        raise DataError(f"Decoded parts train and test from the reader of {name}", got, "return these parts")
-    train, test = (
-        Images(
-            torch.from_numpy(channels_first(part.pixels)),
-            torch.tensor(part.labels),
-            mean=entry.mean,
-            std=entry.std,
-            size=size,
-            channels=entry.channels,
-            names=entry.names or names,
-            source=f"{name}-{which}",
-            device_fraction=fraction,
-        )
-        for which, part in (("train", pixels["train"]), ("test", pixels["test"]))
-    )
-    return train, test
-
-
 def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:
     """Parquet in a folder of the data set's name, or its published files; downloads them if missing."""
     given = os.environ.get("PURGE_DATA")
@@ -176,7 +179,9 @@ def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progres
     at = roots[0] / name
     if not entry.downloads:
         raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
-    return _published_source(name, entry, [fetch(download, at, progress) for download in entry.downloads])
+    return _published_source(
+        name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()]
+    )
 
 
 def _published_source(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:

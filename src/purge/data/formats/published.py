@@ -110,18 +110,16 @@ def read_stl10(paths: list[Path]) -> Read:
 
 def read_tiny_imagenet(paths: list[Path]) -> Read:
     """200 folders of JPEGs; the validation part is used for testing, since the test labels are secret."""
-    packed = zipfile.ZipFile(paths[0]) if paths[0].suffix == ".zip" else None
-    root = paths[0].parent
+    packed = paths[0].suffix == ".zip"
+    root: Any = zipfile.Path(paths[0], "tiny-imagenet-200/") if packed else paths[0].parent
 
     def text(name: str) -> str:
-        if packed is not None:
-            return packed.read(f"tiny-imagenet-200/{name}").decode()
-        return (root / name).read_text(encoding="utf-8")
+        return str((root / name).read_text(encoding="utf-8"))
 
-    def content(name: str) -> bytes | Path:
+    def content(name: str) -> Any:
         try:
-            return root / name if packed is None else packed.read(f"tiny-imagenet-200/{name}")
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError):
+            return (root / name).read_bytes() if packed else root / name
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, FileNotFoundError):
             return b""  # reported with all other images that cannot be read
 
     def encoded(names: list[str], labels: list[int]) -> Encoded:
@@ -130,11 +128,8 @@ def read_tiny_imagenet(paths: list[Path]) -> Read:
     ids = sorted(text("wnids.txt").split())
     words = dict(line.split("\t", 1) for line in text("words.txt").splitlines() if "\t" in line)
     number = {wnid: i for i, wnid in enumerate(ids)}
-    listing = (
-        [n.removeprefix("tiny-imagenet-200/") for n in packed.namelist()]
-        if packed is not None
-        else [p.relative_to(root).as_posix() for p in paths]
-    )
+    files = root.root.namelist() if packed else [p.as_posix() for p in paths]
+    listing = [n.rpartition("tiny-imagenet-200/")[2] for n in files]
     train = sorted(n for n in listing if n.startswith("train/") and n.endswith(".JPEG"))
     rows = [line.split("\t") for line in text("val/val_annotations.txt").splitlines() if line]
     return {
