@@ -173,6 +173,7 @@ digits = own_sets:stripes
 """
 USE = """
 import sys
+import own_sets  # before purge, which then must not find it half imported
 from purge.data.catalog import DATASETS
 from purge.data.formats.source import Encoded
 assert "torch" not in sys.modules

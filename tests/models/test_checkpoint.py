@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from torch import nn
 from purge.core.errors import FileError
 from purge.models.checkpoint import digest, load_weights, save_weights
 from purge.models.small_resnet import SmallResNet
+from tests.data.image_files import Payload
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
@@ -52,16 +51,6 @@ def test_the_digest_depends_on_names_values_and_buffers() -> None:
     renamed = nn.ModuleDict({"a": nn.Linear(2, 2)}), nn.ModuleDict({"b": nn.Linear(2, 2)})
     renamed[1].b.load_state_dict(renamed[0].a.state_dict())
     assert digest(renamed[0]) != digest(renamed[1])
-
-
-class Payload:
-    """Makes a folder if it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
 
 
 def refused(path: Path) -> str:

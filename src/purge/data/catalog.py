@@ -65,7 +65,7 @@ def _idx_at(base: str, *checksums: str) -> dict[str, str]:
     return {base + file: md5 for file, md5 in zip(IDX_LAYOUTS[0], checksums, strict=True)}
 
 
-DATASETS: dict[str, DatasetEntry] = {
+BUILT_IN: dict[str, DatasetEntry] = {
     "digits": DatasetEntry(
         "1,797 handwritten digits, 8×8, included in scikit-learn: no download",
         DIGITS, 1, None, (0.3053,), (0.3760,), _reader("published", "read_digits"),
@@ -152,18 +152,22 @@ FORMS = {
 }
 
 
-def _add_installed() -> None:
-    """Add the data sets of installed packages; a broken package must not stop the others."""
+DATASETS: dict[str, DatasetEntry]  # the built-in data sets and those of installed packages
+
+
+def __getattr__(name: str) -> Any:
+    """Build DATASETS on first use: other packages import this module before theirs are defined."""
+    if name != "DATASETS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()["DATASETS"] = dict(BUILT_IN)
     for point in entry_points(group=GROUP):
         try:
             entry = point.load()
-        except Exception as error:  # importing it runs code of the other package
+        except Exception as error:  # a broken package must not stop the others
             entry = error
-        if isinstance(entry, DatasetEntry) and point.name not in DATASETS:
-            DATASETS[point.name] = entry
+        if isinstance(entry, DatasetEntry) and point.name not in found:
+            found[point.name] = entry
         else:
-            why = "the name is taken" if point.name in DATASETS else f"not a DatasetEntry: {entry!r}"
+            why = "the name is taken" if point.name in found else f"not a DatasetEntry: {entry!r}"
             logging.getLogger("purge").warning("Data set %s (%s) ignored: %s", point.name, point.value, why)
-
-
-_add_installed()
+    return found
