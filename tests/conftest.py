@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 import purge
-from purge.data.catalog import load
+from purge.data.load import load
 from purge.demo import fresh_model
 from tests.nets import blobs, small_mlp
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from purge.models.zoo import SmallResNet
+from purge.models.small_resnet import SmallResNet
 
 
 def blobs(n: int = 96, classes: int = 3, features: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:

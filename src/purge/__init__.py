@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         unlearn,
     )
     from purge.core.errors import PurgeError
-    from purge.data.catalog import load
     from purge.data.images import Images
+    from purge.data.load import load
     from purge.data.split import split
     from purge.engine.stopping import Stopping
     from purge.methods.base import Method
@@ -52,7 +52,7 @@ _HOMES = {
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
-    "load": "data.catalog",
+    "load": "data.load",
     "split": "data.split",
     "train": "api",
     "train_sharded": "api",

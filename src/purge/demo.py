@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from purge.api import Auditor, audit, train, unlearn
-from purge.data.catalog import load
 from purge.data.images import Images
+from purge.data.load import load
 from purge.data.split import split
 from purge.engine.seeding import seeded
 from purge.metrics.value import Value

@@ -25,7 +25,7 @@ from purge.bench.expand import read_plan
 from purge.bench.runner import run_job
 from purge.bench.store import Place, finished, trained
 from purge.cli import app as cli
-from purge.data.catalog import load
+from purge.data.load import load
 from purge.models.checkpoint import digest
 from purge.result import Report
 from purge.runs.folder import read_model

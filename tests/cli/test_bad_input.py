@@ -40,7 +40,7 @@ from purge.core.errors import (
 )
 from purge.methods import Purge
 from purge.models.checkpoint import digest, load_weights, save_weights
-from purge.models.zoo import SmallResNet
+from purge.models.small_resnet import SmallResNet
 
 SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
 NAN, INF = float("nan"), float("inf")

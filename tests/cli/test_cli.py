@@ -25,11 +25,12 @@ import purge
 from purge import demo
 from purge.cli import app as cli
 from purge.core.settings import flat_fields
-from purge.data.catalog import load
+from purge.data.load import load
 from purge.methods.registry import METHODS
 from purge.metrics.registry import METRICS, PANELS
 from purge.models.checkpoint import digest, load_weights
-from purge.models.zoo import MODELS, SmallResNet
+from purge.models.small_resnet import SmallResNet
+from purge.models.zoo import MODELS
 from purge.report.tables import number
 
 ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]

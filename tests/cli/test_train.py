@@ -29,14 +29,16 @@ from torch import nn
 
 import purge
 from purge.core.settings import as_dict
-from purge.data.catalog import DATASETS, load
+from purge.data.catalog import DATASETS
+from purge.data.load import load
 from purge.data.prefetch import say_once
 from purge.engine.resume import STATE
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.models.checkpoint import digest, load_weights
 from purge.models.forward import logits
-from purge.models.zoo import SmallResNet, build
+from purge.models.small_resnet import SmallResNet
+from purge.models.zoo import build
 from purge.runs.folder import build_for
 from tests.cli.test_cli import Done, command, read
 
@@ -214,7 +216,7 @@ def test_the_recipe_is_listed() -> None:
 
 MORTAL = """
 import os, signal
-from purge.architectures import SmallResNet
+from purge.models.small_resnet import SmallResNet
 
 class Net(SmallResNet):
     steps = 0

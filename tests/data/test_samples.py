@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import purge
-from purge.data.catalog import load
 from purge.data.identity import fingerprints, same_samples
+from purge.data.load import load
 from purge.data.samples import Images, as_samples, batches
 from tests.nets import blobs, small_mlp
 

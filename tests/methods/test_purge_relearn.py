@@ -21,7 +21,7 @@ from purge.models.checkpoint import digest
 from purge.models.checks import make_split
 from purge.models.copies import frozen_copy, reinitialised
 from purge.models.forward import logits
-from purge.models.zoo import SmallResNet
+from purge.models.small_resnet import SmallResNet
 
 CPU = torch.device("cpu")
 

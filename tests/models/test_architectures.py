@@ -1,4 +1,4 @@
-"""Any classifier, any form of data: it forgets, keeps what it should, and its layers are found."""
+"""Any kind of classifier and any form of data: it forgets, it keeps the rest, its layers are found."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 from torch.utils.data import Dataset
 
 import purge
+from purge.data import samples as data
+from purge.models.checkpoint import digest
 from purge.models.inspect import anatomy
 from tests.nets import NETWORKS
 
@@ -64,8 +66,8 @@ def test_forgets_a_class(name, trained, tensors):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_part_of_the_method_runs_on_it(name, trained, tensors):
-    """Erasure on layers that were found, each BatchNorm mode, whether or not there is any."""
+def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
+    """Erasure on the layers that were found, in each BatchNorm mode, with or without BatchNorm."""
     forget, retain, _ = tensors
     for norm in ("frozen", "shared", "train"):
         result = purge.unlearn(
@@ -74,7 +76,7 @@ def test_every_part_of_the_method_runs_on_it(name, trained, tensors):
         assert result.history[1]["erasure_loss"] > 0
 
 
-def test_batchnorm_modes_are_the_same_without_batchnorm(trained, tensors):
+def test_batchnorm_modes_make_no_difference_without_batchnorm(trained, tensors):
     forget, retain, _ = tensors
     runs = [
         purge.unlearn(trained("mlp"), forget, retain, norm=n, min_steps=3, max_steps=3, progress=False)
@@ -95,7 +97,7 @@ def test_head_and_layers_are_found(name, digits):
 
 
 class Plain(Dataset):
-    """A dataset of the simplest kind: a length, and items (x, y) with plain int labels."""
+    """The simplest dataset: a length, and items (x, y) with int labels."""
 
     def __init__(self, part):
         self.x, self.y = part
@@ -108,9 +110,6 @@ class Plain(Dataset):
 
 
 def test_every_form_of_data_gives_the_same_model(digits, tensors, base):
-    """Images, tensors, numpy arrays and a plain Dataset are the same data."""
-    from purge.models.checkpoint import digest
-
     forget, retain, _ = tensors
     forms = {
         "images": (digits.forget, digits.retain),
@@ -125,21 +124,22 @@ def test_every_form_of_data_gives_the_same_model(digits, tensors, base):
     assert len(set(digests.values())) == 1, digests
 
 
-def test_a_dataset_too_large_to_keep_is_read_batch_by_batch(monkeypatch, tensors, base):
-    from purge.data import samples as data
-    from purge.models.checkpoint import digest
-
+def test_a_dataset_too_large_for_memory_is_read_batch_by_batch(monkeypatch, tensors, base):
     forget, retain, _ = tensors
-    run = lambda: purge.unlearn(base, Plain(forget), Plain(retain), min_steps=2, max_steps=2, progress=False)  # noqa: E731
-    kept = digest(run().model)
+
+    def unlearned() -> str:
+        steps = {"min_steps": 2, "max_steps": 2}
+        return digest(purge.unlearn(base, Plain(forget), Plain(retain), progress=False, **steps).model)
+
+    in_memory = unlearned()
     monkeypatch.setattr(data, "RESIDENT_BYTES", 1000)
     assert isinstance(data.as_samples(Plain(forget), torch.device("cpu"), "forget"), data.Lazy)
-    assert digest(run().model) == kept
+    assert unlearned() == in_memory
 
 
 @pytest.mark.parametrize("n", [1, 10])
 def test_a_few_samples_are_forgotten_without_harm(n, digits, base):
-    """Single samples: without test data they go altogether, with it they look like unseen ones."""
+    """Without test data, single samples are forgotten completely."""
     forget, retain = purge.split(digits.train, indices=range(n))
     result = purge.unlearn(base, forget, retain, progress=False)
     report = purge.audit(
@@ -151,19 +151,19 @@ def test_a_few_samples_are_forgotten_without_harm(n, digits, base):
     assert report["ta"].value >= report.original["ta"].value - 0.03
 
 
-def test_single_samples_with_test_data_keep_held_out_accuracy(digits, base):
+def test_with_test_data_single_samples_are_treated_like_unseen_ones(digits, base):
     forget, retain = purge.split(digits.train, fraction=0.1, seed=1)
     result = purge.unlearn(base, forget, retain, test=digits.test, min_steps=50, max_steps=50, progress=False)
     report = purge.audit(
         result.model, forget, retain, digits.test, original=base, progress=False,
         metrics=["fa_train", "ra", "ta", "mia"],
     )  # fmt: skip
-    assert report["fa_train"].value >= 0.85, "a retrained model would still know most of them"
+    assert report["fa_train"].value >= 0.85, "a retrained model would still recognise most of them"
     assert report["ra"].value >= 0.98
     assert abs(report["mia"].value - 0.5) <= abs(report.original["mia"].value - 0.5) + 0.05
 
 
-def test_whole_class_and_single_samples_at_once(digits, base):
+def test_a_class_and_single_samples_are_forgotten_at_once(digits, base):
     labels = digits.train.labels
     ids = torch.cat([(labels == 3).nonzero()[:, 0], (labels == 5).nonzero()[:5, 0]])
     forget, retain = purge.split(digits.train, indices=ids)

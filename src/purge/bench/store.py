@@ -20,8 +20,8 @@ from purge.bench.expand import Data, Forget, Job, Training, digest_of
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import read_json
-from purge.data.catalog import load
 from purge.data.images import Images
+from purge.data.load import load
 from purge.engine.resume import STATE
 from purge.engine.seeding import seeded
 from purge.methods.sisa_model import INDEX

@@ -1,169 +1,146 @@
-"""The data sets known by name; the only place where a constant of one of them is written.
+"""The data sets known by name; the only place that holds a constant of one of them.
 
-Each is read from its original files, as its authors publish them, packed or unpacked, or from
-Parquet in a folder of its name. Sizes, channels and augmentation are the paper's, but for PathMNIST:
-its test images come from another hospital, whose stains look different, so its colours are varied, and
-tissue has no top, so it is turned.
+Each is read from the files that its authors publish, packed or unpacked, or from Parquet in a folder of
+its name. Sizes, channels and augmentation are the paper's, except for PathMNIST: its test images come
+from another hospital, whose stains look different, so its colours are varied, and tissue has no top, so
+its images are rotated.
+
+An installed package adds data sets through entry points of the group ``purge.datasets``: the entry
+point's name is the name of the data set, and its object is a :class:`DatasetEntry`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import http.client
-import os
-import ssl
-import urllib.error
-import urllib.request
+import importlib
+import logging
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    from purge.data.formats.source import Read
 
-from purge.core.errors import DataError, FileError, did_you_mean
-from purge.core.files import atomically
-from purge.core.progress import progress_line
-from purge.core.settings import checked_seed
-from purge.data.cache import Source, cache_folder, find_source, images_of, shards_in
-from purge.data.decode import Decoded
-from purge.data.formats.published import (
-    BATCHES,
-    STL10,
-    Read,
-    read_cifar,
-    read_digits,
-    read_idx,
-    read_pathmnist,
-    read_stl10,
-    read_svhn,
-    read_tiny_imagenet,
-)
-from purge.data.images import Images
-from purge.data.prefetch import DEVICE_FRACTION
-
-
-class Download(NamedTuple):
-    """A file as its authors publish it."""
-
-    file: str
-    url: str
-    md5: str
+GROUP = "purge.datasets"
 
 
 class DatasetEntry(NamedTuple):
-    """A data set: how to read it, and what is known about it."""
+    """A data set: what is known about it, how to find its files and how to read them.
+
+    Files are looked for in a folder named like the data set, then in ``folders``. Each row of ``layouts``
+    lists file names or glob patterns; the first row of which every pattern matches is passed to ``read``.
+    Without layouts, ``read([])`` must return decoded images.
+    """
 
     about: str
-    names: tuple[str, ...]  # of the classes; empty: the files tell
+    names: tuple[str, ...]  # of the classes; empty if the files have them
     channels: int
-    size: int | None  # that a model gets; None: as stored
+    size: int | None  # of the images that a model sees; None: as stored
     mean: tuple[float, ...]
     std: tuple[float, ...]
     read: Callable[[list[Path]], Read]
-    layouts: tuple[tuple[str, ...], ...] = ()  # files to look for; any complete row will do
-    downloads: Callable[[], list[Download]] = list
-    recipe: Mapping[str, Any] = MappingProxyType({})  # settings of training that differ from the defaults
+    layouts: tuple[tuple[str, ...], ...] = ()
+    downloads: Mapping[str, str] = MappingProxyType({})  # addresses and MD5s of the first layout's files
+    recipe: Mapping[str, Any] = MappingProxyType({})  # training settings that differ from the defaults
+    folders: tuple[str, ...] = (".",)  # below the data folder
 
 
-# -- where they are published: addresses and checksums as torchvision and MedMNIST give them ------
+def _reader(module: str, function: str) -> Callable[[list[Path]], Read]:
+    """A reader in ``data/formats``, imported when it is called: listing names must be fast."""
 
+    def read(paths: list[Path]) -> Read:
+        found: Read = getattr(importlib.import_module(f"purge.data.formats.{module}"), function)(paths)
+        return found
 
-def _from_mirror(dataset: str) -> list[Download]:
-    from torchvision import datasets
+    return read
 
-    cls = getattr(datasets, dataset)
-    mirror = next(m for m in cls.mirrors if "yann.lecun.com" not in m)  # which no longer answers
-    return [Download(file, mirror + file, md5) for file, md5 in cls.resources]
-
-
-def _from_archive(dataset: str) -> list[Download]:
-    from torchvision import datasets
-
-    cls = getattr(datasets, dataset)
-    return [Download(cls.filename, cls.url, cls.tgz_md5)]
-
-
-def _from_svhn() -> list[Download]:
-    from torchvision import datasets
-
-    split_list = datasets.SVHN.split_list
-    return [Download(file, url, md5) for url, file, md5 in (split_list[p] for p in ("train", "test"))]
-
-
-# -- the table --------------------------------------------------------------------------------
 
 DIGITS = tuple("0123456789")
-CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = tuple(f"{a}-{b}" for a in ("train", "t10k") for b in ("images-idx3-ubyte", "labels-idx1-ubyte"))
-PACKED_IDX = tuple(f"{name}.gz" for name in IDX)
+IDX_LAYOUTS = (tuple(f"{name}.gz" for name in IDX), IDX)
 
-DATASETS: dict[str, DatasetEntry] = {
+
+def _idx_at(base: str, *checksums: str) -> dict[str, str]:
+    return {base + file: md5 for file, md5 in zip(IDX_LAYOUTS[0], checksums, strict=True)}
+
+
+BUILT_IN: dict[str, DatasetEntry] = {
     "digits": DatasetEntry(
-        "1,797 handwritten digits, 8×8, inside scikit-learn: no download",
-        DIGITS, 1, None, (0.3053,), (0.3760,), read_digits,
+        "1,797 handwritten digits, 8×8, included in scikit-learn: no download",
+        DIGITS, 1, None, (0.3053,), (0.3760,), _reader("published", "read_digits"),
     ),
     "mnist": DatasetEntry(
-        "70,000 handwritten digits, 28×28, grey; as in the paper three channels at 224×224",
-        DIGITS, 3, 224, (0.1307,), (0.3081,), read_idx,
-        (PACKED_IDX, IDX), lambda: _from_mirror("MNIST"),
+        "70,000 handwritten digits, 28×28, greyscale; as in the paper, three channels at 224×224",
+        DIGITS, 3, 224, (0.1307,), (0.3081,), _reader("published", "read_idx"), IDX_LAYOUTS,
+        _idx_at("https://ossci-datasets.s3.amazonaws.com/mnist/",
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+                "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
         {"epochs": 4, "batch_size": 256, "lr": 0.1},
+        ("MNIST/raw",),  # as torchvision; not the data folder itself: fashion-mnist has files of these names
     ),
     "fashion-mnist": DatasetEntry(
-        "70,000 pieces of clothing, 28×28, grey",
+        "70,000 pieces of clothing, 28×28, greyscale",
         ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
-         "ankle boot"), 1, 32, (0.2860,), (0.3530,), read_idx,
-        (PACKED_IDX, IDX), lambda: _from_mirror("FashionMNIST"),
+         "ankle boot"),
+        1, 32, (0.2860,), (0.3530,), _reader("published", "read_idx"), IDX_LAYOUTS,
+        _idx_at("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
         {"epochs": 20, "batch_size": 256, "lr": 0.2},
+        ("FashionMNIST/raw",),
     ),
     "cifar10": DatasetEntry(
-        "60,000 small photographs of 10 kinds of things, 32×32",
-        CIFAR10, 3, None, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), read_cifar,
+        "60,000 small photographs in 10 classes, 32×32",
+        ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        3, None, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), _reader("published", "read_cifar"),
         (("cifar-10-python.tar.gz",),
-         tuple(f"cifar-10-batches-py/{n}" for n in (*BATCHES, "test_batch"))),
-        lambda: _from_archive("CIFAR10"),
+         (*(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)), "cifar-10-batches-py/test_batch")),
+        {"https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
         {"epochs": 58, "batch_size": 512, "lr": 0.4, "augment": "crop-flip"},
     ),
     "cifar100": DatasetEntry(
-        "60,000 small photographs of 100 kinds of things, 32×32",
-        (), 3, None, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), read_cifar,
+        "60,000 small photographs in 100 classes, 32×32",
+        (), 3, None, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), _reader("published", "read_cifar"),
         (("cifar-100-python.tar.gz",), tuple(f"cifar-100-python/{n}" for n in ("train", "test", "meta"))),
-        lambda: _from_archive("CIFAR100"),
+        {"https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
         {"epochs": 58, "batch_size": 512, "lr": 0.4, "augment": "crop-flip"},
     ),
     "svhn": DatasetEntry(
         "99,289 house numbers from street views, 32×32",
-        DIGITS, 3, None, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), read_svhn,
-        (("train_32x32.mat", "test_32x32.mat"),), _from_svhn,
+        DIGITS, 3, None, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970),
+        _reader("published", "read_svhn"), (("train_32x32.mat", "test_32x32.mat"),),
+        {"http://ufldl.stanford.edu/housenumbers/train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+         "http://ufldl.stanford.edu/housenumbers/test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3"},
         {"epochs": 20, "batch_size": 512, "lr": 0.2},
     ),
     "stl10": DatasetEntry(
-        "13,000 photographs of 10 kinds of things, 96×96; as in the paper at 224×224",
+        "13,000 photographs in 10 classes, 96×96; as in the paper, at 224×224",
         ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"),
-        3, 224, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), read_stl10,
-        (("stl10_binary.tar.gz",), tuple(f"stl10_binary/{n}" for n in STL10)),
-        lambda: _from_archive("STL10"),
+        3, 224, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), _reader("published", "read_stl10"),
+        (("stl10_binary.tar.gz",),
+         tuple(f"stl10_binary/{n}.bin" for n in ("train_X", "train_y", "test_X", "test_y"))),
+        {"http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb"},
         {"epochs": 60, "batch_size": 128, "lr": 0.1, "augment": "crop-flip"},
     ),
     "pathmnist": DatasetEntry(
-        "97,176 pieces of colon tissue of 9 types, 28×28 (MedMNIST); as in the paper at 224×224",
+        "97,176 patches of colon tissue of 9 types, 28×28 (MedMNIST); as in the paper, at 224×224",
         ("adipose", "background", "debris", "lymphocytes", "mucus", "smooth muscle",
          "normal colon mucosa", "cancer-associated stroma", "colorectal adenocarcinoma epithelium"),
-        3, 224, (0.7405, 0.5330, 0.7058), (0.1237, 0.1768, 0.1244), read_pathmnist,
+        3, 224, (0.7405, 0.5330, 0.7058), (0.1237, 0.1768, 0.1244), _reader("npz", "read_npz"),
         (("pathmnist.npz",),),
-        lambda: [Download("pathmnist.npz", "https://zenodo.org/records/10519652/files/pathmnist.npz",
-                          "a8b06965200029087d5bd730944a56c1")],
+        {"https://zenodo.org/records/10519652/files/pathmnist.npz": "a8b06965200029087d5bd730944a56c1"},
         {"epochs": 10, "batch_size": 512, "lr": 0.1, "augment": "turn", "colour": 0.3,
          "label_smoothing": 0.1},
     ),
     "tiny-imagenet": DatasetEntry(
-        "110,000 photographs of 200 kinds of things, 64×64; the validation part is for testing",
-        (), 3, None, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), read_tiny_imagenet,
+        "110,000 photographs in 200 classes, 64×64; the validation part is used for testing",
+        (), 3, None, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821),
+        _reader("published", "read_tiny_imagenet"),
         (("tiny-imagenet-200.zip",),
-         ("tiny-imagenet-200/wnids.txt", "tiny-imagenet-200/words.txt",
-          "tiny-imagenet-200/val/val_annotations.txt")),
-        lambda: [Download("tiny-imagenet-200.zip", "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-                          "90528d7ca1a48142e341f4ef8d21d0de")],
+         tuple(f"tiny-imagenet-200/{n}" for n in ("wnids.txt", "words.txt", "val/val_annotations.txt",
+                                                  "train/*/images/*.JPEG", "val/images/*.JPEG"))),
+        {"http://cs231n.stanford.edu/tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
         {"epochs": 40, "batch_size": 256, "lr": 0.2, "augment": "crop-flip"},
     ),
 }  # fmt: skip
@@ -175,173 +152,22 @@ FORMS = {
 }
 
 
-# -- finding them -----------------------------------------------------------------------------
+DATASETS: dict[str, DatasetEntry]  # the built-in data sets and those of installed packages
 
 
-def load(
-    data: str | os.PathLike[str],
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    size: int | None = None,
-    split_seed: int = 0,
-    skip_bad: bool = False,
-    device_fraction: float = DEVICE_FRACTION,
-    progress: bool = True,
-) -> tuple[Images, Images]:
-    """The training and test images of a data set: a name, or your own folder or file.
-
-    Named sets are looked for in ``data_dir`` (default: ``$PURGE_DATA``, then the user's cache) and
-    downloaded there if they are nowhere. ``size``: side of the square that a model gets; default:
-    the paper's for named sets, the images' own otherwise (224 where they are large or differ).
-    ``split_seed`` draws the fifth that is held out where a folder has no test part. ``skip_bad``
-    leaves out images that cannot be read instead of refusing all. ``device_fraction``: share of the
-    free device memory up to which images are held there.
-    """
-    checked_seed(split_seed)
-    if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
-        raise DataError("a size from 8 to 1024 pixels", repr(size), "pass size=32, say")
-    options: dict[str, Any] = {
-        "split_seed": split_seed,
-        "skip_bad": skip_bad,
-        "progress": progress,
-        "device_fraction": device_fraction,
-    }
-    if str(data) not in DATASETS:
-        if not Path(data).exists():
-            fix = did_you_mean(str(data), DATASETS)
-            raise DataError("the name of a data set, or a path", repr(str(data)), fix)
-        return images_of(find_source(Path(data)), size=size, **options)
-    name, entry = str(data), DATASETS[str(data)]
-    if not entry.layouts:
-        return _built_in(name, entry, size, device_fraction)
-    source = _source(name, entry, None if data_dir is None else Path(data_dir), progress)
-    return images_of(
-        source,
-        size=size or entry.size,
-        mean=entry.mean,
-        std=entry.std,
-        channels=entry.channels,
-        **options,
-    )
-
-
-def _built_in(name: str, entry: DatasetEntry, size: int | None, fraction: float) -> tuple[Images, Images]:
-    """A data set that comes with a package: nothing to look for, nothing to keep."""
-    parts, _ = entry.read([])
-    train, test = (
-        Images(
-            torch.from_numpy(part.pixels)[:, None],
-            torch.tensor(part.labels),
-            mean=entry.mean,
-            std=entry.std,
-            size=size or entry.size,
-            names=entry.names,
-            source=f"{name}-{which}",
-            device_fraction=fraction,
-        )
-        for which, part in parts.items()
-        if isinstance(part, Decoded)
-    )
-    return train, test
-
-
-def _source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:
-    """The original files of a data set, or Parquet in a folder of its name; downloaded if missing."""
-    roots = [data_dir] if data_dir is not None else _roots()
-    for root in roots:
-        for folder in (root / name, *([root] if root.name == name else [])):
-            if shards_in(folder):
-                return find_source(folder, entry.names)
-        for layout in entry.layouts:
-            for folder in _folders(root, name, entry):
-                paths = [folder / file for file in layout]
-                if all(path.is_file() for path in paths):
-                    files = [*paths, *_beside(entry, paths)]
-                    return Source(name, files, lambda paths=paths: _read(name, entry, paths))  # type: ignore[misc]
-    folder = roots[0] / name
-    paths = [_fetch(download, folder, progress) for download in entry.downloads()]
-    return Source(name, paths, lambda: _read(name, entry, paths))
-
-
-def _roots() -> list[Path]:
-    given = os.environ.get("PURGE_DATA")
-    return [*([Path(given)] if given else []), cache_folder() / "data"]
-
-
-def _folders(root: Path, name: str, entry: DatasetEntry) -> list[Path]:
-    """Where below a root the files may lie: in a folder of the name, or where torchvision puts them."""
-    if entry.read is read_idx:  # several sets have files of these names, so never in the root itself
-        return [root / name, root / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[name] / "raw"]
-    return [root / name, root]
-
-
-def _beside(entry: DatasetEntry, paths: list[Path]) -> list[Path]:
-    """The images of an unpacked Tiny ImageNet, which no layout lists: a change of one must be seen."""
-    if entry.read is not read_tiny_imagenet or paths[0].suffix == ".zip":
-        return []
-    return sorted(f for part in ("train", "val") for f in (paths[0].parent / part).rglob("*.JPEG"))
-
-
-def _read(name: str, entry: DatasetEntry, paths: list[Path]) -> Read:
-    try:
-        parts, names = entry.read(paths)
-        if any(isinstance(p, Decoded) and len(p.pixels) != len(p.labels) for p in parts.values()):
-            raise EOFError("images or labels are missing")
-    except (FileError, DataError):
-        raise
-    except Exception:  # a damaged file can fail in any way inside its reader
-        raise FileError(
-            f"the original files of {name} in {paths[0].parent}",
-            "damaged or other ones",
-            "remove them, so that they are downloaded again",
-        ) from None
-    highest = max(max(part.labels, default=0) for part in parts.values())
-    return parts, entry.names or names or tuple(map(str, range(highest + 1)))
-
-
-NO_ANSWER = (
-    urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError,
-)  # fmt: skip
-
-
-def _fetch(download: Download, folder: Path, progress: bool) -> Path:
-    """Download a file, with its checksum, unless it is there."""
-    path = folder / download.file
-    if path.is_file():
-        return path
-
-    def write(answer: Any, to: Path) -> None:
-        digest = hashlib.md5(usedforsecurity=False)
-        total = int(answer.headers.get("Content-Length") or 0)
-        with (
-            to.open("wb") as file,
-            progress_line(f"download {download.file} (MB)", total >> 20, progress) as on,
-        ):
-            while block := answer.read(1 << 20):
-                file.write(block)
-                digest.update(block)
-                on(1, "")
-        if digest.hexdigest() != download.md5:
-            raise FileError(
-                f"{download.file} as published",
-                "another file or half of it (checksum)",
-                f"try again, or put the file from {download.url} into {folder}",
-            )
-
-    try:
-        with urllib.request.urlopen(download.url, timeout=30) as answer:
-            folder.mkdir(parents=True, exist_ok=True)  # not before there is something to put into it
-            atomically(path, lambda to: write(answer, to))
-    except NO_ANSWER as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it is the server's answer as well
-        raise FileError(
-            f"{download.file} in {folder}",
-            f"no such file, and no way to {download.url} ({getattr(error, 'reason', None) or error})",
-            f"download it elsewhere and put it into {folder}, or say where it is with --data-dir",
-        ) from None
-    except OSError as error:
-        raise FileError(
-            f"a folder that can be written, {folder}", str(error), "choose another with --data-dir"
-        ) from None
-    return path
+def __getattr__(name: str) -> Any:
+    """Build DATASETS on first use: other packages import this module before theirs are defined."""
+    if name != "DATASETS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()["DATASETS"] = dict(BUILT_IN)
+    for point in entry_points(group=GROUP):
+        try:
+            entry = point.load()
+        except Exception as error:  # a broken package must not stop the others
+            entry = error
+        if isinstance(entry, DatasetEntry) and point.name not in found:
+            found[point.name] = entry
+        else:
+            why = "the name is taken" if point.name in found else f"not a DatasetEntry: {entry!r}"
+            logging.getLogger("purge").warning("Data set %s (%s) ignored: %s", point.name, point.value, why)
+    return found

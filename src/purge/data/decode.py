@@ -1,4 +1,4 @@
-"""Pixels from encoded images: any mode and size that Pillow reads, by threads, in order."""
+"""Encoded images to pixels: any mode and size that Pillow reads, in threads, in order."""
 
 from __future__ import annotations
 
@@ -17,33 +17,13 @@ from PIL import Image, ImageOps
 
 from purge.core.errors import DataError
 from purge.core.progress import progress_line
+from purge.data.formats.source import Array, Decoded, Encoded, Parts
 
 GREY = {"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's modes without colour
-TINY = 64 * 64  # pixels; decoding so few is work for the interpreter, where threads hinder each other
-NATIVE = 256  # images of one size up to this many pixels a side are kept as they are
-DEFAULT_SIZE = 224  # others are brought to this size, unless another is asked for
+TINY = 64 * 64  # pixels; decoding so few is mostly Python code, where a second thread only gets in the way
+NATIVE = 256  # images of equal size are stored unchanged up to this side
+DEFAULT_SIZE = 224  # all others are resized to this, unless another size is asked for
 CHUNK = 64  # images that a thread decodes at a time
-
-Array = NDArray[np.uint8]
-Progress = Callable[[int], None]
-
-
-class Encoded(NamedTuple):
-    """Images as files, before anything is decoded."""
-
-    labels: list[int]
-    paths: list[str]  # what each is called in messages and requests
-    items: Callable[[], Iterator[bytes | Path]]  # goes through all of them, in order
-
-
-class Decoded(NamedTuple):
-    """Images as pixels, (N, H, W), (N, H, W, C) or (N, C, H, W)."""
-
-    labels: list[int]
-    pixels: Array
-
-
-Parts = dict[str, Encoded | Decoded]  # "train" and "test", or "all" to be split
 
 
 class Form(NamedTuple):
@@ -55,14 +35,14 @@ class Form(NamedTuple):
 
 
 def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]:
-    """How to store the images of all parts, and whether that is just as they are."""
+    """The form in which to store all images, and whether that is the form they already have."""
     seen: set[Form | None] = set()
-    with progress_line("look at images", sum(len(p.labels) for p in parts.values()), progress) as on:
+    with progress_line("read image headers", sum(len(p.labels) for p in parts.values()), progress) as on:
         for part in parts.values():
             if isinstance(part, Decoded):
                 seen.add(Form(*channels_first(part.pixels).shape[1:]))
                 continue
-            on_disk = isinstance(next(part.items(), None), Path)  # opening files is waiting, done together
+            on_disk = isinstance(next(part.items(), None), Path)  # opening files is mostly waiting
             for forms in _in_parallel(_header, part.items(), os.cpu_count() or 1 if on_disk else 1):
                 seen.update(forms)
                 on(len(forms), "")
@@ -76,7 +56,7 @@ def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]
 
 
 def threads(form: Form, *, native: bool) -> int:
-    """How many threads decode fastest: measured on CIFAR-10, a second one made it a half slower."""
+    """The fastest number of threads; on CIFAR-10 a second thread made decoding 50% slower."""
     return 1 if native and form.height * form.width <= TINY else os.cpu_count() or 1
 
 
@@ -85,10 +65,10 @@ def write(
     form: Form,
     path: Path,
     counts: NDArray[np.int64],
-    on: Progress,
+    on: Callable[[int], None],
     workers: int,
-) -> Any:
-    """Write the pixels of a part one after the other; what could not be read is listed."""
+) -> dict[str, list[Any]]:
+    """Write the pixels of a part to a file; add their values to ``counts``, and list bad images."""
     good: list[int] = []
     with path.open("wb") as file:
         at = 0
@@ -120,14 +100,14 @@ def _pixels(part: Encoded | Decoded, form: Form, workers: int) -> Iterator[Seque
     pixels = channels_first(part.pixels)
     for at in range(0, len(pixels), CHUNK):
         chunk = [np.broadcast_to(x, (form.channels, *x.shape[1:])) for x in pixels[at : at + CHUNK]]
-        if chunk[0].shape != form:  # the other part is of another size
+        if chunk[0].shape != form:  # the parts differ in size
             encoded = (Image.fromarray(x[0] if len(x) == 1 else x.transpose(1, 2, 0)) for x in chunk)
-            chunk = [_arranged(image, form) for image in encoded]
+            chunk = [_fitted(image, form) for image in encoded]
         yield chunk
 
 
 def _in_parallel(work: Callable[[Any], Any], items: Iterable[Any], workers: int) -> Iterator[list[Any]]:
-    """``work`` on every item by threads, in order, a chunk at a time, few chunks ahead of use."""
+    """``work(item)`` for every item, in chunks and in order; threads work a few chunks ahead."""
     items = iter(items)
     chunks = iter(lambda: list(islice(items, CHUNK)), [])
     with ThreadPoolExecutor(workers) as pool:
@@ -141,19 +121,19 @@ def _in_parallel(work: Callable[[Any], Any], items: Iterable[Any], workers: int)
 
 
 def _header(item: bytes | Path) -> Form | None:
-    """Size and channels as the head of an image file says; None if it cannot be read."""
+    """Size and channels from the header of an image file; None if it cannot be read."""
     try:
         with Image.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
             w, h = image.size
-            if image.getexif().get(0x0112, 1) >= 5:  # a photograph that lies on its side
+            if image.getexif().get(0x0112, 1) >= 5:  # a photograph stored on its side
                 w, h = h, w
             return Form(1 if _is_grey(image) else 3, h, w)
-    except Exception:  # a damaged file can fail in any way inside the decoder
+    except Exception:  # Pillow raises many kinds of errors on a damaged file
         return None
 
 
 def _is_grey(image: Image.Image) -> bool:
-    """Has an image no colour, by its mode or by its palette?"""
+    """Whether an image has no colour, judged by its mode or its palette."""
     if image.mode != "P":
         return image.mode in GREY
     colours = np.reshape(image.getpalette() or [], (-1, 3))
@@ -164,13 +144,13 @@ def _decode(item: bytes | Path, form: Form) -> Array | None:
     try:
         with Image.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
             upright = ImageOps.exif_transpose(image)
-            return _arranged(_eight_bit(upright), form)
+            return _fitted(_eight_bit(upright), form)
     except Exception:  # see _header
         return None
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """An image of any mode as L or RGB; transparent parts become white, 16 bits are scaled to 8."""
+    """An image of any mode as L or RGB; transparent pixels become white, 16 bits are scaled to 8."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
     if image.mode == "F":
@@ -184,8 +164,8 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     return image.convert("L" if image.mode in GREY else "RGB")
 
 
-def _arranged(image: Image.Image, form: Form) -> Array:
-    """An 8-bit image as pixels of the wanted form: shorter side brought there, centre cut out."""
+def _fitted(image: Image.Image, form: Form) -> Array:
+    """An 8-bit image as pixels of the given form: the shorter side resized, the centre cropped."""
     image = image.convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.width, form.height):
         image = ImageOps.fit(image, (form.width, form.height), Image.Resampling.BILINEAR)

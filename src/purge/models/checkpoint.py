@@ -1,4 +1,4 @@
-"""Models: what they return, where their features are, and how they are stored."""
+"""Reading and writing the weights of a model. No code in a file is ever run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from purge.core.errors import FileError, expected
-
-# -- where things are inside a model ----------------------------------------------------------
-
-
-# -- storing ----------------------------------------------------------------------------------
+from purge.core.errors import FileError
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """All weights and buffers by name; extra state that is no tensor is left to the model's own code."""
+    """All weights and buffers by name, without extra state that is not a tensor."""
     return {name: t for name, t in model.state_dict().items() if isinstance(t, Tensor)}
 
 
 def digest(model: nn.Module) -> str:
-    """SHA-256 over the names and bytes of all weights and buffers."""
+    """SHA-256 of the names and bytes of all weights and buffers."""
     h = hashlib.sha256()
     for name, t in sorted(tensors_of(model).items()):
         h.update(name.encode())
@@ -36,13 +31,13 @@ def digest(model: nn.Module) -> str:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the weights as safetensors; tied weights are written once under each name."""
+    """Write the weights as safetensors; tied weights are written under each of their names."""
     state = {k: v.detach().cpu().contiguous().clone() for k, v in tensors_of(model).items()}
     save_file(state, path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Fill ``model`` from a ``.safetensors`` file or a state dict saved by torch; runs no code."""
+    """Load weights from a ``.safetensors`` file, or from a state dict that torch saved."""
     state, own = _read(path), tensors_of(model)
     missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
     wrong = [k for k, v in own.items() if k in state and state[k].shape != v.shape]
@@ -50,10 +45,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
         name = sorted([*missing, *unexpected, *wrong], key=str)[0]
         raise FileError(
             f"weights of a {type(model).__name__} in {path.name}",
-            (
-                f"another architecture ({len(missing)} missing, {len(unexpected)} unexpected, "
-                f"{len(wrong)} of another shape, first: {name})"
-            ),
+            f"another architecture ({len(missing)} missing, {len(unexpected)} unexpected, "
+            f"{len(wrong)} of another shape, first: {name})",
             "build the model that the checkpoint was trained with",
         )
     model.load_state_dict({**model.state_dict(), **state})
@@ -62,14 +55,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
-    damaged = expected(
-        f"a complete checkpoint in {path.name}", "a damaged or truncated file", "write it again"
+    damaged = FileError(
+        f"a complete checkpoint in {path.name}", "a damaged or incomplete file", "save it again"
     )
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
         except (SafetensorError, OSError, ValueError):
-            raise FileError(damaged) from None
+            raise damaged from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -77,11 +70,11 @@ def _read(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError:
         raise FileError(
             f"plain weights in {path.name}",
-            "a pickle that asks to run code (it was not run), or a damaged file",
-            "save model.state_dict() with torch.save, or safetensors",
+            "a pickle that would run code (it was not run), or a damaged file",
+            "save model.state_dict() with torch.save or as safetensors",
         ) from None
-    except Exception:  # a damaged file can fail in any way inside the reader
-        raise FileError(damaged) from None
+    except Exception:  # torch raises many kinds of errors on a damaged file
+        raise damaged from None
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise FileError(
             f"a dict of tensors in {path.name}", type(state).__name__, "save model.state_dict() alone"

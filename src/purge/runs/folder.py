@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from purge.core.errors import DataError, FileError, ModelError, did_you_mean
 from purge.core.files import read_json
 from purge.core.schema import build
-from purge.data.catalog import DATASETS, load
+from purge.data.catalog import DATASETS
+from purge.data.load import load
 from purge.data.images import Images
 from purge.data.prefetch import say_once
 from purge.data.split import rows_of_classes, rows_of_indices

@@ -1,1 +1,1 @@
-"""One reader for each form of files that images come in."""
+"""Readers of image files: one module per format."""

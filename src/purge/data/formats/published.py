@@ -1,7 +1,7 @@
-"""The original files of the standard data sets: each as its authors publish it, packed or not.
+"""Readers of the standard data sets, from the files that their authors publish, packed or unpacked.
 
-A reader is given the paths of the files and returns the parts, and the names of the classes where the
-files tell them. No code in a file is ever run.
+A reader takes the paths of the files and returns the parts, and the class names if the files have them.
+No code in a file is ever run.
 """
 
 from __future__ import annotations
@@ -19,16 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from purge.data.cache import read_npz
-from purge.data.decode import Decoded, Encoded, Parts
-
-Read = tuple[Parts, tuple[str, ...]]  # the parts, and class names where the files tell them
+from purge.data.formats.source import Decoded, Encoded, Parts, Read
 
 
 @cache
-def _digits_once() -> Parts:
-    """1,797 handwritten digits of 8×8 pixels that come with scikit-learn; a fifth is for testing."""
-    from sklearn.datasets import load_digits  # takes long to import
+def _digits() -> Parts:
+    from sklearn.datasets import load_digits  # slow to import
     from sklearn.model_selection import train_test_split
 
     raw = load_digits()
@@ -41,12 +37,12 @@ def _digits_once() -> Parts:
 
 
 def read_digits(_paths: list[Path]) -> Read:
-    """The digits of scikit-learn; there are no files of theirs to be given."""
-    return _digits_once(), ()
+    """The 1,797 digits of 8×8 pixels that scikit-learn contains; a fifth is held out."""
+    return _digits(), ()
 
 
 def read_idx(paths: list[Path]) -> Read:
-    """The files of MNIST: big-endian sizes, then bytes; packed with gzip or not."""
+    """The files of MNIST: a big-endian shape, then bytes; gzipped or not."""
 
     def array(path: Path) -> Any:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -62,7 +58,7 @@ ARRAYS |= {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_c
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """A reader of pickles that may build arrays and nothing else: no code in a file is run."""
+    """An unpickler that builds arrays and refuses everything else, so that no code is run."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in ARRAYS:
@@ -70,11 +66,8 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not an array")
 
 
-BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
-
-
 def read_cifar(paths: list[Path]) -> Read:
-    """The pickled batches of CIFAR-10 and CIFAR-100, in their folder or in the archive."""
+    """The pickled batches of CIFAR-10 and CIFAR-100, from their folder or from the archive."""
     batches = {
         Path(name).name: _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
         for name, raw in _unpacked(paths, lambda n: not n.endswith((".html", ".txt~", ".txt")))
@@ -86,13 +79,13 @@ def read_cifar(paths: list[Path]) -> Read:
         return Decoded(labels, np.concatenate([b["data"] for b in found]).reshape(-1, 3, 32, 32))
 
     if "train" not in batches:
-        return {"train": part(*BATCHES), "test": part("test_batch")}, ()
+        return {"train": part(*(f"data_batch_{i}" for i in range(1, 6))), "test": part("test_batch")}, ()
     return {"train": part("train"), "test": part("test")}, tuple(batches["meta"]["fine_label_names"])
 
 
 def read_svhn(paths: list[Path]) -> Read:
-    """Matlab files with X (32, 32, 3, N) and y, in which the digit 0 is called 10."""
-    from scipy.io import loadmat  # takes long to import
+    """Matlab files with X (32, 32, 3, N) and y, where 10 is the label of the digit 0."""
+    from scipy.io import loadmat  # slow to import
 
     train, test = map(loadmat, paths)
     return {
@@ -106,7 +99,8 @@ STL10 = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 def read_stl10(paths: list[Path]) -> Read:
     """Bytes, column by column: (N, 3, width, height), and labels from 1."""
-    files = {Path(n).name: np.frombuffer(raw, np.uint8) for n, raw in _unpacked(paths, _is_stl10)}
+    content = _unpacked(paths, lambda n: Path(n).name in STL10)
+    files = {Path(n).name: np.frombuffer(raw, np.uint8) for n, raw in content}
     train_x, train_y, test_x, test_y = (files[n] for n in STL10)
     return {
         part: Decoded((y.astype(int) - 1).tolist(), x.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))
@@ -114,31 +108,19 @@ def read_stl10(paths: list[Path]) -> Read:
     }, ()
 
 
-def _is_stl10(name: str) -> bool:
-    return Path(name).name in STL10
-
-
-def read_pathmnist(paths: list[Path]) -> Read:
-    """MedMNIST's arrays; its own validation part is left alone."""
-    parts, _ = read_npz(paths[0])
-    return parts, ()
-
-
 def read_tiny_imagenet(paths: list[Path]) -> Read:
-    """200 folders of JPEGs; the official validation part is for testing, as its labels are known."""
-    packed = zipfile.ZipFile(paths[0]) if paths[0].suffix == ".zip" else None
-    root = paths[0].parent
+    """200 folders of JPEGs; the validation part is used for testing, since the test labels are secret."""
+    packed = paths[0].suffix == ".zip"
+    root: Any = zipfile.Path(paths[0], "tiny-imagenet-200/") if packed else paths[0].parent
 
     def text(name: str) -> str:
-        if packed is not None:
-            return packed.read(f"tiny-imagenet-200/{name}").decode()
-        return (root / name).read_text(encoding="utf-8")
+        return str((root / name).read_text(encoding="utf-8"))
 
-    def content(name: str) -> bytes | Path:
+    def content(name: str) -> Any:
         try:
-            return root / name if packed is None else packed.read(f"tiny-imagenet-200/{name}")
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError):
-            return b""  # named with all other images that cannot be read
+            return (root / name).read_bytes() if packed else root / name
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, FileNotFoundError):
+            return b""  # reported with all other images that cannot be read
 
     def encoded(names: list[str], labels: list[int]) -> Encoded:
         return Encoded(labels, names, lambda: (content(name) for name in names))
@@ -146,11 +128,8 @@ def read_tiny_imagenet(paths: list[Path]) -> Read:
     ids = sorted(text("wnids.txt").split())
     words = dict(line.split("\t", 1) for line in text("words.txt").splitlines() if "\t" in line)
     number = {wnid: i for i, wnid in enumerate(ids)}
-    listing = (
-        [n.removeprefix("tiny-imagenet-200/") for n in packed.namelist()]
-        if packed is not None
-        else [p.relative_to(root).as_posix() for p in (root / "train").rglob("*.JPEG")]
-    )
+    files = root.root.namelist() if packed else [p.as_posix() for p in paths]
+    listing = [n.rpartition("tiny-imagenet-200/")[2] for n in files]
     train = sorted(n for n in listing if n.startswith("train/") and n.endswith(".JPEG"))
     rows = [line.split("\t") for line in text("val/val_annotations.txt").splitlines() if line]
     return {
@@ -160,7 +139,7 @@ def read_tiny_imagenet(paths: list[Path]) -> Read:
 
 
 def _unpacked(paths: list[Path], wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of files, or of those wanted in the one archive given; nothing is unpacked."""
+    """The name and content of each file, or of the wanted files inside the archive ``paths[0]``."""
     if not paths[0].name.endswith(".tar.gz"):
         yield from ((p.name, p.read_bytes()) for p in paths)
         return

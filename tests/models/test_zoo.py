@@ -1,4 +1,4 @@
-"""Models by name: what is built, with which weights, where its layers are, and every refusal."""
+"""Models by name: what is built, with which weights, where its layers are, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, ModelError
-from purge.models.checkpoint import digest, load_weights, save_weights
+from purge.models.builders import batchnorm_to_groupnorm
+from purge.models.checkpoint import digest
 from purge.models.forward import logits_of
 from purge.models.hooks import capture, capture_input, pooled
 from purge.models.inspect import anatomy
-from purge.models.zoo import FORMS, MODELS, SmallResNet, batchnorm_to_groupnorm, build
+from purge.models.small_resnet import SmallResNet
+from purge.models.zoo import FORMS, MODELS, build
+from tests.data.image_files import Payload
 
 SENTENCE = re.compile(r"Expected .+, got .+\. Fix: .+\.")
 
 
 def refused(error: type[Exception], name: str, **settings: object) -> str:
-    """The one sentence with which a model is refused."""
+    """The one sentence of the error."""
     with pytest.raises(error) as raised:
         build(name, **{"classes": 7, "channels": 3, **settings})
     text = str(raised.value)
-    assert SENTENCE.fullmatch(text), text  # . matches no line break: it is one line
+    assert SENTENCE.fullmatch(text), text  # "." does not match a line break
     assert len(text) < 600
     return text
 
@@ -103,7 +106,7 @@ def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["small-resnet-gn", "resnet18", "vgg11_bn", "timm:vit_tiny_patch16_224", "hf:vit"]
 )
-def test_one_seed_one_model_for_grey_images(name: str, hub: Path) -> None:
+def test_the_seed_decides_the_weights_for_grey_images_too(name: str, hub: Path) -> None:
     digests = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -119,7 +122,7 @@ def test_one_seed_one_model_for_grey_images(name: str, hub: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "kernel", "stride"), [(8, 3, 1), (64, 3, 1), (65, 7, 2), (224, 7, 2), (None, 7, 2)]
 )
-def test_stem_of_resnets(size: int | None, kernel: int, stride: int) -> None:
+def test_the_stem_of_resnets_depends_on_the_size(size: int | None, kernel: int, stride: int) -> None:
     model = build("resnet18", classes=7, channels=3, size=size)
     assert model.conv1.kernel_size == (kernel, kernel)
     assert model.conv1.stride == (stride, stride)
@@ -128,7 +131,7 @@ def test_stem_of_resnets(size: int | None, kernel: int, stride: int) -> None:
     assert float(model.conv1.weight.detach().std()) == pytest.approx(spread, rel=0.05)
 
 
-def test_large_images_get_the_model_as_it_is() -> None:
+def test_large_images_get_the_model_of_torchvision() -> None:
     from torchvision.models import resnet18
 
     torch.manual_seed(3)
@@ -137,7 +140,7 @@ def test_large_images_get_the_model_as_it_is() -> None:
     assert digest(ours) == digest(resnet18(num_classes=7))
 
 
-def test_vgg_of_small_and_of_large_images() -> None:
+def test_vggs_for_small_and_for_large_images() -> None:
     small = build("vgg11_bn", classes=7, channels=3, size=64)
     assert small.classifier.in_features == 512
     assert not any(p.is_meta or p.isnan().any() for p in (*small.parameters(), *small.buffers()))
@@ -150,7 +153,7 @@ def test_vgg_of_small_and_of_large_images() -> None:
 
 
 @pytest.mark.parametrize("name", ["small-resnet-gn", "resnet18-gn"])
-def test_groupnorm_variants_are_otherwise_the_same(name: str) -> None:
+def test_groupnorm_variants_differ_in_normalisation_only(name: str) -> None:
     model, twin = (build(n, classes=7, channels=3, size=32) for n in (name, name.removesuffix("-gn")))
     kinds = [[type(m) for m in net.modules()] for net in (model, twin)]
     assert nn.BatchNorm2d not in kinds[0]
@@ -188,7 +191,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_published_weights_but_for_head_and_stem(cache: Path) -> None:
+def test_published_weights_are_used_except_for_head_and_stem(cache: Path) -> None:
     from torchvision.models import ResNet18_Weights, resnet18
 
     torch.manual_seed(0)
@@ -204,7 +207,7 @@ def test_published_weights_but_for_head_and_stem(cache: Path) -> None:
             same = value.shape == state[key].shape and torch.equal(value, state[key])
             assert same != key.startswith(fresh), key
     thousand = build("resnet18", classes=1000, channels=3, pretrained=True)
-    assert not torch.equal(thousand.fc.weight, state["fc.weight"]), "the head is always fresh"
+    assert not torch.equal(thousand.fc.weight, state["fc.weight"]), "the head is always drawn at random"
 
 
 def test_published_weights_of_a_vgg_for_small_images(cache: Path) -> None:
@@ -212,18 +215,18 @@ def test_published_weights_of_a_vgg_for_small_images(cache: Path) -> None:
 
     torch.manual_seed(0)
     state = build("vgg11_bn", classes=7, channels=3, size=32).state_dict()
-    state["classifier.0.weight"] = torch.zeros(3)  # as in the file: a classifier that is not used
+    state["classifier.0.weight"] = torch.zeros(3)  # the published file has a classifier that is not used
     torch.save(state, cache / Path(VGG11_BN_Weights.DEFAULT.url).name)
     model = build("vgg11_bn", classes=5, channels=3, size=32, pretrained=True)
     assert torch.equal(model.features[0].weight, state["features.0.weight"])
     assert model.classifier.out_features == 5
 
 
-def test_no_network_and_damaged_files(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_damaged_weights_are_reported(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = refused(FileError, "resnet18", pretrained=True)
     assert str(cache / "resnet18-f37072fd.pth") in text
     assert "https://download.pytorch.org/models/resnet18-f37072fd.pth" in text
-    assert capfd.readouterr().out == "", "results go to stdout, and nothing else"
+    assert capfd.readouterr().out == "", "stdout is for results only"
     (cache / "resnet18-f37072fd.pth").write_bytes(b"no weights")
     assert "damaged or foreign" in refused(FileError, "resnet18", pretrained=True)
     torch.save({}, cache / "resnet18-f37072fd.pth")
@@ -232,27 +235,21 @@ def test_no_network_and_damaged_files(cache: Path, capfd: pytest.CaptureFixture[
     assert "damaged or foreign" in refused(FileError, "resnet18", pretrained=True)
 
 
-class Harmful:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return eval, ("open('ran', 'w')",)
-
-
-def test_a_file_of_weights_runs_no_code(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save({"fc.weight": Harmful()}, cache / "resnet18-f37072fd.pth")
+def test_code_in_published_weights_is_not_run(cache: Path, tmp_path: Path) -> None:
+    torch.save({"fc.weight": Payload(tmp_path / "ran")}, cache / "resnet18-f37072fd.pth")
     refused(FileError, "resnet18", pretrained=True)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("name", ["small-resnet", "resnet18-gn", "some:function"])
-def test_models_without_published_weights(name: str) -> None:
+def test_models_without_published_weights_cannot_be_pretrained(name: str) -> None:
     assert "resnet18," in refused(ModelError, name, pretrained=True)
 
 
 # -- unknown names --------------------------------------------------------------------------------
 
 
-def test_unknown_names() -> None:
+def test_unknown_names_are_answered_with_known_ones() -> None:
     assert "did you mean 'resnet18'?" in refused(ModelError, "resnt18")
     text = refused(ModelError, "zzz")
     assert all(form in text for form in FORMS)
@@ -265,14 +262,14 @@ def test_unknown_names() -> None:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The Hugging Face hub is told not to try, and its cache is empty."""
+    """The Hugging Face hub is offline, and its cache is empty."""
     import huggingface_hub.constants as hub_constants
 
     monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path))
 
 
-def test_refusals_of_timm(offline: None) -> None:
+def test_what_timm_cannot_build_is_reported(offline: None) -> None:
     assert "did you mean 'resnet18'?" in refused(ModelError, "timm:resnt18")
     assert "timm.list_models()" in refused(ModelError, "timm:~~~~")
     refused(ModelError, "timm:")
@@ -285,7 +282,7 @@ def test_refusals_of_timm(offline: None) -> None:
 @pytest.mark.parametrize(
     ("package", "form", "extra"), [("timm", "timm", "timm"), ("transformers", "hf", "hf")]
 )
-def test_a_package_that_is_not_there(
+def test_a_missing_package_is_named_with_its_extra(
     package: str, form: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -295,7 +292,7 @@ def test_a_package_that_is_not_there(
 # -- Hugging Face ---------------------------------------------------------------------------------
 
 
-def test_weights_from_hugging_face(hub: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pretrained_weights_of_hugging_face(hub: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from transformers import ViTForImageClassification
 
     state = ViTForImageClassification.from_pretrained(hub / "weights").float().state_dict()
@@ -312,7 +309,7 @@ def test_weights_from_hugging_face(hub: Path, capfd: pytest.CaptureFixture[str])
     assert "".join(capfd.readouterr()) == ""
 
 
-def test_settings_of_transformers_are_put_back(hub: Path) -> None:
+def test_the_settings_of_transformers_are_restored(hub: Path) -> None:
     from transformers.utils import logging
 
     logging.enable_progress_bar()
@@ -324,14 +321,14 @@ def test_settings_of_transformers_are_put_back(hub: Path) -> None:
     logging.disable_progress_bar()
 
 
-def test_refusals_of_hugging_face(hub: Path, offline: None) -> None:
+def test_what_hugging_face_cannot_build_is_reported(hub: Path, offline: None) -> None:
     assert "BertConfig" in refused(ModelError, f"hf:{hub}/bert")
     assert "model.safetensors" in refused(ModelError, f"hf:{hub}/vit", pretrained=True)
     for path in ("someone/something", "./nowhere", "/nowhere/at/all", "", str(hub)):
         assert "config.json" in refused(ModelError, f"hf:{path}")
 
 
-def test_hugging_face_runs_no_code_of_the_folder(hub: Path, tmp_path: Path) -> None:
+def test_code_in_a_hugging_face_folder_is_not_run(hub: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         '{"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.Mine"}}'
     )
@@ -375,14 +372,14 @@ number = 5
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The current folder, with the module own_models in it."""
+    """The current folder, which contains the module own_models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_models", raising=False)
     (tmp_path / "own_models.py").write_text(OWN)
     return tmp_path
 
 
-def test_a_model_of_ones_own(folder: Path) -> None:
+def test_a_function_of_the_user_builds_a_model(folder: Path) -> None:
     path = list(sys.path)
     model = build("own_models:sized", classes=7, channels=3, size=8)
     assert model(images(8)).shape == (2, 7)
@@ -391,7 +388,7 @@ def test_a_model_of_ones_own(folder: Path) -> None:
     assert sys.path == path
 
 
-def test_refusals_of_ones_own(folder: Path) -> None:
+def test_what_is_wrong_with_a_function_of_the_user_is_reported(folder: Path) -> None:
     path = list(sys.path)
     assert "ModuleNotFoundError" in refused(ModelError, "no_such_module:f")
     refused(ModelError, ":f")
@@ -409,26 +406,3 @@ def test_refusals_of_ones_own(folder: Path) -> None:
     (folder / "own_empty.py").write_text("")
     assert "define it there" in refused(ModelError, "own_empty:f")
     assert sys.path == path
-
-
-class Counting(nn.Linear):
-    """Has state that is no tensor."""
-
-    def __init__(self, seen: int) -> None:
-        super().__init__(2, 2)
-        self.seen = seen
-
-    def get_extra_state(self) -> dict[str, int]:
-        return {"seen": self.seen}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        self.seen = state["seen"]
-
-
-def test_extra_state_that_is_no_tensor_is_left_alone(tmp_path: Path) -> None:
-    one, other = Counting(1), Counting(2)
-    assert digest(one) != digest(other)
-    save_weights(one, tmp_path / "w.safetensors")
-    load_weights(other, tmp_path / "w.safetensors")
-    assert digest(one) == digest(other)
-    assert other.seen == 2

@@ -1,0 +1,70 @@
+"""Images as files in one folder per class: ``DIR/<class>/*``, or the same below ``train`` and ``test``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from purge.core.errors import DataError
+from purge.data.formats.source import HELD_OUT, TRAIN, Encoded, Read, Source
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
+            ".jfif", ".jpe", ".jp2", ".avif", ".tga", ".dib"}  # fmt: skip
+
+Found = dict[str, list[tuple[str, Path]]]  # by part: the class and path of each image
+
+
+def find(path: Path) -> Source | None:
+    """The source that ``path`` is, if it is a folder that holds folders of images."""
+    if not path.is_dir():
+        return None
+    found = {part: _images_in(root) for part, root in _roots(path).items()}
+    files = [file for images in found.values() for _, file in images]
+    return Source(path.name, files, lambda: _read(path, found)) if files else None
+
+
+def _roots(path: Path) -> dict[str, Path]:
+    """The folders whose subfolders are classes: one for training and one for testing, or one for all."""
+    folders = {d.name.lower(): d for d in sorted(path.iterdir()) if d.is_dir()}
+    train = next((folders[n] for n in TRAIN if n in folders), None)
+    held_out = next((folders[n] for n in HELD_OUT if n in folders), None)
+    if train and (held_out or any(train.glob("*/"))):  # otherwise "train" is a class, of railway trains
+        return {"train": train, "test": held_out} if held_out else {"all": train}
+    inner = [{d.name for d in f.iterdir() if d.is_dir()} for f in folders.values() if f.name[0] != "."]
+    if len(inner) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
+        raise DataError(
+            f"one folder per class in {path}, or folders train and test",
+            f"{', '.join(f.name for f in folders.values())}, which contain the same folders",
+            "name the training part train and the test part test",
+        )
+    return {"all": path}
+
+
+def _images_in(root: Path) -> list[tuple[str, Path]]:
+    classes = sorted((d for d in root.iterdir() if d.is_dir() and d.name[0] != "."), key=_class_order)
+    return [(d.name, f) for d in classes for f in sorted(d.rglob("*")) if _is_image(f)]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
+
+
+def _class_order(path: Path) -> tuple[int, str]:
+    """Classes named 0, 1, … 10 in numerical order, then the others by name."""
+    return (int(path.name), "") if path.name.isascii() and path.name.isdigit() else (1 << 62, path.name)
+
+
+def _read(root: Path, found: Found) -> Read:
+    names = tuple(dict.fromkeys(c for c, _ in found.get("train", found.get("all", []))))
+    if unknown := sorted({c for c, _ in found.get("test", [])} - set(names)):
+        raise DataError(
+            f"test images of the classes in {root / 'train'}",
+            f"a class {unknown[0]!r} that is only in the test part",
+            "use the same class folders in both parts",
+        )
+    number = {name: i for i, name in enumerate(names)}
+    return {part: _encoded(root, images, number) for part, images in found.items()}, names
+
+
+def _encoded(root: Path, images: list[tuple[str, Path]], number: dict[str, int]) -> Encoded:
+    paths = [file.relative_to(root).as_posix() for _, file in images]
+    return Encoded([number[c] for c, _ in images], paths, lambda: (file for _, file in images))

@@ -1,0 +1,203 @@
+"""Images by name, folder or file: find them, decode them once, split them."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from purge.core.errors import DataError, FileError, did_you_mean
+from purge.core.settings import checked_seed
+from purge.data.cache import cache_folder, decoded
+from purge.data.catalog import DATASETS, DatasetEntry
+from purge.data.decode import channels_first
+from purge.data.download import fetch
+from purge.data.formats import folder, npz, parquet
+from purge.data.formats.source import Decoded, Read, Source
+from purge.data.images import Images
+from purge.data.prefetch import DEVICE_FRACTION, say_once
+
+FORMATS = (npz.find, parquet.find, folder.find)  # of users' own data; the first that recognises it reads it
+MOST_NAMED = 100  # bad images that a message names one by one
+
+
+def load(
+    data: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    size: int | None = None,
+    split_seed: int = 0,
+    skip_bad: bool = False,
+    device_fraction: float = DEVICE_FRACTION,
+    progress: bool = True,
+) -> tuple[Images, Images]:
+    """Load the training and test images of a data set.
+
+    Args:
+        data: a name listed by ``purge list datasets``, or the path of your own folder or file.
+        data_dir: where to look for a named data set, and to download it if it is missing; default:
+            ``$PURGE_DATA``, then the user's cache.
+        size: side of the square images that a model sees; default: the paper's size for named data
+            sets, otherwise the images' own (224 if they are large or differ in size).
+        split_seed: draws the fifth that is held out if the data has no test part.
+        skip_bad: leave out images that cannot be read, instead of raising an error that names them.
+        device_fraction: share of the free device memory that the images may take up.
+        progress: show a progress line on a terminal.
+
+    Returns:
+        The training images and the test images.
+    """
+    checked_seed(split_seed)
+    if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
+        raise DataError("a size from 8 to 1024 pixels", repr(size), "pass size=32, say")
+    entry = DATASETS.get(str(data))
+    size = size or (entry.size if entry else None)
+    if entry is not None and not entry.layouts:
+        parts, facts = _in_memory(str(data), entry)
+    else:
+        at = None if data_dir is None else Path(data_dir)
+        source = _named_source(str(data), entry, at, progress) if entry else _own_source(Path(data))
+        parts, facts = _from_cache(source, size, skip_bad, progress)
+    images = {
+        which: Images(
+            part.pixels,
+            torch.tensor(part.labels),
+            mean=entry.mean if entry else facts["mean"],
+            std=entry.std if entry else facts["std"],
+            size=size,
+            channels=entry.channels if entry else None,
+            names=facts["names"],
+            paths=part.paths,
+            source=part.source,
+            device_fraction=device_fraction,
+        )
+        for which, part in parts.items()
+    }
+    if "all" not in images:
+        return images["train"], images["test"]
+    train, test = _split(images["all"].labels.numpy(), split_seed)
+    return images["all"].select(torch.from_numpy(train)), images["all"].select(torch.from_numpy(test))
+
+
+class _Part(NamedTuple):
+    pixels: Tensor
+    labels: list[int]
+    paths: list[str]
+    source: str  # tells the images of one part from all others
+
+
+def _in_memory(name: str, entry: DatasetEntry) -> tuple[dict[str, _Part], dict[str, Any]]:
+    """A data set without files: read every time, never cached."""
+    parts, names = entry.read([])
+    found = {
+        which: _Part(torch.from_numpy(channels_first(part.pixels)), part.labels, [], f"{name}-{which}")
+        for which, part in parts.items()
+        if isinstance(part, Decoded)
+    }
+    if found.keys() != parts.keys():
+        raise DataError(f"decoded images from the reader of {name}", "encoded ones", "return Decoded parts")
+    return found, {"names": entry.names or names}
+
+
+def _from_cache(
+    source: Source, size: int | None, skip_bad: bool, progress: bool
+) -> tuple[dict[str, _Part], dict[str, Any]]:
+    """The images of a source, mapped into memory; writing to them does not change the cache."""
+    at, facts = decoded(source, size=size, progress=progress)
+    _check_bad(facts["parts"], skip_bad)
+    found = {}
+    for which, part in facts["parts"].items():
+        shape = (len(part["labels"]), *facts["form"])
+        flat = torch.from_file(
+            str(at / f"{which}.bin"), shared=False, size=math.prod(shape), dtype=torch.uint8
+        )
+        found[which] = _Part(flat.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}")
+    return found, facts
+
+
+def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
+    """Refuse images that could not be decoded, or say that they are left out."""
+    bad = [path for part in parts.values() for path in part["bad"]]
+    named = ", ".join(bad[:MOST_NAMED])
+    if bad and not skip_bad:
+        more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+        raise DataError(
+            "images that can be read",
+            f"{len(bad)} that cannot ({named}{more})",
+            "repair or remove them, or leave them out with --skip-bad (skip_bad=True)",
+        )
+    if bad:
+        total = sum(len(part["labels"]) for part in parts.values()) + len(bad)
+        say_once(f"{len(bad)} of {total} images cannot be read and are left out: {named}.")
+
+
+def _split(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows for training and for testing: a fifth of each class, drawn by the seed, is held out."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = [order[labels[order] == c] for c in np.unique(labels)]
+    test = np.sort(np.concatenate([rows[: round(0.2 * len(rows))] for rows in by_class]))
+    if not len(test):
+        raise DataError("at least 3 images of some class", "fewer", "add images, or a test folder")
+    return np.setdiff1d(np.arange(len(labels)), test), test
+
+
+def _own_source(path: Path) -> Source:
+    if not path.exists():
+        fix = did_you_mean(str(path), DATASETS)
+        raise DataError("the name of a data set, or a path", repr(str(path)), fix)
+    path = path.absolute()  # "." has no name
+    for find in FORMATS:
+        if source := find(path):
+            return source
+    raise DataError(
+        f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet or .npz",
+        "a folder without them" if path.is_dir() else "another kind of file",
+        "put the images of each class into a folder of its own",
+    )
+
+
+def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:
+    """Parquet in a folder of the data set's name, or its published files; downloads them if missing."""
+    given = os.environ.get("PURGE_DATA")
+    default = [*([Path(given)] if given else []), cache_folder() / "data"]
+    roots = default if data_dir is None else [data_dir]
+    for root in roots:
+        for at in (root / name, *([root] if root.name == name else [])):
+            if source := parquet.find(at):
+                return source._replace(names=entry.names)
+        for layout in entry.layouts:
+            for at in (root / name, *(root / below for below in entry.folders)):
+                found = [sorted(p for p in at.glob(pattern) if p.is_file()) for pattern in layout]
+                if all(found):
+                    return _published_source(name, entry, [path for paths in found for path in paths])
+    at = roots[0] / name
+    if not entry.downloads:
+        raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
+    return _published_source(
+        name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()]
+    )
+
+
+def _published_source(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
+    def read() -> Read:
+        try:
+            parts, names = entry.read(paths)
+            if any(isinstance(p, Decoded) and len(p.pixels) != len(p.labels) for p in parts.values()):
+                raise EOFError("images or labels are missing")
+        except (FileError, DataError):
+            raise
+        except Exception:  # libraries raise many kinds of errors on a damaged file
+            raise FileError(
+                f"the published files of {name} in {paths[0].parent}",
+                "damaged or different ones",
+                "remove them, and they will be downloaded again",
+            ) from None
+        return parts, entry.names or names
+
+    return Source(name, paths, read)

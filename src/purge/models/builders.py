@@ -1,0 +1,279 @@
+"""The functions that build models: torchvision's, timm's, Hugging Face's and the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from torch import nn
+
+from purge.core.errors import FileError, ModelError, did_you_mean
+from purge.models.small_resnet import SmallResNet
+
+SMALL = 64  # pixels; up to this size a stem that shrinks images to a quarter loses too much of them
+
+
+def small_resnet(_name: str, classes: int, channels: int, _size: int | None, _pretrained: bool) -> nn.Module:
+    """The embedded ResNet."""
+    return SmallResNet(classes, channels)
+
+
+def resnet(name: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+    """A torchvision ResNet; for small images with the stem of the CIFAR ResNets, 3×3 without pooling."""
+    model = _torchvision().get_model(name, weights=None, num_classes=classes)
+    fresh: tuple[str, ...] = ("fc.",)
+    small = size is not None and size <= SMALL
+    if small:
+        model.maxpool = nn.Identity()
+    if small or channels != 3:
+        kernel, stride = (3, 1) if small else (7, 2)
+        model.conv1 = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
+        _initialise(model.conv1)
+        fresh += ("conv1.",)
+    return _published(model, name, fresh) if pretrained else model
+
+
+def vgg(name: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+    """A torchvision VGG with BatchNorm; for small images with a single linear layer as classifier."""
+    if size is not None and size < 32:
+        raise ModelError(
+            f"images of at least 32 pixels for {name}, which halves them five times",
+            f"{size} pixels",
+            "use larger images, small-resnet or a ResNet",
+        )
+    fresh: tuple[str, ...] = ("classifier.6.",)
+    if size is not None and size <= SMALL:
+        fresh = ("classifier.",)
+        with torch.device("meta"):  # never draws the 120 million weights of the large classifier
+            model = _torchvision().get_model(name, weights=None)
+            model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
+        model.to_empty(device=torch.get_default_device()).apply(_initialise)
+    else:
+        model = _torchvision().get_model(name, weights=None, num_classes=classes)
+    if channels != 3:
+        model.features[0] = nn.Conv2d(channels, 64, 3, padding=1)
+        _initialise(model.features[0])
+        fresh += ("features.0.",)
+    return _published(model, name, fresh) if pretrained else model
+
+
+def _torchvision() -> Any:
+    return importlib.import_module("torchvision.models")  # takes seconds to import
+
+
+def _initialise(layer: nn.Module) -> None:
+    """Draw a layer's weights as torchvision does for its ResNets and VGGs."""
+    if isinstance(layer, nn.Conv2d):
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    elif isinstance(layer, nn.Linear):
+        nn.init.normal_(layer.weight, 0, 0.01)
+    elif isinstance(layer, nn.BatchNorm2d):
+        layer.reset_parameters()
+    if isinstance(layer, (nn.Conv2d, nn.Linear)) and layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def _published(model: nn.Module, name: str, fresh: tuple[str, ...]) -> nn.Module:
+    """Load torchvision's ImageNet weights, except for layers whose names start with one of ``fresh``."""
+    url = _torchvision().get_model_weights(name).DEFAULT.url
+    file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(url).path).name)
+    own = {k: v for k, v in model.state_dict().items() if k.startswith(fresh)}
+    try:
+        with redirect_stdout(sys.stderr):  # torch announces the download on stdout, where results go
+            state = torch.hub.load_state_dict_from_url(
+                url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
+            )
+        model.load_state_dict({k: v for k, v in state.items() if not k.startswith(fresh)} | own)
+    except OSError as error:
+        raise FileError(
+            f"the weights of {name} at {file} or from {url}",
+            _short(error),
+            f"connect to the network, or put that file into {file.parent}",
+        ) from None
+    except Exception:  # torch raises many kinds of errors on a damaged file
+        raise FileError(
+            f"the published weights of {name} in {file}",
+            "a damaged or foreign file",
+            "delete it, and it will be downloaded again",
+        ) from None
+    return model
+
+
+def batchnorm_to_groupnorm(model: nn.Module) -> nn.Module:
+    """Replace every BatchNorm2d inside a model by GroupNorm, in place, keeping scale and shift.
+
+    There are 32 groups, as in Wu and He 2018 (arXiv 1803.08494), or the most that divide the channels
+    into groups of at least two: groups of one would be InstanceNorm.
+
+    >>> batchnorm_to_groupnorm(nn.Sequential(nn.BatchNorm2d(16)))[0].num_groups
+    8
+    """
+    for name, child in model.named_children():
+        if type(child) is nn.BatchNorm2d:  # a subclass may do more, such as apply an activation
+            setattr(model, name, _groupnorm(child))
+        else:
+            batchnorm_to_groupnorm(child)
+    return model
+
+
+def _groupnorm(bn: nn.BatchNorm2d) -> nn.GroupNorm:
+    channels = bn.num_features
+    groups = max(g for g in range(1, 33) if channels % g == 0 and (g == 1 or 2 * g <= channels))
+    norm = nn.GroupNorm(groups, channels, eps=bn.eps, affine=bn.affine).train(bn.training)
+    if bn.affine:
+        norm.weight, norm.bias = bn.weight, bn.bias
+    return norm
+
+
+def timm_model(name: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+    """A model of timm."""
+    timm = _package("timm", "timm")
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
+        fix = did_you_mean(name, near) if near else "look for it in timm.list_models()"
+        raise ModelError("the name of a model of timm", repr(name), fix)
+    try:
+        about = timm.get_pretrained_cfg(name)
+        model = timm.create_model(
+            name,
+            pretrained=pretrained,
+            num_classes=classes,
+            in_chans=channels,
+            img_size=size if about and about.fixed_input_size else None,
+        )
+    except Exception as error:  # timm's thousand models raise all kinds of errors
+        raise ModelError(
+            f"a model timm:{name} with {_wanted(classes, channels, size, pretrained)}",
+            _short(error),
+            "connect to the network or leave out pretrained"
+            if pretrained
+            else "use another size or another model",
+        ) from None
+    return model  # type: ignore[no-any-return]
+
+
+def hugging_face(path: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+    """An image classifier of Hugging Face's transformers."""
+    transformers = _package("transformers", "hf")
+    auto = transformers.AutoModelForImageClassification
+    try:
+        with _quiet(transformers.utils.logging):
+            config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+            config.num_labels = classes
+            if hasattr(config, "num_channels"):
+                config.num_channels = channels
+            if hasattr(config, "image_size") and size is not None:
+                config.image_size = size
+            if pretrained:
+                model = auto.from_pretrained(
+                    path,
+                    config=config,
+                    ignore_mismatched_sizes=True,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                )
+            else:
+                model = auto.from_config(config, trust_remote_code=False)
+    except Exception as error:  # no folder, no network, not an image classifier: each raises its own type
+        raise ModelError(
+            f"an image classifier hf:{path} with {_wanted(classes, channels, size, pretrained)}",
+            _short(error),
+            "name a folder with config.json (and model.safetensors if pretrained), or a hub id if online",
+        ) from None
+    return model.float().train()  # type: ignore[no-any-return]  # some are stored in half precision
+
+
+@contextmanager
+def _quiet(log: Any) -> Iterator[None]:
+    """Let transformers report errors only, without progress bars."""
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()
+
+
+def own_model(
+    module_name: str, function_name: str, classes: int, channels: int, size: int | None
+) -> nn.Module:
+    """Call the user's function with those of classes, channels and size that it has parameters for."""
+    name = f"{module_name}:{function_name}"
+    with _current_folder_importable():
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                f"a module {module_name!r} that can be imported, for {name}",
+                _short(error),
+                f"run purge in the folder of {module_name}, and check that python can import it",
+            ) from error
+        function = getattr(module, function_name, None)
+        if not callable(function):
+            here = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module_name]
+            raise ModelError(
+                f"a function {function_name!r} in the module {module_name}",
+                "none of that name",
+                did_you_mean(function_name, here) if here else "define it there",
+            )
+        try:
+            offered = {"classes": classes, "channels": channels, "size": size}
+            named = inspect.signature(function).parameters
+            model = function(**{k: v for k, v in offered.items() if k in named})
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                f"{name} to return a model",
+                _short(error),
+                "correct the function; its parameters may be classes, channels and size",
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{name} to return an nn.Module", type(model).__name__, "return the model itself")
+    return model
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    folder = str(Path.cwd())
+    importlib.invalidate_caches()  # the module may be newer than the cache
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _package(name: str, extra: str) -> Any:
+    """Import an optional package, or say how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ModelError(
+            f"the package {name} for {extra}:… models",
+            "no such package",
+            f"pip install 'purge-unlearning[{extra}]'",
+        ) from None
+
+
+def _wanted(classes: int, channels: int, size: int | None, pretrained: bool) -> str:
+    of = f" of {size} pixels" if size is not None else ""
+    return f"{'pretrained weights for ' if pretrained else ''}{classes} classes and {channels} channels{of}"
+
+
+def _short(error: BaseException) -> str:
+    """An error of another package, shortened to fit into a sentence."""
+    first, *_ = str(error).strip().splitlines() or [""]
+    text = textwrap.shorten(first, 160, placeholder="…")
+    return f"{type(error).__name__}: {text}".rstrip(" .:…")

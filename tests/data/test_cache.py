@@ -1,0 +1,254 @@
+"""The cache of decoded images: what is kept, when it is decoded again, what a failure leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import purge
+import purge.data.decode
+from purge.core.errors import FileError
+from tests.data.image_files import (
+    check,
+    entries,
+    load,
+    noise,
+    paths_of,
+    save,
+    sentence,
+    tree,
+)
+
+
+def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("an image was decoded")
+
+    for name in ("_decode", "_header"):
+        monkeypatch.setattr(purge.data.decode, name, never)
+
+
+def test_the_second_load_decodes_nothing(tmp_path, cache, monkeypatch):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    first = load(tmp_path / "own")
+    kept = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in cache.rglob("*")}
+    no_decoding(monkeypatch)
+    second = load(tmp_path / "own")
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.pixels, b.pixels)
+        assert torch.equal(a.labels, b.labels)
+        assert (a.names, a.mean, a.std, a.source) == (b.names, b.mean, b.std, b.source)
+        assert paths_of(a) == paths_of(b)
+    assert load(tmp_path / "own", size=32)[0].shape == (3, 32, 32)  # resized from the cached images
+    assert load(tmp_path / "own", split_seed=3)
+    assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in cache.rglob("*")} == kept
+
+
+def test_cached_images_are_mapped_into_memory_and_not_read(tmp_path, cache):
+    pixels, labels = noise(2000, 64, 64), [0, 1] * 1000
+    np.savez(
+        tmp_path / "x.npz", train_images=pixels, train_labels=labels, test_images=pixels, test_labels=labels
+    )
+    train, _ = load(tmp_path / "x.npz")
+    at = train.pixels.data_ptr()
+    assert train.pixels.data_ptr() == at  # looking at them copies nothing
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    mapped = [
+        line[-1] for line in lines if int(line[0].split("-")[0], 16) <= at < int(line[0].split("-")[1], 16)
+    ]
+    assert len(mapped) == 1
+    assert mapped[0].startswith(str(cache))
+    assert mapped[0].endswith("train.bin")
+
+
+def test_writing_to_mapped_images_does_not_change_the_cache(tmp_path, cache):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    train, _ = load(tmp_path / "own")
+    before = load(tmp_path / "own")[0].pixels.clone()
+    train._store.fill_(7)
+    assert torch.equal(load(tmp_path / "own")[0].pixels, before)
+
+
+def test_a_changed_file_is_decoded_again(tmp_path, cache):
+    made = tree(tmp_path / "own", {"a": 5, "b": 5})
+    load(tmp_path / "own")
+    changed = noise(8, 8, 3, seed=99)
+    save(tmp_path / "own" / "a" / "002.png", changed)
+    made["a/002.png"] = changed.transpose(2, 0, 1)
+    for part in load(tmp_path / "own"):
+        check(part, made)
+    extra = noise(8, 8, 3, seed=98)
+    save(tmp_path / "own" / "b" / "new.png", extra)
+    made["b/new.png"] = extra.transpose(2, 0, 1)
+    found = load(tmp_path / "own")
+    assert sum(map(len, found)) == 11
+    (tmp_path / "own" / "b" / "new.png").unlink()
+    assert sum(map(len, load(tmp_path / "own"))) == 10
+
+
+def test_a_changed_file_of_the_same_size_is_noticed_by_its_time(tmp_path, cache):
+    np.savez(tmp_path / "x.npz", images=noise(10, 8, 8), labels=[0, 1] * 5)
+    load(tmp_path / "x.npz")
+    np.savez(tmp_path / "x.npz", images=noise(10, 8, 8, seed=1), labels=[0, 1] * 5)
+    os.utime(tmp_path / "x.npz", ns=(1, 1))
+    train, _ = load(tmp_path / "x.npz")
+    assert np.array_equal(train.pixels[:, 0].numpy(), noise(10, 8, 8, seed=1)[train.ids.numpy()])
+
+
+def damage(entry: Path, how: str) -> None:
+    bin_file, facts = entry / "all.bin", entry / "facts.json"
+    if how == "truncated pixels":
+        bin_file.write_bytes(bin_file.read_bytes()[:-1])
+    elif how == "no pixels":
+        bin_file.unlink()
+    elif how == "no facts":
+        facts.unlink()
+    elif how == "truncated facts":
+        facts.write_bytes(facts.read_bytes()[:40])
+    elif how == "empty facts":
+        facts.write_bytes(b"")
+    elif how == "other facts":
+        facts.write_text('{"parts": {"all": []}, "form": [1]}')
+    elif how == "binary facts":
+        facts.write_bytes(b"\xff\xfe\0")
+    else:
+        shutil.rmtree(entry)
+        entry.mkdir()
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["truncated pixels", "no pixels", "no facts", "truncated facts", "empty facts", "other facts",
+     "binary facts", "empty"],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [None, 16])
+def test_a_damaged_entry_is_replaced(how, size, tmp_path, cache):
+    made = tree(tmp_path / "own", {"a": 5, "b": 5}, side=16 if size else 8)
+    if size:  # of two sizes, so that they are stored resized
+        save(tmp_path / "own" / "b" / "x.png", noise(20, 20, 3))
+        made["b/x.png"] = None
+    load(tmp_path / "own", size=size)
+    (entry,) = cache.iterdir()
+    assert entry.name.endswith("-16" if size else "-native")
+    damage(entry, how)
+    for part in load(tmp_path / "own", size=size):
+        keep = [i for i, path in enumerate(paths_of(part)) if path != "b/x.png"]
+        check(part.select(torch.tensor(keep)), made)
+    assert entries(cache) == [entry.name]
+
+
+class Killed(BaseException):
+    """Like a signal: not an Exception."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, Killed])
+def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch):
+    made = tree(tmp_path / "own", {"a": 100, "b": 100})
+    real, lock, seen = purge.data.decode._decode, threading.Lock(), []
+
+    def failing(*args: Any) -> Any:
+        with lock:
+            seen.append(1)
+        if len(seen) > 150:
+            raise kind
+        return real(*args)
+
+    monkeypatch.setattr(purge.data.decode, "_decode", failing)
+    with pytest.raises(kind):
+        load(tmp_path / "own")
+    assert entries(cache) == []
+    monkeypatch.setattr(purge.data.decode, "_decode", real)
+    check(load(tmp_path / "own")[0], made)
+
+
+def test_leftovers_of_a_killed_process_are_not_taken_for_an_entry(tmp_path, cache):
+    made = tree(tmp_path / "own", {"a": 5, "b": 5})
+    load(tmp_path / "own")
+    (entry,) = cache.iterdir()
+    (entry / "facts.json").unlink()
+    entry.rename(cache / ".making-abc")
+    check(load(tmp_path / "own")[0], made)
+    assert entries(cache) == [".making-abc", entry.name]
+
+
+def test_two_threads_can_make_the_same_entry_at_once(tmp_path, cache, monkeypatch):
+    made = tree(tmp_path / "own", {"a": 50, "b": 50})
+    both = threading.Barrier(2, timeout=20)
+    real = purge.data.decode.write
+
+    def meet(*args: Any) -> Any:
+        found = real(*args)
+        both.wait()
+        return found
+
+    monkeypatch.setattr("purge.data.cache.write", meet)
+    found: list[Any] = []
+
+    def work() -> None:
+        found.append(load(tmp_path / "own")[0])
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    for part in found:
+        check(part, made)
+    assert len(entries(cache)) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_reported_in_one_sentence(tmp_path, monkeypatch):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    (tmp_path / "file").write_text("in the way")
+    for cache in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setenv("PURGE_CACHE", str(cache))
+        with pytest.raises(FileError) as error:
+            load(tmp_path / "own")
+        assert "PURGE_CACHE" in sentence(error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing(tmp_path, cache, monkeypatch):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    real = purge.data.decode.write
+
+    def full(part: Any, form: Any, path: Path, *rest: Any) -> Any:
+        path.symlink_to("/dev/full")
+        return real(part, form, path, *rest)
+
+    monkeypatch.setattr("purge.data.cache.write", full)
+    with pytest.raises(FileError) as error:
+        load(tmp_path / "own")
+    assert "No space left" in sentence(error)
+    assert entries(cache) == []
+
+
+def test_other_users_can_read_the_cache(tmp_path, cache):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    load(tmp_path / "own")
+    (entry,) = cache.iterdir()
+    assert entry.stat().st_mode & 0o055 == 0o055
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in entry.iterdir())
+
+
+def test_images_of_different_sizes_are_cached_once_per_size(tmp_path, cache):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    save(tmp_path / "own" / "a" / "x.png", noise(20, 12, 3))
+    for size in (16, 24, 16, None):
+        load(tmp_path / "own", size=size)
+    assert sorted(name.rsplit("-")[-1] for name in entries(cache)) == ["16", "224", "24"]
+
+
+def test_folders_of_the_same_name_are_not_mixed_up(tmp_path, cache):
+    one = tree(tmp_path / "1" / "own", {"a": 5, "b": 5})
+    two = tree(tmp_path / "2" / "own", {"a": 5, "b": 5}, seed=1)
+    check(load(tmp_path / "1" / "own")[0], one)
+    check(load(tmp_path / "2" / "own")[0], two)
