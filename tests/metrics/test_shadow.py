@@ -20,6 +20,7 @@ from torch import nn
 import purge
 from purge.core.errors import FileError, MethodError, MetricError, ModelError, PurgeError
 from purge.data.images import Images
+from purge.data.joined import joined
 from purge.data.samples import Lazy, as_samples
 from purge.data.split import Split
 from purge.engine.optimizer import Optim
@@ -27,7 +28,7 @@ from purge.engine.trainer import Recipe, fit, fit_together
 from purge.methods.registry import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
 from purge.metrics import ensemble
 from purge.metrics.bootstrap import auroc
-from purge.metrics.ensemble import Ensemble, Shadows, joined
+from purge.metrics.ensemble import Ensemble, Shadows
 from purge.metrics.likelihood import (
     epsilons,
     forgetting_scores,
@@ -256,6 +257,7 @@ SETTINGS = {
     "one-cycle": Recipe(epochs=2, batch_size=16, lr=0.05),
     "cosine, smoothed": Recipe(epochs=2, batch_size=20, lr=0.02, schedule="cosine", label_smoothing=0.2),
     "no momentum": Recipe(epochs=2, batch_size=500, lr=0.1, momentum=0.0, weight_decay=0.1),
+    "moving average": Recipe(epochs=2, batch_size=16, lr=0.05, ema=0.5),
 }
 
 
@@ -550,38 +552,38 @@ def trainings(monkeypatch) -> Counter:
     """How many models were trained and unlearned so far; the work itself is done as always."""
     done: Counter = Counter()
 
-    def counted(name: str, count) -> None:
-        real = getattr(ensemble, name)
+    train, run = ensemble.fit_together, ensemble.Run
 
-        def call(*args, **kwargs):
-            done[name] += count(*args)
-            return real(*args, **kwargs)
+    def trained(models, *args, **kwargs):
+        done["together" if len(models) > 1 else "alone"] += len(models)
+        return train(models, *args, **kwargs)
 
-        monkeypatch.setattr(ensemble, name, call)
+    def unlearned(*args, **kwargs):
+        done["unlearned"] += 1
+        return run(*args, **kwargs)
 
-    counted("fit", lambda *_: 1)
-    counted("fit_together", lambda models, *_: len(models))
-    counted("Run", lambda *_: 1)
+    monkeypatch.setattr(ensemble, "fit_together", trained)
+    monkeypatch.setattr(ensemble, "Run", unlearned)
     return done
 
 
 def test_what_was_made_is_not_made_again(tmp_path, trainings):
     first = made(tmp_path, method=FINE)
     found = {kind: first.signals(kind) for kind in ("original", "unlearned", "retrained")}
-    assert trainings == {"fit_together": 12, "Run": 6}
+    assert trainings == {"together": 12, "unlearned": 6}
     files = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.safetensors")}
     assert len(files) == 18
     again = made(tmp_path, model=plain(9), method=FINE)  # the audit of another model
     for kind, phi in found.items():
         assert np.array_equal(again.signals(kind), phi)
-    assert trainings == {"fit_together": 12, "Run": 6}
+    assert trainings == {"together": 12, "unlearned": 6}
     assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.safetensors")} == files
 
     made(tmp_path, method=FineTune(epochs=2, batch_size=32)).signals("unlearned")  # another method
-    assert trainings == {"fit_together": 12, "Run": 12}
+    assert trainings == {"together": 12, "unlearned": 12}
     more = made(tmp_path, method=FINE, number=8).signals("unlearned")
     assert np.array_equal(more[:6], found["unlearned"])
-    assert trainings == {"fit_together": 14, "Run": 14}
+    assert trainings == {"together": 14, "unlearned": 14}
 
 
 CHANGES = {
@@ -601,33 +603,33 @@ CHANGES = {
 def test_another_training_has_models_of_its_own(tmp_path, trainings, what):
     made(tmp_path).signals("original")
     made(tmp_path, **CHANGES[what]).signals("original")
-    assert trainings["fit_together"] + trainings["fit"] == 12
+    assert trainings["together"] + trainings["alone"] == 12
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_another_way_of_starting_has_models_of_its_own(tmp_path, trainings):
     for fresh in (Free(1), Free(2), Free(1)):
         made(tmp_path, model=Free(0), fresh=fresh).signals("original")
-    assert trainings == {"fit_together": 12}
+    assert trainings == {"together": 12}
 
 
 def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, monkeypatch):
     whole = made(tmp_path / "whole", together=False).signals("original")
     trainings.clear()
-    real = ensemble.fit
+    real = ensemble.fit_together
 
     def killed(*args, **kwargs):
-        if trainings["fit"] == 4:
+        if trainings["alone"] == 4:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ensemble, "fit", killed)
+        patch.setattr(ensemble, "fit_together", killed)
         with pytest.raises(KeyboardInterrupt):
             made(tmp_path / "cut", together=False).signals("original")
     assert len(list((tmp_path / "cut").rglob("original-*.safetensors"))) == 4
     assert np.array_equal(made(tmp_path / "cut", together=False).signals("original"), whole)
-    assert trainings["fit"] == 4 + 2
+    assert trainings["alone"] == 4 + 2
 
 
 def test_a_damaged_file_is_made_anew(tmp_path, trainings):
@@ -635,7 +637,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, trainings):
     file = next(tmp_path.rglob("original-003.safetensors"))
     file.write_bytes(file.read_bytes()[:-50])
     assert made(tmp_path).signals("original") == pytest.approx(found, abs=1e-4)
-    assert trainings == {"fit_together": 6, "fit": 1}
+    assert trainings == {"together": 6, "alone": 1}
 
 
 def test_the_cache_of_the_user_is_the_default(tmp_path, monkeypatch):
@@ -650,13 +652,14 @@ def test_the_cache_of_the_user_is_the_default(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "calls"),
     [
-        ({}, {"fit_together": 6}),
-        ({"together": False}, {"fit": 6}),
-        ({"recipe": dataclasses.replace(QUICK, ema=0.9)}, {"fit": 6}),  # means are of a single model
-        ({"recipe": dataclasses.replace(QUICK, ema=0.9), "together": True}, {"fit": 6}),
+        ({}, {"together": 6}),
+        ({"together": False}, {"alone": 6}),
+        ({"recipe": dataclasses.replace(QUICK, ema=0.9)}, {"together": 6}),
+        ({"recipe": dataclasses.replace(QUICK, compile=True), "together": True}, {"alone": 6}),
     ],
 )
-def test_small_models_are_trained_together(tmp_path, trainings, changes, calls):
+def test_small_models_are_trained_together(tmp_path, trainings, changes, calls, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model: model)
     made(tmp_path, **changes).signals("original")
     assert trainings == calls
 
@@ -664,7 +667,7 @@ def test_small_models_are_trained_together(tmp_path, trainings, changes, calls):
 def test_large_models_are_trained_one_by_one(tmp_path, trainings, monkeypatch):
     monkeypatch.setattr(ensemble, "SMALL", 100)
     made(tmp_path).signals("retrained")
-    assert trainings == {"fit": 6}
+    assert trainings == {"alone": 6}
 
 
 class Stubborn(nn.Linear):
@@ -676,7 +679,7 @@ class Stubborn(nn.Linear):
 
 def test_a_network_that_cannot_be_run_as_many_is_trained_one_by_one(tmp_path, trainings):
     made(tmp_path, model=Stubborn(6, 3)).signals("original")
-    assert trainings == {"fit_together": 6, "fit": 6}
+    assert trainings == {"together": 6, "alone": 6}
     with pytest.raises(ModelError, match="together"):
         made(tmp_path / "asked", model=Stubborn(6, 3), together=True).signals("original")
 

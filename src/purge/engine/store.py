@@ -91,5 +91,5 @@ def data_digest(samples: Samples, most: int | None = None) -> str:
         with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
             found.append(fingerprints(some))
     for part in found:
-        h.update(part.numpy())
+        h.update(part.numpy().data)
     return h.hexdigest()

@@ -106,8 +106,9 @@ def fit(
     ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
     ``updates``: is told of every step.
     """
-    given = {"progress": progress, "title": title, "state": state, "shuffle": shuffle, "updates": updates}
-    (history,), seconds = _fit(_Network([model], recipe), [samples], recipe, [seed], **given)
+    (history,), seconds = _fit(
+        _Network([model], recipe), [samples], recipe, [seed], progress, title, state, shuffle, updates
+    )
     return history, seconds
 
 
@@ -128,7 +129,6 @@ def _fit(
     samples: Sequence[Samples],
     recipe: Recipe,
     seeds: Sequence[int],
-    *,
     progress: bool = False,
     title: str = "",
     state: Path | None = None,
