@@ -35,9 +35,9 @@ from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.amnesiac import UpdateLog
 from purge.methods.registry import METHODS, Method, resolve_method
 from purge.methods.sisa_model import SisaModel, Vote, train_sisa
+from purge.methods.update_log import UpdateLog
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
