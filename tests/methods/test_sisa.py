@@ -478,7 +478,7 @@ def test_other_data_is_refused(trained, trained_on_pictures):
         forget(once, again, rest)
     data = pictures()
     relabelled = Images(data.pixels, (data.labels + 1) % 3, names=data.names, ids=data.ids)
-    with pytest.raises(DataError, match="together the 60 samples"):
+    with pytest.raises(DataError, match="together, the 60 samples"):
         forget(trained_on_pictures, *split(relabelled, indices=[0]))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,7 @@ class UpdateLog:
             SAMPLES: pa.table({"id": self._ids.numpy(), "label": self._labels.numpy()}),
         }
         for name, table in tables.items():
-            atomically(self._folder / name, lambda path, table=table: pq.write_table(table, path))
+            atomically(self._folder / name, partial(pq.write_table, table))
         count = {"steps": len(self._steps), "logged": sum(self._logged)}
         write_json(self._folder / FACTS, {"digest": digest(model), **count, "everything": self._everything})
 
