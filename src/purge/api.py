@@ -333,9 +333,12 @@ def train(
         for file in [*old, *folder.glob(HALF)]:
             file.unlink(missing_ok=True)
     with seeded(seed, at):
-        history, seconds = fit(
-            trained, samples, chosen, seed=seed, progress=progress, title=title, state=state, updates=log
-        )
+        (history,), seconds = fit(
+            [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
+            watch=None if log is None else log.step,
+        )  # fmt: skip
+    if log is not None:
+        log.finish(trained)
     trained.zero_grad(set_to_none=True)
     if diverged(trained, samples, history):
         if state is not None:

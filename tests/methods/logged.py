@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 
 import torch
 
@@ -28,7 +29,8 @@ def train(folder, data=None, model=None, *, only=None, recipe=RECIPE, seed=0, mo
     part = None if only is None else samples(only)
     log = more or UpdateLog(folder, model, samples(data), recipe, only=part)
     with seeded(seed, CPU):
-        fit(model, samples(data), recipe, seed=seed, progress=False, title="train", updates=log)
+        fit([model], [samples(data)], recipe, seeds=[seed], watch=log.step)
+    log.finish(model)
     model.zero_grad(set_to_none=True)
     return model
 
@@ -44,12 +46,12 @@ class Snapshots:
     def __init__(self):
         self.steps, self.first = [], None
 
-    def before(self, model, step, index):
-        self.now = step, index.tolist(), [p.detach().clone() for p in model.parameters()]
-        self.first = self.first or self.now[2]
-
-    def after(self, model):
-        self.steps.append((*self.now, [p.detach().clone() for p in model.parameters()]))
+    @contextmanager
+    def step(self, model, step, index):
+        before = [p.detach().clone() for p in model.parameters()]
+        self.first = self.first or before
+        yield
+        self.steps.append((step, index.tolist(), before, [p.detach().clone() for p in model.parameters()]))
 
     def finish(self, model):
         self.last = [p.detach().clone() for p in model.parameters()]

@@ -144,9 +144,9 @@ def test_only_affected_shards_are_trained_from_the_first_affected_slice(trained,
     data, calls = blobs(), []
     real = module.fit
 
-    def counted(model, samples, recipe, **rest):
-        calls.append((len(samples), recipe.epochs))
-        return real(model, samples, recipe, **rest)
+    def counted(models, samples, recipe, **rest):
+        calls.append((len(samples[0]), recipe.epochs))
+        return real(models, samples, recipe, **rest)
 
     monkeypatch.setattr(module, "fit", counted)
     late = in_place(trained, data, 1, 1, 1)

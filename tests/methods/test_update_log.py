@@ -47,7 +47,7 @@ def test_logging_changes_nothing(logged):
     model, _ = logged
     twin = small_mlp()
     with seeded(0, CPU):
-        fit(twin, samples(blobs()), RECIPE, seed=0, progress=False, title="train")
+        fit([twin], [samples(blobs())], RECIPE, seeds=[0])
     assert digest(twin) == digest(model)
     assert digest(
         purge.train(small_mlp(), blobs(), epochs=3, lr=0.05, batch_size=16, progress=False).model
@@ -136,8 +136,8 @@ def test_a_log_that_cannot_be_right_is_not_started(tmp_path):
     with pytest.raises(FileError, match="empty folder"):
         UpdateLog(tmp_path / "full", model, data, RECIPE)
     log = UpdateLog(tmp_path / "late", model, data, RECIPE)
-    log.before(model, 5, torch.arange(4))
-    log.after(model)
+    with log.step(model, 5, torch.arange(4)):
+        pass
     with pytest.raises(FileError, match="resumed"):
         log.finish(model)
 

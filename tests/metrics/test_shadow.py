@@ -24,7 +24,7 @@ from purge.data.joined import joined
 from purge.data.samples import Lazy, as_samples
 from purge.data.split import Split
 from purge.engine.optimizer import Optim
-from purge.engine.trainer import Recipe, fit, fit_together
+from purge.engine.trainer import Recipe, fit
 from purge.methods.registry import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
 from purge.metrics import ensemble
 from purge.metrics.bootstrap import auroc
@@ -265,10 +265,10 @@ def same_as_alone(make, sets, recipe, atol=2e-5) -> None:
     seeds = [5, 6, 7]
     alone, together = ([make(seed) for seed in range(3)] for _ in range(2))
     told = [
-        fit(model, own, recipe, seed=seed, progress=False, title="")[0]
+        fit([model], [own], recipe, seeds=[seed])[0][0]
         for model, own, seed in zip(alone, sets, seeds, strict=True)
     ]
-    found = fit_together(together, sets, recipe, seeds=seeds)
+    found, _ = fit(together, sets, recipe, seeds=seeds)
     for a, b, c, d in zip(alone, together, told, found, strict=True):
         assert not b.training
         for name, value in a.state_dict().items():
@@ -298,7 +298,7 @@ def test_half_precision_together(digits):
     same_as_alone(conv, sets, recipe, atol=0.01)
     float32, half = ([conv(0), conv(1)] for _ in range(2))
     for models, precision in ((float32, "float32"), (half, "bf16")):
-        fit_together(models, sets[:2], dataclasses.replace(recipe, precision=precision), seeds=[0, 1])
+        fit(models, sets[:2], dataclasses.replace(recipe, precision=precision), seeds=[0, 1])
     assert digest(float32[0]) != digest(half[0])
     assert all(p.dtype == torch.float32 for p in half[0].parameters())
 
@@ -316,7 +316,7 @@ def test_layers_that_are_not_trained_stay_as_they_are():
     for model in models:
         model[0].requires_grad_(False)
     before = [copy.deepcopy(m[0].weight) for m in models]
-    fit_together(models, [as_samples(blobs(), CPU, "data")] * 2, SETTINGS["one-cycle"], seeds=[0, 1])
+    fit(models, [as_samples(blobs(), CPU, "data")] * 2, SETTINGS["one-cycle"], seeds=[0, 1])
     assert all(torch.equal(m[0].weight, was) for m, was in zip(models, before, strict=True))
 
 
@@ -446,18 +446,11 @@ def test_a_shadow_model_has_seen_the_retain_set_and_its_half(tmp_path, together)
             torch.cat([split.retain.labels, y[own]]),
         )
         again = shadows._drawn("original", i)
-        fit(
-            again,
-            as_samples(pair, CPU, "d"),
-            QUICK,
-            seed=shadows._seed("original", i),
-            progress=False,
-            title="",
-        )
+        fit([again], [as_samples(pair, CPU, "d")], QUICK, seeds=[shadows._seed("original", i)])
         for name, value in again.state_dict().items():
             assert torch.allclose(value, weights[name], atol=1e-5), name
     retrained = shadows._drawn("retrained", 2)
-    fit(retrained, split.retain, QUICK, seed=shadows._seed("retrained", 2), progress=False, title="")
+    fit([retrained], [split.retain], QUICK, seeds=[shadows._seed("retrained", 2)])
     with torch.no_grad():
         z = retrained(x).double().numpy()
     assert shadows.signals("retrained")[2, : shadows.targets] == pytest.approx(
@@ -552,7 +545,7 @@ def trainings(monkeypatch) -> Counter:
     """How many models were trained and unlearned so far; the work itself is done as always."""
     done: Counter = Counter()
 
-    train, run = ensemble.fit_together, ensemble.Run
+    train, run = ensemble.fit, ensemble.Run
 
     def trained(models, *args, **kwargs):
         done["together" if len(models) > 1 else "alone"] += len(models)
@@ -562,7 +555,7 @@ def trainings(monkeypatch) -> Counter:
         done["unlearned"] += 1
         return run(*args, **kwargs)
 
-    monkeypatch.setattr(ensemble, "fit_together", trained)
+    monkeypatch.setattr(ensemble, "fit", trained)
     monkeypatch.setattr(ensemble, "Run", unlearned)
     return done
 
@@ -616,7 +609,7 @@ def test_another_way_of_starting_has_models_of_its_own(tmp_path, trainings):
 def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, monkeypatch):
     whole = made(tmp_path / "whole", together=False).signals("original")
     trainings.clear()
-    real = ensemble.fit_together
+    real = ensemble.fit
 
     def killed(*args, **kwargs):
         if trainings["alone"] == 4:
@@ -624,7 +617,7 @@ def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, m
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ensemble, "fit_together", killed)
+        patch.setattr(ensemble, "fit", killed)
         with pytest.raises(KeyboardInterrupt):
             made(tmp_path / "cut", together=False).signals("original")
     assert len(list((tmp_path / "cut").rglob("original-*.safetensors"))) == 4

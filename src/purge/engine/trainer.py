@@ -11,11 +11,11 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ from purge.models.inspect import device_of
 
 Augment = Literal["none", "crop", "flip", "crop-flip", "turn"]
 History = list[dict[str, float]]  # one row per epoch
+Watch = Callable[[nn.Module, int, Tensor], AbstractContextManager[None]]  # model, step, rows of its samples
 
 
 @dataclass(frozen=True)
@@ -75,79 +76,34 @@ class Recipe:
         return samples // size, size
 
 
-class Updates(Protocol):
-    """An observer of every training step; see :class:`purge.methods.update_log.UpdateLog`."""
-
-    def before(self, model: nn.Module, step: int, index: Tensor) -> None:
-        """Step ``step`` is about to be taken with the samples at ``index`` (on the CPU)."""
-
-    def after(self, model: nn.Module) -> None:
-        """The step has been taken."""
-
-    def finish(self, model: nn.Module) -> None:
-        """Training is over and returns ``model``."""
-
-
 def fit(
-    model: nn.Module,
-    samples: Samples,
+    models: Sequence[nn.Module],
+    samples: Sequence[Samples],
     recipe: Recipe,
     *,
-    seed: int,
-    progress: bool,
-    title: str,
+    seeds: Sequence[int],
+    progress: bool = False,
+    title: str = "train",
     state: Path | None = None,
     shuffle: Callable[[int], Tensor] | None = None,
-    updates: Updates | None = None,
-) -> tuple[History, float]:
-    """Train ``model`` in place; return the mean loss of each epoch and the seconds it took.
+    watch: Watch | None = None,
+) -> tuple[list[History], float]:
+    """Train models of one architecture in place, each on its own, equally many samples.
+
+    Returns the mean loss of each epoch, for each model, and the seconds it took. Several models are
+    stacked and trained at once: for small ones that costs little more than to train one. Each takes the
+    steps it would take alone, up to rounding (dropout draws other numbers), but ``compile`` and
+    ``channels_last`` are ignored. The remaining arguments are for a single model.
 
     ``state``: a file that is written after each epoch; if it exists, training resumes from it.
     ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
-    ``updates``: is told of every step.
+    ``watch``: returns a context that every step is taken in.
     """
-    (history,), seconds = _fit(
-        _Network([model], recipe), [samples], recipe, [seed], progress, title, state, shuffle, updates
-    )
-    return history, seconds
-
-
-def fit_together(
-    models: Sequence[nn.Module], samples: Sequence[Samples], recipe: Recipe, *, seeds: Sequence[int]
-) -> list[History]:
-    """Train models of one architecture at once, in place, each on its own, equally many samples.
-
-    Each takes the steps that :func:`fit` would take with its seed, up to rounding (dropout draws other
-    numbers). For small models one operation on all of them costs little more than on one. ``compile``
-    and ``channels_last`` are ignored: they are for a single model.
-    """
-    return _fit(_Network(models, recipe), samples, recipe, seeds)[0]
-
-
-def _fit(
-    network: _Network,
-    samples: Sequence[Samples],
-    recipe: Recipe,
-    seeds: Sequence[int],
-    progress: bool = False,
-    title: str = "",
-    state: Path | None = None,
-    shuffle: Callable[[int], Tensor] | None = None,
-    updates: Updates | None = None,
-) -> tuple[list[History], float]:
-    model, device, n = network.models[0], network.device, len(samples[0])
+    network, model, n = _Network(models, recipe), models[0], len(samples[0])
     per_epoch, size = recipe.batches(n)
-    total = recipe.epochs * per_epoch
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    optimizer = torch.optim.SGD(
-        network.parameters,
-        recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=device.type == "cuda",
-    )
+    optimizer, gpu = network.optimizer(), network.device.type == "cuda"
     mean = {k: v.clone() for k, v in network.floats().items()} if recipe.ema > 0 else {}
     kept = None
     if state is not None:
@@ -156,9 +112,9 @@ def _fit(
     with (
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
-        cudnn.flags(  # trying its algorithms for each new shape pays off in training
+        cudnn.flags(
             enabled=cudnn.enabled,
-            benchmark=device.type == "cuda" and not cudnn.deterministic,
+            benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
             deterministic=cudnn.deterministic,
             allow_tf32=cudnn.allow_tf32,
         ),
@@ -168,22 +124,19 @@ def _fit(
         started = time.perf_counter() - before
         advance(len(losses), "")
         for epoch in range(len(losses), recipe.epochs):
-            drawn = [
+            orders = [
                 torch.randperm(n, generator=g) if shuffle is None else shuffle(epoch) for g in generators
             ]
-            orders = [order[: per_epoch * size].view(per_epoch, size) for order in drawn]
-            loss_sum = torch.zeros((), device=device)
-            for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, device)):
+            orders = [order[: per_epoch * size].view(per_epoch, size) for order in orders]
+            loss_sum = torch.zeros((), device=network.device)
+            for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, network.device)):
                 step = epoch * per_epoch + i
-                if updates is not None:
-                    updates.before(model, step, orders[0][i])
-                optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, total)
-                loss = network.loss(x, y)
-                optimizer.zero_grad()
-                loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
-                optimizer.step()
-                if updates is not None:
-                    updates.after(model)
+                optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, recipe.epochs * per_epoch)
+                with nullcontext() if watch is None else watch(model, step, orders[0][i]):
+                    loss = network.loss(x, y)
+                    optimizer.zero_grad()
+                    loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
+                    optimizer.step()
                 loss_sum = loss_sum + loss.detach()
                 if mean:
                     decay = min(recipe.ema, (1 + step) / (10 + step))
@@ -193,8 +146,6 @@ def _fit(
                 kept.write(losses, time.perf_counter() - started)
             advance(1, "")
     network.finish(mean)
-    if updates is not None:
-        updates.finish(model)
     rows = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
     histories = [[{"epoch": i + 1, "loss": loss} for i, loss in enumerate(row)] for row in rows]
     return histories, time.perf_counter() - started
@@ -205,46 +156,48 @@ class _Network:
 
     def __init__(self, models: Sequence[nn.Module], recipe: Recipe) -> None:
         self.models, self.device, self.alone = models, device_of(models[0]), len(models) == 1
-        self._smoothing = recipe.label_smoothing
+        self._recipe, self._code, self._stacked = recipe, models[0], dict[str, Tensor]()
         self._bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(self.device))
-        self._stacked: dict[str, Tensor] | None = None
         for model in models:
             model.train()
         if self.alone:
-            self._code: nn.Module = torch.compile(models[0]) if recipe.compile else models[0]  # type: ignore[assignment]
-            self.parameters = list(models[0].parameters())
+            self._parameters = list(models[0].parameters())
+            self.loss = partial(self._loss, None)
+            if recipe.compile:
+                self._code = torch.compile(models[0])  # type: ignore[assignment]
             return
         params, buffers = torch.func.stack_module_state(list(models))
-        self.parameters, self._stacked = list(params.values()), {**params, **buffers}
+        self._parameters, self._stacked = list(params.values()), {**params, **buffers}
+        self.loss = partial(torch.func.vmap(self._loss, randomness="different"), self._stacked)
         self._code = copy.deepcopy(models[0]).to("meta")  # its weights are handed in
         for m in self._code.modules() if self._bf16 else ():
             if isinstance(m, _BatchNorm):  # stacked, it refuses inputs of another type than its own
                 m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
 
-    def loss(self, x: Any, y: Tensor) -> Tensor:
-        """The mean loss of a batch: (), or (models,) of stacked models and batches."""
-        if self._stacked is None:
-            return self._loss(None, x, y)
-        found: Tensor = torch.func.vmap(self._loss, randomness="different")(self._stacked, x, y)
-        return found
-
     def _loss(self, weights: dict[str, Tensor] | None, x: Any, y: Tensor) -> Tensor:
-        with torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self._bf16
-        ):  # keeps casts until it ends
+        """The mean loss of a batch; that of stacked batches under stacked weights is (models,)."""
+        # The weights are cast once per block: a step must not find those of the step before.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
             z = forward(self._code, x, weights).float()
-        return F.cross_entropy(z, y, label_smoothing=self._smoothing)
+        return F.cross_entropy(z, y, label_smoothing=self._recipe.label_smoothing)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Nesterov SGD over the weights, of one or of all models."""
+        lr, momentum, decay = self._recipe.lr, self._recipe.momentum, self._recipe.weight_decay
+        form = {"nesterov": momentum > 0, "fused": self.device.type == "cuda"}
+        return torch.optim.SGD(self._parameters, lr, momentum, weight_decay=decay, **form)
 
     def floats(self) -> dict[str, Tensor]:
         """The weights and the statistics of BatchNorm as they are now, by name."""
-        tensors = tensors_of(self.models[0]) if self._stacked is None else self._stacked
+        tensors = self._stacked or tensors_of(self.models[0])
         return {k: v.detach() for k, v in tensors.items() if v.is_floating_point()}
 
     def finish(self, mean: dict[str, Tensor]) -> None:
         """Give every model its weights, or their moving average, and set it to evaluation mode."""
         for i, model in enumerate(self.models):
-            final = {k: v if self.alone else v[i] for k, v in {**(self._stacked or {}), **mean}.items()}
-            model.load_state_dict(final, strict=False)
+            final = {k: v if self.alone else v[i] for k, v in {**self._stacked, **mean}.items()}
+            if final:
+                model.load_state_dict(final, strict=False)
             model.eval()
 
 

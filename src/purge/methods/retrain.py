@@ -42,8 +42,8 @@ class Retrain(Method):
             if not given.requires_grad:  # a layer that was not trained is not trained now
                 ours.data.copy_(given.data)
             ours.requires_grad_(given.requires_grad)
-        history, _ = fit(
-            fresh, split.retain, self.recipe, seed=run.seed, progress=run.progress, title="retrain"
+        (history,), _ = fit(
+            [fresh], [split.retain], self.recipe, seeds=[run.seed], progress=run.progress, title="retrain"
         )
         model.load_state_dict(fresh.state_dict())
         for _, row in zip(run.steps(len(history), epoch=len(history)), history, strict=True):

@@ -284,11 +284,11 @@ def train_shard(
         before = sum(plan.epochs[:s])
         drawn = plan.drawn(_TRAINING, shard, s)
         with seeded(drawn, device_of(net)):  # dropout
-            losses, _ = fit(
-                net,
-                part_of(samples, at),
+            (losses,), _ = fit(
+                [net],
+                [part_of(samples, at)],
                 dataclasses.replace(plan.recipe, epochs=plan.epochs[s]),
-                seed=drawn,
+                seeds=[drawn],
                 progress=progress,
                 title=f"shard {shard + 1} of {plan.shards}, slice {s + 1} of {plan.slices}",
                 shuffle=_shuffle(plan, ids[at], shard, before),

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +37,7 @@ LARGE = 1 << 30  # the size of a larger log is announced
 
 
 class UpdateLog:
-    """Writes the update of every training step to a folder; pass it to ``fit``.
+    """Writes the update of every training step to a folder; its :meth:`step` watches ``fit``.
 
     ``only``: log the batches with one of these samples, which are then the only ones that can be
     forgotten. Without it the log takes the bytes of all trainable parameters, times the steps.
@@ -68,7 +70,6 @@ class UpdateLog:
         self._steps: list[int] = []
         self._rows: list[Tensor] = []
         self._logged: list[bool] = []
-        self._before: dict[str, Tensor] = {}
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def expected_bytes(self, model: nn.Module, recipe: Recipe) -> int:
@@ -78,21 +79,18 @@ class UpdateLog:
         each = sum(p.nbytes for p in model.parameters() if p.requires_grad)
         return round(each * recipe.epochs * steps * (1 - (1 - k / n) ** size))
 
-    def before(self, model: nn.Module, step: int, index: Tensor) -> None:
-        """Note the samples of a step and, if it is to be logged, the parameters before it."""
+    @contextmanager
+    def step(self, model: nn.Module, step: int, index: Tensor) -> Iterator[None]:
+        """Log how far the parameters move within the block, a step with the samples at ``index``."""
         logged = bool(self._wanted[index].any())  # on the CPU: no device waits for it
         self._steps.append(step)
         self._rows.append(index.clone())
         self._logged.append(logged)
-        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad and logged]
-        self._before = {name: p.detach().clone() for name, p in trained}
-
-    def after(self, model: nn.Module) -> None:
-        """Write how far the parameters have moved in the step."""
-        if self._before:
-            now = dict(model.named_parameters())
-            delta = cpu_copies({name: now[name].detach() - was for name, was in self._before.items()})
-            self._before = {}
+        params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad and logged}
+        before = {name: p.clone() for name, p in params.items()}
+        yield
+        if logged:
+            delta = cpu_copies({name: p - before[name] for name, p in params.items()})
             write_tensors(
                 _file(self._folder, self._steps[-1]), delta, fix="free some space, then train again"
             )

@@ -33,7 +33,7 @@ from purge.data.split import Split
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
-from purge.engine.trainer import Recipe, diverged, fit_together
+from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import Flags, margins
@@ -183,7 +183,7 @@ class Ensemble:
         models, seeds = [self._drawn(kind, i) for i in group], [self._seed(kind, i) for i in group]
         try:
             with seeded(seeds[0], self.device):
-                told = fit_together(models, [*group.values()], self.shadows.recipe, seeds=seeds)
+                told, _ = fit(models, [*group.values()], self.shadows.recipe, seeds=seeds)
         except RuntimeError as error:  # vmap does not support the network, or memory is short
             if len(group) == 1:
                 raise
