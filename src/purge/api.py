@@ -35,10 +35,10 @@ from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.amnesiac import UpdateLog
 from purge.methods.base import Method
 from purge.methods.registry import all_methods, resolve_method
 from purge.methods.sisa_model import SisaModel, Vote, train_sisa
+from purge.methods.update_log import UpdateLog
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
@@ -334,9 +334,12 @@ def train(
         for file in [*old, *folder.glob(HALF)]:
             file.unlink(missing_ok=True)
     with seeded(seed, at):
-        history, seconds = fit(
-            trained, samples, chosen, seed=seed, progress=progress, title=title, state=state, updates=log
-        )
+        (history,), seconds = fit(
+            [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
+            watch=None if log is None else log.step,
+        )  # fmt: skip
+    if log is not None:
+        log.finish(trained)
     trained.zero_grad(set_to_none=True)
     if diverged(trained, samples, history):
         if state is not None:

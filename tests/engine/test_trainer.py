@@ -21,7 +21,7 @@ from torch import nn
 import purge
 from purge.core.errors import FileError, MethodError, RunError
 from purge.data.images import Images, draw_colours, draw_moves
-from purge.engine import resume
+from purge.engine import store
 from purge.engine import trainer as training
 from purge.engine.resume import STATE
 from purge.engine.trainer import Recipe
@@ -263,7 +263,7 @@ def test_the_moves_of_an_epoch(few):
     order = torch.arange(48).view(3, 16)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
     moves = draw_moves(48, pad=1, flip=True, generator=two).view(3, 16, 3)
-    batches = list(training._batches(few, order, Recipe(augment="crop-flip"), one))
+    batches = list(training.augmented(few, order, Recipe(augment="crop-flip"), one))
     assert len(batches) == 3
     for rows, move, (x, y) in zip(order, moves, batches, strict=True):
         wanted, labels = few.take(rows, move)
@@ -280,9 +280,9 @@ def test_the_colours_of_an_epoch(augment):
     images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
     order = torch.arange(18).view(3, 6)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
-    plain = list(training._batches(images, order, Recipe(augment=augment), two))
+    plain = list(training.augmented(images, order, Recipe(augment=augment), two))
     colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
-    found = list(training._batches(images, order, Recipe(augment=augment, colour=0.25), one))
+    found = list(training.augmented(images, order, Recipe(augment=augment, colour=0.25), one))
     for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
         assert torch.equal(y, label)
         for image in range(6):
@@ -315,8 +315,8 @@ def test_the_moves_are_the_same_on_every_device(few):
     held.device_fraction = 0  # stays in host memory
     recipe = Recipe(augment="crop-flip", colour=0.3)
     for images in (few.to("cuda"), held.to("cuda")):
-        there = training._batches(images, order.cuda(), recipe, torch.Generator().manual_seed(3))
-        here = training._batches(few, order, recipe, torch.Generator().manual_seed(3))
+        there = training.augmented(images, order.cuda(), recipe, torch.Generator().manual_seed(3))
+        here = training.augmented(few, order, recipe, torch.Generator().manual_seed(3))
         for (a, _), (b, _) in zip(here, there, strict=True):
             torch.testing.assert_close(b.cpu(), a)
 
@@ -612,7 +612,7 @@ def test_a_full_disk_is_said_in_one_sentence(few, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(resume, "save_file", full)
+        patch.setattr(store, "save_file", full)
         with pytest.raises(FileError, match="No space left on device") as error:
             on_images(few, out=tmp_path)
     sentence(error)

@@ -144,9 +144,9 @@ def test_only_affected_shards_are_trained_from_the_first_affected_slice(trained,
     data, calls = blobs(), []
     real = module.fit
 
-    def counted(model, samples, recipe, **rest):
-        calls.append((len(samples), recipe.epochs))
-        return real(model, samples, recipe, **rest)
+    def counted(models, samples, recipe, **rest):
+        calls.append((len(samples[0]), recipe.epochs))
+        return real(models, samples, recipe, **rest)
 
     monkeypatch.setattr(module, "fit", counted)
     late = in_place(trained, data, 1, 1, 1)
@@ -478,7 +478,7 @@ def test_other_data_is_refused(trained, trained_on_pictures):
         forget(once, again, rest)
     data = pictures()
     relabelled = Images(data.pixels, (data.labels + 1) % 3, names=data.names, ids=data.ids)
-    with pytest.raises(DataError, match="together the 60 samples"):
+    with pytest.raises(DataError, match="together, the 60 samples"):
         forget(trained_on_pictures, *split(relabelled, indices=[0]))
 
 

@@ -20,14 +20,15 @@ from torch import nn
 import purge
 from purge.core.errors import FileError, MethodError, MetricError, ModelError, PurgeError
 from purge.data.images import Images
+from purge.data.joined import joined
 from purge.data.samples import Lazy, as_samples
 from purge.data.split import Split
 from purge.engine.optimizer import Optim
-from purge.engine.trainer import Recipe, fit, fit_together
+from purge.engine.trainer import Recipe, fit
 from purge.methods import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
 from purge.metrics import ensemble
 from purge.metrics.bootstrap import auroc
-from purge.metrics.ensemble import Ensemble, Shadows, joined
+from purge.metrics.ensemble import Ensemble, Shadows
 from purge.metrics.likelihood import (
     epsilons,
     forgetting_scores,
@@ -256,6 +257,7 @@ SETTINGS = {
     "one-cycle": Recipe(epochs=2, batch_size=16, lr=0.05),
     "cosine, smoothed": Recipe(epochs=2, batch_size=20, lr=0.02, schedule="cosine", label_smoothing=0.2),
     "no momentum": Recipe(epochs=2, batch_size=500, lr=0.1, momentum=0.0, weight_decay=0.1),
+    "moving average": Recipe(epochs=2, batch_size=16, lr=0.05, ema=0.5),
 }
 
 
@@ -263,10 +265,10 @@ def same_as_alone(make, sets, recipe, atol=2e-5) -> None:
     seeds = [5, 6, 7]
     alone, together = ([make(seed) for seed in range(3)] for _ in range(2))
     told = [
-        fit(model, own, recipe, seed=seed, progress=False, title="")[0]
+        fit([model], [own], recipe, seeds=[seed])[0][0]
         for model, own, seed in zip(alone, sets, seeds, strict=True)
     ]
-    found = fit_together(together, sets, recipe, seeds=seeds)
+    found, _ = fit(together, sets, recipe, seeds=seeds)
     for a, b, c, d in zip(alone, together, told, found, strict=True):
         assert not b.training
         for name, value in a.state_dict().items():
@@ -296,7 +298,7 @@ def test_half_precision_together(digits):
     same_as_alone(conv, sets, recipe, atol=0.01)
     float32, half = ([conv(0), conv(1)] for _ in range(2))
     for models, precision in ((float32, "float32"), (half, "bf16")):
-        fit_together(models, sets[:2], dataclasses.replace(recipe, precision=precision), seeds=[0, 1])
+        fit(models, sets[:2], dataclasses.replace(recipe, precision=precision), seeds=[0, 1])
     assert digest(float32[0]) != digest(half[0])
     assert all(p.dtype == torch.float32 for p in half[0].parameters())
 
@@ -314,7 +316,7 @@ def test_layers_that_are_not_trained_stay_as_they_are():
     for model in models:
         model[0].requires_grad_(False)
     before = [copy.deepcopy(m[0].weight) for m in models]
-    fit_together(models, [as_samples(blobs(), CPU, "data")] * 2, SETTINGS["one-cycle"], seeds=[0, 1])
+    fit(models, [as_samples(blobs(), CPU, "data")] * 2, SETTINGS["one-cycle"], seeds=[0, 1])
     assert all(torch.equal(m[0].weight, was) for m, was in zip(models, before, strict=True))
 
 
@@ -444,18 +446,11 @@ def test_a_shadow_model_has_seen_the_retain_set_and_its_half(tmp_path, together)
             torch.cat([split.retain.labels, y[own]]),
         )
         again = shadows._drawn("original", i)
-        fit(
-            again,
-            as_samples(pair, CPU, "d"),
-            QUICK,
-            seed=shadows._seed("original", i),
-            progress=False,
-            title="",
-        )
+        fit([again], [as_samples(pair, CPU, "d")], QUICK, seeds=[shadows._seed("original", i)])
         for name, value in again.state_dict().items():
             assert torch.allclose(value, weights[name], atol=1e-5), name
     retrained = shadows._drawn("retrained", 2)
-    fit(retrained, split.retain, QUICK, seed=shadows._seed("retrained", 2), progress=False, title="")
+    fit([retrained], [split.retain], QUICK, seeds=[shadows._seed("retrained", 2)])
     with torch.no_grad():
         z = retrained(x).double().numpy()
     assert shadows.signals("retrained")[2, : shadows.targets] == pytest.approx(
@@ -550,38 +545,38 @@ def trainings(monkeypatch) -> Counter:
     """How many models were trained and unlearned so far; the work itself is done as always."""
     done: Counter = Counter()
 
-    def counted(name: str, count) -> None:
-        real = getattr(ensemble, name)
+    train, run = ensemble.fit, ensemble.Run
 
-        def call(*args, **kwargs):
-            done[name] += count(*args)
-            return real(*args, **kwargs)
+    def trained(models, *args, **kwargs):
+        done["together" if len(models) > 1 else "alone"] += len(models)
+        return train(models, *args, **kwargs)
 
-        monkeypatch.setattr(ensemble, name, call)
+    def unlearned(*args, **kwargs):
+        done["unlearned"] += 1
+        return run(*args, **kwargs)
 
-    counted("fit", lambda *_: 1)
-    counted("fit_together", lambda models, *_: len(models))
-    counted("Run", lambda *_: 1)
+    monkeypatch.setattr(ensemble, "fit", trained)
+    monkeypatch.setattr(ensemble, "Run", unlearned)
     return done
 
 
 def test_what_was_made_is_not_made_again(tmp_path, trainings):
     first = made(tmp_path, method=FINE)
     found = {kind: first.signals(kind) for kind in ("original", "unlearned", "retrained")}
-    assert trainings == {"fit_together": 12, "Run": 6}
+    assert trainings == {"together": 12, "unlearned": 6}
     files = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.safetensors")}
     assert len(files) == 18
     again = made(tmp_path, model=plain(9), method=FINE)  # the audit of another model
     for kind, phi in found.items():
         assert np.array_equal(again.signals(kind), phi)
-    assert trainings == {"fit_together": 12, "Run": 6}
+    assert trainings == {"together": 12, "unlearned": 6}
     assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.safetensors")} == files
 
     made(tmp_path, method=FineTune(epochs=2, batch_size=32)).signals("unlearned")  # another method
-    assert trainings == {"fit_together": 12, "Run": 12}
+    assert trainings == {"together": 12, "unlearned": 12}
     more = made(tmp_path, method=FINE, number=8).signals("unlearned")
     assert np.array_equal(more[:6], found["unlearned"])
-    assert trainings == {"fit_together": 14, "Run": 14}
+    assert trainings == {"together": 14, "unlearned": 14}
 
 
 CHANGES = {
@@ -601,14 +596,14 @@ CHANGES = {
 def test_another_training_has_models_of_its_own(tmp_path, trainings, what):
     made(tmp_path).signals("original")
     made(tmp_path, **CHANGES[what]).signals("original")
-    assert trainings["fit_together"] + trainings["fit"] == 12
+    assert trainings["together"] + trainings["alone"] == 12
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_another_way_of_starting_has_models_of_its_own(tmp_path, trainings):
     for fresh in (Free(1), Free(2), Free(1)):
         made(tmp_path, model=Free(0), fresh=fresh).signals("original")
-    assert trainings == {"fit_together": 12}
+    assert trainings == {"together": 12}
 
 
 def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, monkeypatch):
@@ -617,7 +612,7 @@ def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, m
     real = ensemble.fit
 
     def killed(*args, **kwargs):
-        if trainings["fit"] == 4:
+        if trainings["alone"] == 4:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
@@ -627,7 +622,7 @@ def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, m
             made(tmp_path / "cut", together=False).signals("original")
     assert len(list((tmp_path / "cut").rglob("original-*.safetensors"))) == 4
     assert np.array_equal(made(tmp_path / "cut", together=False).signals("original"), whole)
-    assert trainings["fit"] == 4 + 2
+    assert trainings["alone"] == 4 + 2
 
 
 def test_a_damaged_file_is_made_anew(tmp_path, trainings):
@@ -635,7 +630,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, trainings):
     file = next(tmp_path.rglob("original-003.safetensors"))
     file.write_bytes(file.read_bytes()[:-50])
     assert made(tmp_path).signals("original") == pytest.approx(found, abs=1e-4)
-    assert trainings == {"fit_together": 6, "fit": 1}
+    assert trainings == {"together": 6, "alone": 1}
 
 
 def test_the_cache_of_the_user_is_the_default(tmp_path, monkeypatch):
@@ -650,13 +645,14 @@ def test_the_cache_of_the_user_is_the_default(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "calls"),
     [
-        ({}, {"fit_together": 6}),
-        ({"together": False}, {"fit": 6}),
-        ({"recipe": dataclasses.replace(QUICK, ema=0.9)}, {"fit": 6}),  # means are of a single model
-        ({"recipe": dataclasses.replace(QUICK, ema=0.9), "together": True}, {"fit": 6}),
+        ({}, {"together": 6}),
+        ({"together": False}, {"alone": 6}),
+        ({"recipe": dataclasses.replace(QUICK, ema=0.9)}, {"together": 6}),
+        ({"recipe": dataclasses.replace(QUICK, compile=True), "together": True}, {"alone": 6}),
     ],
 )
-def test_small_models_are_trained_together(tmp_path, trainings, changes, calls):
+def test_small_models_are_trained_together(tmp_path, trainings, changes, calls, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model: model)
     made(tmp_path, **changes).signals("original")
     assert trainings == calls
 
@@ -664,7 +660,7 @@ def test_small_models_are_trained_together(tmp_path, trainings, changes, calls):
 def test_large_models_are_trained_one_by_one(tmp_path, trainings, monkeypatch):
     monkeypatch.setattr(ensemble, "SMALL", 100)
     made(tmp_path).signals("retrained")
-    assert trainings == {"fit": 6}
+    assert trainings == {"alone": 6}
 
 
 class Stubborn(nn.Linear):
@@ -676,7 +672,7 @@ class Stubborn(nn.Linear):
 
 def test_a_network_that_cannot_be_run_as_many_is_trained_one_by_one(tmp_path, trainings):
     made(tmp_path, model=Stubborn(6, 3)).signals("original")
-    assert trainings == {"fit_together": 6, "fit": 6}
+    assert trainings == {"together": 6, "alone": 6}
     with pytest.raises(ModelError, match="together"):
         made(tmp_path / "asked", model=Stubborn(6, 3), together=True).signals("original")
 

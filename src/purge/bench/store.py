@@ -1,4 +1,4 @@
-"""The data and the models of a bench: found where they are, or made."""
+"""The data and the models of a bench: loaded from where they are, or made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
 from purge.api import train, train_sharded
-from purge.bench.expand import Data, Forget, Job, Training, digest_of
+from purge.bench.expand import Data, Forget, Job, Training
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import read_json
@@ -24,29 +23,30 @@ from purge.data.images import Images
 from purge.data.load import load
 from purge.engine.resume import STATE
 from purge.engine.seeding import seeded
+from purge.engine.store import digest_of, found_or_made
 from purge.methods.sisa_model import INDEX
 from purge.runs.folder import DataChoice, Request, build_for, cut, read_facts
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a bench runs, and where it finds and leaves things."""
+    """Where a bench runs, reads and writes."""
 
     out: Path
     models: Path
     device: str | None = None
     data_dir: str | None = None
     commit: str = ""
-    at_once: int = 1  # jobs that run beside each other
+    at_once: int = 1  # jobs that run in parallel
 
     def file(self, job: Job) -> Path:
-        """The result of a job."""
+        """The file with the result of a job."""
         return self.out / "jobs" / f"{job.id}.json"
 
 
 @lru_cache(maxsize=2)
 def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Images, Images]:
-    """The images to train with, and those that are not trained with, on the device."""
+    """The training images and the others, on the device."""
     train, test = load(data.name, data_dir=data_dir, size=data.size, progress=False)
     if data.per_class is not None:
         train = train.select(few_of_each(train.labels, lambda n: data.per_class or 0))
@@ -57,8 +57,7 @@ def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Images
             raise DataError("two training images of each class to hold one out", got, "raise per_class")
         held = few_of_each(train.labels, lambda n: max(1, round(share * n)))
         train, test = train.select(~held), train.select(held)
-    at = torch.device(device or "cpu")
-    return train.to(at), test.to(at)
+    return train.to(device or "cpu"), test.to(device or "cpu")
 
 
 def few_of_each(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
@@ -76,27 +75,25 @@ def few_of_each(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
 
 
 def request_of(forget: Forget, train: Images) -> Request:
-    """A request as it is written into run.json; a fraction is drawn now."""
-    if "classes" in forget:
-        return {"forget_classes": forget["classes"]}
-    if "ids" in forget:
-        return {"forget_ids": forget["ids"]}
-    if not forget:
-        return {}
+    """A request in the form of run.json; a fraction of the images is drawn now."""
+    if "fraction" not in forget:
+        return {f"forget_{kind}": rows for kind, rows in forget.items()}
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(forget["seed"]))
     return {"forget_ids": sorted(order[: max(1, round(forget["fraction"] * len(train)))].tolist())}
 
 
 def trained(training: Training, place: Place) -> Path:
-    """The run folder of a model, which is trained if it is not there; one that was begun is gone on with."""
+    """The run folder of a model; trains it if it is missing, and resumes an interrupted training."""
     data, test = images(training.data, place.data_dir, place.device)
-    folder = place.models / f"{training.spec}-{digest_of([data.source, purge.__version__])[:8]}"
-    locks = place.models / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with FileLock(locks / folder.name):  # another bench may be at it
-        if not finished(folder):
-            _train(training, place, data, test, folder)
-    return folder
+    folder = place.models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
+
+    def find() -> Path | None:
+        return folder if finished(folder) else None
+
+    def make() -> None:
+        _train(training, place, data, test, folder)
+
+    return found_or_made(folder, find, make, fix="choose another folder with --models")
 
 
 def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
@@ -114,14 +111,14 @@ def _train(training: Training, place: Place, data: Images, test: Images, folder:
         "force": True, "record": record, **training.recipe,
     }  # fmt: skip
     build = partial(build_for, training.model, data)
-    (folder / "run.json").unlink(missing_ok=True)  # it says that a training has ended
+    (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished
     if training.shards:
         train_sharded(build, kept, shards=training.shards, slices=training.slices, **common)
         return
     with seeded(training.seed, torch.device("cpu")):
         fresh = build()
     if training.logged:
-        shutil.rmtree(folder, ignore_errors=True)  # a log cannot be gone on with
+        shutil.rmtree(folder, ignore_errors=True)  # a logged training cannot resume
         logged = cut(data, request_of(training.logged, data))[0]
         train(fresh, kept, log_updates=folder / "updates", log_only=logged, **common)
     else:
@@ -129,7 +126,7 @@ def _train(training: Training, place: Place, data: Images, test: Images, folder:
 
 
 def finished(folder: Path) -> bool:
-    """Is there a model whose training has ended, and whose files are whole?"""
+    """Whether the training in a folder has finished and its files are complete."""
     if (folder / STATE).is_file():
         return False
     try:
@@ -147,11 +144,11 @@ def finished(folder: Path) -> bool:
 
 
 def cached(training: Training, models: Path) -> Path | None:
-    """A finished model of this kind; whether it is of the images of today is seen when they are read."""
+    """A finished model of this training; :func:`trained` also checks that the images are the same."""
     return next((f for f in sorted(models.glob(f"{training.spec}-*")) if finished(f)), None)
 
 
 def is_done(file: Path) -> bool:
-    """Is there the result of a job that ended well?"""
+    """Whether there is the result of a job that succeeded."""
     found = result_in(file)
     return found is not None and "error" not in found

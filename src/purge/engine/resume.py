@@ -1,8 +1,7 @@
-"""The state of an unfinished training on disk, from which it can be resumed."""
+"""The state of an unfinished training on disk, from which it resumes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -11,33 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from purge.core.errors import (
-    FileError,
-)
-from purge.core.files import atomically, out_folder
+from purge.core.errors import FileError
+from purge.core.files import out_folder
 from purge.core.settings import as_dict
-from purge.data.images import Images
 from purge.data.samples import Lazy, Samples
+from purge.engine.store import cpu_copies, data_digest, write_tensors
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.inspect import device_of
 
 if TYPE_CHECKING:
     from purge.engine.trainer import Recipe
 
-STATE = "state.safetensors"  # of a training that is not finished
-
-
-HALF = ".*.safetensors.*"  # what a training that was killed had half written
+STATE = "state.safetensors"  # in the folder of an unfinished training
+HALF = ".*.safetensors.*"  # temporary files that a killed training left behind
 
 
 def training_folder(path: str | os.PathLike[str] | None, *, resume: bool, force: bool) -> Path | None:
-    """A folder for a training: empty, to be overwritten, or with an unfinished training to go on with."""
+    """The folder of a training: empty, to be overwritten, or with an unfinished training to resume."""
     if path is None:
         if resume:
-            raise FileError("the folder of the training to go on with, as resume asks", "none", "pass out=…")
+            raise FileError("the folder of the training to resume", "none", "pass out=…")
         return None
     folder = out_folder(path, force=True)
     finished = (folder / "run.json").is_file()
@@ -50,124 +45,85 @@ def training_folder(path: str | os.PathLike[str] | None, *, resume: bool, force:
         raise FileError(
             f"an empty folder at {folder}",
             "one with an unfinished training",
-            "go on with it by resume, or overwrite it with force",
+            "resume it with --resume (resume=True), or overwrite it with force",
         )
     return folder if begun else out_folder(path, force=force)
 
 
-def _identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
-    """What must be the same for a training to go on: recipe and seed, the fresh model, the data."""
-    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": _fingerprint(samples)}
+def identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """What must be the same for a training to resume: recipe, seed, untrained model and data."""
+    few = 0 if isinstance(samples, Lazy) else 256  # items read from a dataset may differ each time
+    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": data_digest(samples, few)}
 
 
-def _fingerprint(samples: Samples) -> str:
-    """A digest of the labels and of some inputs; of images also of which they are and their size."""
-    h = hashlib.sha256(samples.labels.numpy().tobytes())
-    n, few = len(samples), min(len(samples), 256)
-    spread = torch.arange(few) * n // few
-    if isinstance(samples, Images):
-        h.update(repr((samples.shape, samples.mean, samples.std)).encode())
-        h.update(samples.ids.numpy().tobytes())
-        h.update(samples.select(spread).pixels.cpu().numpy().tobytes())
-    elif not isinstance(samples, Lazy):  # which may draw random numbers for every item
-        x, _ = samples.take(spread)
-        h.update(x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return h.hexdigest()
+class TrainingState:
+    """A training as it was after its latest epoch, in one file that is replaced whole."""
 
-
-class Kept:
-    """The state of a training after its latest epoch, in one file that is replaced whole."""
-
-    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
-        self._path, self._identity = path, identity
-        self._thread = ThreadPoolExecutor(1)  # writes while the next epoch runs
-        self._writing = self._thread.submit(lambda: None)
-
-    def restore(
+    def __init__(
         self,
+        path: Path,
+        identity: dict[str, Any],
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         mean: dict[str, Tensor],
         generator: torch.Generator,
-    ) -> tuple[list[Tensor], float]:
-        """Put everything back as it was after the latest epoch: losses and seconds so far are returned."""
+    ) -> None:
+        self._path, self._identity, self._model, self._mean = path, identity, model, mean
+        self._momentum, self._generator, self._device = optimizer.state, generator, device_of(model)
+        self._thread = ThreadPoolExecutor(1)  # writes while the next epoch runs
+        self._writing = self._thread.submit(lambda: None)
+
+    def restore(self) -> tuple[list[Tensor], float]:
+        """Continue where the file was written, if there is one; return the losses and seconds so far."""
         if not self._path.is_file():
             return [], 0.0
         try:
             with safe_open(self._path, "pt") as file:
                 facts = json.loads(file.metadata()["facts"])
-            identity, seconds = dict(facts["identity"]), float(facts["seconds"])
+            before, seconds = dict(facts["identity"]), float(facts["seconds"])
             found = load_file(self._path)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError):
             raise FileError(
-                f"the state of a training in {self._path}", "a damaged file", "start anew"
+                f"the state of a training in {self._path}", "a damaged file", "start again"
             ) from None
-        if other := [k for k, v in self._identity.items() if identity.get(k) != v]:
+        if other := [k for k, v in self._identity.items() if before.get(k) != v]:
             raise FileError(
-                "the model, data and settings that the training was begun with",
+                "the model, data and settings of the training to resume",
                 f"another {other[0]}",
-                "give the same again, or start anew in another folder",
+                "pass the same ones, or start again in another folder",
             )
-        device = device_of(model)
-        model.load_state_dict({**model.state_dict(), **_under(found, "model.")})  # in place: the layout stays
-        params = list(model.parameters())
-        for i, buffer in _under(found, "momentum.").items():
-            optimizer.state[params[int(i)]]["momentum_buffer"] = torch.empty_like(params[int(i)]).copy_(
-                buffer
-            )
-        for name, value in _under(found, "mean.").items():
-            mean[name].copy_(value)
-        generator.set_state(found["random.order"])
+        own = self._model.state_dict()
+        self._model.load_state_dict({k: found.get(f"model.{k}", v) for k, v in own.items()})
+        for name, average in self._mean.items():
+            average.copy_(found[f"mean.{name}"])
+        for i, p in enumerate(self._model.parameters()):
+            if (buffer := found.get(f"momentum.{i}")) is not None:
+                self._momentum[p]["momentum_buffer"] = torch.empty_like(p).copy_(buffer)
+        self._generator.set_state(found["random.order"])
         torch.set_rng_state(found["random.cpu"])
-        if device.type == "cuda" and "random.gpu" in found:  # it may have begun on the CPU
-            torch.cuda.set_rng_state(found["random.gpu"], device)
-        return list(found["losses"].to(device)), seconds
+        if self._device.type == "cuda" and "random.gpu" in found:  # it may have started on the CPU
+            torch.cuda.set_rng_state(found["random.gpu"], self._device)
+        return list(found["losses"].to(self._device)), seconds
 
-    def write(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        mean: dict[str, Tensor],
-        generator: torch.Generator,
-        losses: list[Tensor],
-        seconds: float,
-    ) -> None:
+    def write(self, losses: list[Tensor], seconds: float) -> None:
         """Write the state after an epoch, while the next one runs."""
-        buffers = [optimizer.state[p].get("momentum_buffer") for p in model.parameters()]
-        device = device_of(model)
+        buffers = [self._momentum[p].get("momentum_buffer") for p in self._model.parameters()]
         state = {
-            **{f"model.{k}": v for k, v in tensors_of(model).items()},
+            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
+            **{f"mean.{k}": v for k, v in self._mean.items()},
             **{f"momentum.{i}": b for i, b in enumerate(buffers) if b is not None},
-            **{f"mean.{k}": v for k, v in mean.items()},
-            "random.order": generator.get_state(),
+            "random.order": self._generator.get_state(),
             "random.cpu": torch.get_rng_state(),
             "losses": torch.stack(losses),
         }
-        if device.type == "cuda":
-            state["random.gpu"] = torch.cuda.get_rng_state(device)
-        copied = {
-            k: v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for k, v in state.items()
-        }
+        if self._device.type == "cuda":
+            state["random.gpu"] = torch.cuda.get_rng_state(self._device)
         facts = {"facts": json.dumps({"identity": self._identity, "seconds": seconds})}
-        self._wait()
-        self._writing = self._thread.submit(
-            atomically, self._path, lambda to: save_file(copied, to, metadata=facts)
-        )
+        copied, fix = cpu_copies(state), "free some space, then resume with --resume (resume=True)"
+        self._writing.result()
+        self._writing = self._thread.submit(write_tensors, self._path, copied, fix=fix, metadata=facts)
 
     def close(self) -> None:
-        """Wait for the last epoch to be written."""
+        """Wait until the last epoch is written."""
         self._thread.shutdown()
-        self._wait()
-
-    def _wait(self) -> None:
-        try:
-            self._writing.result()
-        except (OSError, SafetensorError) as error:
-            raise FileError(
-                f"to be able to write {self._path}", str(error), "make room, then go on by resume"
-            ) from None
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in sorted(tensors.items()) if k.startswith(prefix)}
+        self._writing.result()

@@ -1,8 +1,8 @@
-"""Training: the base model, and the retrained reference by the same recipe.
+"""Training: base models, retrained references and many small models at once, all by one loop.
 
-SGD with Nesterov momentum. On a GPU: bf16, channels last, images and their augmentation on the
-device, nothing read from it between two epochs. Every epoch can be kept in a file, from which a
-training that was killed goes on; on the CPU it then ends bit-identically.
+SGD with Nesterov momentum. On a GPU: bf16, channels last, images and their augmentation on the device;
+nothing is read from it between two epochs. With a state file a killed training resumes after its last
+epoch; on the CPU the result is then bit-identical.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 
 from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
 from purge.data.images import Images, draw_colours, draw_moves, recoloured
 from purge.data.samples import Samples
 from purge.engine.precision import has_bf16, laid_out
-from purge.engine.resume import Kept, _identity
+from purge.engine.resume import TrainingState, identity
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import EVAL_BATCH, logits, logits_of
+from purge.models.forward import EVAL_BATCH, forward, logits
 from purge.models.inspect import device_of
 
 Augment = Literal["none", "crop", "flip", "crop-flip", "turn"]
+History = list[dict[str, float]]  # one row per epoch
+Watch = Callable[[nn.Module, int, Tensor], AbstractContextManager[None]]  # model, step, rows of its samples
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,16 @@ class Recipe:
     batch_size: int = setting(128, "samples per step", low=1)
     momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
     weight_decay: float = setting(5e-4, "weight decay", low=0)
-    schedule: Literal["one-cycle", "cosine"] = setting("one-cycle", "how the rate rises and falls")
+    schedule: Literal["one-cycle", "cosine"] = setting("one-cycle", "learning rate schedule")
     augment: Augment = setting(
-        "none", "random moves of images: crop (by up to an eighth), flip, both, or turn: all eight ways"
+        "none", "random changes of images: crop (shift by up to an eighth), flip, both, or turn (8 ways)"
     )
     colour: float = setting(
-        0.0, "random gain and shift of each colour of an image, up to this share of its spread", low=0, high=1
+        0.0, "random gain and shift of each colour channel, up to this share of its spread", low=0, high=1
     )
     label_smoothing: float = setting(0.0, "share of each label spread over all classes", low=0, high=0.99)
     ema: float = setting(
-        0.0, "decay of the mean of the weights that is kept in the end; 0: off", low=0, high=0.99999
+        0.0, "decay of the moving average of the weights that is returned; 0: off", low=0, high=0.99999
     )
     precision: Literal["float32", "bf16"] | None = setting(None, "none: bf16 on a GPU that has it")
     channels_last: bool | None = setting(None, "memory layout of convolutions; none: on a GPU")
@@ -62,117 +66,166 @@ class Recipe:
     def __post_init__(self) -> None:
         normalise(self)
 
+    def batches(self, samples: int) -> tuple[int, int]:
+        """The steps of an epoch over so many samples, and the size of each batch; all batches are full.
 
-class Updates(Protocol):
-    """Who wants to see every step of a training: see :class:`purge.methods.amnesiac.UpdateLog`."""
-
-    def before(self, model: nn.Module, step: int, index: Tensor) -> None:
-        """Step ``step`` is about to be taken with the samples at ``index`` (on the CPU)."""
-
-    def after(self, model: nn.Module) -> None:
-        """The step has been taken."""
-
-    def finish(self, model: nn.Module) -> None:
-        """The training is over; ``model`` is what it returns."""
+        >>> Recipe(batch_size=32).batches(100), Recipe(batch_size=32).batches(20)
+        ((3, 32), (1, 20))
+        """
+        size = min(self.batch_size, samples)
+        return samples // size, size
 
 
 def fit(
-    model: nn.Module,
-    samples: Samples,
+    models: Sequence[nn.Module],
+    samples: Sequence[Samples],
     recipe: Recipe,
     *,
-    seed: int,
-    progress: bool,
-    title: str,
+    seeds: Sequence[int],
+    progress: bool = False,
+    title: str = "train",
     state: Path | None = None,
     shuffle: Callable[[int], Tensor] | None = None,
-    updates: Updates | None = None,
-) -> tuple[list[dict[str, float]], float]:
-    """Train ``model`` in place; the mean loss of each epoch and the seconds of them all are returned.
+    watch: Watch | None = None,
+) -> tuple[list[History], float]:
+    """Train models of one architecture in place, each on its own, equally many samples.
 
-    With ``state``, each epoch is written to that file, and a file that is there is gone on from.
-    ``shuffle`` gives the order of the samples in an epoch, by default drawn from the seed;
-    ``updates`` is told of every step.
+    Returns the mean loss of each epoch, for each model, and the seconds it took. Several models are
+    stacked and trained at once: for small ones that costs little more than to train one. Each takes the
+    steps it would take alone, up to rounding (dropout draws other numbers), but ``compile`` and
+    ``channels_last`` are ignored. The remaining arguments are for a single model.
+
+    ``state``: a file that is written after each epoch; if it exists, training resumes from it.
+    ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
+    ``watch``: returns a context that every step is taken in.
     """
-    n, device = len(samples), device_of(model)
-    size = min(recipe.batch_size, n)
-    per_epoch = max(1, n // size)  # the last, smaller batch is left out: BatchNorm dislikes it
-    total = recipe.epochs * per_epoch
-    gpu = device.type == "cuda"
-    bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(device))
+    network, model, n = _Network(models, recipe), models[0], len(samples[0])
+    per_epoch, size = recipe.batches(n)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
-    generator = torch.Generator().manual_seed(seed)
-    kept = Kept(state, _identity(model, samples, recipe, seed)) if state is not None else None
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=gpu,
-    )
-    mean = {k: v.detach().clone() for k, v in _floats(model).items()} if recipe.ema > 0 else {}
-    model.train()
-    forward = torch.compile(model) if recipe.compile else model
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    optimizer, gpu = network.optimizer(), network.device.type == "cuda"
+    mean = {k: v.clone() for k, v in network.floats().items()} if recipe.ema > 0 else {}
+    kept = None
+    if state is not None:
+        same = identity(model, samples[0], recipe, seeds[0])
+        kept = TrainingState(state, same, model, optimizer, mean, generators[0])
     with (
         closing(kept) if kept is not None else nullcontext(),
-        laid_out(model, samples, last=recipe.channels_last),
-        _fastest(device),
+        laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
+        cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
+            deterministic=cudnn.deterministic,
+            allow_tf32=cudnn.allow_tf32,
+        ),
         progress_line(title, recipe.epochs, progress) as advance,
     ):
-        losses, before = kept.restore(model, optimizer, mean, generator) if kept is not None else ([], 0.0)
+        losses, before = kept.restore() if kept is not None else ([], 0.0)
         started = time.perf_counter() - before
         advance(len(losses), "")
         for epoch in range(len(losses), recipe.epochs):
-            loss_sum = torch.zeros((), device=device)
-            drawn = torch.randperm(n, generator=generator) if shuffle is None else shuffle(epoch)
-            order = drawn[: per_epoch * size].view(per_epoch, size)
-            for i, (x, y) in enumerate(_batches(samples, order.to(device), recipe, generator)):
+            orders = [
+                torch.randperm(n, generator=g) if shuffle is None else shuffle(epoch) for g in generators
+            ]
+            orders = [order[: per_epoch * size].view(per_epoch, size) for order in orders]
+            loss_sum = torch.zeros((), device=network.device)
+            for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, network.device)):
                 step = epoch * per_epoch + i
-                if updates is not None:
-                    updates.before(model, step, order[i])
-                optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, total)
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):  # keeps casts until it ends
-                    z = logits_of(forward(x)).float()
-                loss = F.cross_entropy(z, y, label_smoothing=recipe.label_smoothing)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                if updates is not None:
-                    updates.after(model)
-                loss_sum += loss.detach()
+                optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, recipe.epochs * per_epoch)
+                with nullcontext() if watch is None else watch(model, step, orders[0][i]):
+                    loss = network.loss(x, y)
+                    optimizer.zero_grad()
+                    loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
+                    optimizer.step()
+                loss_sum = loss_sum + loss.detach()
                 if mean:
-                    _average(mean, model, min(recipe.ema, (1 + step) / (10 + step)))
+                    decay = min(recipe.ema, (1 + step) / (10 + step))
+                    torch._foreach_lerp_(list(mean.values()), list(network.floats().values()), 1 - decay)
             losses.append(loss_sum / per_epoch)
             if kept is not None:
-                kept.write(model, optimizer, mean, generator, losses, time.perf_counter() - started)
+                kept.write(losses, time.perf_counter() - started)
             advance(1, "")
-    if mean:
-        model.load_state_dict(mean, strict=False)
-    model.eval()
-    if updates is not None:
-        updates.finish(model)
-    history = [{"epoch": i + 1, "loss": float(v)} for i, v in enumerate(losses)]  # waits for the device
-    return history, time.perf_counter() - started
+    network.finish(mean)
+    rows = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
+    histories = [[{"epoch": i + 1, "loss": loss} for i, loss in enumerate(row)] for row in rows]
+    return histories, time.perf_counter() - started
 
 
-@contextmanager
-def _fastest(device: torch.device) -> Iterator[None]:
-    """CuDNN tries its algorithms for shapes it has not met yet, which pays in a training."""
-    cudnn = torch.backends.cudnn
-    with cudnn.flags(
-        enabled=cudnn.enabled,
-        benchmark=device.type == "cuda" and not cudnn.deterministic,
-        deterministic=cudnn.deterministic,
-        allow_tf32=cudnn.allow_tf32,
-    ):
-        yield
+class _Network:
+    """What is trained: one model, or several of one architecture with their weights stacked."""
+
+    def __init__(self, models: Sequence[nn.Module], recipe: Recipe) -> None:
+        self.models, self.device, self.alone = models, device_of(models[0]), len(models) == 1
+        self._recipe, self._code, self._stacked = recipe, models[0], dict[str, Tensor]()
+        self._bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(self.device))
+        for model in models:
+            model.train()
+        if self.alone:
+            self._parameters = list(models[0].parameters())
+            self.loss = partial(self._loss, None)
+            if recipe.compile:
+                self._code = torch.compile(models[0])  # type: ignore[assignment]
+            return
+        params, buffers = torch.func.stack_module_state(list(models))
+        self._parameters, self._stacked = list(params.values()), {**params, **buffers}
+        self.loss = partial(torch.func.vmap(self._loss, randomness="different"), self._stacked)
+        self._code = copy.deepcopy(models[0]).to("meta")  # its weights are handed in
+        for m in self._code.modules() if self._bf16 else ():
+            if isinstance(m, _BatchNorm):  # stacked, it refuses inputs of another type than its own
+                m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
+
+    def _loss(self, weights: dict[str, Tensor] | None, x: Any, y: Tensor) -> Tensor:
+        """The mean loss of a batch; that of stacked batches under stacked weights is (models,)."""
+        # The weights are cast once per block: a step must not find those of the step before.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+            z = forward(self._code, x, weights).float()
+        return F.cross_entropy(z, y, label_smoothing=self._recipe.label_smoothing)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Nesterov SGD over the weights, of one or of all models."""
+        lr, momentum, decay = self._recipe.lr, self._recipe.momentum, self._recipe.weight_decay
+        form = {"nesterov": momentum > 0, "fused": self.device.type == "cuda"}
+        return torch.optim.SGD(self._parameters, lr, momentum, weight_decay=decay, **form)
+
+    def floats(self) -> dict[str, Tensor]:
+        """The weights and the statistics of BatchNorm as they are now, by name."""
+        tensors = self._stacked or tensors_of(self.models[0])
+        return {k: v.detach() for k, v in tensors.items() if v.is_floating_point()}
+
+    def finish(self, mean: dict[str, Tensor]) -> None:
+        """Give every model its weights, or their moving average, and set it to evaluation mode."""
+        for i, model in enumerate(self.models):
+            final = {k: v if self.alone else v[i] for k, v in {**self._stacked, **mean}.items()}
+            if final:
+                model.load_state_dict(final, strict=False)
+            model.eval()
+
+
+def _in_float32(norm: _BatchNorm, x: Tensor) -> Tensor:
+    return type(norm).forward(norm, x.float()).to(x.dtype)
 
 
 def _batches(
+    samples: Sequence[Samples],
+    orders: Sequence[Tensor],
+    recipe: Recipe,
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+) -> Iterator[tuple[Any, Tensor]]:
+    """The batches of an epoch; those of several sets are stacked: (models, batch, …)."""
+    streams = [
+        augmented(own, order.to(device), recipe, generator)
+        for own, order, generator in zip(samples, orders, generators, strict=True)
+    ]
+    if len(streams) == 1:
+        return streams[0]
+    return (tree_map(lambda *parts: torch.stack(parts), *several) for several in zip(*streams, strict=True))
+
+
+def augmented(
     samples: Samples, order: Tensor, recipe: Recipe, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of an epoch, as the recipe moves and colours them."""
+) -> Iterator[tuple[Any, Tensor]]:
+    """The batches of one set at each row of ``order``; images are augmented as the recipe says."""
     if not isinstance(samples, Images):
         return samples.stream(order)
     moves, augment = None, recipe.augment
@@ -193,7 +246,7 @@ def _batches(
 
 
 def one_cycle(step: int, total: int) -> float:
-    """Share of the peak learning rate: up in a straight line for a quarter, then down as a cosine.
+    """Share of the peak learning rate: rises linearly for a quarter, then falls as a cosine.
 
     >>> [round(one_cycle(i, 8), 2) for i in range(8)]
     [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]
@@ -205,7 +258,7 @@ def one_cycle(step: int, total: int) -> float:
 
 
 def cosine(step: int, total: int) -> float:
-    """Share of the peak learning rate: down as a cosine from the first step.
+    """Share of the peak learning rate: falls as a cosine from the first step.
 
     >>> [round(cosine(i, 4), 2) for i in range(4)]
     [1.0, 0.85, 0.5, 0.15]
@@ -213,97 +266,8 @@ def cosine(step: int, total: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * step / total))
 
 
-def _floats(model: nn.Module) -> dict[str, Tensor]:
-    return {k: v for k, v in tensors_of(model).items() if v.is_floating_point()}
-
-
-@torch.no_grad()
-def _average(mean: dict[str, Tensor], model: nn.Module, decay: float) -> None:
-    torch._foreach_lerp_(list(mean.values()), list(_floats(model).values()), 1 - decay)
-
-
-def diverged(model: nn.Module, samples: Samples, history: list[dict[str, float]]) -> bool:
-    """Did the loss, or what the model now returns, stop being numbers?"""
+def diverged(model: nn.Module, samples: Samples, history: Sequence[dict[str, float]]) -> bool:
+    """Whether the loss, or the model's output, is no longer finite."""
     few = torch.arange(min(len(samples), EVAL_BATCH))
     finite = torch.isfinite(logits(model, samples, few)).all()
     return not (bool(finite) and all(math.isfinite(row["loss"]) for row in history))
-
-
-# -- going on after having been killed --------------------------------------------------------
-
-
-# -- many small models at once ----------------------------------------------------------------
-
-
-def fit_together(
-    models: Sequence[nn.Module],
-    samples: Sequence[Samples],
-    recipe: Recipe,
-    *,
-    seeds: Sequence[int],
-) -> list[list[dict[str, float]]]:
-    """Train models of one architecture at once, in place, each on samples of its own, equally many.
-
-    Each takes the steps that :func:`fit` would take with its seed, up to rounding (dropout draws other
-    numbers), and the losses of its epochs are returned. For small models one operation on all of them
-    costs little more than on one. ``ema``, ``compile`` and ``channels_last`` are not looked at: means and
-    compiled code are those of a single model, and the weights of many convolutions have no such layout.
-    """
-    device, many, n = device_of(models[0]), len(models), len(samples[0])
-    size = min(recipe.batch_size, n)
-    per_epoch = max(1, n // size)
-    total = recipe.epochs * per_epoch
-    gpu = device.type == "cuda"
-    bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(device))
-    rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    for model in models:
-        model.train()
-    params, buffers = torch.func.stack_module_state(list(models))
-    shell = copy.deepcopy(models[0]).to("meta")  # the code of the model; its weights are handed in
-    for m in shell.modules() if bf16 else ():
-        if isinstance(m, _BatchNorm):  # of many at once it is not made for inputs of another type
-            m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
-
-    def forward(params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        return logits_of(torch.func.functional_call(shell, (params, buffers), (x,)))
-
-    together = torch.func.vmap(forward, randomness="different")
-    optimizer = torch.optim.SGD(
-        params.values(),
-        recipe.lr,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=gpu,
-    )
-    losses: list[Tensor] = []
-    for epoch in range(recipe.epochs):
-        loss_sum = torch.zeros(many, device=device)
-        streams = []
-        for own, generator in zip(samples, generators, strict=True):
-            order = torch.randperm(n, generator=generator)[: per_epoch * size].view(per_epoch, size)
-            streams.append(_batches(own, order.to(device), recipe, generator))
-        for i, batches in enumerate(zip(*streams, strict=True)):
-            x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))  # (models, batch, …)
-            optimizer.param_groups[0]["lr"] = recipe.lr * rate(epoch * per_epoch + i, total)
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                z = together(params, buffers, x).float()
-            each = F.cross_entropy(
-                z.flatten(0, 1), y.flatten(), label_smoothing=recipe.label_smoothing, reduction="none"
-            )
-            loss = each.view(many, size).mean(1)
-            optimizer.zero_grad()
-            loss.sum().backward()  # no model is in the loss of another
-            optimizer.step()
-            loss_sum += loss.detach()
-        losses.append(loss_sum / per_epoch)
-    for i, model in enumerate(models):
-        model.load_state_dict({k: v[i] for k, v in {**params, **buffers}.items()}, strict=False)
-        model.eval()
-    means = torch.stack(losses, 1).tolist()
-    return [[{"epoch": i + 1, "loss": v} for i, v in enumerate(row)] for row in means]
-
-
-def _in_float32(norm: _BatchNorm, x: Tensor) -> Tensor:
-    return type(norm).forward(norm, x.float()).to(x.dtype)

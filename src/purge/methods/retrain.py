@@ -41,8 +41,9 @@ class Retrain(Method):
         history: list[dict[str, float]] = []
         for i in run.steps(self.recipe.epochs, epoch=self.recipe.epochs):
             if i == 0:
-                history, _ = fit(
-                    fresh, split.retain, self.recipe, seed=run.seed, progress=run.progress, title="retrain"
-                )
+                (history,), _ = fit(
+                    [fresh], [split.retain], self.recipe, seeds=[run.seed], progress=run.progress,
+                    title="retrain",
+                )  # fmt: skip
                 model.load_state_dict(fresh.state_dict())
             run.log(retain_loss=torch.tensor(history[i]["loss"], device=run.device))

@@ -1,27 +1,26 @@
 """SISA: sharded, isolated, sliced, aggregated training, from which samples can be deleted exactly.
 
 Bourtoule, Chandrasekaran, Choquette-Choo, Jia, Travers, Zhang, Lie, Papernot: "Machine Unlearning",
-IEEE S&P 2021, arXiv:1912.03817. The data is divided into S shards of R slices; shard k has a model
-of its own, trained slice by slice on what has come so far, and a checkpoint before every slice::
+IEEE S&P 2021, arXiv:1912.03817. The data is divided into S shards of R slices. Shard k has its own
+model, trained on one more slice at a time, and a checkpoint before every slice::
 
     θ_k,0 ~ fresh;    θ_k,s+1 = train(θ_k,s;  D_k,0 ∪ … ∪ D_k,s),   s = 0 … R−1
     f(x) = log mean_k softmax f_k(x; θ_k,R)      or the class that most of the f_k choose
 
-To delete x ∈ D_k,s: go back to θ_k,s and train the slices s … R−1 again without x. With e = 2E/(R+1)
-epochs to a slice, slice s has ⌊(s+1)e⌋ − ⌊s·e⌋ of them, so that a sample is seen as often, on average,
-as in E epochs without slices.
+To delete x ∈ D_k,s: restore θ_k,s and train slices s … R−1 again without x. With e = 2E/(R+1) epochs
+per slice, slice s gets ⌊(s+1)e⌋ − ⌊s·e⌋ of them, so that on average a sample is seen as often as in E
+epochs without slices.
 
 Published defaults: 20 epochs, batches of 16, SGD with a rate of 1e-3. Ours are those of
-:class:`purge.training.Recipe`, because the model that SISA is compared with is trained by it.
+:class:`purge.engine.trainer.Recipe`, because the models that SISA is compared with are trained by it.
 
-Where we differ: a sample's shard and slice, and its place in every epoch, come from a hash of the seed and
-of what the sample is (the id of an image, the content of other data), not from its position. So training
-without some samples puts all others where they were, and the model after a deletion is bit for bit the one
-that :func:`purge.train_sharded` would have given without them (on the CPU; a GPU would need deterministic
-algorithms for that; shards that are not affected stay bit-identical anywhere). The price: shards are of
-about equal size only. The learning rate runs through its schedule in every slice, with a fresh optimiser:
-one schedule over all slices would depend on how many samples come later. Only full batches are used; a tie
-of votes is decided by the mean.
+Where we differ: a sample's shard, slice and place in every epoch come from a hash of the seed and of the
+sample itself (the id of an image, the content of other data), not from its position. Training without
+some samples therefore leaves all others in place, and the model after a deletion is bit for bit the one
+that :func:`purge.train_sharded` would have returned without them (on the CPU; a GPU would need
+deterministic algorithms; unaffected shards stay bit-identical anywhere). In return, shards are only
+roughly equal in size. Every slice has its own learning rate schedule and optimiser: one schedule over all
+slices would depend on how many samples come later. Only full batches are used. The mean decides ties.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from purge.models.checkpoint import digest
 
 @dataclass(frozen=True)
 class Sisa(Method):
-    """Delete samples from a :class:`SisaModel`: retrain the shards they are in, from where they came in.
+    """Delete samples from a :class:`SisaModel`: retrain their shards from the first slice with one of them.
 
-    How is laid down by the model, so there is nothing to set.
+    The model's own plan says how, so there is nothing to set.
     """
 
     full_precision: ClassVar[bool] = True
@@ -56,7 +55,7 @@ class Sisa(Method):
         sisa = _untouched(model)
         ids = _all_that_was_trained_on(sisa, split)
         restarts = sisa.first_slices(identities(split.forget))
-        enough_in_each(sisa, ids, "train anew with fewer shards, without what must be forgotten")
+        enough_in_each(sisa, ids, "train again with fewer shards, without what must be forgotten")
         _frozen_as_before(sisa, restarts)
         total = sum(epochs_from(sisa, ids, shard, first) for shard, first in restarts.items())
         rows: list[dict[str, Any]] = []
@@ -74,27 +73,24 @@ class Sisa(Method):
 
 
 def _untouched(model: nn.Module) -> SisaModel:
-    """A model that SISA trained and nobody has changed since."""
+    """The model, if SISA trained it and nothing has changed it since."""
     if not isinstance(model, SisaModel):
         raise ModelError(
             "a model that SISA has trained (SisaModel)",
             f"a {type(model).__name__}",
-            (
-                "train one with purge.train_sharded(model, data, shards=5, slices=5), or on the command "
-                "line with purge train --shards 5 --slices 5"
-            ),
+            "train one with purge.train_sharded(…, shards=5, slices=5) or purge train --shards 5 --slices 5",
         )
     if digest(model) != model.trained:
         raise ModelError(
             "the weights that SISA's training left",
             "others",
-            "a shard that was edited cannot be kept: use the model as train_sharded returned it",
+            "use the model as train_sharded returned it: an edited shard cannot be kept",
         )
     return model
 
 
 def _all_that_was_trained_on(sisa: SisaModel, split: Split) -> Tensor:
-    """The names of the retain set, if forget and retain are together what the model was trained on."""
+    """The names of the retain set, if forget and retain together are what the model was trained on."""
     kept, gone = identities(split.retain), identities(split.forget)
     labels = torch.cat([split.retain.labels, split.forget.labels])
     ids, labels = in_order(torch.cat([kept, gone]), labels)
@@ -102,15 +98,15 @@ def _all_that_was_trained_on(sisa: SisaModel, split: Split) -> Tensor:
         unknown = int((~torch.isin(ids, sisa.ids)).sum())
         missing = int((~torch.isin(sisa.ids, ids)).sum())
         raise DataError(
-            f"forget and retain to be together the {len(sisa.ids)} samples that SISA was trained on",
+            f"forget and retain to be, together, the {len(sisa.ids)} samples that SISA was trained on",
             f"{len(ids)} samples ({unknown} unknown to it, {missing} missing)",
-            "divide its training data with purge.split, without what it has forgotten before",
+            "split its training data with purge.split, without what it has already forgotten",
         )
     return kept
 
 
 def _frozen_as_before(sisa: SisaModel, restarts: dict[int, int]) -> None:
-    """Going back to a checkpoint must not move what takes no gradient."""
+    """Refuse to restore a checkpoint that would change a frozen parameter."""
     for shard, first in restarts.items():
         for name, p in sisa.shards[shard].named_parameters():
             before = sisa.checkpoints[shard][first][name]

@@ -1,6 +1,6 @@
-"""Training in shards and slices, and the model that comes out: an ensemble that can be trained on in parts.
+"""Training in shards and slices, and the ensemble that it returns.
 
-What it is for, and the equations, are in :mod:`purge.methods.sisa`, which deletes samples from it.
+The purpose and the equations are in :mod:`purge.methods.sisa`, which deletes samples from the ensemble.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,19 +20,20 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
-from purge.core.files import atomically, read_json, write_json
+from purge.core.files import read_json, told, write_json
 from purge.core.settings import as_dict, checked_seed, normalise, setting
 from purge.data.identity import identities
 from purge.data.samples import Data, Samples, part_of
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
+from purge.engine.store import cpu_copies, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.models.batchnorm import batchnorms
-from purge.models.checkpoint import digest, load_weights, save_weights, tensors_of
+from purge.models.checkpoint import digest, load_weights, tensors_of
 from purge.models.checks import (
     check_augment,
     check_batch_size,
@@ -43,13 +43,13 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import reinitialised
-from purge.models.forward import logits_of
+from purge.models.forward import forward
 from purge.models.inspect import device_of
 
 Numbers: TypeAlias = "npt.NDArray[np.uint64]"
 Vote = Literal["mean", "majority"]
 
-INDEX = "sisa.json"  # written last: a folder without it has no SISA model
+INDEX, SAMPLES = "sisa.json", "sisa-samples.safetensors"  # without the first, a folder has no SISA model
 
 
 def train_sisa(
@@ -66,7 +66,7 @@ def train_sisa(
 ) -> SisaModel:
     """An ensemble of ``shards`` models from which samples can be deleted exactly.
 
-    ``model``: one whose layers draw their weights anew for every shard (it is not touched), or a
+    ``model``: a network whose layers draw new weights for every shard (it is not changed), or a
     function that builds an untrained one. ``slices``: checkpoints per shard; more of them make a
     deletion cheaper and the model larger on disk. ``recipe.epochs`` counts passes as in a training
     without slices.
@@ -105,10 +105,10 @@ def train_sisa(
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a SISA training depends on, but for the data and the architecture."""
+    """All that a SISA training depends on, except the data and the architecture."""
 
     shards: int = setting(5, "S: models, each trained on its own part of the data", low=1)
-    slices: int = setting(1, "R: parts of a shard that come in one after the other", low=1)
+    slices: int = setting(1, "R: parts of a shard that are added one after the other", low=1)
     seed: int = setting(0, "draws shards, slices, weights and orders", low=0)
     vote: Vote = setting("mean", "mean of the softmax, or majority")
     recipe: Recipe = Recipe()
@@ -116,11 +116,9 @@ class Plan:
     def __post_init__(self) -> None:
         normalise(self)
         if 2 * self.recipe.epochs < self.slices + 1:
+            least = math.ceil((self.slices + 1) / 2)
             raise MethodError(
-                (
-                    f"at least {math.ceil((self.slices + 1) / 2)} epochs for {self.slices} slices, "
-                    "so that each of them is trained on"
-                ),
+                f"at least {least} epochs for {self.slices} slices, so that each of them is trained on",
                 str(self.recipe.epochs),
                 "raise epochs, or use fewer slices",
             )
@@ -142,24 +140,24 @@ class Plan:
         return torch.from_numpy(shard.astype(np.int64)), torch.from_numpy(part.astype(np.int64))
 
     def order(self, ids: Tensor, *, shard: int, epoch: int) -> Tensor:
-        """The order of the samples in an epoch; which others there are moves none past another."""
+        """The order of the samples in an epoch; that of any two does not depend on the others."""
         keys = mixed(self.seed, _ORDER, shard, epoch, _unsigned(ids))
         return torch.from_numpy(np.lexsort((ids.numpy(), keys)))
 
     def drawn(self, *what: int) -> int:
-        """A seed that depends on ours and on what it is for."""
+        """A seed for one purpose, derived from the plan's own."""
         return int(mixed(self.seed, *what)[0] >> np.uint64(1))
 
 
 class Checkpoint(dict[str, Tensor]):
-    """The state of a shard before a slice, on the CPU. Nobody writes to it, so copies share it."""
+    """The state of a shard before a slice, on the CPU; it never changes, so copies share it."""
 
     def __deepcopy__(self, memo: Any) -> Checkpoint:
         return self
 
 
 class SisaModel(nn.Module):
-    """The models of all shards, with what a deletion needs; returns log probabilities (B, K).
+    """The models of all shards and what a deletion needs; returns log-probabilities (B, K).
 
     ``checkpoints[k][s]`` is shard k before slice s; after the last slice it is ``shards[k]`` itself.
     """
@@ -169,19 +167,20 @@ class SisaModel(nn.Module):
         self.shards = nn.ModuleList(shards)
         self.plan = plan
         self.checkpoints: list[list[Checkpoint]] = [[Checkpoint()] * plan.slices for _ in shards]
-        # What it was trained on, by id; beside the weights, so that they do not travel with .to().
+        # What it was trained on; not buffers, so that .to() does not move them.
         self.ids, self.labels = (torch.empty(0, dtype=torch.long) for _ in range(2))
-        self.history: list[dict[str, Any]] = []  # of the latest training: a row per epoch of a shard
-        self.trained = ""  # the digest of the weights when training was over
+        self.history: list[dict[str, Any]] = []  # of the latest training, a row per epoch of a shard
+        self.trained = ""  # the digest of the weights after training
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The logarithm of the mean softmax, or of the share of votes."""
-        each = torch.stack([F.log_softmax(logits_of(shard(x)).float(), 1) for shard in self.shards])
+        inputs = kwargs or (args if len(args) > 1 else args[0])
+        each = torch.stack([F.log_softmax(forward(shard, inputs).float(), 1) for shard in self.shards])
         mean = each.logsumexp(0) - math.log(len(each))  # (B, K)
         if self.plan.vote == "mean":
             return mean
         votes = F.one_hot(each.argmax(2), each.shape[2]).float().mean(0).log()
-        # Half a vote more, spread as the mean is: it decides ties, and nothing is ever impossible.
+        # Half a vote more, spread like the mean: it decides ties, and no class gets probability 0.
         return torch.logaddexp(votes, mean - math.log(2 * len(each))) - math.log1p(0.5 / len(each))
 
     @property
@@ -191,37 +190,31 @@ class SisaModel(nn.Module):
         return {shard: each.count(shard) for shard in sorted(set(each))}
 
     def first_slices(self, ids: Tensor) -> dict[int, int]:
-        """The shards that samples are in, each with the first slice that has one of them."""
+        """The shards of some samples, each with the first slice that has one of them."""
         found: dict[int, int] = {}
         for shard, part in zip(*(t.tolist() for t in self.plan.places(ids)), strict=True):
             found[shard] = min(part, found.get(shard, part))
         return dict(sorted(found.items()))
 
     def finished(self, ids: Tensor, labels: Tensor, history: list[dict[str, Any]]) -> None:
-        """Remember what it has been trained on, and what came out."""
+        """Remember what it was trained on, and the result."""
         self.ids, self.labels = in_order(ids, labels)
         self.history, self.trained = history, digest(self)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write model.safetensors, the checkpoints of each shard and, last of all, sisa.json."""
-        path = Path(folder)
-        states = [
-            {f"{s}/{name}": t for s, state in enumerate(slices) for name, t in state.items()}
-            for slices in self.checkpoints
-        ]
-        try:
+        path, fix = Path(folder), "choose another folder"
+        with told(path):
             path.mkdir(parents=True, exist_ok=True)
             for old in [path / INDEX, *path.glob("sisa-*.safetensors")]:
                 old.unlink(missing_ok=True)
-            atomically(path / "model.safetensors", lambda p: save_weights(self, p))
-            samples = {"ids": self.ids, "labels": self.labels}
-            atomically(path / "sisa-samples.safetensors", lambda p: save_file(samples, p))
-            for shard, state in enumerate(states):
-                atomically(_shard_file(path, shard), partial(save_file, state))
+            write_tensors(path / "model.safetensors", cpu_copies(tensors_of(self)), fix=fix)
+            write_tensors(path / SAMPLES, {"ids": self.ids, "labels": self.labels}, fix=fix)
+            for shard, slices in enumerate(self.checkpoints):
+                states = {f"{s}/{name}": t for s, state in enumerate(slices) for name, t in state.items()}
+                write_tensors(_shard_file(path, shard), states, fix=fix)
             facts = {"plan": as_dict(self.plan), "trained": self.trained, "history": self.history}
             write_json(path / INDEX, {**facts, "digest": digest(self)})
-        except (OSError, SafetensorError) as error:
-            raise FileError(f"a folder that can be written at {path}", str(error), "choose another") from None
         return path
 
     @classmethod
@@ -233,11 +226,11 @@ class SisaModel(nn.Module):
             given = dict(facts["plan"])
             plan = Plan(**{**given, "recipe": Recipe(**given["recipe"])})
             trained, history = str(facts["trained"]), list(facts["history"])
-        except (KeyError, TypeError, ValueError):  # a setting out of its range is a ValueError
+        except (KeyError, TypeError, ValueError):  # a setting out of range is a ValueError
             raise _damaged(path / INDEX) from None
         sisa = cls([copy.deepcopy(fresh) for _ in range(plan.shards)], plan)
         load_weights(sisa, path / "model.safetensors")
-        samples = _read(path / "sisa-samples.safetensors")
+        samples = _read(path / SAMPLES)
         for shard in range(plan.shards):
             found = _read(_shard_file(path, shard))
             for s in range(plan.slices):
@@ -259,21 +252,19 @@ def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
     """The untrained model of a shard, drawn on the CPU: the same on every device."""
     with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
         if not isinstance(model, nn.Module) and callable(model):
-            built = model()
-            check_classifier(built)
-            own: nn.Module = copy.deepcopy(built)  # a function may give the same one each time
-            return own
+            check_classifier(built := model())
+            return copy.deepcopy(built)  # type: ignore[no-any-return]  # it may be the same each time
         check_classifier(model)
         try:
             net = reinitialised(copy.deepcopy(model).cpu())
         except ModelError:
             raise ModelError(
-                "layers that can draw their weights anew (reset_parameters)",
+                "layers that can draw new weights (reset_parameters)",
                 f"a {type(model).__name__} with some that cannot",
                 "pass a function that builds an untrained model instead of the model",
             ) from None
     for ours, given in zip(net.parameters(), model.parameters(), strict=True):
-        if not given.requires_grad:  # a layer that is not trained is not drawn either
+        if not given.requires_grad:  # a layer that is not trained keeps its weights
             ours.data.copy_(given.data)
     return net
 
@@ -281,28 +272,28 @@ def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
 def train_shard(
     sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, first: int, progress: bool
 ) -> list[dict[str, Any]]:
-    """Train a shard on, from slice ``first`` to the last; a row for every epoch is returned."""
+    """Continue to train a shard, from slice ``first`` to the last; return a row for every epoch."""
     plan, net = sisa.plan, sisa.shards[shard]
     of_shard, of_slice = plan.places(ids)
     rows: list[dict[str, Any]] = []
     for s in range(first, plan.slices):
-        sisa.checkpoints[shard][s] = _kept(net)
+        sisa.checkpoints[shard][s] = Checkpoint(cpu_copies(tensors_of(net)))
         at = ((of_shard == shard) & (of_slice <= s)).nonzero()[:, 0]
-        if len(at) < _least(net):  # nothing has come in yet
+        if len(at) < _least(net):  # no samples so far
             continue
         before = sum(plan.epochs[:s])
         drawn = plan.drawn(_TRAINING, shard, s)
         with seeded(drawn, device_of(net)):  # dropout
-            losses, _ = fit(
-                net,
-                part_of(samples, at),
+            (losses,), _ = fit(
+                [net],
+                [part_of(samples, at)],
                 dataclasses.replace(plan.recipe, epochs=plan.epochs[s]),
-                seed=drawn,
+                seeds=[drawn],
                 progress=progress,
                 title=f"shard {shard + 1} of {plan.shards}, slice {s + 1} of {plan.slices}",
                 shuffle=_shuffle(plan, ids[at], shard, before),
             )
-        steps = max(1, len(at) // plan.recipe.batch_size)
+        steps, _ = plan.recipe.batches(len(at))
         rows += [
             {"shard": shard, "slice": s, "epoch": before + i + 1, "steps": steps, "loss": row["loss"]}
             for i, row in enumerate(losses)
@@ -322,15 +313,6 @@ def _shuffle(plan: Plan, ids: Tensor, shard: int, before: int) -> Callable[[int]
     return lambda epoch: plan.order(ids, shard=shard, epoch=before + epoch)
 
 
-def _kept(net: nn.Module) -> Checkpoint:
-    return Checkpoint(
-        {
-            k: v.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for k, v in tensors_of(net).items()
-        }
-    )
-
-
 def _least(net: nn.Module) -> int:
     return 2 if batchnorms(net) else 1  # one sample has no variance
 
@@ -339,7 +321,7 @@ def _least(net: nn.Module) -> int:
 
 
 def enough_in_each(sisa: SisaModel, ids: Tensor, fix: str) -> None:
-    """Samples for each shard, two where there is BatchNorm; ``fix`` says what to do about it."""
+    """Refuse shards without a sample, or with only one for BatchNorm; ``fix`` goes into the message."""
     there = torch.bincount(sisa.plan.places(ids)[0], minlength=sisa.plan.shards)
     least = _least(sisa)
     if int(there.min()) < least:
@@ -350,12 +332,12 @@ def enough_in_each(sisa: SisaModel, ids: Tensor, fix: str) -> None:
         )
 
 
-# What a hash is for: two purposes must not share their numbers.
+# The purposes of a hash: no two of them may share their numbers.
 _SHARD, _SLICE, _ORDER, _WEIGHTS, _TRAINING = range(5)
 
 
 def mixed(*parts: int | Numbers) -> Numbers:
-    """A hash of whole numbers and arrays of them: splitmix64, one part after the other.
+    """A hash of integers and arrays of them: splitmix64, one part after the other.
 
     >>> [hex(h) for h in mixed(0, np.array([1, 2], np.uint64)).tolist()]
     ['0x8b4fda8c892b50e', '0xd7cc9674ff5ffa39']
@@ -400,5 +382,5 @@ def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
 
 def _damaged(path: Path) -> PurgeError:
     return FileError(
-        f"a whole SISA model in {path}", "a missing or damaged part", "save it again with save()"
+        f"a complete SISA model in {path}", "a missing or damaged part", "save it again with save()"
     )

@@ -1,9 +1,8 @@
 """Shadow models: trained and unlearned like the audited one, with and without each sample.
 
 An attack that knows how such models answer when they did, and did not, see a sample is far sharper
-than one that looks at a single model. The models are trained once, kept on disk and shared: audits of
-other models of the same training find them there, and after a crash only what was in the making is
-made again.
+than one that looks at a single model. The models are trained once and kept on disk: audits of other
+models of the same training find them there, and after a crash only what was unfinished is made again.
 """
 
 from __future__ import annotations
@@ -11,51 +10,47 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-import json
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from purge.core.errors import FileError, MethodError, MetricError, ModelError, RunError
-from purge.core.files import atomically
+from purge.core.errors import MethodError, MetricError, ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict, normalise, setting
 from purge.data.cache import cache_folder
-from purge.data.identity import fingerprints
-from purge.data.images import Images
-from purge.data.prefetch import Order
-from purge.data.samples import Lazy, Samples, Tensors, batches, part_of
+from purge.data.joined import joined
+from purge.data.samples import Lazy, Samples, part_of
 from purge.data.split import Split
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
-from purge.engine.trainer import Recipe, diverged, fit, fit_together
+from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
+from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.subject import Subject
-from purge.models.checkpoint import digest
-from purge.models.checks import check_augment, check_batch_size, check_classifier
+from purge.models.checkpoint import digest, tensors_of
+from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import reinitialised
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 
 Kind = Literal["original", "unlearned", "retrained"]
-Trained = tuple[int, nn.Module, list[dict[str, float]]]  # its number, itself, its losses
 
 MOST = 5000  # forget samples, and samples of the population, that are looked at
-SMALL = 1_000_000  # weights below which models are trained together
+SMALL = 1_000_000  # models with fewer weights than this are trained together
 AT_ONCE = 32  # models trained together
-FORM = 1  # of the files; with another number here, those that there are do not count
+FORM = 2  # of the files; a change of this number invalidates the cache
+FIX = "pass cache=…, a folder with space that can be written"
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Shadows:
     number: int = setting(16, "models of each kind, an even number", low=4)
     recipe: Recipe = Recipe()  # how the original was trained
     method: Method | None = None  # how the audited model was unlearned; None: no attack on unlearning
-    fresh: nn.Module | None = None  # an untrained model; None: the layers of the audited one drawn anew
+    fresh: nn.Module | None = None  # an untrained model; None: the audited one with weights drawn anew
     cache: str | os.PathLike[str] | None = None  # folder where they are kept; None: $PURGE_CACHE/shadows
     together: bool | None = None  # train many at once; None: where that is faster
 
@@ -86,7 +81,7 @@ class Shadows:
         if self.method is not None and (kept := self.method.needs & {"shards", "updates"}):
             raise MethodError(
                 "a method that works on any trained model, for shadow models",
-                f"{type(self.method).__name__}, which needs a training that kept its {min(kept)}",
+                f"{type(self.method).__name__}, which needs the {min(kept)} of its training",
                 "leave method out",
             )
 
@@ -95,9 +90,9 @@ class Ensemble:
     """The shadow models of one audit, made when first asked for.
 
     The targets are the forget set and at most as many unseen samples of its classes. *Original* shadow
-    models are trained on the retain set and a random half of the targets; of two neighbours one has
-    what the other has not, so that every target is in half of the models. *Unlearned* ones are these
-    after their half of the targets was unlearned. *Retrained* ones saw the retain set alone.
+    models are trained on the retain set and a random half of the targets. They come in pairs: one has
+    the targets that the other lacks, so every target is in half of the models. *Unlearned* ones are
+    these after unlearning their half of the targets. *Retrained* ones saw the retain set alone.
     """
 
     def __init__(
@@ -128,13 +123,21 @@ class Ensemble:
         self.targets = len(self.forget) + len(self.unseen)
         self.inside = _halves(shadows.number, self.targets, seed)
         self._found: dict[Kind, Array | RunError] = {}
-        self._check()
+        if shadows.fresh is not None:
+            check_classifier(shadows.fresh)
+            check_same_shapes(self._model, shadows.fresh)
+        self._drawn("original", 0)  # refuses layers that cannot be drawn anew
+        check_batch_size(self._model, min(shadows.recipe.batch_size, len(split.retain)))
+        check_augment(split.retain, shadows.recipe.augment, shadows.recipe.colour)
 
     def signals(self, kind: Kind) -> Array:
         """φ of the targets, then of the population, under each model: (number, samples)."""
         if kind not in self._found:
             try:
-                self._found[kind] = self._made(kind)
+                if kind == "unlearned":
+                    self.signals("original")  # which they start from
+                find, make = partial(self._read_all, kind), partial(self._make_missing, kind)
+                self._found[kind] = found_or_made(self._folder / self._name(kind), find, make, fix=FIX)
             except RunError as error:
                 self._found[kind] = error
         found = self._found[kind]
@@ -153,74 +156,58 @@ class Ensemble:
             found.append(margins(scores("test", test), self.split.test.labels[test].numpy()))
         return np.concatenate(found)
 
-    # -- making them -----------------------------------------------------------------------
-
-    def _made(self, kind: Kind) -> Array:
-        """What is in the cache; what is not is made and put there."""
-        if kind == "unlearned":
-            self.signals("original")
-        found = {i: self._read(kind, i) for i in range(self.shadows.number)}
-        missing = [i for i, there in found.items() if there is None]
-        make = self._unlearned(missing) if kind == "unlearned" else self._trained(kind, missing)
-        with progress_line(f"{kind} shadow models", len(missing), self.progress) as advance:
-            for i, model in make:
-                found[i] = self._write(kind, i, model)
-                advance(1, "")
-        return np.stack([there for there in found.values() if there is not None])
+    # -- training and unlearning -----------------------------------------------------------
 
     def _trained(self, kind: Kind, which: list[int]) -> Iterator[tuple[int, nn.Module]]:
         recipe, kept = self.shadows.recipe, torch.arange(len(self.split.retain))
         sets = dict.fromkeys(which, self.split.retain)
         if kind == "original":
             sets = {i: part_of(self._pool, torch.cat([kept, self._seen_by(i)])) for i in which}
+        size = AT_ONCE if self._together else 1
         for n in sorted({len(own) for own in sets.values()}):  # halves of an odd number differ by one
             alike = [i for i in which if len(sets[i]) == n]
             check_augment(sets[alike[0]], recipe.augment, recipe.colour)
-            for at in range(0, len(alike), AT_ONCE):
-                group = {i: sets[i] for i in alike[at : at + AT_ONCE]}
-                make = self._all_at_once if self._together(group) else self._one_by_one
-                for i, model, history in make(kind, group):
-                    _finite(not diverged(model, group[i], history), i)
-                    yield i, model
+            for at in range(0, len(alike), size):
+                yield from self._fitted(kind, {i: sets[i] for i in alike[at : at + size]})
 
-    def _together(self, group: dict[int, Samples]) -> bool:
-        """Train these at once? Small ones: 16 took about a third of the time on an H200, half on a CPU."""
-        recipe, wanted = self.shadows.recipe, self.shadows.together
-        if len(group) < 2 or recipe.ema > 0 or recipe.compile:  # fit_together has neither of them
+    @property
+    def _together(self) -> bool:
+        """Whether to train many at once: 16 small ones took a third of the time on an H200, half on a CPU."""
+        if self.shadows.recipe.compile:  # which is for a single model
             return False
         small = sum(p.numel() for p in self._model.parameters()) < SMALL
+        wanted = self.shadows.together
         return (small and not isinstance(self.split.retain, Lazy)) if wanted is None else wanted
 
-    def _all_at_once(self, kind: Kind, group: dict[int, Samples]) -> Iterator[Trained]:
+    def _fitted(self, kind: Kind, group: dict[int, Samples]) -> Iterator[tuple[int, nn.Module]]:
         models, seeds = [self._drawn(kind, i) for i in group], [self._seed(kind, i) for i in group]
         try:
             with seeded(seeds[0], self.device):
-                told = fit_together(models, [*group.values()], self.shadows.recipe, seeds=seeds)
-        except RuntimeError as error:  # a network that cannot be run as many, or no room for them
-            if self.shadows.together is None:
-                yield from self._one_by_one(kind, group)
-                return
-            got = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")
-            raise ModelError(
-                "a network that can be trained many at once", got, "leave together out"
-            ) from error
-        yield from zip(group, models, told, strict=True)
-
-    def _one_by_one(self, kind: Kind, group: dict[int, Samples]) -> Iterator[Trained]:
-        for i, own in group.items():
-            model, seed = self._drawn(kind, i), self._seed(kind, i)
-            with seeded(seed, self.device):
-                history, _ = fit(model, own, self.shadows.recipe, seed=seed, progress=False, title="")
-            yield i, model, history
+                told, _ = fit(models, [*group.values()], self.shadows.recipe, seeds=seeds)
+        except RuntimeError as error:  # vmap does not support the network, or memory is short
+            if len(group) == 1:
+                raise
+            if self.shadows.together:
+                got = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")
+                raise ModelError(
+                    "a network that can be trained many at once", got, "leave together out"
+                ) from error
+            for i, own in group.items():
+                yield from self._fitted(kind, {i: own})
+            return
+        for (i, own), model, history in zip(group.items(), models, told, strict=True):
+            _finite(not diverged(model, own, history), i)
+            yield i, model
 
     def _unlearned(self, which: list[int]) -> Iterator[tuple[int, nn.Module]]:
-        """Each original shadow model, brought to forget its own half of the targets."""
+        """Each original shadow model after it has unlearned its own half of the targets."""
         method, split = self.shadows.method, self.split
         assert method is not None
         for i in which:
             model, seed = self._drawn("original", i), self._seed("unlearned", i)
             kept = load_file(self._path("original", i))
-            model.load_state_dict({k[2:]: v for k, v in kept.items() if k.startswith("w.")})
+            weights = {k[2:]: v for k, v in kept.items() if k.startswith("w.")}
+            model.load_state_dict({**model.state_dict(), **weights})
             forget = part_of(self._pool, self._seen_by(i))
             gone = set(forget.labels.tolist()) - set(split.retain.labels.tolist())
             own = Split(
@@ -255,7 +242,7 @@ class Ensemble:
         return joined(parts, self.device)
 
     def _drawn(self, kind: Kind, i: int) -> nn.Module:
-        """An untrained model of its own, drawn on the CPU; layers that are not trained stay."""
+        """An untrained model, drawn on the CPU; layers that are not trained keep their weights."""
         fresh, model = self.shadows.fresh, self._model
         with seeded(self._seed(kind, i), torch.device("cpu")):
             twin = reinitialised(model) if fresh is None else _redrawn(fresh)
@@ -269,36 +256,29 @@ class Ensemble:
     def _seed(self, kind: Kind, i: int) -> int:
         return int.from_bytes(hashlib.sha256(f"{self.seed} {kind} {i}".encode()).digest()[:4], "big")
 
-    def _check(self) -> None:
-        recipe, fresh, split = self.shadows.recipe, self.shadows.fresh, self.split
-        if fresh is not None:
-            check_classifier(fresh)
-            ours, theirs = ({k: v.shape for k, v in m.state_dict().items()} for m in (self._model, fresh))
-            if ours != theirs:
-                raise ModelError(
-                    "fresh to have the layers of the audited model",
-                    "other weights",
-                    "pass an untrained model of the same kind",
-                )
-        self._drawn("original", 0)  # says what cannot be drawn anew
-        check_batch_size(self._model, min(recipe.batch_size, len(split.retain)))
-        check_augment(split.retain, recipe.augment, recipe.colour)
+    # -- the cache -------------------------------------------------------------------------
 
-    # -- keeping them ----------------------------------------------------------------------
+    def _make_missing(self, kind: Kind) -> None:
+        which = [i for i in range(self.shadows.number) if self._read(kind, i) is None]
+        make = self._unlearned(which) if kind == "unlearned" else self._trained(kind, which)
+        with progress_line(f"{kind} shadow models", len(which), self.progress) as advance:
+            for i, model in make:
+                self._write(kind, i, model)
+                advance(1, "")
 
-    def _write(self, kind: Kind, i: int, model: nn.Module) -> Array:
+    def _write(self, kind: Kind, i: int, model: nn.Module) -> None:
         phi = self._over_parts(
             lambda part, at: logits(model, getattr(self.split, part), at).double().cpu().numpy()
         )
         _finite(bool(np.isfinite(phi).all()), i)
-        held = {"phi": torch.from_numpy(phi)}
-        if kind == "original":  # for other methods to unlearn from
-            held |= {f"w.{k}": v.detach().cpu().contiguous().clone() for k, v in model.state_dict().items()}
-        try:
-            atomically(self._path(kind, i), lambda to: save_file(held, to))
-        except (OSError, SafetensorError) as error:
-            raise self._no_room(error) from None
-        return phi
+        weights = tensors_of(model) if kind == "original" else {}  # for other methods to start from
+        held = {"phi": torch.from_numpy(phi), **{f"w.{k}": v for k, v in weights.items()}}
+        write_tensors(self._path(kind, i), cpu_copies(held), fix=FIX)
+
+    def _read_all(self, kind: Kind) -> Array | None:
+        found = [self._read(kind, i) for i in range(self.shadows.number)]
+        whole = [phi for phi in found if phi is not None]
+        return np.stack(whole) if len(whole) == len(found) else None
 
     def _read(self, kind: Kind, i: int) -> Array | None:
         """φ under a model that was made before; None if there is none, or only a damaged file."""
@@ -310,49 +290,41 @@ class Ensemble:
             return None
 
     def _path(self, kind: Kind, i: int) -> Path:
-        how = f"unlearned-{self._method_digest}" if kind == "unlearned" else kind
-        return self._folder / f"{how}-{i:03}.safetensors"
+        return self._folder / f"{self._name(kind)}-{i:03}.safetensors"
+
+    def _name(self, kind: Kind) -> str:
+        return f"{kind}-{self._method_digest}" if kind == "unlearned" else kind
 
     @cached_property
     def _method_digest(self) -> str:
         method = self.shadows.method
-        return _digest(_code(type(method)), as_dict(method))
+        return digest_of(_code(type(method)), as_dict(method))
 
     @cached_property
     def _folder(self) -> Path:
-        """The folder of all that have this architecture and recipe, data and seed."""
-        layers = [(name, _code(type(m)), m.extra_repr()) for name, m in self._model.named_modules()]
+        """The folder of all shadow models of this architecture, recipe, data and seed."""
         parts = [self.split.forget, self.split.retain, self.split.test]
-        name = _digest(
+        name = digest_of(
             FORM,
-            layers,
+            [(name, _code(type(m)), m.extra_repr()) for name, m in self._model.named_modules()],
             digest(self._drawn("original", 0)),
             as_dict(self.shadows.recipe),
-            [None if part is None else _content(part) for part in parts],
+            [data_digest(p, 64 if isinstance(p, Lazy) else None) for p in parts if p is not None],
             self.seed,
-            self.device.type,  # where bf16 is the default or not
+            self.device.type,  # decides whether bf16 is the default
         )
         given = self.shadows.cache
-        folder = (cache_folder() / "shadows" if given is None else Path(given)) / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._no_room(error) from None
-        return folder
-
-    def _no_room(self, error: Exception) -> FileError:
-        got = getattr(error, "strerror", None) or str(error)
-        return FileError("a cache for shadow models", got, "pass cache=…, a folder with room")
+        return (cache_folder() / "shadows" if given is None else Path(given)) / name
 
 
 def _some(rows: Tensor, most: int, rng: np.random.Generator) -> Tensor:
-    """At most so many of the rows, in order."""
+    """A random choice of at most so many of the rows, in order."""
     chosen = rng.permutation(len(rows))[:most]
     return rows[torch.from_numpy(np.sort(chosen))]
 
 
 def _halves(number: int, targets: int, seed: int) -> Flags:
-    """Which model has which target; a larger number begins with the models of a smaller one."""
+    """Which model has which target; a larger number starts with the models of a smaller one."""
     found = np.zeros((number, targets), dtype=bool)
     for i in range(0, number, 2):
         order = np.random.default_rng([seed, i]).permutation(targets)
@@ -366,12 +338,12 @@ def _finite(sound: bool, i: int) -> None:
         raise RunError(
             "finite losses and logits from all shadow models",
             f"NaN or infinity from number {i}",
-            "give the recipe and the method that the audited model was made by",
+            "pass the recipe and the method that made the audited model",
         )
 
 
 def _redrawn(fresh: nn.Module) -> nn.Module:
-    """A copy whose layers drew their weights anew; what cannot be drawn is as untrained as given."""
+    """A copy whose layers drew their weights anew; those that cannot keep the given ones."""
     twin = copy.deepcopy(fresh).cpu()
     for module in twin.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
@@ -379,89 +351,10 @@ def _redrawn(fresh: nn.Module) -> nn.Module:
     return twin
 
 
-def _digest(*facts: Any) -> str:
-    text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(facts, sort_keys=True, default=repr))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _code(kind: type) -> str:
-    """The name of a class and, where it is not torch's and can be had, what is written there."""
+    """The name of a class and, unless it is torch's, its source where that can be read."""
     name = f"{kind.__module__}.{kind.__qualname__}"
     try:
         return name if name.startswith("torch.") else name + inspect.getsource(kind)
-    except (OSError, TypeError):  # typed in by hand
+    except (OSError, TypeError):  # defined in an interpreter
         return name
-
-
-def _content(samples: Samples) -> str:
-    """A digest of all samples; of those that are too many to be read, of some."""
-    h = hashlib.sha256(samples.labels.numpy().tobytes())
-    if isinstance(samples, Lazy):
-        n, few = len(samples), min(len(samples), 64)
-        with seeded(0, torch.device("cpu")):  # they may draw random numbers
-            x, _ = samples.take(torch.arange(few) * n // few)
-        h.update(x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    else:
-        h.update(fingerprints(samples).numpy().tobytes())
-    return h.hexdigest()
-
-
-# -- samples of several sets as one -----------------------------------------------------------
-
-
-def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Samples:
-    """The given rows of several sets, one after the other, as one set.
-
-    Images that are prepared in the same way stay images, which can be augmented.
-    """
-    images = [s.select(rows) for s, rows in parts if isinstance(s, Images)]
-    forms = {(s.mean, s.std, s.size, s.channels, s.dtype, s.pixel_shape) for s in images}
-    if len(images) == len(parts) and len(forms) == 1:
-        first, pixels = images[0], [s.pixels for s in images]
-        if len({p.device for p in pixels}) > 1:  # some did not fit
-            pixels = [p.cpu() for p in pixels]
-        whole = Images(
-            torch.cat(pixels),
-            torch.cat([s.labels for s in images]),
-            mean=first.mean,
-            std=first.std,
-            size=first.size,
-            channels=first.channels,
-            names=first.names,
-            device_fraction=first.device_fraction,
-        )
-        return whole.to(device, first.dtype)
-    if any(isinstance(s, Lazy) for s, _ in parts):
-        return Joined([part_of(s, rows) for s, rows in parts])
-    x = torch.cat([x.cpu() for s, rows in parts for x, _ in batches(s, 4096, rows)])
-    return Tensors(x, torch.cat([s.labels[rows] for s, rows in parts]), device)
-
-
-class Joined:
-    """Several sets as one, each read in its own way; for those too large to keep."""
-
-    def __init__(self, parts: Sequence[Samples]) -> None:
-        self.labels = torch.cat([part.labels for part in parts])
-        self._parts = parts
-        self._ends = torch.tensor([len(part) for part in parts]).cumsum(0)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples at ``index``."""
-        return next(self.stream([index]))
-
-    def stream(self, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
-        """The samples at each index tensor of ``order``; every set reads its own ahead."""
-        order = [index.cpu() for index in order]
-        owners = [torch.bucketize(index, self._ends, right=True) for index in order]
-        streams = []
-        for n, (part, end) in enumerate(zip(self._parts, self._ends, strict=True)):
-            own = [index[owner == n] - (end - len(part)) for index, owner in zip(order, owners, strict=True)]
-            streams.append(iter(part.stream([index for index in own if len(index)])))
-        for owner in owners:
-            xs, ys = zip(*(next(streams[n]) for n in owner.unique().tolist()), strict=True)
-            back = owner.argsort(stable=True).argsort()
-            y = torch.cat(ys)
-            yield torch.cat(xs)[back.to(y.device)], y[back.to(y.device)]

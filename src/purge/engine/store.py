@@ -1,0 +1,95 @@
+"""Models that are trained once: found whole under a digest of all they depend on, or made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from filelock import FileLock
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from purge.core.errors import FileError
+from purge.core.files import atomically
+from purge.data.identity import fingerprints
+from purge.data.images import Images
+from purge.data.samples import Samples, part_of
+from purge.engine.seeding import seeded
+
+T = TypeVar("T")
+
+
+def found_or_made(path: Path, find: Callable[[], T | None], make: Callable[[], object], *, fix: str) -> T:
+    """What ``find`` returns; if that is None, ``make`` is called first, by one process at a time.
+
+    ``find`` returns None if there is nothing at ``path``, or only something unfinished or damaged.
+    ``fix`` tells the user how to choose another folder.
+    """
+    if (found := find()) is None:
+        locks = path.parent / ".locks"
+        try:
+            locks.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(locks / path.name).acquire()
+        except OSError as error:
+            raise _cannot_write(path.parent, error, fix) from None
+        with lock:
+            if (found := find()) is None:  # the process that had the lock before may have made it
+                make()
+                found = find()
+    if found is None:
+        raise FileError(f"a complete model at {path}", "a damaged one, just written", fix)
+    return found
+
+
+def cpu_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies on the CPU, as safetensors wants them."""
+    form = torch.contiguous_format
+    return {k: v.detach().to("cpu", copy=True, memory_format=form) for k, v in tensors.items()}
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], *, fix: str, metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors to a safetensors file, whole or not at all."""
+    try:
+        atomically(path, lambda to: save_file(tensors, to, metadata=metadata))
+    except (OSError, SafetensorError) as error:
+        raise _cannot_write(path, error, fix) from None
+
+
+def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:
+    return FileError(f"to be able to write {path}", getattr(error, "strerror", None) or str(error), fix)
+
+
+def digest_of(*facts: Any) -> str:
+    """Sixteen hexadecimal digits that depend on all of the facts; memory addresses do not count.
+
+    >>> digest_of(1, {"a": 2, "b": 3}) == digest_of(1, {"b": 3, "a": 2}) != digest_of(1, {"a": 2})
+    True
+    """
+    text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(facts, sort_keys=True, default=repr))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def data_digest(samples: Samples, most: int | None = None) -> str:
+    """A digest of all labels, and of the inputs (of images also the ids) of at most so many samples."""
+    n = len(samples)
+    few = n if most is None else min(n, most)
+    some = samples if few == n else part_of(samples, torch.arange(few) * n // max(1, few))
+    found = [samples.labels]
+    h = hashlib.sha256()
+    if isinstance(samples, Images) and isinstance(some, Images):  # pixels are the same on every device
+        h.update(repr((samples.shape, samples.mean, samples.std)).encode())
+        found += [samples.ids, some.pixels.cpu().contiguous()]
+    else:
+        with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
+            found.append(fingerprints(some))
+    for part in found:
+        h.update(part.numpy().data)
+    return h.hexdigest()
