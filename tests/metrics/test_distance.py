@@ -19,8 +19,8 @@ from torch import nn
 
 import purge
 from purge.metrics.distance import js, linear_cka
+from purge.metrics.probing import plane
 from purge.metrics.registry import METRICS
-from purge.metrics.untrained import plane
 
 NAMES = ["js_retrain", "agreement_test", "cka", "tow", "zrf", "rf_jsd", "aus", "silhouette"]
 Data = tuple[torch.Tensor, torch.Tensor]
