@@ -52,8 +52,11 @@ def loaded(point: EntryPoint, error: type[PurgeError]) -> Any:
 
 
 @contextmanager
-def current_folder_importable() -> Iterator[None]:
-    """Within the block, modules in the current folder can be imported: a person named one just now."""
+def current_folder_importable(named_here: bool = True) -> Iterator[None]:
+    """Within the block, modules in the current folder can be imported, if this command line named one."""
+    if not named_here:
+        yield
+        return
     folder = str(Path.cwd())
     importlib.invalidate_caches()  # the module may have been written a moment ago
     sys.path.insert(0, folder)
