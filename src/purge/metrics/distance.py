@@ -7,6 +7,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+from scipy.special import rel_entr
 
 from purge.metrics.accuracy import change_draws
 from purge.metrics.bootstrap import Array, wide_value
@@ -39,16 +40,14 @@ def js_retrain(subject: Subject) -> Value:
 
     Unlike KL it is symmetric and bounded, so that a few confident wrong answers do not dominate it.
     """
-    return subject.mean(js(subject.log_probs("forget"), subject.other("retrained").log_probs("forget")))
+    p, q = (np.exp(s.log_probs("forget")) for s in (subject, subject.other("retrained")))
+    return subject.mean(js(p, q))
 
 
 def js(p: Array, q: Array) -> Array:
-    """Jensen-Shannon divergence (N,) of rows of log-probabilities (N, K), in nats: 0 to ln 2.
-
-    JS = ½ KL(p ‖ m) + ½ KL(q ‖ m) with m = (p + q) / 2.
-    """
-    m = np.logaddexp(p, q) - np.log(2)
-    found: Array = ((np.exp(p) * (p - m) + np.exp(q) * (q - m)) / 2).sum(-1)
+    """Jensen-Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = (p + q) / 2, of rows (…, K): 0 to ln 2."""
+    m = (p + q) / 2
+    found: Array = (rel_entr(p, m) + rel_entr(q, m)).sum(-1) / 2
     return np.maximum(found, 0.0)
 
 
@@ -65,28 +64,20 @@ def _feature_pair(subject: Subject, which: Other) -> tuple[Array, Array]:
 def feature_cosine(subject: Subject, which: Other = "retrained") -> Value:
     """Mean cosine of the penultimate features of each forget sample in two models."""
     a, b = _feature_pair(subject, which)
-    norms = _dots(a, a) ** 0.5, _dots(b, b) ** 0.5
-    cosines = _dots(a, b)
-    for norm in norms:
-        cosines = cosines / np.where(norm == 0, 1.0, norm)
-    both_zero = (norms[0] == 0) & (norms[1] == 0)  # equal, so as near as can be
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosines = (a * b).sum(1) / np.where(norms == 0, 1.0, norms)
+    both_zero = ~a.any(1) & ~b.any(1)  # equal, so as near as can be
     return subject.mean(np.where(both_zero, 1.0, cosines))
 
 
 def feature_l2(subject: Subject, which: Other = "retrained") -> Value:
     """Mean Euclidean distance of the penultimate features of each forget sample in two models."""
     a, b = _feature_pair(subject, which)
-    return subject.mean(_dots(a - b, a - b) ** 0.5)
+    return subject.mean(np.linalg.norm(a - b, axis=1))
 
 
 feature_cosine_original = partial(feature_cosine, which="original")
 feature_l2_original = partial(feature_l2, which="original")
-
-
-def _dots(a: Array, b: Array) -> Array:
-    """The inner product of each row (N, D) with its partner, without an (N, D) product in between."""
-    found: Array = np.einsum("nd,nd->n", a, b)
-    return found
 
 
 def fid_feat(subject: Subject) -> Value:

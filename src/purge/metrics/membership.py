@@ -43,12 +43,6 @@ def minus_loss(log_probs: Array, y: Labels) -> Array:
     return log_probs[np.arange(len(y)), y]
 
 
-def confidence(log_probs: Array, y: Labels) -> Array:
-    """The logarithm of the largest probability."""
-    found: Array = log_probs.max(1)
-    return found
-
-
 def minus_entropy(log_probs: Array, y: Labels) -> Array:
     """Σ_j p_j log p_j."""
     found: Array = (np.exp(log_probs) * log_probs).sum(1)
@@ -71,7 +65,7 @@ def minus_m_entropy(log_probs: Array, y: Labels) -> Array:
 
 SIGNALS: dict[str, Callable[[Array, Labels], Array]] = {
     "loss": minus_loss,
-    "confidence": confidence,
+    "confidence": lambda log_probs, y: log_probs.max(1),
     "entropy": minus_entropy,
     "m_entropy": minus_m_entropy,
     "margin": margins,  # log p_y − log(1 − p_y): ranks as the loss does, but also where p_y rounds to 1

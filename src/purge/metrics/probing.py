@@ -7,7 +7,6 @@ anything.
 from __future__ import annotations
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -94,28 +93,21 @@ def separated(inside: Array, outside: Array) -> Hits:
 
     Logistic regression (C = 1) on the features as they are, in five folds.
     """
+    from joblib import parallel_config  # type: ignore[import-untyped]  # comes with scikit-learn
     from sklearn.exceptions import ConvergenceWarning  # takes long to import
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
     n = len(inside)
     x, y = np.concatenate([inside, outside]), np.repeat([True, False], n)
     x -= x.mean(0)  # the intercept is not penalised: nothing changes, but the solver is faster
-    folds = list(StratifiedKFold(min(FOLDS, n)).split(x, y))
-
-    def hits(fold: tuple[Labels, Labels]) -> Hits:
-        seen, unseen = fold
-        model = LogisticRegression(C=1.0, max_iter=1000).fit(x[seen], y[seen])
-        found: Hits = model.predict(x[unseen]) == y[unseen]
-        return found
-
-    threads = ThreadPoolExecutor(torch.get_num_threads())  # one per fold: the products inside are small
-    with warnings.catch_warnings(), threadpool_limits(1, "blas"), threads as pool:
+    model, folds = LogisticRegression(C=1.0, max_iter=1000), StratifiedKFold(min(FOLDS, n))
+    threads = parallel_config("threading", n_jobs=torch.get_num_threads())  # the products in a fold are small
+    with warnings.catch_warnings(), threadpool_limits(1, "blas"), threads:
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = list(pool.map(hits, folds))
-    order = np.concatenate([unseen for _, unseen in folds])
-    return np.concatenate(found)[order.argsort()]
+        found: Hits = cross_val_predict(model, x, y, cv=folds) == y
+    return found
 
 
 # -- the last layer, fitted again --------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -141,7 +140,8 @@ def relearn(subject: Subject, few: int) -> Hits:
     ]
     optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM, fused=device.type == "cuda")
     unseen, guesses, bf16 = _unseen(subject), [], has_bf16(device)
-    with torch.enable_grad(), _repeatable():
+    cudnn = torch.backends.cudnn  # equal models must relearn equally, so gradients must be repeatable
+    with torch.enable_grad(), cudnn.flags(cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32):
         for step, batch in enumerate(zip(*streams, strict=True), 1):
             x, y = tree_map(lambda *each: torch.cat(each), *batch)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
@@ -157,15 +157,6 @@ def relearn(subject: Subject, few: int) -> Hits:
     if any(hits is None for hits in after):
         raise Missing("fine-tuning did not stay finite")
     return np.array([subject.hits(SAME)[unseen.numpy()], *after])
-
-
-def _repeatable() -> AbstractContextManager[None]:
-    """Convolutions that give the same gradient twice: equal models must relearn equally."""
-    cudnn = torch.backends.cudnn
-    found: AbstractContextManager[None] = cudnn.flags(
-        enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32
-    )
-    return found
 
 
 def balanced(labels: Tensor, n: int, generator: torch.Generator) -> Tensor:

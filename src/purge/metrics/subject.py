@@ -80,18 +80,12 @@ class Subject:
     figures (plain lists and dicts).
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        split: Split,
-        *,
-        seed: int = 0,
-        retrained: Subject | None = None,
-        original: Subject | None = None,
-        shadows: Ensemble | None = None,
-    ) -> None:
+    retrained: Subject | None = None  # the models to compare with, which the audit sets,
+    original: Subject | None = None
+    shadows: Ensemble | None = None  # and the shadow models
+
+    def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
-        self.retrained, self.original, self.shadows = retrained, original, shadows
         self.curves: dict[str, Any] = {}
         self.kept: dict[Hashable, Any] = {}
 

@@ -11,7 +11,7 @@ from purge.core.errors import ModelError
 from purge.engine.precision import arrange
 from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws
-from purge.metrics.bootstrap import DRAWS, Array, resamples, wide_value
+from purge.metrics.bootstrap import DRAWS, resamples, wide_value
 from purge.metrics.distance import js
 from purge.metrics.subject import Subject
 from purge.metrics.value import Missing, Value
@@ -38,8 +38,8 @@ def zrf(subject: Subject) -> Value:
     z = logits(untrained, subject.split.forget).double().cpu()
     if not bool(torch.isfinite(z).all()):
         raise Missing("the untrained copy of the model gives no finite logits")
-    divergence = js(subject.log_probs("forget"), z.log_softmax(1).numpy()) / np.log(2)
-    return subject.mean(1 - divergence)
+    p, q = np.exp(subject.log_probs("forget")), z.softmax(1).numpy()
+    return subject.mean(1 - js(p, q) / np.log(2))
 
 
 def rf_jsd(subject: Subject) -> Value:
@@ -59,9 +59,9 @@ def rf_jsd(subject: Subject) -> Value:
     value, noise, n = 0.0, np.zeros((2, 1)), 0
     for k in classes:
         groups = [p[y == k] for y, p in sides]
-        means = [_log(p.mean(0)) for p in groups]
+        means = [p.mean(0) for p in groups]
         drawn = [
-            np.concatenate([js(_log(counts @ p / len(p)), mean[None]) for counts in resamples(len(p), seed)])
+            np.concatenate([js(counts @ p / len(p), mean[None]) for counts in resamples(len(p), seed)])
             for p, mean, seed in zip(groups, means, (subject.seed, subject.seed + 1), strict=True)
         ]
         value += float(js(*means)) / len(classes)
@@ -71,11 +71,6 @@ def rf_jsd(subject: Subject) -> Value:
     assert root.low is not None
     assert root.high is not None
     return Value(value, root.low**2, min(root.high**2, float(np.log(2))), n)
-
-
-def _log(p: Array) -> Array:
-    found: Array = np.log(np.maximum(p, np.finfo(np.float64).tiny))
-    return found
 
 
 def aus(subject: Subject) -> Value:
