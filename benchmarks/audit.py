@@ -44,7 +44,7 @@ def main() -> None:
     def timed(metric: Metric) -> Metric:
         def fn(subject: Subject) -> purge.Value | dict[str, purge.Value]:
             started = time.perf_counter()
-            found = metric.fn(subject)
+            found = metric.compute(subject)
             if subject.model is not None and asked.device == "cuda":
                 torch.cuda.synchronize()
             spent[metric.name] += time.perf_counter() - started

@@ -40,7 +40,7 @@ from purge.methods.registry import all_methods, resolve_method
 from purge.methods.sisa_model import SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.metric import Metric
-from purge.metrics.registry import METRICS, resolve_metrics
+from purge.metrics.registry import all_metrics, resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
@@ -422,7 +422,7 @@ def list_methods() -> dict[str, str]:
 
 def list_metrics() -> dict[str, str]:
     """The metrics of the audit: name → one line."""
-    return {name: metric.about for name, metric in METRICS.items()}
+    return {name: metric.about for name, metric in all_metrics().items()}
 
 
 def list_datasets() -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import purge
+from purge.metrics.registry import METRICS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -122,7 +123,7 @@ def test_every_method_is_among_the_baselines():
 def test_every_metric_is_explained():
     page = (ROOT / "docs" / "metrics.md").read_text()
     first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert set(re.findall(r"`([a-z0-9_]+)`", " ".join(first))) == set(purge.list_metrics())
+    assert set(re.findall(r"`([a-z0-9_]+)`", " ".join(first))) == set(METRICS)
 
 
 def test_the_aims_of_speed_are_met_where_the_page_says_so():

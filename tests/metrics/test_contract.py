@@ -424,9 +424,10 @@ def test_needs_of_a_metric_of_the_user_are_honoured(case):
 
 
 def test_several_values_of_a_metric_of_the_user(case):
-    own = purge.Metric("own", "o", "two", lambda s: {"a": purge.Value(1.0), "b": purge.Value.missing("no b")})
+    both = {"a": purge.Value(1.0), "b": purge.Value.missing("no b")}
+    own = purge.Metric("own", "o", "two", lambda s: both, parts=("a", "b"))
     report = audit(case, metrics=own)
-    assert report["own"] == {"a": purge.Value(1.0), "b": purge.Value.missing("no b")}
+    assert report["own"] == both
     assert report["own.a"].value == 1
 
 

@@ -28,6 +28,7 @@ from purge.api import train_sharded
 from purge.api import unlearn as run_unlearn
 from purge.core.errors import DataError, FileError, MethodError, PurgeError, did_you_mean, expected
 from purge.core.files import out_folder, told, write_text
+from purge.core.plugins import current_folder_importable
 from purge.core.settings import as_dict, checked_seed, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.data.images import Images
@@ -36,7 +37,7 @@ from purge.engine.resume import STATE, training_folder
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import METHODS, resolve_method
-from purge.metrics.registry import METRICS, PANELS, resolve_metrics
+from purge.metrics.registry import METRICS, PANELS, all_metrics, resolve_metrics
 from purge.metrics.shadow import Shadows
 from purge.report import tables
 from purge.result import Report
@@ -511,7 +512,9 @@ def audit(
     size: Size = None,
     split_seed: SplitSeed = None,
     skip_bad: SkipBad = False,
-    metrics: Annotated[str, typer.Option(help="quick, standard, full, or names with commas.")] = "standard",
+    metrics: Annotated[
+        str, typer.Option(help="quick, standard, full, or names or module:NAME, with commas.")
+    ] = "standard",
     shadows: Annotated[
         int, typer.Option(help="Shadow models of each kind that --metrics full trains.", min=4)
     ] = 16,
@@ -538,7 +541,8 @@ def audit(
     In a pipeline: purge audit RUN --fail-if "fa_test>2" --fail-if "ra<99"
     """
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
-    wanted = resolve_metrics(names)
+    with current_folder_importable(":" in metrics):
+        wanted = resolve_metrics(names)
     limits = _limits(fail_if or [], [metric.name for metric in wanted])
     facts = facts_of(run)
     name = choose_model(facts, model)
@@ -571,7 +575,7 @@ def audit(
         test,
         original=read_model(original, model, train_data) if original else None,
         retrained=[read_model(path, model, train_data) for path in retrained or []],
-        metrics=names,
+        metrics=wanted,
         shadows=like,
         seed=seed,
         device=_device(device),
@@ -784,7 +788,7 @@ def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
     if shelf == "methods":
         return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in METHODS.items()]
     if shelf == "metrics":
-        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in METRICS.values()]
+        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
         return ["metric", "symbol", "about", "needs"], rows
     entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
     return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]

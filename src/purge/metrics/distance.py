@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from contextlib import suppress
+from functools import partial
+from typing import Literal
 
-from purge.metrics.accuracy import change_draws, hits
-from purge.metrics.bootstrap import Array, mean_value
+import numpy as np
+from scipy.special import rel_entr
+
+from purge.metrics.accuracy import change_draws
+from purge.metrics.bootstrap import Array, wide_value
 from purge.metrics.registry import METRICS
 from purge.metrics.subject import Part, Subject
-from purge.metrics.value import Value
+from purge.metrics.value import Missing, Value
 
-RETRAINED = frozenset({"retrained"})
-ORIGINAL = frozenset({"original"})
+Other = Literal["retrained", "original"]
 
 
 def agreement(subject: Subject, part: Part = "forget") -> Value:
@@ -19,144 +23,69 @@ def agreement(subject: Subject, part: Part = "forget") -> Value:
 
     1 is never reached: two retrained models agree less on the forget set than on test data.
     """
-    assert subject.retrained is not None
-    return mean_value(subject.guesses(part) == subject.retrained.guesses(part), subject.seed)
+    return subject.mean(subject.guesses(part) == subject.other("retrained").guesses(part))
+
+
+agreement_test = partial(agreement, part="test")
 
 
 def kl_retrain(subject: Subject) -> Value:
     """Mean over the forget set of KL(retrained ‖ model), in nats."""
-    assert subject.retrained is not None
-    p, q = subject.retrained.log_probs("forget"), subject.log_probs("forget")
-    return mean_value((np.exp(p) * (p - q)).sum(1), subject.seed)
-
-
-def js(p: Array, q: Array) -> Array:
-    """Jensen-Shannon divergence (N,) of rows of log-probabilities (N, K), in nats: 0 to ln 2.
-
-    JS = ½ KL(p ‖ m) + ½ KL(q ‖ m) with m = (p + q) / 2.
-    """
-    m = np.logaddexp(p, q) - np.log(2)
-    found: Array = ((np.exp(p) * (p - m) + np.exp(q) * (q - m)) / 2).sum(-1)
-    return np.maximum(found, 0.0)
+    p, q = subject.other("retrained").log_probs("forget"), subject.log_probs("forget")
+    return subject.mean((np.exp(p) * (p - q)).sum(1))
 
 
 def js_retrain(subject: Subject) -> Value:
     """Mean over the forget set of JS(model, retrained), in nats: 0 to ln 2.
 
-    Unlike KL it is symmetric and bounded, so that a few sure and wrong answers do not decide it.
+    Unlike KL it is symmetric and bounded, so that a few confident wrong answers do not dominate it.
     """
-    assert subject.retrained is not None
-    found = js(subject.log_probs("forget"), subject.retrained.log_probs("forget"))
-    return mean_value(found, subject.seed)
+    p, q = (np.exp(s.log_probs("forget")) for s in (subject, subject.other("retrained")))
+    return subject.mean(js(p, q))
 
 
-def cka(subject: Subject) -> Value | dict[str, Value]:
-    """Linear CKA with the retrained model on the forget set, by layer and for the penultimate features.
-
-    1: equal but for a rotation and a scale. Layers are those that erasure looks at, pooled, matched by
-    name (a wrapper around one of the models is seen through) and named as in the retrained model, with
-    / for each dot. Few samples in many dimensions look alike whatever they are (biased towards 1), and
-    alike in CKA does not mean that the same can be read out: see probe.
-    """
-    assert subject.retrained is not None
-    n = len(subject.featured("forget"))
-    if n < 2:
-        return Value.missing("similarity of representations needs at least two forget samples")
-    ours, theirs = subject.blocks("forget"), subject.retrained.blocks("forget")
-    pairs = {name: (ours[other], theirs[name]) for name, other in _same_layers([*ours], [*theirs]).items()}
-    a, b = subject.features("forget"), subject.retrained.features("forget")
-    if a is not None and b is not None:
-        pairs["penultimate"] = a, b
-    if not pairs:
-        return Value.missing("the two models have no layer of the same name, and there are no features")
-    found = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
-    constant = Value.missing("the outputs of this layer are the same for all samples")
-    return {name: constant if v is None else Value(v, n=n) for name, v in found.items()}
+def js(p: Array, q: Array) -> Array:
+    """Jensen-Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = (p + q) / 2, of rows (…, K): 0 to ln 2."""
+    m = (p + q) / 2
+    found: Array = (rel_entr(p, m) + rel_entr(q, m)).sum(-1) / 2
+    return np.maximum(found, 0.0)
 
 
-def linear_cka(a: Array, b: Array) -> float | None:
-    """‖AᵀB‖² / (‖AᵀA‖ ‖BᵀB‖) of centred A (N, D) and B (N, E); None where one is constant."""
-    centred = [x - x.mean(0) for x in (a, b)]
-    rounding = float(np.finfo(np.float32).eps)  # features were computed in float32
-    if any(np.linalg.norm(c) <= rounding * np.linalg.norm(x) for c, x in zip(centred, (a, b), strict=True)):
-        return None
-    a, b = centred
-    if len(a) < max(a.shape[1], b.shape[1]):  # the same in sample space: (N, N) is smaller
-        x, y = a @ a.T, b @ b.T
-        cross = (x * y).sum()
-    else:
-        x, y = a.T @ a, b.T @ b
-        cross = ((a.T @ b) ** 2).sum()
-    return min(float(cross / (np.linalg.norm(x) * np.linalg.norm(y))), 1.0)
+# -- features ----------------------------------------------------------------------------------
 
 
-def _same_layers(ours: list[str], theirs: list[str]) -> dict[str, str]:
-    """Their layers → ours of the same name, or of the same name inside a wrapper."""
-    if same := {name: name for name in theirs if name in ours}:
-        return same
-    inside, found = _inside(ours), _inside(theirs)
-    return {name: inside[short] for short, name in found.items() if short in inside}
-
-
-def _inside(names: list[str]) -> dict[str, str]:
-    """Names without the modules that they all lie in → names."""
-    around = [name.split(".")[:-1] for name in names]
-    levels = enumerate(zip(*around, strict=False))
-    shared = next((i for i, level in levels if len(set(level)) > 1), min(map(len, around), default=0))
-    return {".".join(name.split(".")[shared:]): name for name in names}
-
-
-def _features(subject: Subject, other: Subject | None) -> tuple[Array, Array] | Value:
-    other = other or subject.retrained
-    assert other is not None
-    a, b = subject.features("forget"), other.features("forget")
-    if a is None or b is None:
-        return Value.missing("no layer that makes the logits was found, so there are no features")
+def _feature_pair(subject: Subject, which: Other) -> tuple[Array, Array]:
+    a, b = subject.features("forget"), subject.other(which).features("forget")
     if a.shape[1] != b.shape[1]:
-        return Value.missing(f"features of {a.shape[1]} and {b.shape[1]} dimensions do not compare")
+        raise Missing(f"features of {a.shape[1]} and {b.shape[1]} dimensions cannot be compared")
     return a, b
 
 
-def feature_cosine(subject: Subject, other: Subject | None = None) -> Value:
+def feature_cosine(subject: Subject, which: Other = "retrained") -> Value:
     """Mean cosine of the penultimate features of each forget sample in two models."""
-    pair = _features(subject, other)
-    if isinstance(pair, Value):
-        return pair
-    a, b = pair
-    norms = _norms(a), _norms(b)
-    zero = [norm == 0 for norm in norms]
-    cosines = _dots(a, b) / np.where(zero[0], 1.0, norms[0]) / np.where(zero[1], 1.0, norms[1])
-    both_zero = zero[0] & zero[1]  # equal, so as near as can be
-    return mean_value(np.where(both_zero, 1.0, cosines), subject.seed)
+    a, b = _feature_pair(subject, which)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosines = (a * b).sum(1) / np.where(norms == 0, 1.0, norms)
+    both_zero = ~a.any(1) & ~b.any(1)  # equal, so as near as can be
+    return subject.mean(np.where(both_zero, 1.0, cosines))
 
 
-def _dots(a: Array, b: Array) -> Array:
-    """The inner product of each row (N, D) with its partner, without a product in between."""
-    found: Array = np.einsum("nd,nd->n", a, b)
-    return found
-
-
-def _norms(x: Array) -> Array:
-    found: Array = np.sqrt(_dots(x, x))
-    return found
-
-
-def feature_l2(subject: Subject, other: Subject | None = None) -> Value:
+def feature_l2(subject: Subject, which: Other = "retrained") -> Value:
     """Mean Euclidean distance of the penultimate features of each forget sample in two models."""
-    pair = _features(subject, other)
-    if isinstance(pair, Value):
-        return pair
-    return mean_value(_norms(pair[0] - pair[1]), subject.seed)
+    a, b = _feature_pair(subject, which)
+    return subject.mean(np.linalg.norm(a - b, axis=1))
+
+
+feature_cosine_original = partial(feature_cosine, which="original")
+feature_l2_original = partial(feature_l2, which="original")
 
 
 def fid_feat(subject: Subject) -> Value:
     """Fréchet distance between the penultimate features of the model and of the retrained one."""
-    pair = _features(subject, subject.retrained)
-    if isinstance(pair, Value):
-        return pair
-    if len(pair[0]) < 2:
-        return Value.missing("a covariance needs at least two forget samples")
-    return Value(frechet(*pair), n=len(pair[0]))
+    a, b = _feature_pair(subject, "retrained")
+    if len(a) < 2:
+        raise Missing("a covariance needs at least two forget samples")
+    return Value(frechet(a, b), n=len(a))
 
 
 def frechet(a: Array, b: Array) -> float:
@@ -172,16 +101,72 @@ def frechet(a: Array, b: Array) -> float:
     return float(max(gap + np.trace(sa) + np.trace(sb) - 2 * cross, 0.0))
 
 
+def cka(subject: Subject) -> dict[str, Value]:
+    """Linear CKA with the retrained model on the forget set, by layer and for the penultimate features.
+
+    1: equal up to a rotation and a scale. Layers are those that erasure looks at, pooled, matched by
+    name (ignoring a wrapper around one of the models) and named as in the retrained model, with / for
+    each dot. Few samples in many dimensions look alike whatever they are (a bias towards 1), and a high
+    CKA does not mean that the same can be read out: see probe.
+    """
+    other, n = subject.other("retrained"), len(subject.featured("forget"))
+    if n < 2:
+        raise Missing("similarity of representations needs at least two forget samples")
+    ours, theirs = subject.blocks("forget"), other.blocks("forget")
+    pairs = {name: (ours[same], theirs[name]) for name, same in _same_layers([*ours], [*theirs]).items()}
+    with suppress(Missing):
+        pairs["penultimate"] = subject.features("forget"), other.features("forget")
+    if not pairs:
+        raise Missing("the two models have no layer of the same name, and there are no features")
+    found = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
+    constant = Value.missing("the outputs of this layer are the same for all samples")
+    return {name: constant if v is None else Value(v, n=n) for name, v in found.items()}
+
+
+def linear_cka(a: Array, b: Array) -> float | None:
+    """‖AᵀB‖² / (‖AᵀA‖ ‖BᵀB‖) of centred A (N, D) and B (N, E); None where one is constant."""
+    centred = [x - x.mean(0) for x in (a, b)]
+    rounding = float(np.finfo(np.float32).eps)  # features were computed in float32
+    if any(np.linalg.norm(c) <= rounding * np.linalg.norm(x) for c, x in zip(centred, (a, b), strict=True)):
+        return None
+    a, b = centred
+    if len(a) < max(a.shape[1], b.shape[1]):  # the same in sample space, where (N, N) is smaller
+        x, y = a @ a.T, b @ b.T
+        cross = (x * y).sum()
+    else:
+        x, y = a.T @ a, b.T @ b
+        cross = ((a.T @ b) ** 2).sum()
+    return min(float(cross / (np.linalg.norm(x) * np.linalg.norm(y))), 1.0)
+
+
+def _same_layers(ours: list[str], theirs: list[str]) -> dict[str, str]:
+    """Their layers → ours of the same name, or of the same name inside a wrapper."""
+    if same := {name: name for name in theirs if name in ours}:
+        return same
+    inside = _inside(ours)
+    return {name: inside[short] for short, name in _inside(theirs).items() if short in inside}
+
+
+def _inside(names: list[str]) -> dict[str, str]:
+    """Names without the modules that all of them lie in → names."""
+    around = [name.split(".")[:-1] for name in names]
+    levels = enumerate(zip(*around, strict=False))
+    shared = next((i for i, level in levels if len(set(level)) > 1), min(map(len, around), default=0))
+    return {".".join(name.split(".")[shared:]): name for name in names}
+
+
+# -- several accuracies in one number ----------------------------------------------------------
+
+
 def retrain_gap(subject: Subject) -> Value:
     """Mean absolute difference to the retrained model over FA, RA, TA_r and MIA."""
-    assert subject.retrained is not None
     gaps = []
     for name in ("fa_test", "ra", "ta_retain", "mia"):
-        ours, theirs = subject.value(METRICS[name]), subject.retrained.value(METRICS[name])
+        ours, theirs = (s.value(METRICS[name]) for s in (subject, subject.other("retrained")))
         assert isinstance(ours, Value)
         assert isinstance(theirs, Value)
         if ours.value is None or theirs.value is None:
-            return Value.missing(f"{name} could not be computed: {ours.why or theirs.why}")
+            raise Missing(f"{name} could not be computed: {ours.why or theirs.why}")
         gaps.append(abs(ours.value - theirs.value))
     return Value(float(np.mean(gaps)), n=len(gaps))
 
@@ -190,33 +175,15 @@ def tow(subject: Subject) -> Value:
     """Tug of war (1 − |ΔA_f|)(1 − |ΔA_r|)(1 − |ΔA_t|), Δ: accuracy − the retrained model's.
 
     A_f, A_r and A_t are the accuracies on forget, retain and all test data. 1: the same three numbers,
-    which need not be the same predictions. The interval is wide rather than narrow, so that it holds
-    where a Δ is truly 0: no factor moves by more than the bootstrap noise of its Δ, nor the product by
-    more than the sum of these.
+    which need not be the same predictions. No factor moves by more than the bootstrap noise of its Δ, nor
+    the product by more than their sum: the interval also holds where a Δ is truly 0.
     """
-    assert subject.retrained is not None
     value, noise, n = 1.0, np.zeros(1), 0
     parts: tuple[Part, ...] = ("forget", "retain", "test")
     for i, part in enumerate(parts):
-        after, before = hits(subject, part), hits(subject.retrained, part)
+        after, before = subject.hits(part), subject.other("retrained").hits(part)
         gap = float(after.mean() - before.mean())
         value *= 1 - abs(gap)
         noise = noise + np.abs(change_draws(after, before, subject.seed + i) - gap)
         n += len(after)
-    reach = float(np.quantile(noise, 0.95))
-    return Value(value, max(value - reach, 0.0), min(value + reach, 1.0), n)
-
-
-def feature_cosine_original(subject: Subject) -> Value:
-    """Mean cosine of penultimate features on the forget set with the original model's."""
-    return feature_cosine(subject, subject.original)
-
-
-def feature_l2_original(subject: Subject) -> Value:
-    """Mean distance of penultimate features on the forget set from the original model's."""
-    return feature_l2(subject, subject.original)
-
-
-def agreement_test(subject: Subject) -> Value:
-    """Share of the test data with the same prediction as the retrained model's."""
-    return agreement(subject, "test")
+    return wide_value(value, noise, n, most=1.0)

@@ -9,43 +9,38 @@ model's value, which need not be 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from purge.metrics.bootstrap import Array, interval, mean_value, rate_draws, rates
-from purge.metrics.metric import Metric
-from purge.metrics.subject import Part, Subject
-from purge.metrics.value import Value
+from purge.metrics.bootstrap import Array, interval, rate_draws, rates
+from purge.metrics.likelihood import margins
+from purge.metrics.subject import Hits, Labels, Part, Subject, once
+from purge.metrics.value import Missing, Value
 
-SAME, KEPT = frozenset({"same_class_test"}), frozenset({"kept_class_test"})
 FPRS = (0.01, 0.001)
 GRID = tuple(float(f"{fpr:.6g}") for fpr in np.geomspace(1e-4, 1, 61))  # where ROC curves are kept
 
 LEAST = 10  # samples of each kind that an attack learns from
-LEARN = 1000  # at most so many of each kind for the SVC, whose cost is quadratic …
-ASK = 5000  # … and so many forget samples that it is asked about
+LEARN = 1000  # of each kind, at most, for the SVC, whose cost is quadratic …
+ASK = 5000  # … and forget samples that it is asked about, at most
 AT_ONCE = 1000  # answers that a thread gives
 SPLITS, STUDENT = 10, 2.262  # random splits, and the 97.5 % point of Student's t with SPLITS − 1 degrees
 
-# -- signals: larger is more like a member -----------------------------------------------------
+SEEN: tuple[Part, Part] = ("forget", "same_class_test")  # members and non-members of a threshold attack
+TAUGHT: tuple[Part, ...] = ("retain", "kept_class_test", "forget")  # … of one that learns, and its question
 
-Labels = NDArray[np.int64]
+# -- signals: larger is more like a member -----------------------------------------------------
 
 
 def minus_loss(log_probs: Array, y: Labels) -> Array:
     """log p_y, the negative cross entropy."""
     return log_probs[np.arange(len(y)), y]
-
-
-def confidence(log_probs: Array, y: Labels) -> Array:
-    """The logarithm of the largest probability."""
-    found: Array = log_probs.max(1)
-    return found
 
 
 def minus_entropy(log_probs: Array, y: Labels) -> Array:
@@ -60,34 +55,20 @@ def minus_m_entropy(log_probs: Array, y: Labels) -> Array:
     p = np.exp(log_probs)
     small = p.copy()
     small[rows, top] = 0
-    log_rest = np.log1p(-small)  # log(1 − p) of all classes; the largest p may be 1 but for rounding
-    log_rest[rows, top] = _log_others(log_probs, top)
+    log_rest = np.log1p(-small)  # log(1 − p) of all classes, except for the largest p, which may round to 1
+    log_rest[rows, top] = log_probs[rows, top] - margins(log_probs, top)
     terms = p * log_rest
     terms[rows, y] = np.exp(log_rest[rows, y]) * log_probs[rows, y]
     found: Array = terms.sum(1)
     return found
 
 
-def margin(log_probs: Array, y: Labels) -> Array:
-    """log p_y − log(1 − p_y): ranks as the loss does, but also where p_y rounds to 1."""
-    return minus_loss(log_probs, y) - _log_others(log_probs, y)
-
-
-def _log_others(log_probs: Array, y: Labels) -> Array:
-    """The logarithm of the sum of all probabilities but that of class y."""
-    others = log_probs.copy()
-    others[np.arange(len(y)), y] = -np.inf
-    largest = others.max(1, keepdims=True)
-    found: Array = largest[:, 0] + np.log(np.exp(others - largest).sum(1))
-    return found
-
-
 SIGNALS: dict[str, Callable[[Array, Labels], Array]] = {
     "loss": minus_loss,
-    "confidence": confidence,
+    "confidence": lambda log_probs, y: log_probs.max(1),
     "entropy": minus_entropy,
     "m_entropy": minus_m_entropy,
-    "margin": margin,
+    "margin": margins,  # log p_y − log(1 − p_y): ranks as the loss does, but also where p_y rounds to 1
 }
 
 
@@ -115,51 +96,56 @@ def tpr_value(inside: Array, outside: Array, fpr: float, seed: int) -> Value:
     return Value(tpr_at(inside, outside, fpr), *interval(draws), len(inside) + len(outside))
 
 
-def _too_few(outside: int, fpr: float) -> str:
+def _too_few(others: int, fpr: float) -> str:
     """Why an FPR cannot be told from so many non-members; empty if it can."""
     least = round(1 / fpr)
-    if outside >= least:
-        return ""
-    return f"an FPR of {100 * fpr:g} % needs at least {least} non-members, and there are {outside}"
+    why = f"an FPR of {100 * fpr:g} % needs at least {least} non-members, and there are {others}"
+    return "" if others >= least else why
 
 
-def attacks(subject: Subject) -> dict[str, Value]:
-    """AUROC and TPR of every signal, from one pass over the resamples; leaves the ROC curves."""
-    parts: list[Part] = ["forget", "same_class_test"]
-    given = [(subject.log_probs(part), subject.labels(part)) for part in parts]
-    n, outside = sum(len(y) for _, y in given), len(given[1][1])
-    pairs = {name: (signal(*given[0]), signal(*given[1])) for name, signal in SIGNALS.items()}
+class Attacks(NamedTuple):
+    """What each signal (in the order of SIGNALS) achieves: the AUROC, then the TPR at each of FPRS."""
+
+    points: Array  # (signals, 1 + FPRS)
+    draws: Array  # (signals, 1 + FPRS, DRAWS), from the same resamples
+    members: int
+    others: int
+
+
+@once
+def attacks(subject: Subject) -> Attacks:
+    """The attacks by all signals, which share their resamples; leaves the ROC curves."""
+    (members, ya), (others, yb) = ((subject.log_probs(part), subject.labels(part)) for part in SEEN)
+    pairs = {name: (signal(members, ya), signal(others, yb)) for name, signal in SIGNALS.items()}
     subject.curves.setdefault("roc", {}).update({name: roc(*pair) for name, pair in pairs.items()})
     points = np.array([rates(*pair, FPRS) for pair in pairs.values()])
-    draws = rate_draws(list(pairs.values()), subject.seed, FPRS)
-
-    def value(point: Any, drawn: Array) -> Value:
-        return Value(float(point), *interval(drawn), n)
-
-    found = {"mia": value(points[:2, 0].mean(), draws[:2, 0].mean(0))}  # of loss and confidence
-    for i, name in enumerate(pairs):
-        found[f"mia_{name}"] = value(points[i, 0], draws[i, 0])
-        for k, fpr in enumerate(FPRS, 1):
-            why = _too_few(outside, fpr)
-            found[f"{fpr:g} {name}"] = Value.missing(why) if why else value(points[i, k], draws[i, k])
-    return found
+    return Attacks(points, rate_draws(list(pairs.values()), subject.seed, FPRS), len(ya), len(yb))
 
 
-ATTACKS = Metric("attacks", "attacks", "AUROC and TPR of every signal", attacks, needs=SAME)
+def auroc_of(subject: Subject, signals: tuple[str, ...]) -> Value:
+    """AUROC of a signal, forget against unseen same-class data; of several, their mean."""
+    found, rows = attacks(subject), [[*SIGNALS].index(name) for name in signals]
+    draws = found.draws[rows, 0].mean(0)
+    return Value(float(found.points[rows, 0].mean()), *interval(draws), found.members + found.others)
 
 
-def _attacks(subject: Subject) -> dict[str, Value]:
-    """What :func:`attacks` finds, computed once for all metrics that are made of it."""
-    found = subject.value(ATTACKS)
-    assert isinstance(found, dict)
-    return found
-
-
-def true_positives(subject: Subject, fpr: float) -> Value | dict[str, Value]:
+def tpr_of(subject: Subject, fpr: float) -> Value | dict[str, Value]:
     """The share of the forget set that each signal finds at this FPR."""
-    found = {name: _attacks(subject)[f"{fpr:g} {name}"] for name in SIGNALS}
-    missing = [v for v in found.values() if v.value is None]
-    return missing[0] if missing else found
+    found, k = attacks(subject), 1 + FPRS.index(fpr)
+    if why := _too_few(found.others, fpr):
+        return Value.missing(why)
+    n, each = found.members + found.others, zip(SIGNALS, found.points, found.draws, strict=True)
+    return {name: Value(float(point[k]), *interval(draws[k]), n) for name, point, draws in each}
+
+
+mia = partial(auroc_of, signals=("loss", "confidence"))
+mia_loss = partial(auroc_of, signals=("loss",))
+mia_confidence = partial(auroc_of, signals=("confidence",))
+mia_entropy = partial(auroc_of, signals=("entropy",))
+mia_m_entropy = partial(auroc_of, signals=("m_entropy",))
+mia_margin = partial(auroc_of, signals=("margin",))
+tpr_1pct = partial(tpr_of, fpr=0.01)
+tpr_01pct = partial(tpr_of, fpr=0.001)
 
 
 def mia_split(subject: Subject) -> Value:
@@ -172,10 +158,8 @@ def mia_split(subject: Subject) -> Value:
     from sklearn.linear_model import LogisticRegression  # takes long to import
     from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 
-    parts: list[Part] = ["forget", "same_class_test"]
-    losses = [-minus_loss(subject.log_probs(part), subject.labels(part)) for part in parts]
-    if why := _unlearnable(losses, ("forget samples", "test samples of their classes")):
-        return why
+    losses = [-minus_loss(subject.log_probs(part), subject.labels(part)) for part in SEEN]
+    _check_learnable({"forget samples": losses[0], "test samples of their classes": losses[1]})
     n, rng = min(map(len, losses)), np.random.default_rng(subject.seed)
     x = np.concatenate([_some(loss, n, rng) for loss in losses])[:, None]
     splits = StratifiedShuffleSplit(SPLITS, test_size=0.1, random_state=subject.seed)
@@ -184,19 +168,19 @@ def mia_split(subject: Subject) -> Value:
     return Value(float(mean), float(max(mean - reach, 0)), float(min(mean + reach, 1)), 2 * n)
 
 
-# -- learnt from retain and test data, asked about the forget set ------------------------------
+# -- taught by retain and test data, asked about the forget set --------------------------------
 
 
-def called_members(attack: Any, inside: Array, outside: Array, asked: Array) -> NDArray[np.bool_]:
-    """Which rows of ``asked`` a classifier calls members once it has learnt both kinds."""
+def called_members(attack: Any, inside: Array, outside: Array, asked: Array) -> Hits:
+    """Which rows of ``asked`` a classifier calls members once it has learned both kinds."""
     attack.fit(np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)]))
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC takes longer to answer than to learn
         answers = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
-    found: NDArray[np.bool_] = np.concatenate(answers) == 1
+    found: Hits = np.concatenate(answers) == 1
     return found
 
 
-def mia_svc(subject: Subject) -> Value | dict[str, Value]:
+def mia_svc(subject: Subject) -> dict[str, Value]:
     """Share of the forget set that an SVC calls NON-member, by each of five features (SalUn).
 
     SVC(C=3, rbf, gamma="auto") learns retain samples against test data of the classes that stay, equally
@@ -205,27 +189,25 @@ def mia_svc(subject: Subject) -> Value | dict[str, Value]:
     """
     from sklearn.svm import SVC  # takes long to import
 
-    parts: list[Part] = ["retain", "kept_class_test", "forget"]
-    rows = [np.arange(len(subject.labels(part))) for part in parts]
-    if why := _unlearnable(rows[:2], ("retain samples", "test samples of classes that stay")):
-        return why
+    rows = [np.arange(len(subject.labels(part))) for part in TAUGHT]
+    _check_learnable({"retain samples": rows[0], "test samples of classes that stay": rows[1]})
     n, rng = min(len(rows[0]), len(rows[1]), LEARN), np.random.default_rng(subject.seed)
     drawn = [_some(at, most, rng) for at, most in zip(rows, (n, n, ASK), strict=True)]
     seen = [
-        _features(subject.log_probs(part)[at], subject.labels(part)[at])
-        for part, at in zip(parts, drawn, strict=True)
+        _svc_features(subject.log_probs(part)[at], subject.labels(part)[at])
+        for part, at in zip(TAUGHT, drawn, strict=True)
     ]
 
-    def called(name: str) -> NDArray[np.bool_]:
+    def called(name: str) -> Hits:
         attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0)
         return called_members(attack, *(features[name] for features in seen))
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC works without holding up the others
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC releases the GIL
         members = pool.map(called, seen[0])
-    return {name: mean_value(~found, subject.seed) for name, found in zip(seen[0], members, strict=True)}
+    return {name: subject.mean(~found) for name, found in zip(seen[0], members, strict=True)}
 
 
-def _features(log_probs: Array, y: Labels) -> dict[str, Array]:
+def _svc_features(log_probs: Array, y: Labels) -> dict[str, Array]:
     """What the SVC looks at: (N, 1), or (N, K) for ``prob``."""
     p = np.exp(log_probs)
     single = {
@@ -244,59 +226,17 @@ def mia_lr(subject: Subject) -> Value:
     """
     from sklearn.linear_model import LogisticRegression  # takes long to import
 
-    parts: list[Part] = ["retain", "kept_class_test", "forget"]
-    seen = [-minus_entropy(subject.log_probs(part), subject.labels(part))[:, None] for part in parts]
-    if why := _unlearnable(seen[:2], ("retain samples", "test samples of classes that stay")):
-        return why
-    return mean_value(called_members(LogisticRegression(class_weight="balanced"), *seen), subject.seed)
+    seen = [-minus_entropy(subject.log_probs(part), subject.labels(part))[:, None] for part in TAUGHT]
+    _check_learnable({"retain samples": seen[0], "test samples of classes that stay": seen[1]})
+    return subject.mean(called_members(LogisticRegression(class_weight="balanced"), *seen))
 
 
-def _unlearnable(parts: Sequence[NDArray[Any]], names: Sequence[str]) -> Value | None:
-    """Why an attack cannot learn from so few samples; None if it can."""
-    few = [f"{len(part)} {name}" for part, name in zip(parts, names, strict=True) if len(part) < LEAST]
-    return Value.missing(f"an attack learns from at least {LEAST} of each, not {few[0]}") if few else None
+def _check_learnable(kinds: dict[str, NDArray[Any]]) -> None:
+    for name, kind in kinds.items():
+        if len(kind) < LEAST:
+            raise Missing(f"an attack learns from at least {LEAST} of each, not {len(kind)} {name}")
 
 
 def _some(x: NDArray[Any], most: int, rng: np.random.Generator) -> NDArray[Any]:
-    """A random choice of at most so many."""
+    """All of x, or a random choice of ``most``."""
     return x if len(x) <= most else x[rng.choice(len(x), most, replace=False)]
-
-
-def mia(subject: Subject) -> Value:
-    """The mean of the AUROCs of loss and confidence."""
-    return _attacks(subject)["mia"]
-
-
-def mia_loss(subject: Subject) -> Value:
-    """AUROC of −loss, forget against unseen same-class data."""
-    return _attacks(subject)["mia_loss"]
-
-
-def mia_confidence(subject: Subject) -> Value:
-    """AUROC of the largest probability."""
-    return _attacks(subject)["mia_confidence"]
-
-
-def mia_entropy(subject: Subject) -> Value:
-    """AUROC of −entropy."""
-    return _attacks(subject)["mia_entropy"]
-
-
-def mia_m_entropy(subject: Subject) -> Value:
-    """AUROC of −modified entropy."""
-    return _attacks(subject)["mia_m_entropy"]
-
-
-def mia_margin(subject: Subject) -> Value:
-    """AUROC of the logit of the label's probability."""
-    return _attacks(subject)["mia_margin"]
-
-
-def tpr_1pct(subject: Subject) -> Value | dict[str, Value]:
-    """The share of the forget set that each signal finds at 1 % false positives."""
-    return true_positives(subject, 0.01)
-
-
-def tpr_01pct(subject: Subject) -> Value | dict[str, Value]:
-    """The share of the forget set that each signal finds at 0.1 % false positives."""
-    return true_positives(subject, 0.001)

@@ -1,31 +1,38 @@
-"""What a metric is: a function of a model under audit, and all that others need to know about it."""
+"""What a metric is: a function of a model under audit, and everything others need to know about it."""
 
 from __future__ import annotations
 
-import importlib
+import ast
+import importlib.util
+import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from purge.core.errors import MetricError, did_you_mean
+from purge.core.plugins import named
+from purge.metrics.value import Value
 
 if TYPE_CHECKING:
     from purge.metrics.subject import Subject
-    from purge.metrics.value import Value
 
-Function = Callable[["Subject"], "Value | dict[str, Value]"]
+Found = Value | dict[str, Value]
+Function = Callable[["Subject"], Found]
 Unit = Literal["share", "number", "steps", "class"]  # a share is printed in percent
 Section = Literal["forgetting", "damage", "membership", "robustness", "distance", "other"]
-
-NEEDS = ("retrained", "original", "test", "same_class_test", "kept_class_test", "shadows")
+Direction = Literal["higher", "lower", "retrain"]  # which way is better; retrain: nearer to that model
+Cost = Literal["forward", "train", "shadow"]
+Need = Literal["retrained", "original", "test", "same_class_test", "kept_class_test", "shadows"]
 
 
 @dataclass(frozen=True)
 class Metric:
     """A number about a model, or several under one name; everything about it is said here.
 
-    ``fn`` is a function of a :class:`Subject`, or ``"module:function"``, which is imported when it is
-    first used.
+    ``fn`` is a function of a :class:`Subject` that returns a :class:`Value`, or a dict of them by part. It
+    may be given as ``"module:function"``, which is imported when it is first called.
     """
 
     name: str
@@ -36,38 +43,81 @@ class Metric:
     unit: Unit = "number"
     units: Mapping[str, Unit] = field(default_factory=dict, hash=False)  # of parts that have another unit
     section: Section = "other"
-    direction: Literal["higher", "lower", "retrain"] = "retrain"  # which way is better
-    slack: float = 0.0  # what two retrained models differ by anyway, if it is a distance to one
+    direction: Direction = "retrain"
+    slack: float = 0.0  # how far apart two retrained models are anyway, if it is a distance to one
     ideal: float | Literal["retrain"] = "retrain"
-    cost: Literal["forward", "train", "shadow"] = "forward"
-    needs: Collection[str] = frozenset()
+    cost: Cost = "forward"
+    needs: Collection[Need] = frozenset()
     docs: str = ""  # what it measures and what it cannot tell; default: the docstring of ``fn``
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", frozenset(self.needs))
-        for need in self.needs:
-            if need not in NEEDS:
-                raise MetricError("needs that are known", repr(need), did_you_mean(need, NEEDS))
+        if not isinstance(self.parts, str):
+            object.__setattr__(self, "parts", tuple(self.parts))
+        if not re.fullmatch(r"\w+", self.name):
+            raise MetricError("letters, digits and _ in the name of a metric", repr(self.name), "rename it")
+        if not callable(self.fn) and not re.fullmatch(r"[\w.]+:\w+", str(self.fn)):
+            raise MetricError(f"a function for {self.name}", repr(self.fn), "pass it, or 'module:function'")
+        self._check("parts", [self.parts] if isinstance(self.parts, str) else [], ("classes", "layers"))
+        self._check("unit", [self.unit, *self.units.values()], get_args(Unit))
+        self._check("section", [self.section], get_args(Section))
+        self._check("direction", [self.direction], get_args(Direction))
+        self._check("cost", [self.cost], get_args(Cost))
+        self._check("needs", self.needs, get_args(Need))
 
-    def compute(self, subject: Subject) -> Value | dict[str, Value]:
+    def _check(self, what: str, given: Collection[str], known: Collection[str]) -> None:
+        for word in given:
+            if word not in known:
+                raise MetricError(
+                    f"a known word for {what} of {self.name}", repr(word), did_you_mean(str(word), known)
+                )
+
+    def compute(self, subject: Subject) -> Found:
         """The value for a model, or a dict of values by part."""
-        if not isinstance(self.fn, str):
-            return self.fn(subject)
+        fn: Function = named(self.fn, MetricError) if isinstance(self.fn, str) else self.fn
+        found = fn(subject)
+        self._check_found(found)
+        return found
+
+    def _check_found(self, found: Any) -> None:
+        values = list(found.values()) if isinstance(found, dict) else [found]
+        strange = [type(v).__name__ for v in values if not isinstance(v, Value)]
+        if strange or not values:
+            fix = "return purge.Value(number), or purge.Value.missing(reason)"
+            got = strange[0] if strange else "an empty dict"
+            raise MetricError(f"a Value or a dict of Values from {self.name}", got, fix)
+        if isinstance(found, Value) and found.value is None:
+            return  # one reason for all parts
+        parts = tuple(found) if isinstance(found, dict) else ()
+        if not (parts if isinstance(self.parts, str) else set(parts) == set(self.parts)):
+            fix = f"say parts={parts!r} in Metric({self.name!r}, …), or return those parts"
+            raise MetricError(f"parts {self.parts!r} from {self.name}", repr(parts), fix)
+
+    def explain(self) -> str:
+        """What it measures and what it cannot tell, in a few sentences.
+
+        The source of ``"module:function"`` is read without importing it: torch takes seconds.
+        """
+        if self.docs or not isinstance(self.fn, str):
+            return self.docs or inspect.getdoc(self.fn) or self.about
         module, _, name = self.fn.partition(":")
-        return cast(Function, getattr(importlib.import_module(module), name))(subject)
+        spec = importlib.util.find_spec(module)
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else "")
+        found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+        return (ast.get_docstring(found[0]) if found else None) or self.about
 
     def unit_of(self, name: str) -> Unit:
-        """The unit of a value by its whole name, as ``worst_class.accuracy``."""
+        """The unit of a value by its full name, such as ``worst_class.accuracy``."""
         return self.units.get(name.partition(".")[2], self.unit)
 
     def names(self) -> list[str]:
-        """The whole names of its values; those of classes and layers are shown by an example."""
+        """The full names of its values; for classes and layers, an example."""
         if isinstance(self.parts, str):
             return [f"{self.name}.{'0' if self.parts == 'classes' else 'penultimate'}"]
         return [f"{self.name}.{part}" for part in self.parts] or [self.name]
 
     def describe(self) -> dict[str, Any]:
-        """All but the function, as plain JSON values; a report carries it, so that it can be read alone."""
+        """Everything but the function, as plain JSON values, for a report that can be read on its own."""
         return {
             "symbol": self.symbol, "about": self.about, "unit": self.unit, "units": dict(self.units),
             "parts": list(self.parts) if isinstance(self.parts, tuple) else self.parts,

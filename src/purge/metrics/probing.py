@@ -1,94 +1,83 @@
-"""What do the features still say? A probe for the forgotten classes, and the last layer fitted anew.
+"""What do the features still say? A probe for the forgotten classes, and a refitted last layer.
 
-The features of a retrained model separate a class that it never saw, too: only the difference to it means
+The features of a retrained model also separate a class that it never saw: only the difference to it means
 anything.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from purge.metrics.bootstrap import Array, mean_value
-from purge.metrics.robustness import SAME, Hits, distance_between, once
-from purge.metrics.subject import Part, Subject
-from purge.metrics.value import Value
+from purge.metrics.bootstrap import Array
+from purge.metrics.robustness import distance_between
+from purge.metrics.subject import Hits, Labels, Subject, once
+from purge.metrics.value import Missing, Value
 from purge.models.inspect import device_of
 
 PROBED = 1_000  # samples of each side, at most
 FOLDS = 5
+SIDE = 600  # samples of each side that the silhouette looks at
+POINTS = 600  # in the 2-D view of features, at most a quarter of them forgotten
 
-NO_FEATURES = "no layer that makes the logits was found, so there are no features"
 NONE_KEPT = "no features of unseen samples of the forgotten classes are among those that were kept"
+
+Labelled = tuple[Array, Labels]  # features (N, D) and labels (N,)
+
+
+def forgotten_and_others(subject: Subject) -> tuple[Labelled, Labelled]:
+    """Unseen samples of the forgotten classes, and of the others.
+
+    Where single samples were forgotten: these, and unseen samples of the same classes.
+    """
+    if not (classes := sorted(subject.split.forget_classes)):
+        return subject.labelled_features("forget"), subject.labelled_features("same_class_test")
+    x, y = subject.labelled_features("test")
+    gone = np.isin(y, classes)
+    return (x[gone], y[gone]), (x[~gone], y[~gone])
+
+
+# -- a linear probe ----------------------------------------------------------------------------
+
+
+def probe(subject: Subject) -> Value:
+    """Balanced accuracy of a linear classifier on penultimate features, in five folds.
+
+    Unseen samples of the forgotten classes against equally many of the others, at most 1,000 of each.
+    Where single samples were forgotten: these against unseen ones of the same classes, equally many of
+    each class.
+    """
+    return subject.mean(_probe(subject))
+
+
+def probe_gap(subject: Subject) -> Value:
+    """|probe − that of the retrained model|, on the same samples."""
+    return distance_between(*subject.beside(_probe), subject.seed)
 
 
 @once
-def _probe(subject: Subject) -> Hits | str:
-    sides = _sides(subject)
-    return sides if isinstance(sides, str) else separated(*sides)
+def _probe(subject: Subject) -> Hits:
+    return separated(*_sides(subject))
 
 
-def separated(inside: Array, outside: Array) -> Hits:
-    """Which of two sets (N, D) of features a linear classifier that did not see them puts right: (2N,).
-
-    Logistic regression (C = 1) on the features as they are, in ``FOLDS`` folds.
-    """
-    from sklearn.exceptions import ConvergenceWarning  # takes long to import
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
-
-    n = len(inside)
-    x, y = np.concatenate([inside, outside]), np.repeat([True, False], n)
-    x -= x.mean(0)  # the intercept is not penalised: nothing changes, but the solver is faster
-    folds = list(StratifiedKFold(min(FOLDS, n)).split(x, y))
-
-    def hits(fold: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Hits:
-        seen, unseen = fold
-        model = LogisticRegression(C=1.0, max_iter=1000).fit(x[seen], y[seen])
-        found: Hits = model.predict(x[unseen]) == y[unseen]
-        return found
-
-    # A thread for each fold: products this small gain nothing from more.
-    with (
-        warnings.catch_warnings(),
-        threadpool_limits(1, "blas"),
-        ThreadPoolExecutor(torch.get_num_threads()) as pool,
-    ):
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        found = list(pool.map(hits, folds))
-    order = np.concatenate([unseen for _, unseen in folds])
-    return np.concatenate(found)[order.argsort()]
-
-
-def _sides(subject: Subject) -> tuple[Array, Array] | str:
-    """Two equally large, seeded sets of features to be told apart."""
-    rng, gone = np.random.default_rng(subject.seed), sorted(subject.split.forget_classes)
-    parts: tuple[Part, Part] = ("test", "test") if gone else ("forget", SAME)
-    inside, outside = (_known(subject, part) for part in parts)
-    if inside is None or outside is None:
-        return NO_FEATURES
-    if gone:
-        there = np.isin(inside[1], gone)
-        a, b = (rng.permutation(np.flatnonzero(side)) for side in (there, ~there))
+def _sides(subject: Subject) -> tuple[Array, Array]:
+    """Two equally large sets of features to be told apart, chosen by the seed."""
+    rng, (inside, outside) = np.random.default_rng(subject.seed), forgotten_and_others(subject)
+    if subject.split.forget_classes:
+        a, b = (rng.permutation(len(y)) for _, y in (inside, outside))
     else:
         a, b = _matched(inside[1], outside[1], rng)
     n = min(len(a), len(b), PROBED)
     if n < 2:
-        return "a probe needs at least two samples of each side"
+        raise Missing("a probe needs at least two samples of each side")
     return inside[0][a[:n]], outside[0][b[:n]]
 
 
-def _matched(
-    ya: NDArray[np.int64], yb: NDArray[np.int64], rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _matched(ya: Labels, yb: Labels, rng: np.random.Generator) -> tuple[Labels, Labels]:
     """Rows of two sets, paired by class in random order, so that no class tells one from the other."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for c in np.intersect1d(ya, yb):
@@ -99,42 +88,73 @@ def _matched(
     return mixed[0], mixed[1]
 
 
-def probe(subject: Subject) -> Value:
-    """Balanced accuracy of a linear classifier on penultimate features, in five folds.
+def separated(inside: Array, outside: Array) -> Hits:
+    """Which of two sets (N, D) of features a linear classifier that did not see them gets right: (2N,).
 
-    Unseen samples of the forgotten classes against equally many of the others, ``PROBED`` of each at
-    most. Where single samples were forgotten: these against unseen ones of the same classes, as many
-    of each class.
+    Logistic regression (C = 1) on the features as they are, in five folds.
     """
-    hits = _probe(subject)
-    return Value.missing(hits) if isinstance(hits, str) else mean_value(hits, subject.seed)
+    from joblib import parallel_config  # type: ignore[import-untyped]  # comes with scikit-learn
+    from sklearn.exceptions import ConvergenceWarning  # takes long to import
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+
+    n = len(inside)
+    x, y = np.concatenate([inside, outside]), np.repeat([True, False], n)
+    x -= x.mean(0)  # the intercept is not penalised: nothing changes, but the solver is faster
+    model, folds = LogisticRegression(C=1.0, max_iter=1000), StratifiedKFold(min(FOLDS, n))
+    threads = parallel_config("threading", n_jobs=torch.get_num_threads())  # the products in a fold are small
+    with warnings.catch_warnings(), threadpool_limits(1, "blas"), threads:
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found: Hits = cross_val_predict(model, x, y, cv=folds) == y
+    return found
 
 
-def probe_gap(subject: Subject) -> Value:
-    """|probe − that of the retrained model|, on the same samples."""
-    return _gap(subject, _probe)
+# -- the last layer, fitted again --------------------------------------------------------------
 
 
-def _gap(subject: Subject, hits: Callable[[Subject], Hits | str]) -> Value:
-    assert subject.retrained is not None
-    ours, theirs = hits(subject), hits(subject.retrained)
-    if isinstance(ours, str) or isinstance(theirs, str):
-        return Value.missing(ours if isinstance(ours, str) else f"retrained model: {theirs}")
-    return distance_between(ours, theirs, subject.seed)
+def head_refit(subject: Subject) -> dict[str, Value]:
+    """FA and RA once the last layer alone is refitted to all training data, including the forgotten.
+
+    A retrained model gets the class back as well, as far as its features tell it from others. Of a
+    large set, the features that the audit keeps stand for all of it.
+    """
+    return {name: subject.mean(hits) for name, hits in _refit(subject).items()}
+
+
+def head_refit_gap(subject: Subject) -> Value:
+    """|FA with a refitted head − that of the retrained model|, on the same samples."""
+    return distance_between(*subject.beside(lambda s: _refit(s)["fa"]), subject.seed)
+
+
+@once
+def _refit(subject: Subject) -> dict[str, Hits]:
+    retain, forget = subject.labelled_features("retain"), subject.labelled_features("forget")
+    unseen = subject.labelled_features("same_class_test")
+    if not len(unseen[1]):
+        raise Missing(NONE_KEPT)
+    sizes = len(subject.split.retain) / len(retain[1]), len(subject.split.forget) / len(forget[1])
+    weight = np.repeat(sizes, [len(retain[1]), len(forget[1])])
+    x = np.concatenate([retain[0], forget[0]], dtype=np.float32, casting="same_kind")
+    given = x, np.concatenate([retain[1], forget[1]]), weight.astype(np.float32)
+    x_, y_, weight_ = (torch.from_numpy(a).to(device_of(subject.model)) for a in given)
+    fitted = fit_head(x_, y_, weight_, subject.split.classes)
+    w, b = (t.double().cpu().numpy() for t in fitted)
+    return {name: (x @ w.T + b).argmax(1) == y for name, (x, y) in (("fa", unseen), ("ra", retain))}
 
 
 def fit_head(x: Tensor, y: Tensor, weight: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """The weights (K, D) and biases (K,) of a multinomial logistic regression (C = 1).
 
-    ``weight`` says how many samples each row stands for. Features are standardised for the fit; what
-    is returned is for features as they are.
+    ``weight`` says how many samples each row stands for. Features are standardised for the fit; the
+    result is for features as they are.
     """
     total = weight.sum()
     mean = weight @ x / total
     std = (weight @ (x - mean) ** 2 / total).sqrt()
     std = torch.where(std > 0, std, torch.ones_like(std))
     x = (x - mean) / std
-    # On the CPU, though x may not be: the solver takes many small steps with these, and reads each.
+    # On the CPU even if x is not: the solver takes many small steps with these, and reads each.
     w = torch.zeros(classes, x.shape[1], dtype=x.dtype, requires_grad=True)
     b = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
     solver = torch.optim.LBFGS([w, b], max_iter=100, tolerance_grad=1e-4, line_search_fn="strong_wolfe")
@@ -153,54 +173,47 @@ def fit_head(x: Tensor, y: Tensor, weight: Tensor, classes: int) -> tuple[Tensor
     return found, b.detach().to(x.device) - found @ mean
 
 
-@once
-def _refit(subject: Subject) -> dict[str, Hits] | str:
-    retain, forget, unseen = (_known(subject, part) for part in ("retain", "forget", SAME))
-    if retain is None or forget is None or unseen is None:
-        return NO_FEATURES
-    if not len(unseen[1]):
-        return NONE_KEPT
-    stands_for = [
-        len(samples) / len(x)
-        for samples, (x, _) in ((subject.split.retain, retain), (subject.split.forget, forget))
-    ]
-    weight = np.repeat(stands_for, [len(retain[0]), len(forget[0])])
-    x, y, wt = (
-        torch.from_numpy(a).to(device_of(subject.model))
-        for a in (
-            np.concatenate([retain[0], forget[0]], dtype=np.float32, casting="same_kind"),
-            np.concatenate([retain[1], forget[1]]),
-            weight.astype(np.float32),
-        )
-    )
-    fitted = fit_head(x, y, wt, subject.split.classes)
-    w, b = (t.double().cpu().numpy() for t in fitted)
-    return {name: (x @ w.T + b).argmax(1) == y for name, (x, y) in (("fa", unseen), ("ra", retain))}
+# -- the shape of the features -----------------------------------------------------------------
 
 
-def _known(subject: Subject, part: Part) -> tuple[Array, NDArray[np.int64]] | None:
-    """The features (N, D) that are kept of a part, and their labels."""
-    x = subject.features(part)
-    return None if x is None else (x, subject.labels(part)[subject.featured(part)])
+def silhouette(subject: Subject) -> Value:
+    """How far the forgotten samples lie apart among penultimate features: −1 to 1, 0 is mixed.
 
-
-def head_refit(subject: Subject) -> Value | dict[str, Value]:
-    """FA and RA once the last layer alone is fitted anew, to all training data, the forgotten included.
-
-    A retrained model gets the class back as well, as far as its features tell it from others. Of a
-    large set the features that the audit keeps stand for all of it.
+    The mean silhouette of two groups: test data of the forgotten classes against the other test data;
+    where single samples are forgotten, D_f against unseen data of the same classes. At most 600 of each,
+    chosen by the seed. A retrained model may well keep an unseen class together, so its value is the
+    aim; groups that are not round can be told apart all the same: see probe.
     """
-    hits = _refit(subject)
-    if isinstance(hits, str):
-        return Value.missing(hits)
-    return {name: mean_value(h, subject.seed) for name, h in hits.items()}
+    from sklearn.metrics import silhouette_score  # takes long to import
+
+    (forgotten, labels), others = forgotten_and_others(subject)
+    rest, y = others if subject.split.forget_classes else subject.labelled_features("test")
+    rng = np.random.default_rng(subject.seed)
+    groups = [x[_some(rng, len(x), SIDE)] for x in (forgotten, others[0])]
+    shown = _some(rng, len(forgotten), POINTS // 4)
+    beside = _some(rng, len(rest), POINTS - len(shown))
+    at = plane(np.concatenate([forgotten[shown], rest[beside]]))
+    subject.curves["features"] = {
+        "x": [float(f"{v:.4g}") for v in at[:, 0]],
+        "y": [float(f"{v:.4g}") for v in at[:, 1]],
+        "label": [int(k) for k in (*labels[shown], *y[beside])],
+        "forgotten": [1] * len(shown) + [0] * len(beside),
+    }
+    sizes = [len(x) for x in groups]
+    if min(sizes) < 2:
+        raise Missing("two groups need at least two samples each")
+    return Value(float(silhouette_score(np.concatenate(groups), np.repeat([1, 0], sizes))), n=sum(sizes))
 
 
-def head_refit_gap(subject: Subject) -> Value:
-    """|FA with a refitted head − that of the retrained model|, on the same samples."""
+def _some(rng: np.random.Generator, n: int, most: int) -> Labels:
+    """The numbers below n, or a choice of ``most`` of them, in order."""
+    return np.sort(rng.choice(n, min(n, most), replace=False))
 
-    def fa(s: Subject) -> Hits | str:
-        hits = _refit(s)
-        return hits if isinstance(hits, str) else hits["fa"]
 
-    return _gap(subject, fa)
+def plane(x: Array) -> Array:
+    """The two principal components (N, 2) of features (N, D); in each the largest entry is positive."""
+    x = x - x.mean(0)
+    values, vectors = np.linalg.eigh(x @ x.T)  # (N, N) with N ≤ 600: cheaper than the SVD of wide features
+    found: Array = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
+    largest = found[np.abs(found).argmax(0), np.arange(found.shape[1])]
+    return found * np.where(largest < 0, -1.0, 1.0)

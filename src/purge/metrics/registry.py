@@ -1,190 +1,161 @@
-"""The shelf of audits: one entry per name, and panels of them."""
+"""All metrics by name, the panels made of them, and those of your own."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from purge.core.errors import FileError, MetricError, did_you_mean
-from purge.metrics.metric import Metric
+from purge.core.plugins import installed, loaded, named
+from purge.metrics.metric import Metric, Need, Unit
 
-SHELF = [
+GROUP = "purge.metrics"  # entry points of installed packages: name = "package.module:METRIC"
+
+TEST: frozenset[Need] = frozenset({"test"})
+SAME: frozenset[Need] = frozenset({"same_class_test"})
+KEPT: frozenset[Need] = frozenset({"kept_class_test"})
+RETRAINED: frozenset[Need] = frozenset({"retrained"})
+ORIGINAL: frozenset[Need] = frozenset({"original"})
+SHADOWS: frozenset[Need] = frozenset({"shadows"})
+
+SIGNALS = ("loss", "confidence", "entropy", "m_entropy", "margin")
+RELEARNED = ("after", "recovered", "area", "steps")
+RATES = ("auroc", "tpr_1pct", "tpr_01pct")
+RATE_UNITS: dict[str, Unit] = {"tpr_1pct": "share", "tpr_01pct": "share"}
+
+_damage = partial(Metric, unit="share", section="damage")
+_forgetting = partial(Metric, section="forgetting")
+_membership = partial(Metric, section="membership")
+_shadow = partial(Metric, section="membership", cost="shadow")
+_distance = partial(Metric, section="distance")
+_attack = partial(Metric, unit="share", section="robustness", cost="train")
+
+# Functions are given as module:function below purge.metrics, so that a list of metrics needs no torch.
+_TABLE = [
     # accuracy
-    Metric("ta", "TA", "accuracy on all test data", "purge.metrics.accuracy:ta", unit="share",
-           section="damage", needs={"test"}),
-    Metric("ta_retain", "TA_r", "accuracy on test data of the classes that stay",
-           "purge.metrics.accuracy:ta_retain", unit="share", section="damage", needs={"kept_class_test"}),
-    Metric("fa_train", "FA_train", "accuracy on the forget set itself", "purge.metrics.accuracy:fa_train",
-           unit="share", section="forgetting"),
-    Metric("fa_test", "FA", "accuracy on unseen data of the classes in the forget set",
-           "purge.metrics.accuracy:fa_test", unit="share", section="forgetting",
-           needs={"same_class_test"}),
-    Metric("ra", "RA", "accuracy on the retain set", "purge.metrics.accuracy:ra", unit="share",
-           section="damage"),
-    Metric("ua", "UA", "1 − accuracy on the forget set", "purge.metrics.accuracy:unlearning_accuracy",
-           unit="share", section="forgetting"),
-    Metric("destinations", "→", "where predictions on the forget set go, by class",
-           "purge.metrics.accuracy:destinations", parts="classes", unit="share", section="forgetting"),
+    _damage("ta", "TA", "accuracy on all test data", "accuracy:ta", needs=TEST),
+    _damage("ta_retain", "TA_r", "accuracy on test data of the classes that stay", "accuracy:ta_retain",
+            needs=KEPT),
+    _forgetting("fa_train", "FA_train", "accuracy on the forget set itself", "accuracy:fa_train",
+                unit="share"),
+    _forgetting("fa_test", "FA", "accuracy on unseen data of the classes in the forget set",
+                "accuracy:fa_test", unit="share", needs=SAME),
+    _damage("ra", "RA", "accuracy on the retain set", "accuracy:ra"),
+    _forgetting("ua", "UA", "1 − accuracy on the forget set", "accuracy:unlearning_accuracy", unit="share"),
+    _forgetting("destinations", "→", "where predictions on the forget set go, by class",
+                "accuracy:destinations", parts="classes", unit="share"),
     # membership
-    Metric("mia_loss", "MIA loss", "AUROC of −loss, forget against unseen same-class data",
-           "purge.metrics.membership:mia_loss", section="membership", needs={"same_class_test"}),
-    Metric("mia_confidence", "MIA conf", "AUROC of the largest probability",
-           "purge.metrics.membership:mia_confidence", section="membership", needs={"same_class_test"}),
-    Metric("mia", "MIA", "mean of the two AUROCs", "purge.metrics.membership:mia", section="membership",
-           needs={"same_class_test"}),
-    Metric("mia_entropy", "MIA ent", "AUROC of −entropy", "purge.metrics.membership:mia_entropy",
-           section="membership", needs={"same_class_test"}),
-    Metric("mia_m_entropy", "MIA m-ent", "AUROC of −modified entropy",
-           "purge.metrics.membership:mia_m_entropy", section="membership", needs={"same_class_test"}),
-    Metric("mia_margin", "MIA margin", "AUROC of the logit of the label's probability",
-           "purge.metrics.membership:mia_margin", section="membership", needs={"same_class_test"}),
-    Metric("tpr_1pct", "TPR@1%", "forget samples found at 1 % false positives, by signal",
-           "purge.metrics.membership:tpr_1pct",
-           parts=("loss", "confidence", "entropy", "m_entropy", "margin"), unit="share",
-           section="membership", needs={"same_class_test"}),
-    Metric("tpr_01pct", "TPR@0.1%", "forget samples found at 0.1 % false positives, by signal",
-           "purge.metrics.membership:tpr_01pct",
-           parts=("loss", "confidence", "entropy", "m_entropy", "margin"), unit="share",
-           section="membership", needs={"same_class_test"}),
-    Metric("mia_svc", "MIA SVC", "forget samples that an SVC calls non-member, by feature",
-           "purge.metrics.membership:mia_svc",
-           parts=("confidence", "correctness", "entropy", "m_entropy", "prob"), unit="share",
-           section="membership", needs={"kept_class_test"}),
-    Metric("mia_lr", "MIA LR", "forget samples that a logistic regression on entropy calls member",
-           "purge.metrics.membership:mia_lr", unit="share", section="membership",
-           needs={"kept_class_test"}),
-    Metric("mia_split", "MIA split", "accuracy of a logistic regression on loss, forget against unseen",
-           "purge.metrics.membership:mia_split", unit="share", section="membership",
-           needs={"same_class_test"}),
+    _membership("mia_loss", "MIA loss", "AUROC of −loss, forget against unseen same-class data",
+                "membership:mia_loss", needs=SAME),
+    _membership("mia_confidence", "MIA conf", "AUROC of the largest probability", "membership:mia_confidence",
+                needs=SAME),
+    _membership("mia", "MIA", "mean of the two AUROCs", "membership:mia", needs=SAME),
+    _membership("mia_entropy", "MIA ent", "AUROC of −entropy", "membership:mia_entropy", needs=SAME),
+    _membership("mia_m_entropy", "MIA m-ent", "AUROC of −modified entropy", "membership:mia_m_entropy",
+                needs=SAME),
+    _membership("mia_margin", "MIA margin", "AUROC of the logit of the label's probability",
+                "membership:mia_margin", needs=SAME),
+    _membership("tpr_1pct", "TPR@1%", "forget samples found at 1 % false positives, by signal",
+                "membership:tpr_1pct", parts=SIGNALS, unit="share", needs=SAME),
+    _membership("tpr_01pct", "TPR@0.1%", "forget samples found at 0.1 % false positives, by signal",
+                "membership:tpr_01pct", parts=SIGNALS, unit="share", needs=SAME),
+    _membership("mia_svc", "MIA SVC", "forget samples that an SVC calls non-member, by feature",
+                "membership:mia_svc", parts=("confidence", "correctness", "entropy", "m_entropy", "prob"),
+                unit="share", needs=KEPT),
+    _membership("mia_lr", "MIA LR", "forget samples that a logistic regression on entropy calls member",
+                "membership:mia_lr", unit="share", needs=KEPT),
+    _membership("mia_split", "MIA split", "accuracy of a logistic regression on loss, forget against unseen",
+                "membership:mia_split", unit="share", needs=SAME),
     # distance
-    Metric("feature_cosine", "cos", "cosine of penultimate features with the retrained model's",
-           "purge.metrics.distance:feature_cosine", section="distance", direction="higher", slack=0.1,
-           ideal=1.0, needs={"retrained"}),
-    Metric("feature_l2", "L2", "distance of penultimate features from the retrained model's",
-           "purge.metrics.distance:feature_l2", section="distance", direction="lower", ideal=0.0,
-           needs={"retrained"}),
-    Metric("feature_cosine_original", "cos₀", "cosine of penultimate features with the original's",
-           "purge.metrics.distance:feature_cosine_original", section="distance", needs={"original"}),
-    Metric("feature_l2_original", "L2₀", "distance of penultimate features from the original's",
-           "purge.metrics.distance:feature_l2_original", section="distance", needs={"original"}),
-    Metric("fid_feat", "FID", "Fréchet distance of penultimate features to the retrained model's",
-           "purge.metrics.distance:fid_feat", section="distance", direction="lower", ideal=0.0,
-           needs={"retrained"}),
-    Metric("agreement", "agree", "same prediction as the retrained model on the forget set",
-           "purge.metrics.distance:agreement", unit="share", section="distance", direction="higher",
-           slack=0.1, ideal=1.0, needs={"retrained"}),
-    Metric("agreement_test", "agree_t", "same prediction as the retrained model on test data",
-           "purge.metrics.distance:agreement_test", unit="share", section="distance", direction="higher",
-           slack=0.1, ideal=1.0, needs={"retrained", "test"}),
-    Metric("kl_retrain", "KL", "KL(retrained ‖ model) on the forget set",
-           "purge.metrics.distance:kl_retrain", section="distance", direction="lower", slack=0.01,
-           ideal=0.0, needs={"retrained"}),
-    Metric("js_retrain", "JS", "JS(model, retrained) on the forget set, in nats",
-           "purge.metrics.distance:js_retrain", section="distance", direction="lower", slack=0.01,
-           ideal=0.0, needs={"retrained"}),
-    Metric("cka", "CKA", "similarity of representations with the retrained model's, by layer",
-           "purge.metrics.distance:cka", parts="layers", section="distance", direction="higher",
-           needs={"retrained"}),
-    Metric("tow", "ToW", "closeness to the retrained model in forget, retain and test accuracy",
-           "purge.metrics.distance:tow", section="distance", direction="higher", slack=0.1, ideal=1.0,
-           needs={"retrained", "test"}),
-    Metric("retrain_gap", "gap", "mean difference to the retrained model in FA, RA, TA_r, MIA",
-           "purge.metrics.distance:retrain_gap", section="distance", direction="lower", ideal=0.0,
-           needs={"retrained"}),
+    _distance("feature_cosine", "cos", "cosine of penultimate features with the retrained model's",
+              "distance:feature_cosine", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED),
+    _distance("feature_l2", "L2", "distance of penultimate features from the retrained model's",
+              "distance:feature_l2", direction="lower", ideal=0.0, needs=RETRAINED),
+    _distance("feature_cosine_original", "cos₀", "cosine of penultimate features with the original's",
+              "distance:feature_cosine_original", needs=ORIGINAL),
+    _distance("feature_l2_original", "L2₀", "distance of penultimate features from the original's",
+              "distance:feature_l2_original", needs=ORIGINAL),
+    _distance("fid_feat", "FID", "Fréchet distance of penultimate features to the retrained model's",
+              "distance:fid_feat", direction="lower", ideal=0.0, needs=RETRAINED),
+    _distance("agreement", "agree", "same prediction as the retrained model on the forget set",
+              "distance:agreement", unit="share", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED),
+    _distance("agreement_test", "agree_t", "same prediction as the retrained model on test data",
+              "distance:agreement_test", unit="share", direction="higher", slack=0.1, ideal=1.0,
+              needs=RETRAINED | TEST),
+    _distance("kl_retrain", "KL", "KL(retrained ‖ model) on the forget set", "distance:kl_retrain",
+              direction="lower", slack=0.01, ideal=0.0, needs=RETRAINED),
+    _distance("js_retrain", "JS", "JS(model, retrained) on the forget set, in nats", "distance:js_retrain",
+              direction="lower", slack=0.01, ideal=0.0, needs=RETRAINED),
+    _distance("cka", "CKA", "similarity of representations with the retrained model's, by layer",
+              "distance:cka", parts="layers", direction="higher", needs=RETRAINED),
+    _distance("tow", "ToW", "closeness to the retrained model in forget, retain and test accuracy",
+              "distance:tow", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED | TEST),
+    _distance("retrain_gap", "gap", "mean difference from the retrained model in FA, RA, TA_r, MIA",
+              "distance:retrain_gap", direction="lower", ideal=0.0, needs=RETRAINED),
     # untrained
-    Metric("zrf", "ZRF", "likeness on the forget set to an untrained copy of the model",
-           "purge.metrics.untrained:zrf", section="forgetting"),
-    Metric("rf_jsd", "RF-JSD",
-           "JS of mean answers to D_f from the original's to unseen data of its classes",
-           "purge.metrics.untrained:rf_jsd", section="forgetting", needs={"original", "same_class_test"}),
-    Metric("aus", "AUS", "test accuracy kept, divided by 1 + what is still known of the forgotten",
-           "purge.metrics.untrained:aus", section="forgetting",
-           needs={"kept_class_test", "original", "same_class_test"}),
-    Metric("silhouette", "sil", "how far apart the forgotten lies among penultimate features",
-           "purge.metrics.untrained:silhouette", section="distance",
-           needs={"kept_class_test", "same_class_test"}),
+    _forgetting("zrf", "ZRF", "similarity on the forget set to an untrained copy of the model",
+                "untrained:zrf"),
+    _forgetting("rf_jsd", "RF-JSD", "JS of mean answers to D_f and the original's to unseen same-class data",
+                "untrained:rf_jsd", needs=ORIGINAL | SAME),
+    _forgetting("aus", "AUS", "test accuracy kept, divided by 1 + accuracy on what is forgotten",
+                "untrained:aus", needs=ORIGINAL | SAME | KEPT),
+    _distance("silhouette", "sil", "how far the forgotten samples lie apart among penultimate features",
+              "probing:silhouette", needs=SAME | KEPT),
     # damage
-    Metric("class_accuracy", "TA_k", "accuracy on test data, by class",
-           "purge.metrics.damage:class_accuracy", parts="classes", unit="share", section="damage",
-           needs={"test"}),
-    Metric("class_change", "ΔTA_k", "accuracy on test data, after − before, by class",
-           "purge.metrics.damage:class_change", parts="classes", unit="share", section="damage",
-           needs={"original", "test"}),
-    Metric("worst_class", "worst", "lowest test accuracy of a class that stays, and which class",
-           "purge.metrics.damage:worst_class", parts=("accuracy", "class"), unit="share",
-           units={"class": "class"}, section="damage", needs={"kept_class_test"}),
-    Metric("worst_change", "Δworst", "largest loss of test accuracy by a class that stays",
-           "purge.metrics.damage:worst_change", unit="share", section="damage",
-           needs={"kept_class_test", "original"}),
-    Metric("ece", "ECE", "calibration error on test data of the classes that stay",
-           "purge.metrics.damage:ece", section="damage", needs={"kept_class_test"}),
-    Metric("neighbours", "near", "test accuracy of the classes nearest to what is forgotten",
-           "purge.metrics.damage:neighbours", parts=("accuracy", "change"), unit="share",
-           section="damage", needs={"kept_class_test", "original"}),
-    Metric("destinations_tv", "TV→",
-           "how differently from the retrained model's D_f is spread over classes",
-           "purge.metrics.damage:destinations_tv", section="distance", direction="lower", slack=0.1,
-           ideal=0.0, needs={"retrained"}),
+    _damage("class_accuracy", "TA_k", "accuracy on test data, by class", "damage:class_accuracy",
+            parts="classes", needs=TEST),
+    _damage("class_change", "ΔTA_k", "accuracy on test data, after − before, by class", "damage:class_change",
+            parts="classes", needs=ORIGINAL | TEST),
+    _damage("worst_class", "worst", "lowest test accuracy of a class that stays, and which class",
+            "damage:worst_class", parts=("accuracy", "class"), units={"class": "class"}, needs=KEPT),
+    _damage("worst_change", "Δworst", "largest loss of test accuracy by a class that stays",
+            "damage:worst_change", needs=ORIGINAL | KEPT),
+    _damage("ece", "ECE", "calibration error on test data of the classes that stay", "damage:ece",
+            unit="number", needs=KEPT),
+    _damage("neighbours", "near", "test accuracy of the classes nearest to what is forgotten",
+            "damage:neighbours", parts=("accuracy", "change"), needs=ORIGINAL | KEPT),
+    _distance("destinations_tv", "TV→", "difference from the retrained model in how D_f spreads over classes",
+              "damage:destinations_tv", direction="lower", slack=0.1, ideal=0.0, needs=RETRAINED),
     # robustness
-    Metric("bn_recal", "recal", "FA before and after recalibrating BatchNorm on retain data",
-           "purge.metrics.robustness:bn_recal", parts=("before", "after", "delta"), unit="share",
-           section="robustness", cost="train", needs={"same_class_test"}),
-    Metric("relearn_few", "relearn", "FA while fine-tuning on 50 forget samples mixed with retain data",
-           "purge.metrics.robustness:relearn_few", parts=("after", "recovered", "area", "steps"),
-           unit="share", units={"steps": "steps"}, section="robustness", cost="train",
-           needs={"kept_class_test", "same_class_test"}),
-    Metric("relearn_retain", "relearn_r", "FA while fine-tuning on retain data alone",
-           "purge.metrics.robustness:relearn_retain", parts=("after", "recovered", "area", "steps"),
-           unit="share", units={"steps": "steps"}, section="robustness", cost="train",
-           needs={"kept_class_test", "same_class_test"}),
-    Metric("relearn_ratio", "AIN", "steps to relearn with few samples, over the retrained model's",
-           "purge.metrics.robustness:relearn_ratio", section="robustness", ideal=1.0, cost="train",
-           needs={"kept_class_test", "retrained", "same_class_test"}),
-    Metric("quantise", "quant", "FA with weights in int8 and in bf16, and the changes",
-           "purge.metrics.robustness:quantise", parts=("int8", "bf16", "int8_delta", "bf16_delta"),
-           unit="share", section="robustness", cost="train", needs={"same_class_test"}),
-    Metric("prune", "prune", "FA without the smallest 20, 50 and 80 % of weights, and the largest rise",
-           "purge.metrics.robustness:prune", parts=("20", "50", "80", "delta"), unit="share",
-           section="robustness", cost="train", needs={"same_class_test"}),
-    Metric("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise",
-           "purge.metrics.robustness:noise", parts=("1pct", "5pct", "delta"), unit="share",
-           section="robustness", cost="train", needs={"same_class_test"}),
+    _attack("bn_recal", "recal", "FA before and after recalibrating BatchNorm on retain data",
+            "robustness:bn_recal", parts=("before", "after", "delta"), needs=SAME),
+    _attack("relearn_few", "relearn", "FA while fine-tuning on 50 forget samples mixed with retain data",
+            "robustness:relearn_few", parts=RELEARNED, units={"steps": "steps"}, needs=SAME | KEPT),
+    _attack("relearn_retain", "relearn_r", "FA while fine-tuning on retain data alone",
+            "robustness:relearn_retain", parts=RELEARNED, units={"steps": "steps"}, needs=SAME | KEPT),
+    _attack("relearn_ratio", "AIN", "steps to relearn with few samples, over the retrained model's",
+            "robustness:relearn_ratio", unit="number", ideal=1.0, needs=RETRAINED | SAME | KEPT),
+    _attack("quantise", "quant", "FA with weights in int8 and in bf16, and the changes",
+            "robustness:quantise", parts=("int8", "bf16", "int8_delta", "bf16_delta"), needs=SAME),
+    _attack("prune", "prune", "FA without the smallest 20, 50 and 80 % of weights, and the largest rise",
+            "robustness:prune", parts=("20", "50", "80", "delta"), needs=SAME),
+    _attack("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise", "robustness:noise",
+            parts=("1pct", "5pct", "delta"), needs=SAME),
     # probing
-    Metric("probe", "probe", "linear probe of penultimate features: forgotten classes against the rest",
-           "purge.metrics.probing:probe", unit="share", section="robustness", cost="train",
-           needs={"kept_class_test", "same_class_test"}),
-    Metric("probe_gap", "Δprobe", "distance of the linear probe to the retrained model's",
-           "purge.metrics.probing:probe_gap", unit="share", section="robustness", ideal=0.0, cost="train",
-           needs={"kept_class_test", "retrained", "same_class_test"}),
-    Metric("head_refit", "refit", "FA and RA with the last layer fitted anew to all training data",
-           "purge.metrics.probing:head_refit", parts=("fa", "ra"), unit="share", section="robustness",
-           cost="train", needs={"same_class_test"}),
-    Metric("head_refit_gap", "Δrefit",
-           "distance of FA with a refitted last layer to the retrained model's",
-           "purge.metrics.probing:head_refit_gap", unit="share", section="robustness", ideal=0.0,
-           cost="train", needs={"retrained", "same_class_test"}),
+    _attack("probe", "probe", "linear probe of penultimate features: forgotten classes against the rest",
+            "probing:probe", needs=SAME | KEPT),
+    _attack("probe_gap", "Δprobe", "distance of the linear probe to the retrained model's",
+            "probing:probe_gap", ideal=0.0, needs=RETRAINED | SAME | KEPT),
+    _attack("head_refit", "refit", "FA and RA with the last layer refitted to all training data",
+            "probing:head_refit", parts=("fa", "ra"), needs=SAME),
+    _attack("head_refit_gap", "Δrefit", "distance of FA with a refitted last layer to the retrained model's",
+            "probing:head_refit_gap", ideal=0.0, needs=RETRAINED | SAME),
     # shadow
-    Metric("lira", "LiRA", "likelihood-ratio attack: did the model see the forget set?",
-           "purge.metrics.shadow:lira", parts=("auroc", "tpr_1pct", "tpr_01pct"),
-           units={"tpr_1pct": "share", "tpr_01pct": "share"}, section="membership", cost="shadow",
-           needs={"same_class_test", "shadows"}),
-    Metric("rmia", "RMIA", "relative attack: does a forgotten sample stand out over unseen ones?",
-           "purge.metrics.shadow:rmia", parts=("auroc", "tpr_1pct", "tpr_01pct"),
-           units={"tpr_1pct": "share", "tpr_01pct": "share"}, section="membership", cost="shadow",
-           needs={"kept_class_test", "same_class_test", "shadows"}),
-    Metric("u_lira", "U-LiRA",
-           "likelihood-ratio attack: was the sample seen and unlearned, or never seen?",
-           "purge.metrics.shadow:u_lira", parts=("auroc", "tpr_1pct", "tpr_01pct"),
-           units={"tpr_1pct": "share", "tpr_01pct": "share"}, section="membership", cost="shadow",
-           needs={"same_class_test", "shadows"}),
-    Metric("forgetting_score", "F",
-           "how little unlearned models are told from retrained ones (NeurIPS 2023)",
-           "purge.metrics.shadow:forgetting_score", parts=("score", "retrain"), section="membership",
-           cost="shadow", needs={"shadows"}),
-    Metric("klom", "KLoM", "KL of margins, unlearned from retrained models: the 95th percentile",
-           "purge.metrics.shadow:klom", parts=("p95", "retrain"), section="membership", cost="shadow",
-           needs={"shadows"}),
+    _shadow("lira", "LiRA", "likelihood-ratio attack: did the model see the forget set?", "shadow:lira",
+            parts=RATES, units=RATE_UNITS, needs=SAME | SHADOWS),
+    _shadow("rmia", "RMIA", "relative attack: does a forgotten sample stand out over unseen ones?",
+            "shadow:rmia", parts=RATES, units=RATE_UNITS, needs=SAME | KEPT | SHADOWS),
+    _shadow("u_lira", "U-LiRA", "likelihood-ratio attack: was the sample seen and unlearned, or never seen?",
+            "shadow:u_lira", parts=RATES, units=RATE_UNITS, needs=SAME | SHADOWS),
+    _shadow("forgetting_score", "F", "how hard it is to tell unlearned from retrained models (NeurIPS 2023)",
+            "shadow:forgetting_score", parts=("score", "retrain"), needs=SHADOWS),
+    _shadow("klom", "KLoM", "KL of margins, unlearned from retrained models: the 95th percentile",
+            "shadow:klom", parts=("p95", "retrain"), needs=SHADOWS),
 ]  # fmt: skip
-METRICS: dict[str, Metric] = {m.name: m for m in SHELF}
+METRICS: dict[str, Metric] = {m.name: replace(m, fn=f"purge.metrics.{m.fn}") for m in _TABLE}
 
 PANELS: dict[str, tuple[str, ...]] = {
     "quick": tuple(name for name, m in METRICS.items() if m.cost == "forward"),
@@ -193,20 +164,48 @@ PANELS: dict[str, tuple[str, ...]] = {
 }
 
 
+def all_metrics() -> dict[str, Metric]:
+    """The metrics of purge and of installed packages, by name; a package that does not load is left out."""
+    found = dict(METRICS)
+    for name in installed(GROUP):
+        try:
+            found.setdefault(name, find_metric(name))
+        except MetricError as error:
+            logging.getLogger("purge").warning("%s", error)
+    return found
+
+
+def find_metric(name: str) -> Metric:
+    """A metric by name, of purge or of an installed package, or your own as ``module:NAME``."""
+    if name in METRICS:
+        return METRICS[name]
+    if ":" in name:
+        return _as_metric(named(name, MetricError), name)
+    outside = installed(GROUP)
+    if name not in outside:
+        known = [*METRICS, *outside, *PANELS]
+        raise MetricError("the name of a metric or panel", repr(name), did_you_mean(name, known))
+    found = _as_metric(loaded(outside[name], MetricError), name)
+    if found.name != name:
+        fix = "give the entry point the name of its metric"
+        raise MetricError(f"a metric named {name!r} from its entry point", repr(found.name), fix)
+    return found
+
+
+def _as_metric(found: Any, name: str) -> Metric:
+    if not isinstance(found, Metric):
+        fix = f"write {name.rpartition(':')[2]} = purge.Metric(name, symbol, about, function)"
+        raise MetricError(f"a purge.Metric as {name}", type(found).__name__, fix)
+    return found
+
+
 def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
-    """A panel's name, a metric's name, a Metric, or a list of names and Metrics."""
-    if not isinstance(metrics, (str, Metric, list, tuple)):
-        raise MetricError("metrics by name or as Metric", type(metrics).__name__, "see purge.list_metrics()")
-    given = [metrics] if isinstance(metrics, (str, Metric)) else list(metrics)
-    wanted = [name for m in given for name in (PANELS.get(m, (m,)) if isinstance(m, str) else (m,))]
-    found: list[Metric] = []
-    for m in dict.fromkeys(wanted):
-        if isinstance(m, str) and m not in METRICS:
-            known = [*METRICS, *PANELS]
-            raise MetricError("the name of a metric or panel", repr(m), did_you_mean(m, known))
-        if not isinstance(m, (str, Metric)):
-            raise MetricError("metrics by name or as Metric", type(m).__name__, "see purge.list_metrics()")
-        found.append(METRICS[m] if isinstance(m, str) else m)
+    """The metrics that are meant by a name, a panel, a Metric, or a list of these."""
+    given: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
+    if strange := [type(m).__name__ for m in given if not isinstance(m, (str, Metric))]:
+        raise MetricError("metrics by name or as Metric", strange[0], "see purge.list_metrics()")
+    wanted = [m for one in given for m in (PANELS.get(one, (one,)) if isinstance(one, str) else (one,))]
+    found = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
     names = [m.name for m in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise MetricError("metrics of different names", f"{twice[0]!r} twice", "rename yours")
@@ -228,4 +227,3 @@ def check_value_name(name: str, where: str) -> None:
         raise FileError(f"a number of {kind} in {where}", repr(name), did_you_mean(name, metric.names()))
 
 
-__all__ = ["METRICS", "PANELS", "Metric", "check_value_name", "resolve_metrics"]

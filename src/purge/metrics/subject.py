@@ -1,23 +1,24 @@
-"""What a metric is, the model it looks at, and bootstrap intervals."""
+"""The model that metrics look at: its outputs and features on each part of the data, computed once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from purge.core.errors import MetricError, ModelError
+from purge.core.errors import ModelError
 from purge.data.samples import Samples
 from purge.data.split import Split
-from purge.metrics.bootstrap import Array
-from purge.metrics.metric import Metric
-from purge.metrics.value import Value
-from purge.models.forward import evaluating, logits_of, passing
+from purge.metrics.bootstrap import Array, mean_value
+from purge.metrics.metric import Found, Metric
+from purge.metrics.value import Missing, Value
+from purge.models.forward import evaluating, forward, passing
 from purge.models.hooks import capture, capture_input, pooled
 from purge.models.inspect import Anatomy, anatomy, device_of
 
@@ -25,75 +26,122 @@ if TYPE_CHECKING:
     from purge.metrics.shadow import Ensemble
 
 Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test"]
+Labels = NDArray[np.int64]
+Hits = NDArray[np.bool_]
+T = TypeVar("T")
+P = ParamSpec("P")
 
-FEATURE_SAMPLES = 10_000  # of a larger set, features are kept for a seeded choice of this many
+FEATURE_SAMPLES = 10_000  # of a larger set, features are kept for this many, chosen by the seed
+
+NO_FEATURES = "no layer that makes the logits was found, so there are no features"
+EMPTY = {
+    "same_class_test": "the test data has no sample of the forgotten classes",
+    "kept_class_test": "the test data has no sample of a retained class",
+}
+
+
+def once(fn: Callable[Concatenate[Subject, P], T]) -> Callable[Concatenate[Subject, P], T]:
+    """A function of a subject that is computed once for it and each choice of arguments.
+
+    The only cache of an audit: forward passes, metrics, attacks and relearning runs are all kept on the
+    subject, and go with it. A reason for a missing value is kept like a result.
+    """
+
+    @wraps(fn)
+    def kept(subject: Subject, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = fn, args, tuple(kwargs.items())
+        if key not in subject.kept:
+            try:
+                subject.kept[key] = fn(subject, *args, **kwargs)
+            except Missing as reason:
+                subject.kept[key] = Missing(*reason.args)  # without its traceback, which holds models
+        found = subject.kept[key]
+        if isinstance(found, Missing):
+            raise Missing(*found.args)
+        return found  # type: ignore[no-any-return]
+
+    return kept
 
 
 class Outputs(NamedTuple):
-    """What one forward pass over a data set left behind, on the CPU."""
+    """The results of one forward pass over a data set, on the CPU."""
 
     log_probs: Tensor  # (N, K), float64
-    rows: NDArray[np.int64]  # the samples whose features were kept, in order
+    rows: Labels  # the samples whose features were kept, in order
     features: Tensor | None  # (rows, D) penultimate features; None where no head could be found
     blocks: dict[str, Tensor]  # layer → its output, pooled: (rows, its width)
 
 
 class Subject:
-    """A model under audit; each forward pass is made once and kept.
+    """A model under audit; whatever is computed for it is computed once.
 
-    ``same_class_test`` are the test samples of classes that occur in the forget set,
-    ``kept_class_test`` those of classes that are not forgotten altogether. ``curves`` is where a
-    metric leaves what cannot be said in a number (plain lists and dicts, for the figures).
+    ``same_class_test`` are the test samples of classes that occur in the forget set, ``kept_class_test``
+    those of classes that are not forgotten as a whole. ``curves`` is where a metric leaves data for
+    figures (plain lists and dicts).
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        split: Split,
-        *,
-        seed: int = 0,
-        retrained: Subject | None = None,
-        original: Subject | None = None,
-        shadows: Ensemble | None = None,
-    ) -> None:
+    retrained: Subject | None = None  # the models to compare with, which the audit sets,
+    original: Subject | None = None
+    shadows: Ensemble | None = None  # and the shadow models
+
+    def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
-        self.retrained, self.original, self.shadows = retrained, original, shadows
         self.curves: dict[str, Any] = {}
-        self._outputs: dict[str, Outputs] = {}
-        self._index: dict[str, Tensor] = {}
-        self._values: dict[Metric, Value | dict[str, Value]] = {}
+        self.kept: dict[Hashable, Any] = {}
+
+    @once
+    def value(self, metric: Metric) -> Found:
+        """The metric of this model."""
+        reasons = [why for need in sorted(metric.needs) if (why := self.why_not(need))]
+        if reasons:
+            return Value.missing("; ".join(dict.fromkeys(reasons)))
+        try:
+            return metric.compute(self)
+        except Missing as reason:
+            return Value.missing(str(reason))
 
     def why_not(self, need: str) -> str:
-        """The reason why something needed is missing; empty if it is there."""
-        if need in ("retrained", "original"):
-            other = getattr(self, need)
-            if other is self:
-                return f"this is the {need} model itself"
-            return "" if other is not None else f"no {need} model was given to compare with"
+        """Why something that a metric needs is missing; empty if it is there."""
         if need == "shadows":
             return "" if self.shadows is not None else "no shadow models were asked for"
-        if need.endswith("test") and self.split.test is None:
+        if need in ("retrained", "original"):
+            if (other := getattr(self, need)) is self:
+                return f"this is the {need} model itself"
+            return "" if other is not None else f"no {need} model was given to compare with"
+        if self.split.test is None:
             return "no test data was given"
-        if need == "same_class_test" and not len(self.index(need)):
-            return "the test data has no sample of the forgotten classes"
-        if need == "kept_class_test" and not len(self.index(need)):
-            return "the test data has no sample of a retained class"
-        return ""
+        return EMPTY[need] if need in EMPTY and not len(self.index(need)) else ""  # type: ignore[arg-type]
+
+    def other(self, which: Literal["retrained", "original"]) -> Subject:
+        """A model to compare with, which the metric must name among its needs."""
+        found: Subject | None = getattr(self, which)
+        assert found is not None, f"say needs={{{which!r}}}"
+        return found
+
+    def beside(self, fn: Callable[[Subject], T]) -> tuple[T, T]:
+        """A function of this model and of the retrained one; a reason that comes from there says so."""
+        ours = fn(self)
+        try:
+            return ours, fn(self.other("retrained"))
+        except Missing as reason:
+            raise Missing(f"retrained model: {reason}") from None
+
+    def mean(self, x: Any) -> Value:
+        """The mean of N numbers with a bootstrap interval, drawn by the seed of the audit."""
+        return mean_value(x, self.seed)
+
+    # -- data ------------------------------------------------------------------------------
 
     def samples(self, part: Part) -> Samples:
         """The data set that a part belongs to."""
-        found = getattr(self.split, "test" if part.endswith("test") else part)
-        assert found is not None, "ask why_not() first"
-        return found  # type: ignore[no-any-return]
+        found: Samples | None = getattr(self.split, "test" if part.endswith("test") else part)
+        assert found is not None, f"say needs={{{part!r}}}"
+        return found
 
-    def index(self, part: Part | str) -> Tensor:
+    @once
+    def index(self, part: Part) -> Tensor:
         """Which samples of their data set make up a part."""
-        if part not in self._index:
-            self._index[part] = self._rows_of(part)
-        return self._index[part]
-
-    def _rows_of(self, part: Part | str) -> Tensor:
-        labels = self.samples(part).labels  # type: ignore[arg-type]
+        labels = self.samples(part).labels
         if part == "same_class_test":
             return torch.isin(labels, self.split.forget.labels.unique()).nonzero()[:, 0]
         if part == "kept_class_test":
@@ -101,9 +149,11 @@ class Subject:
             return (~torch.isin(labels, gone)).nonzero()[:, 0]
         return torch.arange(len(labels))
 
-    def labels(self, part: Part) -> NDArray[np.int64]:
+    def labels(self, part: Part) -> Labels:
         """The labels (N,) of a part."""
         return self.samples(part).labels[self.index(part)].numpy()
+
+    # -- outputs ---------------------------------------------------------------------------
 
     def log_probs(self, part: Part) -> Array:
         """Log-softmax of the logits (N, K) of a part, in float64."""
@@ -111,49 +161,53 @@ class Subject:
         found: Array = whole[self.index(part).numpy()] if part.endswith("_test") else whole.copy()
         return found
 
-    def guesses(self, part: Part) -> NDArray[np.int64]:
+    def guesses(self, part: Part) -> Labels:
         """The predicted classes (N,) of a part."""
-        found: NDArray[np.int64] = self.log_probs(part).argmax(1)
+        found: Labels = self.log_probs(part).argmax(1)
         return found
 
-    def featured(self, part: Part) -> NDArray[np.int64]:
+    def hits(self, part: Part) -> Hits:
+        """Which samples (N,) of a part are predicted right."""
+        found: Hits = self.guesses(part) == self.labels(part)
+        return found
+
+    def features(self, part: Part) -> Array:
+        """Penultimate features (N, D) of a part: of the samples that :meth:`featured` names."""
+        if (found := self._seen(part).features) is None:
+            raise Missing(NO_FEATURES)
+        return self._of(part, found)
+
+    def featured(self, part: Part) -> Labels:
         """The positions within a part of the samples that :meth:`features` has, in order."""
         return np.flatnonzero(np.isin(self.index(part).numpy(), self._seen(part).rows))
 
-    def features(self, part: Part) -> Array | None:
-        """Penultimate features (N, D) of a part; None where no head could be found."""
-        return self._of(part, self._seen(part).features)
+    def labelled_features(self, part: Part) -> tuple[Array, Labels]:
+        """The features (N, D) of a part and the labels (N,) of their samples."""
+        return self.features(part), self.labels(part)[self.featured(part)]
 
     def blocks(self, part: Part) -> dict[str, Array]:
         """The pooled outputs (N, width) of the layers that erasure looks at, by layer."""
-        found = {name: self._of(part, h) for name, h in self._seen(part).blocks.items()}
-        return {name: h for name, h in found.items() if h is not None}
+        return {name: self._of(part, h) for name, h in self._seen(part).blocks.items()}
 
-    @cached_property
-    def anatomy(self) -> Anatomy:
-        """Where the head and the blocks of the model are."""
-        samples = self.split.forget
-        x, _ = samples.take(torch.arange(min(2, len(samples))))
-        return anatomy(self.model, x)
-
-    def _of(self, part: Part, kept: Tensor | None) -> Array | None:
-        if kept is None:
-            return None
+    def _of(self, part: Part, kept: Tensor) -> Array:
         found = kept.numpy()
         if part.endswith("_test"):
             found = found[np.isin(self._seen(part).rows, self.index(part).numpy())]
-        return found.astype(np.float64)  # NumPy asks for large pages of memory, torch does not: much faster
+        return found.astype(np.float64)  # in NumPy: it asks for large pages of memory, torch does not
 
     def _seen(self, part: Part) -> Outputs:
-        """The one forward pass over the data set that a part belongs to."""
-        whole: Part = "test" if part.endswith("test") else part
-        if whole not in self._outputs:
-            self._outputs[whole] = self._pass(whole)
-        return self._outputs[whole]
+        return self._pass("test" if part.endswith("test") else part)
 
+    @once
+    def _anatomy(self) -> Anatomy:
+        few = torch.arange(min(2, len(self.split.forget)))
+        return anatomy(self.model, self.split.forget.take(few)[0])
+
+    @once
     def _pass(self, whole: Part) -> Outputs:
+        """The one forward pass over a data set."""
         samples = self.samples(whole)
-        n, (head, layers, _) = len(samples), self.anatomy
+        n, (head, layers, _) = len(samples), self._anatomy()
         rows = np.arange(n)
         if n > FEATURE_SAMPLES:
             rows = np.sort(np.random.default_rng(self.seed).choice(n, FEATURE_SAMPLES, replace=False))
@@ -162,11 +216,11 @@ class Subject:
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         top = nothing if head is None else capture_input(self.model.get_submodule(head))
         at, device = 0, device_of(self.model)
-        # Whatever is copied to the device while it works waits for it: so all of that comes first.
+        # A copy to the device waits until it is idle, so all copies are made before the loop.
         everything, chosen = torch.arange(n, device=device), torch.from_numpy(rows).to(device)
         with evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
             for x, _ in passing(samples, everything):
-                z = logits_of(self.model(x)).float()
+                z = forward(self.model, x).float()
                 found.append(z)
                 first, last = np.searchsorted(rows, [at, at + len(z)])
                 kept = chosen[first:last] - at
@@ -184,17 +238,3 @@ class Subject:
             torch.cat(features).cpu() if features else None,
             {name: torch.cat(h).cpu() for name, h in blocks.items() if h},
         )
-
-    def value(self, metric: Metric) -> Value | dict[str, Value]:
-        """The metric of this model, computed once."""
-        if metric not in self._values:
-            reasons = [why for need in sorted(metric.needs) if (why := self.why_not(need))]
-            found = Value.missing("; ".join(dict.fromkeys(reasons))) if reasons else metric.compute(self)
-            if not isinstance(found, Value) and not (isinstance(found, dict) and found):
-                raise MetricError(
-                    f"a Value or a dict of Values from {metric.name}",
-                    type(found).__name__,
-                    "return purge.Value(number), or Value.missing(reason)",
-                )
-            self._values[metric] = found
-        return self._values[metric]

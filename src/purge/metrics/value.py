@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from purge.core.errors import MetricError
 
 
+class Missing(Exception):
+    """Raised inside a metric where there is no number to give; the message is the reason."""
+
+
 @dataclass(frozen=True)
 class Value:
     """A measured number with its 95 % interval, or None and the reason why there is none."""

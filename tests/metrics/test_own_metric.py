@@ -1,0 +1,210 @@
+"""A metric that lives outside of the package: as an object, as module:NAME, and installed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.core.errors import MetricError
+from purge.core.plugins import current_folder_importable
+from purge.metrics.registry import METRICS, all_metrics, find_metric, resolve_metrics
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_metric.py"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder that python imports from, with the example in it."""
+    shutil.copy(EXAMPLE, tmp_path / "own_metric.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("own_metric", "broken_metric"):
+        sys.modules.pop(name, None)
+
+
+def install(folder: Path, **points: str) -> None:
+    """What pip leaves behind of a package with these entry points."""
+    info = folder / "audits_of_mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: audits-of-mine\nVersion: 1.0\n")
+    lines = [f"{name} = {target}" for name, target in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[purge.metrics]", *lines, ""]))
+
+
+def audit(*metrics: str | purge.Metric) -> purge.Report:
+    g = torch.Generator().manual_seed(0)
+    x, y = 3 * torch.randn(90, 4, generator=g), torch.arange(90) % 3
+    torch.manual_seed(0)
+    forget, retain = purge.split((x, y), classes=[0])
+    return purge.audit(nn.Linear(4, 3), forget, retain, (x, y), metrics=list(metrics), progress=False)
+
+
+def by_hand(forgotten: bool) -> float:
+    g = torch.Generator().manual_seed(0)
+    x, y = 3 * torch.randn(90, 4, generator=g), torch.arange(90) % 3
+    torch.manual_seed(0)
+    p = nn.Linear(4, 3)(x).softmax(1).max(1).values
+    return float((p[(y == 0) == forgotten] > 0.9).float().mean())
+
+
+# -- where it may come from --------------------------------------------------------------------
+
+
+def test_the_example_runs(folder, capsys):
+    import own_metric
+
+    own_metric.main()
+    assert "sure.forget" in capsys.readouterr().out
+
+
+def test_as_an_object_and_by_module_and_name(folder):
+    import own_metric
+
+    named = audit("ta", "own_metric:SURE")
+    assert list(named.values) == ["ta", "sure.forget", "sure.retain"]
+    assert named["sure.forget"].value == pytest.approx(by_hand(True))
+    assert named["sure.retain"].value == pytest.approx(by_hand(False))
+    assert 0 < named["sure.retain"].value < 1
+    assert audit("ta", own_metric.SURE).values == named.values
+    assert "sure" not in METRICS
+
+
+def test_the_current_folder_is_importable_only_where_a_person_named_a_module(tmp_path, monkeypatch):
+    (tmp_path / "metric_right_here.py").write_text(EXAMPLE.read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    for allowed in (False, True):
+        with current_folder_importable(allowed):
+            if allowed:
+                assert find_metric("metric_right_here:SURE").name == "sure"
+            else:
+                with pytest.raises(MetricError, match="imported"):
+                    find_metric("metric_right_here:SURE")
+    assert str(tmp_path) not in sys.path
+
+
+def test_an_installed_package_brings_its_metrics_under_their_names(folder):
+    with pytest.raises(MetricError, match="the name of a metric or panel"):
+        find_metric("sure")
+    install(folder, sure="own_metric:SURE")
+    assert all_metrics().keys() - METRICS.keys() == {"sure"}
+    assert purge.list_metrics()["sure"].startswith("share of samples")
+    assert audit("sure")["sure.forget"].value == pytest.approx(by_hand(True))
+    with pytest.raises(MetricError, match="did you mean 'sure'"):
+        find_metric("sur")
+
+
+def test_a_package_that_does_not_load_is_named_and_hides_no_other(folder, caplog):
+    (folder / "broken_metric.py").write_text("import nothing_of_that_name\n")
+    install(folder, sure="own_metric:SURE", broken="broken_metric:X")
+    with pytest.raises(MetricError, match="audits-of-mine"):
+        find_metric("broken")
+    assert all_metrics().keys() - METRICS.keys() == {"sure"}
+    assert "nothing_of_that_name" in caplog.text
+
+
+def test_a_package_does_not_replace_a_metric_of_purge(folder):
+    install(folder, ta="own_metric:SURE")
+    assert find_metric("ta") is all_metrics()["ta"] is METRICS["ta"]
+
+
+# -- one line about what is wrong --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own_metrik:SURE", ["own_metrik", "imported"]),
+        ("own_metric:SUR", ["'SUR'", "did you mean 'SURE'"]),
+        ("own_metric:sure", ["a purge.Metric", "function"]),
+        ("other", ["entry point", "'sure'"]),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(folder, name, words):
+    install(folder, other="own_metric:SURE")  # an entry point that is not named after its metric
+    with pytest.raises(MetricError) as caught:
+        resolve_metrics(["ta", name])
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "word"),
+    [
+        ("name", "my.metric", "letters"),
+        ("fn", "no function", "a function for own"),
+        ("fn", 3, "a function for own"),
+        ("parts", "class", "did you mean 'classes'"),
+        ("unit", "percent", "share"),
+        ("units", {"a": "shares"}, "did you mean 'share'"),
+        ("section", "robust", "did you mean 'robustness'"),
+        ("direction", "up", "higher, lower, retrain"),
+        ("cost", "training", "did you mean 'train'"),
+        ("needs", {"retrain"}, "did you mean 'retrained'"),
+    ],
+)
+def test_every_field_is_checked_when_the_metric_is_made(field, value, word):
+    fields = {"name": "own", "symbol": "o", "about": "mine", "fn": lambda s: purge.Value(1.0)}
+    assert purge.Metric(**fields).names() == ["own"]
+    with pytest.raises(MetricError) as caught:
+        purge.Metric(**{**fields, field: value})
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+VALUE, NONE = purge.Value(0.5), purge.Value.missing("not today")
+
+
+@pytest.mark.parametrize(
+    ("parts", "found", "word"),
+    [
+        ((), 0.5, "return purge.Value(number)"),
+        ((), None, "return purge.Value(number)"),
+        (("a",), {"a": 0.5}, "return purge.Value(number)"),
+        ((), {}, "an empty dict"),
+        ((), {"a": VALUE}, "parts=('a',)"),
+        (("a", "b"), {"a": VALUE}, "parts ('a', 'b')"),
+        (("a",), VALUE, "parts=()"),
+        ("classes", VALUE, "parts=()"),
+    ],
+)
+def test_what_the_function_returns_must_fit_what_the_metric_says(parts, found, word):
+    own = purge.Metric("own", "o", "mine", lambda s: found, parts=parts)
+    with pytest.raises(MetricError) as caught:
+        audit(own)
+    assert word in str(caught.value)
+    assert "own" in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", [(), ("a", "b"), "classes", "layers"])
+def test_one_reason_may_stand_for_all_parts(parts):
+    own = purge.Metric("own", "o", "mine", lambda s: NONE, parts=parts)
+    assert audit(own)["own"] == NONE
+
+
+# -- what it says about itself -----------------------------------------------------------------
+
+
+def test_a_metric_explains_itself(folder):
+    assert "see fa_train" in find_metric("own_metric:SURE").explain()
+    assert "closed above" in METRICS["ece"].explain()  # the docstring of its function
+    assert METRICS["mia_margin"].explain() == METRICS["mia_margin"].about
+    own = purge.Metric("own", "o", "mine", lambda s: VALUE, docs="More about it.")
+    assert own.explain() == "More about it."
+
+
+def test_explaining_and_listing_need_no_torch():
+    import subprocess
+
+    code = (
+        "import sys; from purge.metrics.registry import all_metrics; "
+        "[m.explain() for m in all_metrics().values()]; sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
