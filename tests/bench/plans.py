@@ -24,11 +24,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def plan_of(tmp_path: Path, **changes: Any) -> Plan:
+def plan_of(tmp_path: Path, *, trust: bool = False, **changes: Any) -> Plan:
     """The plan of a small file with some keys changed; None takes a key out."""
     content = {k: v for k, v in {**SMALL, **changes}.items() if v is not None}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
-    return read_plan(tmp_path / "small.yaml")
+    return read_plan(tmp_path / "small.yaml", trust)
 
 
 def place_of(folder: Path) -> Place:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from purge.bench.expand import source_digest
 from purge.core.errors import PurgeError
+from purge.methods.finetune import FineTune
 from purge.methods.registry import METHODS
 from tests.bench.plans import place_of, plan_of
 
@@ -104,6 +109,57 @@ def test_a_changed_default_is_another_job(tmp_path: Path, monkeypatch: pytest.Mo
     changed = dataclasses.replace(METHODS["purge"].method, lr=0.123)  # type: ignore[call-arg]
     monkeypatch.setitem(METHODS, "purge", METHODS["purge"]._replace(method=changed))
     assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
+
+
+def test_an_edited_method_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is edited, so that --resume runs the job again."""
+    file = tmp_path / "method_that_is_edited.py"
+    source = inspect.getsource(sys.modules[FineTune.__module__])
+    file.write_text(source)
+    spec = importlib.util.spec_from_file_location("method_that_is_edited", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    edited = METHODS["finetune"]._replace(method=module.FineTune())
+    monkeypatch.setitem(METHODS, "finetune", edited)
+
+    def job_id() -> str:
+        source_digest.cache_clear()  # another process
+        return plan_of(tmp_path, methods=["finetune"]).jobs[0].id
+
+    before = job_id()
+    assert job_id() == before
+    file.write_text(source + "\n# edited\n")
+    assert job_id() != before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"methods": ["own_code:Mine"]},
+        {"methods": [{"method": "own_code:Mine", "label": "mine"}]},
+        {"model": "own_code:build"},
+        {"metrics": ["ra", "own_code:metric"]},
+        {"tasks": [{"metrics": "own_code:metric"}]},
+    ],
+)
+def test_code_that_a_file_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    (tmp_path / "own_code.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        PurgeError, match=r"Expected --trust on this command line, got 'own_code:\w+' from small"
+    ):
+        plan_of(tmp_path, **changes)
+    assert "own_code" not in sys.modules
+
+
+def test_a_file_that_is_trusted_may_name_code(tmp_path: Path) -> None:
+    plan_of(tmp_path, model="own_code:build", trust=True)  # imported once it is trained
 
 
 def test_what_a_task_says_goes_before_what_stands_above_it(tmp_path: Path) -> None:

@@ -108,8 +108,8 @@ def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["{label: purge, set: }", "{label: purge, set: 5}", "{label: 5, set: {}}", "{label: [purge], set: {}}",
-     "{label: purge, set: {5: 1}}", "{set: {}}", "5"],
+    ["{method: purge, set: }", "{method: purge, set: 5}", "{method: purge, label: 5, set: {}}",
+     "{method: purge, label: [purge], set: {}}", "{method: purge, set: {5: 1}}", "{set: {}}", "5"],
 )  # fmt: skip
 def test_presets_of_another_form_are_refused(tmp_path: Path, row: str) -> None:
     (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")

@@ -1,7 +1,7 @@
 """A random search over settings: the same number of trials for each method, scored on held-out data.
 
-The first trial is the method as it is. The score is the weighted sum of distances to the aims of the
-metrics: to the retrained model's value, or to the number that a metric names as its ideal.
+The first trial is the method unchanged. The score is the weighted sum of the metrics' distances to their
+aims: to the retrained model's value, or to the ideal that a metric names.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from purge.bench.tables import check_name
 from purge.core.errors import MethodError
 from purge.core.schema import build
-from purge.core.settings import checked_seed
-from purge.metrics.registry import METRICS, resolve_metrics
+from purge.core.settings import setting
+from purge.metrics.registry import METRICS, check_value_name, resolve_metrics
 
 
 @dataclass(frozen=True)
 class Search:
     """A random search over the settings of each method, with the same number of trials for all."""
 
-    trials: int
-    score: dict[str, float]  # metric → weight of its distance to the aim; the sum is to be small
-    seed: int = 0
+    trials: int = setting(help="trials for each method", low=1)
+    score: dict[str, float] = setting(help="metric → weight of its distance to the aim; lower is better")
+    seed: int = setting(0, low=0, high=2**32 - 1)
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,15 @@ class Range:
 def drawn(
     ranges: dict[str, Any], seed: int, label: str, trial: int, fractions: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The settings of a trial, those of ``fractions`` any number; the first trial is the method as it is."""
+    """The settings of a trial; those in ``fractions`` may be any number. The first trial changes nothing."""
     rng = np.random.default_rng([seed, zlib.crc32(label.encode()), trial])
     return {key: _draw(rng, key, given, key in fractions) for key, given in ranges.items()} if trial else {}
 
 
 def _draw(rng: np.random.Generator, key: str, given: Any, fraction: bool) -> Any:
-    """A choice from a list, or a number between low and high, by its logarithm with ``log: true``.
+    """A choice from a list, or a number between low and high.
 
-    Between whole numbers it is a whole one, unless the setting can be any (``fraction``).
+    Between whole numbers it is a whole number, unless the setting takes any number (``fraction``).
     """
     if isinstance(given, list) and given:
         return given[int(rng.integers(len(given)))]
@@ -66,22 +65,19 @@ def _draw(rng: np.random.Generator, key: str, given: Any, fraction: bool) -> Any
     return float(f"{rng.uniform(low, high):.4g}")
 
 
-def read_search(given: dict[str, Any]) -> Search:
-    """The search that a file asks for."""
-    search = build(Search, given, "search")
+def check_search(search: Search) -> None:
+    """Refuse a score that cannot be computed for every trial."""
+    if not search.score:
+        raise MethodError("a score in search", "none", "write score: {fa_test: 1}, say")
     for name in search.score:
-        resolve_metrics([name.partition(".")[0]])
-        check_name(name, "the score")
-        if "shadows" in METRICS[name.partition(".")[0]].needs:
+        (metric,) = resolve_metrics([name.partition(".")[0]])
+        check_value_name(name, "the score")
+        if "shadows" in metric.needs:
             raise MethodError("a score without shadow models", repr(name), "leave it out")
-    if search.trials < 1 or not search.score:
-        raise MethodError("trials and a score in search", "none", "write trials: 16, score: {…}")
-    checked_seed(search.seed)
-    return search
 
 
 def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float | None:
-    """How far a model is from the aims, weighted; None where a value is missing."""
+    """The weighted distance of a model to the aims; None if a value is missing."""
     total = 0.0
     for name, weight in weights.items():
         ideal = METRICS[name.partition(".")[0]].ideal
@@ -94,15 +90,15 @@ def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float |
 
 
 def needs_retrained(name: str) -> bool:
-    """Does a score by this metric ask for a retrained model?"""
+    """Does a score by this metric need a retrained model?"""
     metric = METRICS[name.partition(".")[0]]
     return isinstance(metric.ideal, str) or "retrained" in metric.needs
 
 
 def winners(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each variant that was searched for, the trial of the lowest mean score over all of its jobs.
+    """For each label that was searched for, the trial with the lowest mean score over its jobs.
 
-    A trial that failed somewhere, or could not be scored, does not win.
+    A trial with a job that failed, or that could not be scored, does not win.
     """
     trials: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for result in results:

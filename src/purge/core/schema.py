@@ -220,8 +220,8 @@ def _of_union(value: Any, hint: Any, where: str) -> Any:
         return build(chosen[given.pop("kind")], given, where)
     if text and str in rest:
         rest = [o for o in rest if o is not str and typing.get_origin(o) not in (list, tuple)] + [str]
-    elif type(value) in rest:
-        rest = [type(value)]
+    else:
+        rest = [o for o in rest if (typing.get_origin(o) or o) is type(value)] or rest
     for option in rest[:-1]:
         with suppress(TypeError, ValueError, LookupError, OverflowError):
             return _convert(value, option, where)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def setting(
-    default: Any,
+    default: Any = dataclasses.MISSING,
     help: str = "",
     *,
     above: float | None = None,

@@ -1,0 +1,174 @@
+"""What the YAML file of a bench may say.
+
+The keys of a file are the fields of :class:`Bench` and of :class:`Task`; those of a task may also stand in
+``tasks``. See ``configs/`` for examples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from purge.bench.search import Search
+from purge.bench.tables import NUMBERS, By, Drawing, Goal, Table, paper
+from purge.core.errors import DataError, FileError, MethodError, did_you_mean
+from purge.core.schema import build
+from purge.core.settings import setting
+from purge.metrics.registry import check_value_name
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, a model and what it must forget."""
+
+    data: str
+    model: str
+    size: int | None = setting(None, "the side of the images; none: the data set's own", low=8, high=1024)
+    per_class: int | None = setting(None, "train on this many images of each class, drawn once", low=1)
+    holdout: float | None = setting(
+        None, "this share of each class is held out and replaces the test images", low=0.01, high=0.5
+    )
+    recipe: dict[str, Any] = setting({}, "settings of training")
+    forget: list[int | list[int]] | Literal["each"] | None = setting(
+        None, "a request for each class, or for each list of classes"
+    )
+    fraction: float | None = setting(None, "or: this share of all samples, drawn", above=0, high=0.999)
+    ids: list[int] | None = setting(None, "or: these samples", low=0)
+    seeds: list[int] = setting([0], "a job for each of them", low=0, high=2**32 - 1)
+    retrains: int = setting(1, "references; two or more show how far apart they are", low=0, high=100)
+    metrics: str | list[str] = setting("standard", "a panel, or names of metrics")
+    repeats: int = setting(1, "times that a job unlearns; the last one is reported", low=1, high=100)
+    set: dict[str, dict[str, Any]] = setting({}, "settings on this data, by label")
+
+    def __post_init__(self) -> None:
+        if self.per_class == 1 and self.holdout is not None:
+            got = "per_class: 1, all of which would be held out"
+            raise DataError("two images of each class to hold one out", got, "raise per_class")
+        if not self.seeds:
+            raise FileError("at least one seed", "none", "write seeds: [0]")
+        given = [k for k in ("forget", "fraction", "ids") if getattr(self, k) is not None]
+        if len(given) != 1 or not getattr(self, given[0]):
+            got = " and ".join(given) if len(given) > 1 else f"an empty {given[0]}" if given else "none"
+            raise DataError(f"one of forget, fraction and ids for {self.data}", got, "write forget: [0], say")
+
+    @property
+    def names(self) -> list[str]:
+        """The names that could stand for code of the user's."""
+        return [self.model, *([self.metrics] if isinstance(self.metrics, str) else self.metrics)]
+
+
+@dataclass(frozen=True)
+class Base:
+    """How the model that a method begins with was trained, beside the settings of its recipe."""
+
+    shards: int = setting(0, "train this many models on a part of the data each; 0: one model", low=0)
+    slices: int = setting(1, "slices of each shard", low=1)
+    log_updates: bool = setting(False, "write down the updates that involve forgotten samples")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its own settings, under a label."""
+
+    method: str
+    label: str = ""  # default: the method's name
+    set: dict[str, Any] = setting({})
+    base: dict[str, Any] = setting({}, "the fields of Base, and changes to the recipe of its base model")
+    search: dict[str, Any] = setting({}, "setting → choices or {low, high, log}; in a trial: what was drawn")
+
+    def split_base(self, needs: Collection[str]) -> tuple[Base, dict[str, Any]]:
+        """The base and the changes to its recipe; a method that ``needs`` a base of its kind must have it."""
+        own = {k: v for k, v in self.base.items() if k in Base.__dataclass_fields__}
+        base = build(Base, own, f"base of {self.label}")
+        for need, key, value in (("shards", "shards", "5"), ("updates", "log_updates", "true")):
+            if need in needs and not own.get(key):
+                fix = f"write base: {{{key}: {value}}}"
+                raise MethodError(f"base: {{{key}: …}} for {self.method}", "none", fix)
+            if need not in needs and own.get(key):
+                got = f"{key} for a method that has no use for it"
+                raise MethodError("another base", got, "leave it out")
+        if base.shards == 1:
+            raise MethodError("shards from 2", "1", "change base")
+        if "slices" in own and not base.shards:
+            raise MethodError("shards beside slices in base", "none", "leave slices out")
+        return base, {k: v for k, v in self.base.items() if k not in own}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The keys of a file beside those of a task."""
+
+    methods: list[str | Variant] | dict[str, dict[str, Any] | None]
+    about: str = ""
+    tasks: list[dict[str, Any]] = setting([], "default: one task, of the keys beside it")
+    search: Search | None = None
+    presets: str | None = setting(None, "a file that a search wrote")
+    tables: list[Table] = setting([])
+    figures: list[Drawing] = setting([])
+
+    def variants(self) -> list[Variant]:
+        """The methods, whichever way they are written."""
+        if isinstance(self.methods, dict):
+            return [Variant(name, name, settings or {}) for name, settings in self.methods.items()]
+        found = [Variant(one) if isinstance(one, str) else one for one in self.methods]
+        return [Variant(v.method, v.label or v.method, v.set, v.base, v.search) for v in found]
+
+
+# -- tables and figures ask only for what the jobs will have ------------------------------------
+
+
+def check_tables(bench: Bench, metrics: Collection[str], words: Mapping[By, Collection[str]]) -> None:
+    """Refuse tables and figures of other metrics, data, requests or labels than the jobs have."""
+    tables = {table.name: table for table in bench.tables}
+    for table in bench.tables:
+        _check_table(table, metrics, f"table {table.name}")
+        _check_only(table.only, words, f"table {table.name}")
+    for drawing in bench.figures:
+        _check_drawing(drawing, tables)
+        _check_only(drawing.only, words, f"figure {drawing.name}")
+    for what, wanted in (("tables", bench.tables), ("figures", bench.figures)):
+        names = [one.name for one in wanted]
+        if bad := [n for n in names if names.count(n) > 1 or not re.fullmatch(r"[\w-]+", n)]:
+            raise FileError(f"{what} of different plain names", repr(bad[0]), "rename one")
+
+
+def _check_table(table: Table, metrics: Collection[str], where: str) -> None:
+    for key in ("rows", "columns"):
+        if not getattr(table, key):
+            raise FileError(f"at least one word in {key} of {where}", "none", f"add to {key}")
+    for column in [c for c in table.columns if c not in NUMBERS]:
+        if column.partition(".")[0] not in metrics:
+            _refuse(f"a metric of the jobs in {where}", column, [*NUMBERS, *metrics])
+        check_value_name(column, where)
+    goals = [build(Goal, given, f"goals of {where}").column for given in table.goals]
+    if wrong := [column for column in goals if column not in table.columns]:
+        _refuse(f"a goal for a column of {table.name}", wrong[0], table.columns)
+    if twice := [column for column in goals if goals.count(column) > 1]:
+        raise FileError(f"one goal for {twice[0]} in {where}", "two", "leave one out")
+    if table.paper is not None and table.paper not in paper():
+        _refuse("a table of the paper", table.paper, paper())
+    if table.also and "label" not in table.rows:
+        raise FileError(f"rows by label in {where}", "also", "add label to its rows")
+
+
+def _check_drawing(drawing: Drawing, tables: Mapping[str, Table]) -> None:
+    if drawing.kind != "pipeline" and drawing.table not in tables:
+        _refuse(f"a table for figure {drawing.name}", drawing.table, tables)
+    table = tables.get(drawing.table, Table(drawing.table, [], []))
+    if wrong := [c for c in drawing.columns if c not in table.columns]:
+        _refuse(f"a column of table {table.name}", wrong[0], table.columns)
+    if strange := [by for by in drawing.only if by not in table.rows]:
+        got, fix = f"only: {{{strange[0]}: …}}", f"add {strange[0]} to the rows of table {table.name}"
+        raise FileError(f"a choice of rows of table {table.name}", got, fix)
+
+
+def _check_only(only: Mapping[By, Sequence[str]], words: Mapping[By, Collection[str]], where: str) -> None:
+    for by, wanted in only.items():
+        if wrong := [word for word in wanted if word not in words[by]]:
+            _refuse(f"a {by} of the jobs in {where}", wrong[0], words[by])
+
+
+def _refuse(what: str, word: str, known: Collection[str]) -> None:
+    raise FileError(what, repr(word), did_you_mean(word, known))
