@@ -1,0 +1,71 @@
+"""Code from outside of purge: ``module:NAME``, and the entry points of installed packages.
+
+Nothing here decides whether code may run. ``module:NAME`` is imported only where the caller or the
+command line named it; an installed package was chosen by whoever installed it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from purge.core.errors import PurgeError, did_you_mean
+
+
+def named(name: str, error: type[PurgeError]) -> Any:
+    """The object that ``module:NAME`` stands for; what goes wrong is an ``error`` of one line."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as problem:
+        raise error(
+            f"a module {module_name!r} that can be imported, for {name}",
+            _short(problem),
+            f"run purge where {module_name} is, and check that python can import it",
+        ) from problem
+    if not hasattr(module, attribute):
+        own = [n for n in vars(module) if not n.startswith("_")]
+        raise error(
+            f"{attribute!r} in the module {module_name}", "no such name", did_you_mean(attribute, own)
+        )
+    return getattr(module, attribute)
+
+
+def installed(group: str) -> dict[str, EntryPoint]:
+    """The entry points of installed packages in a group, by name; nothing is imported yet."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def loaded(point: EntryPoint, error: type[PurgeError]) -> Any:
+    """What an entry point stands for; what goes wrong is an ``error`` that names the package."""
+    try:
+        return point.load()
+    except (Exception, SystemExit) as problem:
+        package = point.dist.name if point.dist else point.module
+        fix = f"update or uninstall {package}"
+        raise error(f"{point.name} of the package {package} to load", _short(problem), fix) from problem
+
+
+@contextmanager
+def current_folder_importable(named_here: bool = True) -> Iterator[None]:
+    """Within the block, modules in the current folder can be imported, if this command line named one."""
+    if not named_here:
+        yield
+        return
+    folder = str(Path.cwd())
+    importlib.invalidate_caches()  # the module may have been written a moment ago
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _short(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {(str(problem) or '?').splitlines()[0]}".rstrip(".")
