@@ -10,60 +10,79 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch
 from torch import nn
 
 from purge.core.errors import FileError, ModelError, did_you_mean
+from purge.core.plugins import current_folder_importable, named
 from purge.models.small_resnet import SmallResNet
 
 SMALL = 64  # pixels; up to this size a stem that shrinks images to a quarter loses too much of them
 
 
-def small_resnet(_name: str, classes: int, channels: int, _size: int | None, _pretrained: bool) -> nn.Module:
+class Wanted(NamedTuple):
+    """What a model must fit."""
+
+    classes: int
+    channels: int
+    size: int | None  # side of the images in pixels, if it is known
+    pretrained: bool
+
+    @property
+    def small(self) -> bool:
+        """Whether the images are small."""
+        return self.size is not None and self.size <= SMALL
+
+    def __str__(self) -> str:
+        weights = "pretrained weights for " if self.pretrained else ""
+        pixels = f" of {self.size} pixels" if self.size is not None else ""
+        return f"{weights}{self.classes} classes and {self.channels} channels{pixels}"
+
+
+def small_resnet(_name: str, want: Wanted) -> nn.Module:
     """The embedded ResNet."""
-    return SmallResNet(classes, channels)
+    return SmallResNet(want.classes, want.channels)
 
 
-def resnet(name: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+def resnet(name: str, want: Wanted) -> nn.Module:
     """A torchvision ResNet; for small images with the stem of the CIFAR ResNets, 3×3 without pooling."""
-    model = _torchvision().get_model(name, weights=None, num_classes=classes)
+    model = _torchvision().get_model(name, weights=None, num_classes=want.classes)
     fresh: tuple[str, ...] = ("fc.",)
-    small = size is not None and size <= SMALL
-    if small:
+    if want.small:
         model.maxpool = nn.Identity()
-    if small or channels != 3:
-        kernel, stride = (3, 1) if small else (7, 2)
-        model.conv1 = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
+    if want.small or want.channels != 3:
+        kernel, stride = (3, 1) if want.small else (7, 2)
+        model.conv1 = nn.Conv2d(want.channels, 64, kernel, stride, kernel // 2, bias=False)
         _initialise(model.conv1)
         fresh += ("conv1.",)
-    return _published(model, name, fresh) if pretrained else model
+    return _published(model, name, fresh) if want.pretrained else model
 
 
-def vgg(name: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+def vgg(name: str, want: Wanted) -> nn.Module:
     """A torchvision VGG with BatchNorm; for small images with a single linear layer as classifier."""
-    if size is not None and size < 32:
+    if want.size is not None and want.size < 32:
         raise ModelError(
             f"images of at least 32 pixels for {name}, which halves them five times",
-            f"{size} pixels",
+            f"{want.size} pixels",
             "use larger images, small-resnet or a ResNet",
         )
     fresh: tuple[str, ...] = ("classifier.6.",)
-    if size is not None and size <= SMALL:
+    if want.small:
         fresh = ("classifier.",)
         with torch.device("meta"):  # never draws the 120 million weights of the large classifier
             model = _torchvision().get_model(name, weights=None)
-            model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
+            model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, want.classes)
         model.to_empty(device=torch.get_default_device()).apply(_initialise)
     else:
-        model = _torchvision().get_model(name, weights=None, num_classes=classes)
-    if channels != 3:
-        model.features[0] = nn.Conv2d(channels, 64, 3, padding=1)
+        model = _torchvision().get_model(name, weights=None, num_classes=want.classes)
+    if want.channels != 3:
+        model.features[0] = nn.Conv2d(want.channels, 64, 3, padding=1)
         _initialise(model.features[0])
         fresh += ("features.0.",)
-    return _published(model, name, fresh) if pretrained else model
+    return _published(model, name, fresh) if want.pretrained else model
 
 
 def _torchvision() -> Any:
@@ -134,7 +153,7 @@ def _groupnorm(bn: nn.BatchNorm2d) -> nn.GroupNorm:
     return norm
 
 
-def timm_model(name: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+def timm_model(name: str, want: Wanted) -> nn.Module:
     """A model of timm."""
     timm = _package("timm", "timm")
     if not timm.is_model(name):
@@ -145,47 +164,37 @@ def timm_model(name: str, classes: int, channels: int, size: int | None, pretrai
         about = timm.get_pretrained_cfg(name)
         model = timm.create_model(
             name,
-            pretrained=pretrained,
-            num_classes=classes,
-            in_chans=channels,
-            img_size=size if about and about.fixed_input_size else None,
+            pretrained=want.pretrained,
+            num_classes=want.classes,
+            in_chans=want.channels,
+            img_size=want.size if about and about.fixed_input_size else None,
         )
     except Exception as error:  # timm's thousand models raise all kinds of errors
-        raise ModelError(
-            f"a model timm:{name} with {_wanted(classes, channels, size, pretrained)}",
-            _short(error),
-            "connect to the network or leave out pretrained"
-            if pretrained
-            else "use another size or another model",
-        ) from None
+        fix = "connect to the network, or leave out pretrained" if want.pretrained else "use another size"
+        raise ModelError(f"a model timm:{name} with {want}", _short(error), fix) from None
     return model  # type: ignore[no-any-return]
 
 
-def hugging_face(path: str, classes: int, channels: int, size: int | None, pretrained: bool) -> nn.Module:
+def hugging_face(path: str, want: Wanted) -> nn.Module:
     """An image classifier of Hugging Face's transformers."""
     transformers = _package("transformers", "hf")
     auto = transformers.AutoModelForImageClassification
     try:
         with _quiet(transformers.utils.logging):
             config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
-            config.num_labels = classes
+            config.num_labels = want.classes
             if hasattr(config, "num_channels"):
-                config.num_channels = channels
-            if hasattr(config, "image_size") and size is not None:
-                config.image_size = size
-            if pretrained:
-                model = auto.from_pretrained(
-                    path,
-                    config=config,
-                    ignore_mismatched_sizes=True,
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                )
+                config.num_channels = want.channels
+            if hasattr(config, "image_size") and want.size is not None:
+                config.image_size = want.size
+            if want.pretrained:
+                safe = {"use_safetensors": True, "trust_remote_code": False}
+                model = auto.from_pretrained(path, config=config, ignore_mismatched_sizes=True, **safe)
             else:
                 model = auto.from_config(config, trust_remote_code=False)
     except Exception as error:  # no folder, no network, not an image classifier: each raises its own type
         raise ModelError(
-            f"an image classifier hf:{path} with {_wanted(classes, channels, size, pretrained)}",
+            f"an image classifier hf:{path} with {want}",
             _short(error),
             "name a folder with config.json (and model.safetensors if pretrained), or a hub id if online",
         ) from None
@@ -206,32 +215,14 @@ def _quiet(log: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def own_model(
-    module_name: str, function_name: str, classes: int, channels: int, size: int | None
-) -> nn.Module:
-    """Call the user's function with those of classes, channels and size that it has parameters for."""
-    name = f"{module_name}:{function_name}"
-    with _current_folder_importable():
+def own_model(name: str, want: Wanted) -> nn.Module:
+    """Call the user's ``module:function`` with those of classes, channels and size that it takes."""
+    with current_folder_importable():
+        function = named(name, ModelError)
         try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"a module {module_name!r} that can be imported, for {name}",
-                _short(error),
-                f"run purge in the folder of {module_name}, and check that python can import it",
-            ) from error
-        function = getattr(module, function_name, None)
-        if not callable(function):
-            here = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module_name]
-            raise ModelError(
-                f"a function {function_name!r} in the module {module_name}",
-                "none of that name",
-                did_you_mean(function_name, here) if here else "define it there",
-            )
-        try:
-            offered = {"classes": classes, "channels": channels, "size": size}
-            named = inspect.signature(function).parameters
-            model = function(**{k: v for k, v in offered.items() if k in named})
+            takes = inspect.signature(function).parameters
+            offered = {"classes": want.classes, "channels": want.channels, "size": want.size}
+            model = function(**{k: v for k, v in offered.items() if k in takes})
         except (Exception, SystemExit) as error:
             raise ModelError(
                 f"{name} to return a model",
@@ -241,18 +232,6 @@ def own_model(
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} to return an nn.Module", type(model).__name__, "return the model itself")
     return model
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    folder = str(Path.cwd())
-    importlib.invalidate_caches()  # the module may be newer than the cache
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
 
 
 def _package(name: str, extra: str) -> Any:
@@ -265,11 +244,6 @@ def _package(name: str, extra: str) -> Any:
             "no such package",
             f"pip install 'purge-unlearning[{extra}]'",
         ) from None
-
-
-def _wanted(classes: int, channels: int, size: int | None, pretrained: bool) -> str:
-    of = f" of {size} pixels" if size is not None else ""
-    return f"{'pretrained weights for ' if pretrained else ''}{classes} classes and {channels} channels{of}"
 
 
 def _short(error: BaseException) -> str:

@@ -81,11 +81,12 @@ def build(
     from purge.models import builders  # torch takes seconds to import
 
     known_name(name)
+    want = builders.Wanted(classes, channels, size, pretrained)
     form, colon, rest = name.partition(":")
     if form == "timm" and colon:
-        return builders.timm_model(rest, classes, channels, size, pretrained)
+        return builders.timm_model(rest, want)
     if form == "hf" and colon:
-        return builders.hugging_face(rest, classes, channels, size, pretrained)
+        return builders.hugging_face(rest, want)
     if pretrained and (colon or not MODELS[name].weights):
         known = ", ".join(sorted(n for n, entry in MODELS.items() if entry.weights))
         raise ModelError(
@@ -94,7 +95,7 @@ def build(
             f"leave out pretrained, or use timm:NAME, hf:PATH or one of these: {known}",
         )
     if colon:
-        return builders.own_model(form, rest, classes, channels, size)
+        return builders.own_model(name, want)
     entry = MODELS[name]
-    model: nn.Module = getattr(builders, entry.builder)(entry.base, classes, channels, size, pretrained)
+    model: nn.Module = getattr(builders, entry.builder)(entry.base, want)
     return builders.batchnorm_to_groupnorm(model) if entry.groupnorm else model
