@@ -28,6 +28,21 @@ def small_mlp(seed: int = 0, features: int = 6, classes: int = 3) -> nn.Module:
     )  # fmt: skip
 
 
+def small_conv(seed: int = 0) -> nn.Module:
+    """Two convolutions with BatchNorm for digits."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3, stride=2),
+        nn.BatchNorm2d(6, momentum=0.3), nn.ReLU(), nn.Flatten(), nn.Linear(54, 10),
+    )  # fmt: skip
+
+
+def plain_mlp(seed: int = 0, width: int = 16) -> nn.Module:
+    """An MLP without BatchNorm for blobs."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+
+
 class SmallViT(nn.Module):
     """A Vision Transformer for 8×8 images: 16 patches of 2×2, LayerNorm, a class token."""
 

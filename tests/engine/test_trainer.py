@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
-import re
-import time
-from contextlib import contextmanager
 from typing import get_args
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import nn
 
 import purge
-from purge.core.errors import FileError, MethodError, RunError
+from purge.core.errors import MethodError
 from purge.data.images import Images, draw_colours, draw_moves
-from purge.engine import store
 from purge.engine import trainer as training
-from purge.engine.resume import STATE
 from purge.engine.trainer import Recipe
-from purge.models.checkpoint import digest, load_weights, save_weights
+from purge.models.checkpoint import digest
+from tests.engine.images import net, on_images
 from tests.nets import blobs, small_mlp
 
 OTHER = {
@@ -39,23 +32,9 @@ def train(**changes):
     return purge.train(small_mlp(), blobs(), progress=False, **{"epochs": 2, "batch_size": 32, **changes})
 
 
-def net():
-    """Convolutions, BatchNorm and dropout, for digits."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1),
-        nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(128, 10),
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def few(digits):
     return digits.train.select(torch.arange(50))
-
-
-def on_images(images, model=None, **changes):
-    settings = {"epochs": 3, "batch_size": 16, "lr": 0.05, "progress": False, **changes}
-    return purge.train(model or net(), images, **settings)
 
 
 def test_every_setting_is_looked_at():
@@ -332,301 +311,3 @@ def test_only_square_images_are_turned():
     wide = Images(torch.zeros(20, 1, 8, 10, dtype=torch.uint8), torch.arange(20) % 2, size=8)
     with pytest.raises(MethodError, match=r"Expected square images to turn, got 8×10 pixels"):
         on_images(wide, augment="turn")
-
-
-# -- killed and gone on with ----------------------------------------------------------------------
-
-
-class Killed(Exception):
-    """Stands for what ends a process."""
-
-
-@contextmanager
-def ending_after(epochs):
-    """Within the block a training ends by an exception once it has finished so many more epochs."""
-    shown = training.progress_line
-
-    @contextmanager
-    def ending(*args):
-        with shown(*args) as advance:
-            left = epochs + 1  # the first call tells how much had been done before
-
-            def counted(by, note=""):
-                nonlocal left
-                advance(by, note)
-                left -= 1
-                if left == 0:
-                    raise Killed
-
-            yield counted
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "progress_line", ending)
-        with pytest.raises(Killed):
-            yield
-
-
-def facts(folder):
-    """Everything in run.json but how long it took, the history, and which files there are."""
-    found = json.loads((folder / "run.json").read_text())
-    assert found.pop("seconds") > 0
-    assert found.pop("finished")
-    history = pq.read_table(folder / "history.parquet").to_pylist()
-    return found, history, sorted(p.name for p in folder.iterdir())
-
-
-VARIANTS = {
-    "plain": {},
-    "momentum 0": {"momentum": 0},
-    "mean of the weights": {"ema": 0.9},
-    "augmentation": {"augment": "crop-flip"},
-    "label smoothing": {"label_smoothing": 0.1, "schedule": "cosine"},
-    "bf16, channels last": {"precision": "bf16", "channels_last": True, "ema": 0.5},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("epochs", [1, 2, 4])
-def test_a_training_that_was_killed_ends_as_if_it_had_not_been(few, variant, epochs, tmp_path):
-    """The model has dropout and BatchNorm; after the last epoch, only the writing is left to do."""
-    settings = {"epochs": 4, "test": few, **VARIANTS[variant]}
-    whole = on_images(few, out=tmp_path / "whole", **settings)
-    with ending_after(epochs):
-        on_images(few, out=tmp_path / "killed", **settings)
-    assert [p.name for p in (tmp_path / "killed").iterdir()] == [STATE]
-    resumed = on_images(few, out=tmp_path / "killed", resume=True, **settings)
-    assert digest(resumed.model) == digest(whole.model) == digest(on_images(few, **settings).model)
-    assert resumed.history == whole.history
-    assert resumed.info == whole.info
-    assert facts(tmp_path / "killed") == facts(tmp_path / "whole")
-    assert facts(tmp_path / "whole")[2] == ["history.parquet", "model.safetensors", "run.json"]
-    load_weights(stored := net(), tmp_path / "killed" / "model.safetensors")
-    assert digest(stored) == digest(whole.model)
-
-
-def test_killed_again_and_again(few, tmp_path):
-    for _ in range(3):
-        with ending_after(1):
-            on_images(few, epochs=4, out=tmp_path, resume=True, augment="crop")
-    resumed = on_images(few, epochs=4, out=tmp_path, resume=True, augment="crop")
-    assert digest(resumed.model) == digest(on_images(few, epochs=4, augment="crop").model)
-
-
-class Slow(Images):
-    """Images whose first pass takes a while and whose second ends in the middle."""
-
-    passes = 0
-
-    def stream(self, order, moves=None):
-        Slow.passes += 1
-        time.sleep(0.2 if Slow.passes == 1 else 0)
-        for i, batch in enumerate(super().stream(order, moves)):
-            if (Slow.passes, i) == (2, 2):
-                raise Killed
-            yield batch
-
-
-def test_killed_within_an_epoch_and_the_time_adds_up(few, tmp_path):
-    slow = copy.copy(few)
-    slow.__class__ = Slow
-    Slow.passes = 0
-    with pytest.raises(Killed):
-        on_images(slow, out=tmp_path)
-    resumed = on_images(few, out=tmp_path, resume=True)
-    assert digest(resumed.model) == digest(on_images(few).model)
-    assert resumed.seconds > 0.2
-
-
-def test_tensors_go_on_as_well(tmp_path):
-    with ending_after(1):
-        train(out=tmp_path)
-    assert digest(train(out=tmp_path, resume=True).model) == digest(train().model)
-
-
-@pytest.fixture(scope="module")
-def unfinished(few, tmp_path_factory):
-    """A folder with a training of two epochs out of three."""
-    folder = tmp_path_factory.mktemp("unfinished") / "run"
-    with ending_after(2):
-        on_images(few, out=folder)
-    return folder
-
-
-def sentence(error):
-    assert re.fullmatch(r"Expected .+, got .+\. Fix: .+\.", str(error.value)), error.value
-    return str(error.value)
-
-
-def other_pixels(images):
-    pixels = images.pixels.clone()
-    pixels[7, 0, 3, 3] ^= 1
-    return Images(pixels, images.labels, mean=images.mean, std=images.std)
-
-
-def resized(images):
-    there = copy.copy(images)
-    there.size = 9
-    return there
-
-
-def same_labels(images):
-    """Other images with the same labels in the same order."""
-    return Images(images.pixels, images.labels, mean=images.mean, std=images.std, ids=images.ids + 1)
-
-
-def other_model():
-    model = net()
-    model[0].weight.data[0] += 1e-6
-    return model
-
-
-CHANGES = {
-    "epochs": lambda few: {"epochs": 4},
-    "lr": lambda few: {"lr": 0.06},
-    "ema": lambda few: {"ema": 0.5},
-    "augment": lambda few: {"augment": "flip"},
-    "seed": lambda few: {"seed": 1},
-    "model": lambda few: {"model": other_model()},
-    "data: a sample less": lambda few: {"images": few.select(torch.arange(49))},
-    "data: another order": lambda few: {"images": few.select(torch.arange(49, -1, -1))},
-    "data: one bit of one pixel": lambda few: {"images": other_pixels(few)},
-    "data: others with the same labels": lambda few: {"images": same_labels(few)},
-    "data: another size": lambda few: {
-        "images": resized(few), "model": nn.Sequential(nn.AdaptiveAvgPool2d(8), *net())},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_only_the_same_training_goes_on(few, unfinished, change):
-    before = (unfinished / STATE).read_bytes()
-    what = "model" if "size" in change else change.split(":")[0]
-    with pytest.raises(FileError, match=f"another {what}") as error:
-        on_images(**{"images": few, "out": unfinished, "resume": True, **CHANGES[change](few)})
-    sentence(error)
-    assert (unfinished / STATE).read_bytes() == before
-    assert [p.name for p in unfinished.iterdir()] == [STATE]
-
-
-def test_another_size_of_the_same_images_is_other_data(few, tmp_path):
-    """A model that takes any size would not notice."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
-    with ending_after(1):
-        on_images(few, model, out=tmp_path)
-    with pytest.raises(FileError, match="another data"):
-        on_images(resized(few), model, out=tmp_path, resume=True)
-
-
-def test_a_file_that_is_no_state(few, unfinished, tmp_path):
-    sound = (unfinished / STATE).read_bytes()
-    save_weights(net(), tmp_path / "weights")
-    save_file({"a": torch.zeros(1)}, tmp_path / "foreign", metadata={"facts": '{"identity": 3}'})
-    for i, content in enumerate((
-        sound[:-1], sound[:50], b"", b"epoch 2", (tmp_path / "weights").read_bytes(),
-        (tmp_path / "foreign").read_bytes(),
-    )):  # fmt: skip
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        (folder / STATE).write_bytes(content)
-        with pytest.raises(FileError, match="a damaged file") as error:
-            on_images(few, out=folder, resume=True)
-        assert str(folder) in sentence(error)
-        assert (folder / STATE).read_bytes() == content
-        assert digest(on_images(few, out=folder, force=True).model) == digest(on_images(few).model)
-
-
-def test_an_unfinished_training_is_not_overwritten_by_mistake(few, unfinished):
-    with pytest.raises(FileError, match="one with an unfinished training") as error:
-        on_images(few, out=unfinished)
-    assert "resume" in sentence(error)
-    assert "force" in sentence(error)
-
-
-def test_to_resume_where_nothing_was_begun_is_to_begin(few, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("new", "empty"):
-        result = on_images(few, out=tmp_path / name, resume=True)
-        assert digest(result.model) == digest(on_images(few).model)
-        assert (tmp_path / name / "run.json").is_file()
-    with pytest.raises(FileError, match="a finished one") as error:
-        on_images(few, out=tmp_path / "new", resume=True)
-    sentence(error)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(FileError, match="one with files in it"):
-        on_images(few, out=tmp_path / "mine", resume=True)
-    with pytest.raises(FileError, match="got none") as error:
-        on_images(few, resume=True)
-    sentence(error)
-
-
-def test_killed_while_the_first_state_was_being_written(few, tmp_path):
-    """Half a file under a temporary name is an unfinished training; it is cleared away."""
-    half = tmp_path / f".{STATE}.x7k2"
-    half.write_bytes(b"half")
-    with pytest.raises(FileError, match="one with an unfinished training"):
-        on_images(few, out=tmp_path)
-    result = on_images(few, out=tmp_path, resume=True)
-    assert digest(result.model) == digest(on_images(few).model)
-    assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
-
-
-def test_force_starts_anew_and_first_takes_the_old_run_away(few, tmp_path):
-    on_images(few, out=tmp_path)
-    with pytest.raises(FileError, match="one with files in it"):
-        on_images(few, out=tmp_path)
-    with ending_after(1):
-        on_images(few, out=tmp_path, force=True, seed=7)
-    assert not (tmp_path / "run.json").exists()
-    with ending_after(1):  # and over the unfinished one, of another seed
-        on_images(few, out=tmp_path, force=True, seed=8)
-    resumed = on_images(few, out=tmp_path, resume=True, seed=8)
-    assert digest(resumed.model) == digest(on_images(few, seed=8).model)
-    assert facts(tmp_path)[0]["seed"] == 8
-    assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
-
-
-def test_killed_between_the_last_two_files(few, tmp_path):
-    """run.json is there and the state still is: both say the same, and to resume tidies up."""
-    with ending_after(3):
-        on_images(few, out=tmp_path)
-    state = (tmp_path / STATE).read_bytes()
-    on_images(few, out=tmp_path, resume=True)
-    whole = facts(tmp_path)
-    (tmp_path / STATE).write_bytes(state)
-    on_images(few, out=tmp_path, resume=True)
-    assert facts(tmp_path) == whole
-
-
-def test_a_training_that_runs_away_leaves_nothing(few, tmp_path):
-    with pytest.raises(RunError, match="finite"):
-        on_images(few, out=tmp_path, lr=1e30)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RunError):
-        on_images(few, out=tmp_path, lr=1e30)  # the folder is as good as new
-
-
-def test_a_full_disk_is_said_in_one_sentence(few, tmp_path, monkeypatch):
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "save_file", full)
-        with pytest.raises(FileError, match="No space left on device") as error:
-            on_images(few, out=tmp_path)
-    sentence(error)
-    assert list(tmp_path.iterdir()) == []
-    on_images(few, out=tmp_path, resume=True)
-
-
-@pytest.mark.gpu
-def test_a_training_goes_on_on_the_gpu(few, tmp_path):
-    """Begun there or on the CPU; on a GPU sums may be made in another order, so it is only close."""
-    whole = on_images(few, device="cuda", precision="float32")
-    for device in ("cuda", "cpu"):
-        with ending_after(2):
-            on_images(few, device=device, out=tmp_path / device, precision="float32")
-        resumed = on_images(few, device="cuda", out=tmp_path / device, resume=True, precision="float32")
-        assert len(resumed.history) == 3
-        assert resumed.history[-1]["loss"] == pytest.approx(whole.history[-1]["loss"], rel=0.2)
