@@ -503,6 +503,29 @@ def test_logits_in_any_form_give_the_same_numbers(case, full, form):
     assert beside["bn_recal.after"] == full["bn_recal.after"]
 
 
+class Named(nn.Module):
+    """A network whose inputs come in two tensors with names."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        return self.body(torch.cat([first, last], 1))
+
+
+def test_inputs_of_several_tensors_give_the_numbers_of_one(case, full):
+    parts = {
+        part: ({"first": x[:, :2], "last": x[:, 2:]}, y)
+        for part, (x, y) in ((part, getattr(case, part)) for part in ("forget", "retain", "test"))
+    }
+    models = {role: Named(getattr(case, role)) for role in ("model", "retrained", "original")}
+    found = audit(case, **parts, **models).values
+    for name in found.keys() - values(found, "cka"):  # layers are named as in the model
+        assert found[name] == full.values[name], name
+    assert [v.value for v in values(found, "cka").values()] == [v.value for v in values(full, "cka").values()]
+
+
 def test_a_head_that_is_called_by_keyword(case):
     class ByKeyword(nn.Module):
         def __init__(self) -> None:

@@ -225,5 +225,3 @@ def check_value_name(name: str, where: str) -> None:
     good = open_ended[metric.parts] if isinstance(metric.parts, str) else name in metric.names()
     if not good:
         raise FileError(f"a number of {kind} in {where}", repr(name), did_you_mean(name, metric.names()))
-
-
