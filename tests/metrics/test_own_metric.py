@@ -189,13 +189,22 @@ def test_one_reason_may_stand_for_all_parts(parts):
     assert audit(own)["own"] == NONE
 
 
+def test_what_the_metric_did_not_say_it_needs_is_missing_with_a_reason_all_the_same():
+    def fn(subject):
+        return subject.mean(subject.guesses("forget") == subject.other("original").guesses("forget"))
+
+    report = audit(purge.Metric("own", "o", "mine", fn))
+    assert "no original model was given" in report["own"].why
+
+
 # -- what it says about itself -----------------------------------------------------------------
 
 
 def test_a_metric_explains_itself(folder):
     assert "see fa_train" in find_metric("own_metric:SURE").explain()
     assert "closed above" in METRICS["ece"].explain()  # the docstring of its function
-    assert METRICS["mia_margin"].explain() == METRICS["mia_margin"].about
+    assert "steps until FA is half" in METRICS["relearn_few"].explain()  # of what it is a partial of
+    assert METRICS["lira"].explain() == METRICS["lira"].about
     own = purge.Metric("own", "o", "mine", lambda s: VALUE, docs="More about it.")
     assert own.explain() == "More about it."
 

@@ -701,6 +701,16 @@ def test_a_curve_of_relearning_begins_before_the_first_step(loose):
     assert len(hits) == len(STEPS)
 
 
+def test_a_relearning_run_is_made_once_for_all_metrics_that_use_it(loose, monkeypatch):
+    runs, plain = [], robustness.balanced
+    monkeypatch.setattr(robustness, "balanced", lambda *given: (runs.append(given), plain(*given))[1])
+    ours, theirs = (subject(loose.model, loose.forget, loose.retain, loose.test) for _ in range(2))
+    ours.retrained = theirs
+    for case, name in ((ours, "relearn_few"), (ours, "relearn_ratio"), (theirs, "relearn_few")):
+        assert case.value(METRICS[name]) == case.value(METRICS[name])
+    assert len(runs) == 2
+
+
 def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeypatch):
     monkeypatch.setattr(robustness, "LOOKED_AT", 100)
     names = ["relearn_few", "quantise", "prune", "noise"]

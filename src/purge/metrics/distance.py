@@ -159,7 +159,7 @@ def _inside(names: list[str]) -> dict[str, str]:
 
 
 def retrain_gap(subject: Subject) -> Value:
-    """Mean absolute difference to the retrained model over FA, RA, TA_r and MIA."""
+    """Mean absolute difference from the retrained model over FA, RA, TA_r and MIA."""
     gaps = []
     for name in ("fa_test", "ra", "ta_retain", "mia"):
         ours, theirs = (s.value(METRICS[name]) for s in (subject, subject.other("retrained")))

@@ -94,17 +94,11 @@ class Metric:
             raise MetricError(f"parts {self.parts!r} from {self.name}", repr(parts), fix)
 
     def explain(self) -> str:
-        """What it measures and what it cannot tell, in a few sentences.
-
-        The source of ``"module:function"`` is read without importing it: torch takes seconds.
-        """
+        """What it measures and what it cannot tell: ``docs``, the docstring of ``fn``, or ``about``."""
         if self.docs or not isinstance(self.fn, str):
-            return self.docs or inspect.getdoc(self.fn) or self.about
+            return self.docs or inspect.getdoc(getattr(self.fn, "func", self.fn)) or self.about
         module, _, name = self.fn.partition(":")
-        spec = importlib.util.find_spec(module)
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else "")
-        found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-        return (ast.get_docstring(found[0]) if found else None) or self.about
+        return _docstring(module, name) or self.about
 
     def unit_of(self, name: str) -> Unit:
         """The unit of a value by its full name, such as ``worst_class.accuracy``."""
@@ -124,3 +118,14 @@ class Metric:
             "section": self.section, "direction": self.direction, "slack": self.slack,
             "ideal": self.ideal, "cost": self.cost,
         }  # fmt: skip
+
+
+def _docstring(module: str, name: str) -> str | None:
+    """The docstring of a function, or of what it is a partial of; read from the source, without torch."""
+    spec = importlib.util.find_spec(module)
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else "").body
+    for node in body:
+        if isinstance(node, ast.Assign) and ast.unparse(node).startswith(f"{name} = partial("):
+            name = ast.unparse(node).partition("(")[2].partition(",")[0]
+    found = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
+    return ast.get_docstring(found[0]) if found else None

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from torch.utils._pytree import tree_map
 
+from purge.data import inputs
 from purge.engine.precision import has_bf16
 from purge.metrics.bootstrap import Array, interval, mean_value, resamples
 from purge.metrics.subject import Hits, Part, Subject, once
@@ -143,7 +143,8 @@ def relearn(subject: Subject, few: int) -> Hits:
     cudnn = torch.backends.cudnn  # equal models must relearn equally, so gradients must be repeatable
     with torch.enable_grad(), cudnn.flags(cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32):
         for step, batch in enumerate(zip(*streams, strict=True), 1):
-            x, y = tree_map(lambda *each: torch.cat(each), *batch)
+            xs, ys = zip(*batch, strict=True)
+            x, y = inputs.join(xs), torch.cat(ys)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 z = forward(model, x).float()
             if not z.requires_grad:

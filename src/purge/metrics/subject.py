@@ -41,24 +41,18 @@ EMPTY = {
 
 
 def once(fn: Callable[Concatenate[Subject, P], T]) -> Callable[Concatenate[Subject, P], T]:
-    """A function of a subject that is computed once for it and each choice of arguments.
+    """A function of a subject, computed once for each choice of arguments.
 
-    The only cache of an audit: forward passes, metrics, attacks and relearning runs are all kept on the
-    subject, and go with it. A reason for a missing value is kept like a result.
+    This is the only cache of an audit: forward passes, metrics, attacks and relearning runs are all kept
+    on the subject they belong to.
     """
 
     @wraps(fn)
     def kept(subject: Subject, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = fn, args, tuple(kwargs.items())
         if key not in subject.kept:
-            try:
-                subject.kept[key] = fn(subject, *args, **kwargs)
-            except Missing as reason:
-                subject.kept[key] = Missing(*reason.args)  # without its traceback, which holds models
-        found = subject.kept[key]
-        if isinstance(found, Missing):
-            raise Missing(*found.args)
-        return found  # type: ignore[no-any-return]
+            subject.kept[key] = fn(subject, *args, **kwargs)
+        return subject.kept[key]  # type: ignore[no-any-return]
 
     return kept
 
@@ -80,9 +74,9 @@ class Subject:
     figures (plain lists and dicts).
     """
 
-    retrained: Subject | None = None  # the models to compare with, which the audit sets,
+    retrained: Subject | None = None  # set by the audit, like the next two
     original: Subject | None = None
-    shadows: Ensemble | None = None  # and the shadow models
+    shadows: Ensemble | None = None
 
     def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
@@ -113,10 +107,10 @@ class Subject:
         return EMPTY[need] if need in EMPTY and not len(self.index(need)) else ""  # type: ignore[arg-type]
 
     def other(self, which: Literal["retrained", "original"]) -> Subject:
-        """A model to compare with, which the metric must name among its needs."""
-        found: Subject | None = getattr(self, which)
-        assert found is not None, f"say needs={{{which!r}}}"
-        return found
+        """A model to compare with."""
+        if why := self.why_not(which):
+            raise Missing(why)
+        return getattr(self, which)  # type: ignore[no-any-return]
 
     def beside(self, fn: Callable[[Subject], T]) -> tuple[T, T]:
         """A function of this model and of the retrained one; a reason that comes from there says so."""
@@ -135,7 +129,8 @@ class Subject:
     def samples(self, part: Part) -> Samples:
         """The data set that a part belongs to."""
         found: Samples | None = getattr(self.split, "test" if part.endswith("test") else part)
-        assert found is not None, f"say needs={{{part!r}}}"
+        if found is None:
+            raise Missing("no test data was given")
         return found
 
     @once
