@@ -17,10 +17,10 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from torch import nn
 
 import purge
-from purge.demo import fresh_model
 from purge.metrics import subject as base
 from purge.metrics.bootstrap import DRAWS, auroc, auroc_draws, interval, mean_value, resamples
 from purge.metrics.distance import frechet
+from purge.runs.make import fresh_model
 
 # -- a case with numbers in the interior: untrained networks on overlapping data ---------------
 
@@ -83,10 +83,11 @@ def case() -> SimpleNamespace:
 
 def test_an_auditor_says_what_single_audits_say_and_looks_at_the_others_once(case, monkeypatch):
     from purge.api import Auditor
+    from purge.metrics.subject import Subject
 
     passes = []
-    plain = base.passing
-    monkeypatch.setattr(base, "passing", lambda *given: (passes.append(given), plain(*given))[1])
+    plain = Subject._pass
+    monkeypatch.setattr(Subject, "_pass", lambda self, whole: (passes.append(whole), plain(self, whole))[1])
     models = [case.model, network(7)]
     auditor = Auditor(case.forget, case.retain, case.test, original=case.original, retrained=[case.retrained])
     together = [auditor.audit(model, progress=False) for model in models]
@@ -172,7 +173,7 @@ def test_more_samples_than_fit_one_batch():
 
 def test_images_and_convolutions(digits):
     # pixels are normalised by the data, features are what the last layer is given
-    models = [fresh_model("small-resnet", 10, 1, seed) for seed in (0, 1)]
+    models = [fresh_model("small-resnet", digits.train, seed=seed) for seed in (0, 1)]
     names = ["ra", "feature_l2", "feature_cosine", "fid_feat"]
     report = purge.audit(
         models[0], digits.forget, digits.retain, digits.test, retrained=models[1], metrics=names
@@ -578,6 +579,18 @@ def test_resamples_draw_n_of_n_independently():
     assert len({row.tobytes() for row in counts}) == DRAWS  # no block is repeated
     assert counts.mean(0) == pytest.approx(np.ones(30), abs=0.15)
     assert counts.var() == pytest.approx(1 - 1 / 30, abs=0.05)  # that of drawing with replacement
+
+
+def test_resamples_that_are_remembered_are_those_that_are_drawn(monkeypatch):
+    asked = [(40, 3), (40, 4), (41, 3)]
+    remembered = [np.concatenate(list(resamples(*one))) for one in asked + asked]
+    next(resamples(40, 3))[:] = 0  # what a caller does with them is not remembered
+    again = np.concatenate(list(resamples(40, 3)))
+    monkeypatch.setattr(base, "REMEMBERED", 39)
+    drawn = [np.concatenate(list(resamples(*one))) for one in asked + asked]
+    assert all(map(np.array_equal, remembered, drawn))
+    assert np.array_equal(again, drawn[0])
+    assert not np.array_equal(drawn[0], drawn[1])
 
 
 @pytest.mark.parametrize("part", ["forget", "retain", "test", "same_class_test", "kept_class_test"])

@@ -1,0 +1,199 @@
+"""Train, unlearn and audit by name, from run folder to run folder: shared by the CLI, the demo and a bench."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from purge.api import audit, train, train_sharded, unlearn
+from purge.core.errors import DataError, FileError
+from purge.core.settings import as_dict, checked_seed, replace
+from purge.data.images import Images
+from purge.engine.precision import Precision
+from purge.engine.seeding import seeded
+from purge.engine.trainer import Recipe
+from purge.methods.registry import METHODS, resolve_method
+from purge.metrics.registry import resolve_metrics
+from purge.metrics.shadow import Shadows
+from purge.report.tables import class_words
+from purge.result import Report, Result
+from purge.runs.folder import (
+    DataChoice,
+    Request,
+    both,
+    build_for,
+    choose_data,
+    choose_model,
+    cut,
+    facts_of,
+    gone_of,
+    read_model,
+    same_data,
+    same_kind,
+)
+
+
+class Chosen(NamedTuple):
+    """Which model and which data: as asked for, otherwise as the run has them."""
+
+    facts: dict[str, Any]  # the run's; empty without a run
+    model: str
+    data: DataChoice
+
+
+def choose(
+    run: Path | None, *, model: str | None, data: str | None, data_dir: Path | None, size: int | None,
+    split_seed: int | None, skip_bad: bool,
+) -> Chosen:  # fmt: skip
+    """Choose the model and the data, as :func:`choose_model` and :func:`choose_data` do."""
+    facts = {} if run is None else facts_of(run)
+    name = choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    return Chosen(facts, name, choice)
+
+
+def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = False) -> nn.Module:
+    """A model for these images, initialised from a seed; the caller's random numbers are untouched."""
+    with seeded(checked_seed(seed), torch.device("cpu")):
+        return build_for(name, images, pretrained=pretrained)
+
+
+def facts_for(
+    name: str, choice: DataChoice, data: Images, request: Request, *, original: Path | None = None,
+    gone: Request | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What run.json must say so that the model and its data can be found again.
+
+    ``original``: where an unlearned model came from; ``gone``: what that had forgotten before.
+    """
+    facts = {
+        "model": name, **dataclasses.asdict(choice), "request": request, "classes": len(data.names),
+        "channels": data.shape[0], "names": data.names, "source": data.source,
+    }  # fmt: skip
+    return facts if original is None else {**facts, "gone": gone or {}, "original": str(original.absolute())}
+
+
+def train_run(
+    out: Path, name: str, choice: DataChoice, data: Images, request: Request, *, seed: int,
+    recipe: Mapping[str, Any], test: Images | None = None, pretrained: bool = False,
+    shards: int | None = None, slices: int = 1, log_updates: Path | None = None,
+    log_only: Images | None = None, device: str | None = None, progress: bool = True, title: str = "",
+    resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
+) -> Result:  # fmt: skip
+    """Train a model by name on ``data`` without what the request names, and write its run folder.
+
+    ``more`` is put into run.json; the other arguments are those of :func:`purge.train`.
+    """
+    kept = cut(data, request)[1] if request else data
+    facts = {**facts_for(name, choice, data, request), "pretrained": pretrained, **(more or {})}
+    if shards is not None:
+        return train_sharded(
+            partial(build_for, name, data, pretrained=pretrained), kept, shards=shards, slices=slices,
+            test=test, seed=seed, device=device, progress=progress, out=out, force=force, record=facts,
+            **recipe,
+        )  # fmt: skip
+    return train(
+        fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
+        progress=progress, title=title or name, out=out, resume=resume, force=force, record=facts,
+        log_updates=log_updates, log_only=log_only, **recipe,
+    )  # fmt: skip
+
+
+def check_finished(out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe) -> None:
+    """Refuse a finished training that is not the one asked for."""
+    facts = facts_of(out)
+    asked = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
+    if other := [key for key, value in asked.items() if facts.get(key) != value]:
+        raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
+
+
+def unlearn_run(
+    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: Mapping[str, Any], method: str,
+    settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
+    progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
+) -> Result:  # fmt: skip
+    """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
+
+    ``facts`` are those of the model's run; the other arguments are those of :func:`purge.unlearn`.
+    """
+    needs = resolve_method(method, dict(settings)).needs
+    single = facts.get("shards") is None  # the layers of an ensemble are drawn anew without a fresh model
+    fresh = fresh_model(name, retain, seed=seed) if "fresh" in needs and single else None
+    if "updates" in needs and facts.get("log_updates") is not None:
+        settings = {"log": facts["log_updates"], **settings}
+    return unlearn(
+        model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
+        fresh=fresh, precision=precision, graph=graph, **settings,
+    )  # fmt: skip
+
+
+def audit_run(
+    run: Path, chosen: Chosen, data: Images, test: Images, request: Request, *, model: str | None,
+    original: Path | None, retrained: Sequence[Path], metrics: str | Sequence[str], shadows: int, seed: int,
+    device: str | None = None, progress: bool = True,
+) -> Report:  # fmt: skip
+    """Audit a run folder beside those of the original and of retrained models.
+
+    An empty request stands for the run's, and all that was forgotten before. ``original``: by default the
+    one that the run names. ``model``: the architecture of all of them; by default each run's own.
+    ``shadows``: how many models of each kind an attack with shadow models trains.
+    """
+    unlearned = read_model(run, model, data)
+    if not request:
+        same_data(chosen.facts, chosen.data, data)
+    gone = both(gone_of(chosen.facts), request)
+    forget, retain = cut(data, request or needed(gone), gone)
+    named = chosen.facts.get("original")
+    if original is None and named is not None and Path(named).exists():
+        original = Path(named)
+    for path in retrained:
+        same_kind(facts_of(path), chosen.data, gone, "retrained")
+    if original is not None:
+        same_kind(facts_of(original), chosen.data, gone, "original")
+    like = None
+    if any(metric.cost == "shadow" for metric in resolve_metrics(metrics)):
+        like = _shadows(chosen.facts, original, shadows, build_for(chosen.model, data))
+    return audit(
+        unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
+        original=None if original is None else read_model(original, model, data),
+        retrained=[read_model(path, model, data) for path in retrained], progress=progress,
+    )  # fmt: skip
+
+
+def _shadows(facts: Mapping[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
+    """Shadow models trained as the original was, and unlearned as the run was."""
+    base = {} if original is None else facts_of(original)
+    if base.get("method") != "Recipe" or base.get("shards") is not None:
+        raise FileError(
+            "the run folder of an original made by purge train, to train shadow models like it",
+            "none" if original is None else str(original),
+            "pass --original RUN, or --metrics standard",
+        )
+    preset = facts.get("preset")
+    method = resolve_method(preset, facts.get("settings") or {}) if preset in METHODS else None
+    recipe = replace(Recipe(), base.get("settings") or {})
+    return Shadows(number=number, recipe=recipe, method=method, fresh=fresh)
+
+
+def needed(request: Request) -> Request:
+    """The request, which must name something."""
+    if not request:
+        raise DataError(
+            "either --forget-class or --forget-ids", "neither", "say with one of them what must be forgotten"
+        )
+    return request
+
+
+def request_words(request: Request, names: Sequence[str]) -> str:
+    """A request in words: the classes by name, or how many samples."""
+    if "forget_classes" in request:
+        return class_words(request["forget_classes"], names)
+    return f"{len(request['forget_ids'])} samples"
