@@ -83,11 +83,10 @@ def case() -> SimpleNamespace:
 
 def test_an_auditor_says_what_single_audits_say_and_looks_at_the_others_once(case, monkeypatch):
     from purge.api import Auditor
-    from purge.metrics.subject import Subject
 
     passes = []
-    plain = Subject._pass
-    monkeypatch.setattr(Subject, "_pass", lambda self, whole: (passes.append(whole), plain(self, whole))[1])
+    plain = base.passing
+    monkeypatch.setattr(base, "passing", lambda *given: (passes.append(given), plain(*given))[1])
     models = [case.model, network(7)]
     auditor = Auditor(case.forget, case.retain, case.test, original=case.original, retrained=[case.retrained])
     together = [auditor.audit(model, progress=False) for model in models]
@@ -579,18 +578,6 @@ def test_resamples_draw_n_of_n_independently():
     assert len({row.tobytes() for row in counts}) == DRAWS  # no block is repeated
     assert counts.mean(0) == pytest.approx(np.ones(30), abs=0.15)
     assert counts.var() == pytest.approx(1 - 1 / 30, abs=0.05)  # that of drawing with replacement
-
-
-def test_resamples_that_are_remembered_are_those_that_are_drawn(monkeypatch):
-    asked = [(40, 3), (40, 4), (41, 3)]
-    remembered = [np.concatenate(list(resamples(*one))) for one in asked + asked]
-    next(resamples(40, 3))[:] = 0  # what a caller does with them is not remembered
-    again = np.concatenate(list(resamples(40, 3)))
-    monkeypatch.setattr(base, "REMEMBERED", 39)
-    drawn = [np.concatenate(list(resamples(*one))) for one in asked + asked]
-    assert all(map(np.array_equal, remembered, drawn))
-    assert np.array_equal(again, drawn[0])
-    assert not np.array_equal(drawn[0], drawn[1])
 
 
 @pytest.mark.parametrize("part", ["forget", "retain", "test", "same_class_test", "kept_class_test"])

@@ -50,9 +50,9 @@ def audit(
     from purge.bench.tables import check_name
     from purge.metrics.registry import PANELS, resolve_metrics
     from purge.report.tables import audit_table
-    from purge.runs.folder import request_of
+    from purge.runs.folder import choose_data, choose_model, facts_of, request_of
     from purge.runs.gates import as_limit
-    from purge.runs.make import audit_run, choose
+    from purge.runs.make import audit_run
 
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     wanted = [metric.name for metric in resolve_metrics(names)]
@@ -60,15 +60,17 @@ def audit(
     for limit in limits:
         check_name(limit.name, "--fail-if")
         limit.check(wanted)
-    chosen = choose(
-        run, model=model, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    facts = facts_of(run)
+    choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )
-    images, test = chosen.data.load(progress=not quiet)
+    images, test = choice.load(progress=not quiet)
     for limit in limits:
         limit.check_class(len(images.names))
     request = request_of(images, forget_class or [], forget_ids, words="forget")
     report = audit_run(
-        run, chosen, images, test, request, model=model, original=original, retrained=retrained or [],
+        run, facts, choice, images, test, request, model=model, original=original, retrained=retrained or [],
         metrics=names, shadows=shadows, seed=seed, device=opt.pick_device(device), progress=not quiet,
     )  # fmt: skip
     found = report.to_dict()

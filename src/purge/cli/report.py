@@ -45,7 +45,10 @@ def report(
         out_folder(figures, force=force)
     reports = {name: audited(folder) for name, folder in folders.items()}
     records = {name: record(folder, reports[name]) for name, folder in folders.items()}
-    about = {m.name: f"{m.about}; aim: {_aim(m.ideal)}" for m in METRICS.values()}
+    about = {
+        name: f"{m.about}; aim: {'as the retrained model' if isinstance(m.ideal, str) else f'{m.ideal:g}'}"
+        for name, m in METRICS.items()
+    }
     page = html.page(reports, about=about, records=records, written=utc(time.time()))
     with told(file):
         write_text(file, page)
@@ -66,7 +69,3 @@ def _by_name(folders: list[Path]) -> dict[str, Path]:
         raise FileError("runs that differ", f"{twice[0]} twice", "name each run once")
     short = [folder.absolute().name for folder in folders]
     return dict(zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True))
-
-
-def _aim(ideal: float | str) -> str:
-    return "as the retrained model" if isinstance(ideal, str) else f"{ideal:g}"

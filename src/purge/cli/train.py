@@ -57,17 +57,25 @@ def train(
     from purge.engine.precision import choose_device
     from purge.engine.resume import STATE, training_folder
     from purge.engine.trainer import Recipe
-    from purge.runs.folder import cut, facts_of, recipe_of, request_of
-    from purge.runs.make import check_finished, choose, train_run
+    from purge.runs.folder import choose_data, choose_model, cut, facts_of, recipe_of, request_of
+    from purge.runs.make import check_finished, train_run
 
-    _check_options(shards, slices, log_updates, log_only_ids, resume)
+    if slices is not None and shards is None:
+        raise MethodError("--slices with --shards", "--slices alone", "add --shards 5")
+    if log_only_ids is not None and log_updates is None:
+        raise MethodError("--log-only-ids with --log-updates", "it alone", "add --log-updates FOLDER")
+    if shards is not None and log_updates is not None:
+        raise MethodError("--shards or --log-updates", "both", "leave one out")
+    if resume and (shards is not None or log_updates is not None):
+        raise MethodError("--resume without --shards or --log-updates", "both", "use another folder")
     finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
     if not finished:
         training_folder(out, resume=resume, force=force)
-    chosen = choose(
-        like, model=model, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    facts = {} if like is None else facts_of(like)
+    name = choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )
-    facts, name, choice = chosen
     published = dict(DATASETS[choice.data].recipe) if choice.data in DATASETS else {}
     copied = {} if like is None else recipe_of(like, facts)
     changes = {**published, **copied, **opt.settings_from(set_)}
@@ -104,23 +112,6 @@ def train(
         "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
     }  # fmt: skip
     show(summary, _words(summary, choice.data, result.method.epochs, request, images.names), json_)
-
-
-def _check_options(
-    shards: int | None, slices: int | None, log: Path | None, only: Path | None, resume: bool
-) -> None:
-    """Refuse options that exclude each other, or that need another one."""
-    together = {
-        "--slices with --shards": (slices is not None and shards is None, "--slices alone", "add --shards 5"),
-        "--log-only-ids with --log-updates": (only is not None and log is None, "it alone", "name a folder"),
-        "--shards or --log-updates": (shards is not None and log is not None, "both", "leave one out"),
-        "--resume without --shards and --log-updates": (
-            resume and (shards is not None or log is not None), "them together", "train into another folder"
-        ),
-    }  # fmt: skip
-    for what, (wrong, got, fix) in together.items():
-        if wrong:
-            raise MethodError(what, got, fix)
 
 
 def _words(found: dict[str, Any], data: str, epochs: int, request: Request, names: Sequence[str]) -> str:

@@ -44,29 +44,30 @@ def unlearn(
     from purge.core.files import out_folder
     from purge.core.settings import checked_seed
     from purge.methods.registry import resolve_method
-    from purge.runs.folder import cut, gone_of, read_model, request_of
-    from purge.runs.make import choose, facts_for, needed, request_words, unlearn_run
+    from purge.runs.folder import choose_data, choose_model, cut, facts_of, gone_of, read_model, request_of
+    from purge.runs.make import facts_for, needed, request_words, unlearn_run
 
     settings = opt.settings_from(set_)
     resolve_method(method, settings)
     checked_seed(seed)
     out_folder(out, force=force)
-    chosen = choose(
-        checkpoint, model=model, data=data, data_dir=data_dir, size=size, split_seed=split_seed,
-        skip_bad=skip_bad,
-    )  # fmt: skip
-    images, test = chosen.data.load(progress=not quiet)
-    trained = read_model(checkpoint, chosen.model, images)
+    facts = facts_of(checkpoint)
+    name = choose_model(facts, model)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    images, test = choice.load(progress=not quiet)
+    trained = read_model(checkpoint, name, images)
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
-    gone = gone_of(chosen.facts)  # what the model has forgotten before must not be taught again
+    gone = gone_of(facts)  # what the model has forgotten before must not be taught again
     forget, retain = cut(images, request, gone)
     result = unlearn_run(
-        trained, chosen.model, forget, retain, facts=chosen.facts, method=method, settings=settings,
+        trained, name, forget, retain, facts=facts, method=method, settings=settings,
         test=test, seed=seed, device=opt.pick_device(device), progress=not quiet, precision=precision,
         graph=graph,
     )  # fmt: skip
-    facts = facts_for(chosen.model, chosen.data, images, request, original=checkpoint, gone=gone)
-    save(result, out, force=force, **facts)
+    about = facts_for(name, choice, images, request, original=checkpoint, gone=gone)
+    save(result, out, force=force, **about)
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {
         "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,

@@ -1,4 +1,4 @@
-"""Train, unlearn and audit by name, from run folder to run folder: shared by the CLI, the demo and a bench."""
+"""Train, unlearn and audit by name, as the command line, the demo and a bench all do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +28,6 @@ from purge.runs.folder import (
     Request,
     both,
     build_for,
-    choose_data,
     choose_model,
     cut,
     facts_of,
@@ -37,27 +36,6 @@ from purge.runs.folder import (
     same_data,
     same_kind,
 )
-
-
-class Chosen(NamedTuple):
-    """Which model and which data: as asked for, otherwise as the run has them."""
-
-    facts: dict[str, Any]  # the run's; empty without a run
-    model: str
-    data: DataChoice
-
-
-def choose(
-    run: Path | None, *, model: str | None, data: str | None, data_dir: Path | None, size: int | None,
-    split_seed: int | None, skip_bad: bool,
-) -> Chosen:  # fmt: skip
-    """Choose the model and the data, as :func:`choose_model` and :func:`choose_data` do."""
-    facts = {} if run is None else facts_of(run)
-    name = choose_model(facts, model)
-    choice = choose_data(
-        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
-    )
-    return Chosen(facts, name, choice)
 
 
 def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = False) -> nn.Module:
@@ -116,7 +94,7 @@ def check_finished(out: Path, model: str, data: str, seed: int, request: Request
 
 
 def unlearn_run(
-    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: Mapping[str, Any], method: str,
+    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: dict[str, Any], method: str,
     settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
 ) -> Result:  # fmt: skip
@@ -136,9 +114,9 @@ def unlearn_run(
 
 
 def audit_run(
-    run: Path, chosen: Chosen, data: Images, test: Images, request: Request, *, model: str | None,
-    original: Path | None, retrained: Sequence[Path], metrics: str | Sequence[str], shadows: int, seed: int,
-    device: str | None = None, progress: bool = True,
+    run: Path, facts: dict[str, Any], choice: DataChoice, data: Images, test: Images, request: Request, *,
+    model: str | None, original: Path | None, retrained: Sequence[Path], metrics: str | Sequence[str],
+    shadows: int, seed: int, device: str | None = None, progress: bool = True,
 ) -> Report:  # fmt: skip
     """Audit a run folder beside those of the original and of retrained models.
 
@@ -148,19 +126,19 @@ def audit_run(
     """
     unlearned = read_model(run, model, data)
     if not request:
-        same_data(chosen.facts, chosen.data, data)
-    gone = both(gone_of(chosen.facts), request)
+        same_data(facts, choice, data)
+    gone = both(gone_of(facts), request)
     forget, retain = cut(data, request or needed(gone), gone)
-    named = chosen.facts.get("original")
+    named = facts.get("original")
     if original is None and named is not None and Path(named).exists():
         original = Path(named)
     for path in retrained:
-        same_kind(facts_of(path), chosen.data, gone, "retrained")
+        same_kind(facts_of(path), choice, gone, "retrained")
     if original is not None:
-        same_kind(facts_of(original), chosen.data, gone, "original")
+        same_kind(facts_of(original), choice, gone, "original")
     like = None
     if any(metric.cost == "shadow" for metric in resolve_metrics(metrics)):
-        like = _shadows(chosen.facts, original, shadows, build_for(chosen.model, data))
+        like = _shadows(facts, original, shadows, build_for(choose_model(facts, model), data))
     return audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
         original=None if original is None else read_model(original, model, data),
@@ -168,7 +146,7 @@ def audit_run(
     )  # fmt: skip
 
 
-def _shadows(facts: Mapping[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
+def _shadows(facts: dict[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
     """Shadow models trained as the original was, and unlearned as the run was."""
     base = {} if original is None else facts_of(original)
     if base.get("method") != "Recipe" or base.get("shards") is not None:
