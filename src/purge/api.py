@@ -17,8 +17,6 @@ from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
-from purge.data.catalog import DATASETS
-from purge.data.catalog import FORMS as DATA_FORMS
 from purge.data.images import Images
 from purge.data.samples import Data, Samples
 from purge.data.split import Split
@@ -37,11 +35,11 @@ from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
-from purge.methods.registry import all_methods, resolve_method
+from purge.methods.registry import resolve_method
 from purge.methods.sisa_model import SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.metric import Metric
-from purge.metrics.registry import all_metrics, resolve_metrics
+from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
@@ -58,8 +56,6 @@ from purge.models.checks import (
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 from purge.models.inspect import device_of
-from purge.models.zoo import FORMS as MODEL_FORMS
-from purge.models.zoo import MODELS
 from purge.result import Report, Result, columns, environment, now
 
 
@@ -418,26 +414,6 @@ def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
         right = logits(model, test).argmax(1).cpu() == test.labels
     classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
     return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
-
-
-def list_methods() -> dict[str, str]:
-    """The unlearning methods: name → one line."""
-    return {name: entry.about for name, entry in all_methods().items()}
-
-
-def list_metrics() -> dict[str, str]:
-    """The metrics of the audit: name → one line."""
-    return {name: metric.about for name, metric in all_metrics().items()}
-
-
-def list_datasets() -> dict[str, str]:
-    """The data sets known by name, and the forms of your own: name → one line."""
-    return {**{name: entry.about for name, entry in DATASETS.items()}, **DATA_FORMS}
-
-
-def list_models() -> dict[str, str]:
-    """The models that can be built by name, and the forms of other names: name → one line."""
-    return {**{name: entry.about for name, entry in MODELS.items()}, **MODEL_FORMS}
 
 
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:

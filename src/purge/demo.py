@@ -10,13 +10,13 @@ from rich.table import Table
 from torch import nn
 
 from purge.api import Auditor, audit, save, train
-from purge.data.load import load
 from purge.data.images import Images
+from purge.data.load import load
 from purge.data.split import split
 from purge.metrics.value import Value
 from purge.report.tables import number, plain_table
 from purge.result import Report, Result
-from purge.runs.folder import DataChoice
+from purge.runs.folder import DataChoice, Request, RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
@@ -53,7 +53,7 @@ def run_demo(
     out: Path, *, quick: bool, seed: int, force: bool, progress: bool, say: Callable[[str], None]
 ) -> list[Row]:
     """Train, retrain, unlearn in three ways and audit all; one row and one folder per model."""
-    choice, request = DataChoice(DATA), {"forget_classes": [FORGET]}
+    choice, request = DataChoice(DATA), Request({"forget_classes": [FORGET]})
     data, test = choice.load(progress=progress)
     forget, retain = split(data, classes=[FORGET])
     say(f"Data: {DATA}, {len(data)} training images, {len(test)} test images, {len(data.names)} classes.")
@@ -71,8 +71,8 @@ def run_demo(
     unlearned: dict[str, Result] = {}
     for name, settings in METHODS.items():
         unlearned[name] = done = unlearn_run(
-            base.model, MODEL, forget, retain, facts={}, method=name, settings=settings, test=None, seed=seed,
-            progress=progress,
+            base.model, MODEL, forget, retain, facts=RunFile(), method=name, settings=settings, test=None,
+            seed=seed, progress=progress,
         )  # fmt: skip
         facts = facts_for(MODEL, choice, data, request, original=out / "base")
         save(done, out / name, force=force, **facts)

@@ -56,17 +56,17 @@ OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --without-class --without-ids "
-        "--pretrained --set --seed --device --shards --slices --log-updates --log-only-ids --resume --force "
+        "--pretrained --set --seed --device --trust --shards --slices --log-updates --log-only-ids --resume --force "
         "--json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "
-        "--forget-class --forget-ids --method --set --seed --device --precision --graph "
+        "--forget-class --forget-ids --method --set --seed --device --trust --precision --graph "
         "--force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --model "
-        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device "
+        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device --trust "
         "--json --quiet"
     ),
     "report": "run --out --figures --force --json",
@@ -147,7 +147,7 @@ def test_letters_that_the_terminal_does_not_have(monkeypatch: pytest.MonkeyPatch
 
 HEAVY = {"torch", "matplotlib", "sklearn", "pandas", "scipy", "pyarrow"}
 LIGHT = [
-    ["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS), ["list", "metrics"],
+    ["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS), *(["list", s] for s in SHELVES),
 ]  # fmt: skip
 RUN_LIGHT = """
 import sys
@@ -176,7 +176,7 @@ def test_help_and_list_import_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["list", "metrics"]])
+@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["list", "methods"]])
 def test_help_and_list_answer_at_once(argv: list[str]) -> None:
     """In half a second on an idle machine; this one may be busy."""
     seconds = []

@@ -35,13 +35,13 @@ def list_(
 def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
     """What there is, without importing torch."""
     if shelf == "methods":
-        from purge.methods.registry import METHODS
+        from purge.methods.registry import all_methods
 
-        return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in METHODS.items()]
+        return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in all_methods().items()]
     if shelf == "metrics":
-        from purge.metrics.registry import METRICS
+        from purge.metrics.registry import all_metrics
 
-        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in METRICS.values()]
+        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
         return ["metric", "symbol", "about", "needs"], rows
     import purge
 

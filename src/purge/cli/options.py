@@ -24,6 +24,7 @@ SplitSeed = Annotated[
 ]
 SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
 Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
+Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]
 Force = Annotated[bool, Option("--force", help="Write into a folder that is not empty.")]
 
 

@@ -33,6 +33,7 @@ def train(
     set_: opt.Set = None,
     seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
     device: opt.Device = None,
+    trust: opt.Trust = False,
     shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
     slices: Annotated[int | None, Option(help="Checkpoints per shard; more: cheaper deletions.")] = None,
     log_updates: Annotated[Path | None, Option(help="Folder for all updates, for amnesiac.")] = None,
@@ -57,7 +58,7 @@ def train(
     from purge.engine.precision import choose_device
     from purge.engine.resume import STATE, training_folder
     from purge.engine.trainer import Recipe
-    from purge.runs.folder import choose_data, choose_model, cut, facts_of, recipe_of, request_of
+    from purge.runs.folder import RunFile, choose_data, choose_model, cut, facts_of, recipe_of, request_of
     from purge.runs.make import check_finished, train_run
 
     if slices is not None and shards is None:
@@ -71,8 +72,8 @@ def train(
     finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
     if not finished:
         training_folder(out, resume=resume, force=force)
-    facts = {} if like is None else facts_of(like)
-    name = choose_model(facts, model)
+    facts = RunFile() if like is None else facts_of(like)
+    name = choose_model(facts, model, trust)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )
@@ -84,9 +85,9 @@ def train(
     choose_device(at, nn.Identity())
     images, test = choice.load(progress=not quiet)
     request = request_of(images, without_class or [], without_ids, words="without")
-    request = request or facts.get("request") or {}  # like a reference: without the same
+    request = request or facts.request  # like a reference: without the same
     if seed is None:
-        seed = (facts.get("seed") or 0) + 1 if request or like is not None else 0
+        seed = (facts.seed or 0) + 1 if request or like is not None else 0
     if finished:
         check_finished(out, name, choice.data, seed, request, recipe)
         kept = ("model", "samples", "steps", "seed", "seconds", "test_accuracy", "class_accuracy")
@@ -94,13 +95,13 @@ def train(
         summary = {"folder": str(out), **{key: found.get(key) for key in kept}}
         show(summary, f"The training in {out} is finished; nothing to do.", json_)
         return
-    if model is None and facts.get("pretrained") is True:
+    if model is None and facts.pretrained:
         pretrained = True  # a reference starts where its model started
     only = None if log_only_ids is None else request_of(images, [], log_only_ids, words="log-only")
     result = train_run(
         out, name, choice, images, request, seed=seed, recipe=changes, test=test, pretrained=pretrained,
-        shards=facts.get("shards") if shards is None and log_updates is None else shards,
-        slices=slices or facts.get("slices") or 1, log_updates=log_updates,
+        shards=facts.shards if shards is None and log_updates is None else shards,
+        slices=slices or facts.slices or 1, log_updates=log_updates,
         log_only=None if only is None else cut(images, only)[0], device=at, progress=not quiet,
         resume=resume, force=force,
     )  # fmt: skip

@@ -24,10 +24,11 @@ def unlearn(
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
     ] = None,
     forget_ids: Annotated[Path | None, Option(help="A file with the samples to forget.")] = None,
-    method: Annotated[str, Option(help="See purge list methods.")] = "purge",
+    method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
     set_: opt.Set = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
+    trust: opt.Trust = False,
     precision: Annotated[Literal["float32", "bf16"] | None, Option(help="Default on a GPU: bf16.")] = None,
     graph: Annotated[bool | None, Option(help="Replay steps as a CUDA graph; GPU only.")] = None,
     force: opt.Force = False,
@@ -42,17 +43,19 @@ def unlearn(
     """
     from purge.api import save
     from purge.core.files import out_folder
+    from purge.core.plugins import current_folder_importable
     from purge.core.settings import checked_seed
     from purge.methods.registry import resolve_method
     from purge.runs.folder import choose_data, choose_model, cut, facts_of, gone_of, read_model, request_of
     from purge.runs.make import facts_for, needed, request_words, unlearn_run
 
     settings = opt.settings_from(set_)
-    resolve_method(method, settings)
+    with current_folder_importable(":" in method):
+        resolve_method(method, settings)
     checked_seed(seed)
     out_folder(out, force=force)
     facts = facts_of(checkpoint)
-    name = choose_model(facts, model)
+    name = choose_model(facts, model, trust)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
     )

@@ -18,14 +18,15 @@ from purge.data.images import Images
 from purge.engine.precision import Precision
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
-from purge.methods.registry import METHODS, resolve_method
-from purge.metrics.registry import resolve_metrics
+from purge.methods.registry import all_methods, resolve_method
+from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
 from purge.report.tables import class_words
 from purge.result import Report, Result
 from purge.runs.folder import (
     DataChoice,
     Request,
+    RunFile,
     both,
     build_for,
     choose_model,
@@ -94,7 +95,7 @@ def check_finished(out: Path, model: str, data: str, seed: int, request: Request
 
 
 def unlearn_run(
-    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: dict[str, Any], method: str,
+    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: RunFile, method: str,
     settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
 ) -> Result:  # fmt: skip
@@ -102,11 +103,11 @@ def unlearn_run(
 
     ``facts`` are those of the model's run; the other arguments are those of :func:`purge.unlearn`.
     """
-    needs = resolve_method(method, dict(settings)).needs
-    single = facts.get("shards") is None  # the layers of an ensemble are drawn anew without a fresh model
+    needs = resolve_method(method, settings).needs
+    single = facts.shards is None  # the layers of an ensemble are drawn anew without a fresh model
     fresh = fresh_model(name, retain, seed=seed) if "fresh" in needs and single else None
-    if "updates" in needs and facts.get("log_updates") is not None:
-        settings = {"log": facts["log_updates"], **settings}
+    if "updates" in needs and facts.log_updates is not None:
+        settings = {"log": facts.log_updates, **settings}
     return unlearn(
         model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
         fresh=fresh, precision=precision, graph=graph, **settings,
@@ -114,51 +115,50 @@ def unlearn_run(
 
 
 def audit_run(
-    run: Path, facts: dict[str, Any], choice: DataChoice, data: Images, test: Images, request: Request, *,
-    model: str | None, original: Path | None, retrained: Sequence[Path], metrics: str | Sequence[str],
-    shadows: int, seed: int, device: str | None = None, progress: bool = True,
+    run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images, request: Request, *,
+    model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
+    shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
 ) -> Report:  # fmt: skip
     """Audit a run folder beside those of the original and of retrained models.
 
     An empty request stands for the run's, and all that was forgotten before. ``original``: by default the
     one that the run names. ``model``: the architecture of all of them; by default each run's own.
-    ``shadows``: how many models of each kind an attack with shadow models trains.
+    ``shadows``: how many models of each kind an attack with shadow models trains. ``trust``: may a run name
+    code to import?
     """
-    unlearned = read_model(run, model, data)
+    unlearned = read_model(run, model, data, trust)
     if not request:
         same_data(facts, choice, data)
     gone = both(gone_of(facts), request)
     forget, retain = cut(data, request or needed(gone), gone)
-    named = facts.get("original")
-    if original is None and named is not None and Path(named).exists():
-        original = Path(named)
+    if original is None and facts.original is not None and Path(facts.original).exists():
+        original = Path(facts.original)
     for path in retrained:
         same_kind(facts_of(path), choice, gone, "retrained")
     if original is not None:
         same_kind(facts_of(original), choice, gone, "original")
     like = None
-    if any(metric.cost == "shadow" for metric in resolve_metrics(metrics)):
-        like = _shadows(facts, original, shadows, build_for(choose_model(facts, model), data))
+    if any(metric.cost == "shadow" for metric in metrics):
+        like = _shadows(facts, original, shadows, build_for(choose_model(facts, model, trust), data))
     return audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
-        original=None if original is None else read_model(original, model, data),
-        retrained=[read_model(path, model, data) for path in retrained], progress=progress,
+        original=None if original is None else read_model(original, model, data, trust),
+        retrained=[read_model(path, model, data, trust) for path in retrained], progress=progress,
     )  # fmt: skip
 
 
-def _shadows(facts: dict[str, Any], original: Path | None, number: int, fresh: nn.Module) -> Shadows:
+def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:
     """Shadow models trained as the original was, and unlearned as the run was."""
-    base = {} if original is None else facts_of(original)
-    if base.get("method") != "Recipe" or base.get("shards") is not None:
+    base = RunFile() if original is None else facts_of(original)
+    if not base or base.method != "Recipe" or base.shards is not None:
         raise FileError(
             "the run folder of an original made by purge train, to train shadow models like it",
             "none" if original is None else str(original),
             "pass --original RUN, or --metrics standard",
         )
-    preset = facts.get("preset")
-    method = resolve_method(preset, facts.get("settings") or {}) if preset in METHODS else None
-    recipe = replace(Recipe(), base.get("settings") or {})
-    return Shadows(number=number, recipe=recipe, method=method, fresh=fresh)
+    known = facts.preset is not None and facts.preset in all_methods()
+    method = resolve_method(facts.preset or "", facts.settings) if known else None
+    return Shadows(number=number, recipe=replace(Recipe(), base.settings), method=method, fresh=fresh)
 
 
 def needed(request: Request) -> Request:
