@@ -16,9 +16,10 @@ from pathlib import Path
 
 import purge
 from purge.core.files import write_json
-from purge.demo import COLUMNS, MODEL, as_record, fresh_model, run_demo
+from purge.demo import COLUMNS, MODEL, as_record, run_demo
 from purge.report.tables import number
 from purge.result import environment
+from purge.runs.make import fresh_model
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "digits.json"
@@ -49,10 +50,10 @@ def speed(runs: int = 5) -> dict[str, list[float]]:
     """Seconds of retraining by the default recipe, and of whole calls of `purge`, in turns."""
     data, _ = purge.load("digits")
     forget, retain = purge.split(data, classes=[0])
-    base = purge.train(fresh_model(MODEL, 10, 1, 0), data, progress=False).model
+    base = purge.train(fresh_model(MODEL, data, seed=0), data, progress=False).model
     found: dict[str, list[float]] = {"retrain": [], "purge": []}
     for seed in range(runs):
-        fresh = fresh_model(MODEL, 10, 1, seed + 1)
+        fresh = fresh_model(MODEL, data, seed=seed + 1)
         for name, call in (
             ("retrain", lambda fresh=fresh, seed=seed: purge.train(fresh, retain, seed=seed, progress=False)),
             ("purge", lambda seed=seed: purge.unlearn(base, forget, retain, seed=seed, progress=False)),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import purge
 from purge.data.load import load
-from purge.demo import fresh_model
+from purge.runs.make import fresh_model
 from tests.nets import blobs, small_mlp
 
 torch.set_num_threads(1)  # the networks are tiny: a second thread waits more than it works,
@@ -43,14 +43,14 @@ def digits() -> Digits:
 @pytest.fixture(scope="session")
 def base(digits: Digits) -> nn.Module:
     """A small ResNet trained on all digits; tests must not change it."""
-    model = fresh_model("small-resnet", 10, 1, seed=0)
+    model = fresh_model("small-resnet", digits.train, seed=0)
     return purge.train(model, digits.train, epochs=8, seed=0, progress=False).model
 
 
 @pytest.fixture(scope="session")
 def retrained(digits: Digits) -> nn.Module:
     """The same, without class 0 and from another seed."""
-    model = fresh_model("small-resnet", 10, 1, seed=1)
+    model = fresh_model("small-resnet", digits.train, seed=1)
     return purge.train(model, digits.retain, epochs=8, seed=1, progress=False).model
 
 

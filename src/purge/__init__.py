@@ -11,26 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from purge import data, methods, metrics, models
-    from purge.api import (
-        audit,
-        list_datasets,
-        list_methods,
-        list_metrics,
-        list_models,
-        train,
-        train_sharded,
-        unlearn,
-    )
+    from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
+    from purge.data.catalog import list_datasets
     from purge.data.images import Images
     from purge.data.load import load
     from purge.data.split import split
     from purge.engine.stopping import Stopping
     from purge.methods.base import Method
+    from purge.methods.registry import list_methods
     from purge.metrics.metric import Metric
+    from purge.metrics.registry import list_metrics
     from purge.metrics.shadow import Shadows
     from purge.metrics.value import Value
-    from purge.models.zoo import build
+    from purge.models.zoo import build, list_models
     from purge.result import Report, Result
 
 __version__ = "0.2.0"
@@ -48,10 +42,10 @@ _HOMES = {
     "Value": "metrics.value",
     "audit": "api",
     "build": "models.zoo",
-    "list_datasets": "api",
-    "list_methods": "api",
-    "list_metrics": "api",
-    "list_models": "api",
+    "list_datasets": "data.catalog",
+    "list_methods": "methods.registry",
+    "list_metrics": "metrics.registry",
+    "list_models": "models.zoo",
     "load": "data.load",
     "split": "data.split",
     "train": "api",

@@ -16,8 +16,7 @@ from purge.core.errors import MethodError, ModelError, RunError
 from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
-from purge.data.catalog import DATASETS
-from purge.data.catalog import FORMS as DATA_FORMS
+from purge.core.threads import threads_for
 from purge.data.images import Images
 from purge.data.samples import Data, Samples
 from purge.data.split import Split
@@ -36,11 +35,11 @@ from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
-from purge.methods.registry import all_methods, resolve_method
+from purge.methods.registry import resolve_method
 from purge.methods.sisa_model import SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.metric import Metric
-from purge.metrics.registry import all_metrics, resolve_metrics
+from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
@@ -56,8 +55,7 @@ from purge.models.checks import (
 )
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
-from purge.models.zoo import FORMS as MODEL_FORMS
-from purge.models.zoo import MODELS
+from purge.models.inspect import device_of
 from purge.result import Report, Result, columns, environment, now
 
 
@@ -123,7 +121,8 @@ def unlearn(
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
         edited.eval()
-        chosen.run(edited, split, run)
+        with threads_for(edited, at, getattr(chosen, "batch_size", 128)):
+            chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     edited.zero_grad(set_to_none=True)
@@ -233,11 +232,12 @@ class Auditor:
             subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
         values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
-        with seeded(seed, at):
+        with seeded(seed, at), threads_for(model, at):
             for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
                 if metric.cost == "shadow":
                     subjects["audited"].value(metric)
-        with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
+        line = progress_line("audit", len(wanted), progress)
+        with seeded(seed, at), threads_for(model, at), line as advance:
             for metric in wanted:
                 for name, subject in subjects.items():
                     further = name.startswith("retrained ")  # only what is quick, or a distance
@@ -333,7 +333,7 @@ def train(
         old = [] if resume else [state, folder / "run.json"]  # a folder with run.json is finished
         for file in [*old, *folder.glob(HALF)]:
             file.unlink(missing_ok=True)
-    with seeded(seed, at):
+    with seeded(seed, at), threads_for(trained, at, chosen.batch_size):
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
             watch=None if log is None else log.step,
@@ -410,29 +410,10 @@ def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
     """The accuracy on test data, and that of each class in it."""
     if test is None:
         return {}
-    right = logits(model, test).argmax(1).cpu() == test.labels
+    with threads_for(model, device_of(model)):
+        right = logits(model, test).argmax(1).cpu() == test.labels
     classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
     return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
-
-
-def list_methods() -> dict[str, str]:
-    """The unlearning methods: name → one line."""
-    return {name: entry.about for name, entry in all_methods().items()}
-
-
-def list_metrics() -> dict[str, str]:
-    """The metrics of the audit: name → one line."""
-    return {name: metric.about for name, metric in all_metrics().items()}
-
-
-def list_datasets() -> dict[str, str]:
-    """The data sets known by name, and the forms of your own: name → one line."""
-    return {**{name: entry.about for name, entry in DATASETS.items()}, **DATA_FORMS}
-
-
-def list_models() -> dict[str, str]:
-    """The models that can be built by name, and the forms of other names: name → one line."""
-    return {**{name: entry.about for name, entry in MODELS.items()}, **MODEL_FORMS}
 
 
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:

@@ -6,35 +6,37 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+from rich.table import Table
 from torch import nn
 
-from purge.api import Auditor, audit, train, unlearn
+from purge.api import Auditor, audit, save, train
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.split import split
-from purge.engine.seeding import seeded
 from purge.metrics.value import Value
-from purge.models.zoo import build
+from purge.report.tables import number, plain_table
 from purge.result import Report, Result
+from purge.runs.folder import DataChoice, Request, RunFile
+from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
 
-# Published settings, but for the number of epochs: the forget set has about 140 samples, so an epoch
+# Published settings, except for the number of epochs: the forget set has about 140 samples, so an epoch
 # is two or three steps. Both methods stop by themselves long before.
 PAPER_ON_DIGITS: dict[str, Any] = {"epochs": 200}
-ASCENT_ON_DIGITS: dict[str, Any] = {
-    "epochs": 100,
-    "batch_size": 64,
-    "forget_target": 0.0,
-}
+ASCENT_ON_DIGITS: dict[str, Any] = {"epochs": 100, "batch_size": 64, "forget_target": 0.0}
+METHODS = {"purge": {}, "purge-paper": PAPER_ON_DIGITS, "gradient-ascent": ASCENT_ON_DIGITS}
+
+COLUMNS = (
+    ("TA", "ta"), ("TA retained", "ta_retain"), ("FA", "fa_test"), ("RA", "ra"), ("MIA", "mia"),
+    ("FA after recal.", "bn_recal.after"), ("agreement", "agreement"),
+)  # fmt: skip
 
 
 def example(*, epochs: int = 10, seed: int = 0) -> tuple[nn.Module, Images, Images]:
     """A small trained classifier with its training and test data: something to try things on."""
     data, test = load(DATA)
-    fresh = fresh_model(MODEL, len(data.names), data.channels, seed)
-    return train(fresh, data, epochs=epochs, seed=seed).model, data, test
+    return train(fresh_model(MODEL, data, seed=seed), data, epochs=epochs, seed=seed).model, data, test
 
 
 class Row(NamedTuple):
@@ -50,90 +52,52 @@ class Row(NamedTuple):
 def run_demo(
     out: Path, *, quick: bool, seed: int, force: bool, progress: bool, say: Callable[[str], None]
 ) -> list[Row]:
-    """Train, retrain, unlearn three ways, audit all; one row per model, one folder each."""
-    epochs = 10 if quick else 25
-    data, test = load(DATA)
-    classes, channels = len(data.names), data.channels
+    """Train, retrain, unlearn in three ways and audit all; one row and one folder per model."""
+    choice, request = DataChoice(DATA), Request({"forget_classes": [FORGET]})
+    data, test = choice.load(progress=progress)
     forget, retain = split(data, classes=[FORGET])
-    n, m = len(data), len(forget)
-    say(f"Data: {DATA}, {n} training images, {len(test)} test images, {classes} classes.")
+    say(f"Data: {DATA}, {len(data)} training images, {len(test)} test images, {len(data.names)} classes.")
 
-    recipe = {
-        "model": MODEL, "classes": classes, "channels": channels, "data": DATA, "source": data.source
-    }  # fmt: skip
-
-    def trained(name: str, on: Any, its_seed: int, request: dict[str, Any]) -> Result:
-        fresh = fresh_model(MODEL, classes, channels, its_seed)
-        result = train(fresh, on, seed=its_seed, epochs=epochs, progress=progress, title=name)
-        result.save(out / name, force=force, **recipe, request=request)
-        return result
-
-    base = trained("base", data, seed, {})
-    retrained = trained("retrain", retain, seed + 1, {"forget_classes": [FORGET]})
-    again = trained("retrain-2", retain, seed + 2, {"forget_classes": [FORGET]})
+    trained: dict[str, Result] = {}
+    for name, without in {"base": {}, "retrain": request, "retrain-2": request}.items():
+        trained[name] = train_run(
+            out / name, MODEL, choice, data, without, seed=seed + len(trained), test=test, force=force,
+            recipe={"epochs": 10 if quick else 25}, progress=progress, title=name,
+        )  # fmt: skip
+    base, retrained = trained["base"], trained["retrain"]
     say(f"Base model: trained in {base.seconds:.1f} s. Reference: retrained without class {FORGET}.")
     say("A second retraining shows how far apart two such references are.")
 
-    results: dict[str, Result] = {}
-    for name, changes in (
-        ("purge", {}),
-        ("purge-paper", PAPER_ON_DIGITS),
-        ("gradient-ascent", ASCENT_ON_DIGITS),
-    ):
-        result = unlearn(base.model, forget, retain, method=name, seed=seed, progress=progress, **changes)
-        result.save(
-            out / name,
-            force=force,
-            **recipe,
-            request={"forget_classes": [FORGET]},
-            original=str((out / "base").absolute()),
-        )
-        results[name] = result
+    unlearned: dict[str, Result] = {}
+    for name, settings in METHODS.items():
+        unlearned[name] = done = unlearn_run(
+            base.model, MODEL, forget, retain, facts=RunFile(), method=name, settings=settings, test=None,
+            seed=seed, progress=progress,
+        )  # fmt: skip
+        facts = facts_for(MODEL, choice, data, request, original=out / "base")
+        save(done, out / name, force=force, **facts)
         say(
-            f"{name}: {m} images of class {FORGET} to forget, {result.steps} steps in "
-            f"{result.seconds:.1f} s, stopped by {result.stopped_by}."
+            f"{name}: {len(forget)} images of class {FORGET} to forget, {done.steps} steps in "
+            f"{done.seconds:.1f} s, stopped by {done.stopped_by}."
         )
 
-    rows = []
     shown = [key.split(".")[0] for _, key in COLUMNS]
-    thorough: str | list[str] = ["quick", "bn_recal"] if quick else "standard"
-    data_of = (forget, retain, test)
-    others = [retrained.model, again.model]
-    auditor = Auditor(*data_of, original=base.model, retrained=others, seed=seed)  # looks at them once
-    for name, result in {"base": base, "retrain": retrained, "retrain-2": again, **results}.items():
-        if name in results:
-            wanted = thorough if name == "purge" else shown
-            report = auditor.audit(result, metrics=wanted, progress=progress)
+    panel: str | list[str] = ["quick", "bn_recal"] if quick else "standard"
+    sets = (forget, retain, test)
+    others = [retrained.model, trained["retrain-2"].model]
+    auditor = Auditor(*sets, original=base.model, retrained=others, seed=seed)  # measures the others once
+    rows = []
+    for name, result in {**trained, **unlearned}.items():
+        if name in unlearned:
+            report = auditor.audit(result, metrics=panel if name == "purge" else shown, progress=progress)
         else:
             report = audit(
-                result.model,
-                *data_of,
-                original=base.model if result is not base else None,
-                retrained=retrained.model if result is not retrained else None,
-                metrics=shown,
-                seed=seed,
-                progress=progress,
-            )
+                result.model, *sets, original=base.model if result is not base else None, metrics=shown,
+                retrained=retrained.model if result is not retrained else None, seed=seed, progress=progress,
+            )  # fmt: skip
         report.to_json(out / name / "audit.json")
         rows.append(Row(name, result.seconds, result.stopped_by, report, out / name))
     return rows
-
-
-def fresh_model(name: str, classes: int, channels: int, seed: int) -> nn.Module:
-    """A model initialised from a seed; the caller's random numbers are not disturbed."""
-    with seeded(seed, torch.device("cpu")):
-        return build(name, classes=classes, channels=channels)
-
-
-COLUMNS = (
-    ("TA", "ta"),
-    ("TA retained", "ta_retain"),
-    ("FA", "fa_test"),
-    ("RA", "ra"),
-    ("MIA", "mia"),
-    ("FA after recal.", "bn_recal.after"),
-    ("agreement", "agreement"),
-)
 
 
 def as_record(row: Row) -> dict[str, Any]:
@@ -143,40 +107,44 @@ def as_record(row: Row) -> dict[str, Any]:
     return {**how, **numbers, "folder": str(row.folder)}
 
 
+def table(rows: list[Row]) -> Table:
+    """The rows as a table."""
+    body = [
+        [row.name, f"{row.seconds:.1f}", *(number(key, row.report[key].value) for _, key in COLUMNS)]
+        for row in rows
+    ]
+    return plain_table(["method", "seconds", *(title for title, _ in COLUMNS)], body)
+
+
 def sentences(rows: list[Row]) -> list[str]:
     """Three sentences that say what the table shows, from its numbers alone."""
-    at = {row.name: row.report for row in rows}
-    seconds = {row.name: row.seconds for row in rows}
+    at = {row.name: row for row in rows}
 
-    def percent(name: str, key: str) -> str:
-        return f"{100 * number(name, key):.1f} %"
-
-    def number(name: str, key: str) -> float:
-        found: Value = at[name][key]
+    def value(name: str, key: str) -> float:
+        found: Value = at[name].report[key]
         assert found.value is not None, found.why
-        return found.value
+        return 100 * found.value
 
-    kept = 100 * (number("purge", "ta_retain") - number("retrain", "ta_retain"))
-    gained = {n: 100 * number(n, "bn_recal.delta") for n in ("purge", "purge-paper")}
-    back = ", ".join(f"{n} {percent(n, 'bn_recal.before')} → {percent(n, 'bn_recal.after')}" for n in gained)
-    survives = [n for n, points in gained.items() if points <= 2]
-    verdict = f"survives it with {' and '.join(survives)}" if survives else "survives it with neither"
-    lost = 100 * (number("retrain", "ta_retain") - number("gradient-ascent", "ta_retain"))
+    def beside_retrained(name: str) -> str:
+        points = value(name, "ta_retain") - value("retrain", "ta_retain")
+        side = "above" if points >= 0 else "below"
+        return f"{abs(points):.1f} points {side} the retrained model on the classes that stay"
+
+    both, ascent = ("purge", "purge-paper"), "gradient-ascent"
+    before, after = "bn_recal.before", "bn_recal.after"
+    back = ", ".join(f"{n} {value(n, before):.1f} % → {value(n, after):.1f} %" for n in both)
+    survivors = " and ".join(n for n in both if value(n, "bn_recal.delta") <= 2)
     return [
         f"purge took the accuracy on unseen images of the forgotten class from "
-        f"{percent('base', 'fa_test')} to {percent('purge', 'fa_test')} (retrained: "
-        f"{percent('retrain', 'fa_test')}) and is {_points(kept, 'above', 'below')} the retrained model "
-        f"on the classes that stay, in {seconds['purge']:.1f} s against {seconds['retrain']:.1f} s.",
-        f"Re-estimating BatchNorm on retained images changes the forgotten class's accuracy thus: "
-        f"{back}; the forgetting {verdict}.",
-        f"Plain gradient ascent takes the forgotten class to {percent('gradient-ascent', 'fa_test')}, is "
-        f"{_points(-lost, 'above', 'below')} the retrained model on the classes that stay, and has the "
-        f"class back at {percent('gradient-ascent', 'bn_recal.after')} after recalibration.",
+        f"{value('base', 'fa_test'):.1f} % to {value('purge', 'fa_test'):.1f} % (retrained: "
+        f"{value('retrain', 'fa_test'):.1f} %) and is {beside_retrained('purge')}, in "
+        f"{at['purge'].seconds:.1f} s against {at['retrain'].seconds:.1f} s.",
+        f"Re-estimating BatchNorm on retained images changes the accuracy on the forgotten class: {back}; "
+        f"the forgetting survives it with {survivors or 'neither'}.",
+        f"Plain gradient ascent takes the forgotten class to {value(ascent, 'fa_test'):.1f} %, is "
+        f"{beside_retrained(ascent)}, and is back at {value(ascent, after):.1f} % on the class "
+        f"after recalibration.",
     ]
-
-
-def _points(difference: float, above: str, below: str) -> str:
-    return f"{abs(difference):.1f} points {above if difference >= 0 else below}"
 
 
 def free_folder(base: Path) -> Path:

@@ -20,13 +20,13 @@ from purge.data.identity import identities
 from purge.data.images import Images
 from purge.data.samples import as_samples
 from purge.data.split import split
-from purge.demo import fresh_model
 from purge.engine.trainer import Recipe, one_cycle
 from purge.methods import sisa_model as module
 from purge.methods.registry import resolve_method
 from purge.methods.sisa import Sisa
 from purge.methods.sisa_model import Plan, SisaModel, mixed, train_sisa
 from purge.models.checkpoint import digest
+from purge.runs.make import fresh_model
 from tests.nets import blobs, small_mlp
 
 RECIPE = Recipe(epochs=3, lr=0.05, batch_size=8)
@@ -617,7 +617,7 @@ def test_the_contract(trained, monkeypatch):
 
 def test_it_learns_forgets_and_can_be_audited(digits):
     recipe = Recipe(epochs=3, batch_size=64)
-    fresh = fresh_model("small-resnet", 10, 1, seed=0)
+    fresh = fresh_model("small-resnet", digits.train, seed=0)
     model = train_sisa(fresh, digits.train, shards=2, slices=2, recipe=recipe, progress=False)
     result = forget(model, digits.forget, digits.retain)
     before, report = (

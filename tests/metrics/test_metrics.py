@@ -17,10 +17,10 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from torch import nn
 
 import purge
-from purge.demo import fresh_model
 from purge.metrics import subject as base
 from purge.metrics.bootstrap import DRAWS, auroc, auroc_draws, interval, mean_value, resamples
 from purge.metrics.distance import frechet
+from purge.runs.make import fresh_model
 
 # -- a case with numbers in the interior: untrained networks on overlapping data ---------------
 
@@ -172,7 +172,7 @@ def test_more_samples_than_fit_one_batch():
 
 def test_images_and_convolutions(digits):
     # pixels are normalised by the data, features are what the last layer is given
-    models = [fresh_model("small-resnet", 10, 1, seed) for seed in (0, 1)]
+    models = [fresh_model("small-resnet", digits.train, seed=seed) for seed in (0, 1)]
     names = ["ra", "feature_l2", "feature_cosine", "fid_feat"]
     report = purge.audit(
         models[0], digits.forget, digits.retain, digits.test, retrained=models[1], metrics=names

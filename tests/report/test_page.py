@@ -24,7 +24,7 @@ import purge
 from purge.report import figures as plots
 from purge.report import page as html
 from purge.report.findings import verdict
-from tests.cli.test_cli import command, read
+from tests.cli.commands import command, read
 from tests.report.test_figures import full_report
 
 TINY = (

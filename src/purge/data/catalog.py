@@ -171,3 +171,10 @@ def __getattr__(name: str) -> Any:
             why = "the name is taken" if point.name in found else f"not a DatasetEntry: {entry!r}"
             logging.getLogger("purge").warning("Data set %s (%s) ignored: %s", point.name, point.value, why)
     return found
+
+
+def list_datasets() -> dict[str, str]:
+    """The data sets known by name, and the forms of your own: name → one line."""
+    from purge.data.catalog import DATASETS  # builds it on first use
+
+    return {**{name: entry.about for name, entry in DATASETS.items()}, **FORMS}

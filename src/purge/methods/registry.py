@@ -172,6 +172,11 @@ def all_methods() -> dict[str, Entry]:
     return {**METHODS, **installed()}
 
 
+def list_methods() -> dict[str, str]:
+    """The unlearning methods: name → one line."""
+    return {name: entry.about for name, entry in all_methods().items()}
+
+
 def find_method(name: str) -> Entry:
     """The entry of a name, or one for ``module:Class``."""
     known = all_methods()

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
 from purge.core.files import read_json, told, write_json
 from purge.core.settings import as_dict, checked_seed, normalise, setting
+from purge.core.threads import threads_for
 from purge.data.identity import identities
 from purge.data.samples import Data, Samples, part_of
 from purge.engine.precision import choose_device
@@ -283,7 +284,8 @@ def train_shard(
             continue
         before = sum(plan.epochs[:s])
         drawn = plan.drawn(_TRAINING, shard, s)
-        with seeded(drawn, device_of(net)):  # dropout
+        threads = threads_for(net, device_of(net), plan.recipe.batch_size)
+        with seeded(drawn, device_of(net)), threads:  # dropout
             (losses,), _ = fit(
                 [net],
                 [part_of(samples, at)],

@@ -175,6 +175,11 @@ def all_metrics() -> dict[str, Metric]:
     return found
 
 
+def list_metrics() -> dict[str, str]:
+    """The metrics of the audit: name → one line."""
+    return {name: metric.about for name, metric in all_metrics().items()}
+
+
 def find_metric(name: str) -> Metric:
     """A metric by name, of purge or of an installed package, or your own as ``module:NAME``."""
     if name in METRICS:

@@ -54,6 +54,11 @@ FORMS: dict[str, str] = {
 }
 
 
+def list_models() -> dict[str, str]:
+    """The models that can be built by name, and the forms of other names: name → one line."""
+    return {**{name: entry.about for name, entry in MODELS.items()}, **FORMS}
+
+
 def known_name(name: str) -> None:
     """Refuse a name that is neither in MODELS nor of one of the FORMS, which only building can check."""
     if ":" not in name and name not in MODELS:

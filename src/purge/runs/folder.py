@@ -14,8 +14,8 @@ from purge.core.errors import DataError, FileError, ModelError, did_you_mean
 from purge.core.files import read_json
 from purge.core.schema import build
 from purge.data.catalog import DATASETS
-from purge.data.load import load
 from purge.data.images import Images
+from purge.data.load import load
 from purge.data.prefetch import say_once
 from purge.data.split import rows_of_classes, rows_of_indices
 from purge.methods.sisa_model import SisaModel

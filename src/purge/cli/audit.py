@@ -1,0 +1,90 @@
+"""purge audit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from purge.cli import options as opt
+from purge.cli.printing import show_table
+
+
+def audit(
+    run: Annotated[Path, Argument(help="The run folder of an unlearned model.")],
+    retrained: Annotated[
+        list[Path] | None,
+        Option(help="Run folder of the retrained model; further ones show how far apart they are."),
+    ] = None,
+    original: Annotated[Path | None, Option(help="Default: the run folder that the run names.")] = None,
+    data: opt.DataName = None,
+    model: opt.ModelName = None,
+    data_dir: opt.DataDir = None,
+    size: opt.Size = None,
+    split_seed: opt.SplitSeed = None,
+    skip_bad: opt.SkipBad = False,
+    metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
+    shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
+    fail_if: Annotated[
+        list[str] | None, Option(help="Exit 1 if the condition holds, as in 'fa_test>2'; repeatable.")
+    ] = None,
+    forget_class: Annotated[list[str] | None, Option(help="Default: the run's request.")] = None,
+    forget_ids: Annotated[Path | None, Option(help="Default: the run's request.")] = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    trust: opt.Trust = False,
+    json_: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Measure what a model still knows.
+
+    For example: purge audit runs/demo/purge --retrained runs/demo/retrain
+
+    The panels of --metrics are quick, standard and full, which trains shadow models.
+
+    Every number is shown beside the retrained and the original model's. A panel is also written into the
+    run folder, as audit.json.
+
+    In a pipeline: purge audit RUN --fail-if "fa_test>2" --fail-if "ra<99"
+    """
+    from purge.core.plugins import current_folder_importable
+    from purge.metrics.registry import PANELS, resolve_metrics
+    from purge.report.tables import audit_table
+    from purge.runs.folder import choose_data, choose_model, facts_of, request_of
+    from purge.runs.gates import as_gate
+    from purge.runs.make import audit_run
+
+    names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
+    with current_folder_importable(":" in metrics):
+        wanted = resolve_metrics(names)
+    gates = [as_gate(text) for text in fail_if or []]
+    for gate in gates:
+        gate.check([metric.name for metric in wanted])
+    facts = facts_of(run)
+    choose_model(facts, model, trust)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    images, test = choice.load(progress=not quiet)
+    for gate in gates:
+        gate.check_class(len(images.names))
+    request = request_of(images, forget_class or [], forget_ids, words="forget")
+    report = audit_run(
+        run, facts, choice, images, test, request, model=model, original=original, retrained=retrained or [],
+        metrics=wanted, shadows=shadows, seed=seed, device=opt.pick_device(device), progress=not quiet,
+        trust=trust,
+    )  # fmt: skip
+    found = report.to_dict()
+    try:
+        if run.is_dir() and metrics in PANELS:
+            report.to_json(run / "audit.json")
+    finally:  # show what was measured even if it cannot be written
+        show_table(found, audit_table(found), json_)
+        if not json_:
+            print("\n".join(report.verdict()))
+    if broken := [line for gate in gates if (line := gate.broken(found))]:
+        print("\n".join(broken), file=sys.stderr)
+        raise typer.Exit(1)

@@ -1,0 +1,68 @@
+"""purge list."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from typer import Argument
+
+from purge.cli import options as opt
+from purge.cli.printing import show_table
+from purge.core.errors import DataError, MethodError, PurgeError, did_you_mean
+
+SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
+
+
+def list_(
+    shelf: Annotated[str, Argument(help="methods, metrics, datasets, models or recipe.")],
+    name: Annotated[str | None, Argument(help="A method, or after recipe a data set.")] = None,
+    json_: opt.Json = False,
+) -> None:
+    """List methods, metrics, data sets, models, or the training recipe.
+
+    For example: purge list methods, or for the settings of one: purge list methods purge
+    """
+    from purge.report.tables import listing
+
+    if shelf not in SHELVES:
+        raise PurgeError("something to list", repr(shelf), did_you_mean(shelf, SHELVES))
+    if name is not None and shelf not in ("methods", "recipe"):
+        raise MethodError("a name only after 'methods' or 'recipe'", repr(name), f"purge list {shelf}")
+    columns, rows = _settings(shelf, name) if name or shelf == "recipe" else _shelf(shelf)
+    show_table([dict(zip(columns, row, strict=True)) for row in rows], listing(columns, rows), json_)
+
+
+def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
+    """What there is, without importing torch."""
+    if shelf == "methods":
+        from purge.methods.registry import all_methods
+
+        return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in all_methods().items()]
+    if shelf == "metrics":
+        from purge.metrics.registry import all_metrics
+
+        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
+        return ["metric", "symbol", "about", "needs"], rows
+    import purge
+
+    entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
+    return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
+
+
+def _settings(shelf: str, name: str | None) -> tuple[list[str], list[list[str]]]:
+    """The settings of a method, or of the recipe for a data set."""
+    from purge.core.settings import flat_fields, replace
+
+    if shelf == "methods":
+        from purge.methods.registry import resolve_method
+
+        config: Any = resolve_method(name or "", {})
+    else:
+        from purge.data.catalog import DATASETS
+        from purge.engine.trainer import Recipe
+
+        if name is not None and name not in DATASETS:
+            raise DataError("the name of a data set", repr(name), did_you_mean(name, DATASETS))
+        config = replace(Recipe(), dict(DATASETS[name].recipe) if name else {})
+    rows = [[f.name, str(value), f.metadata["help"]] for f, value in flat_fields(config)]
+    return ["setting", "value", "meaning"], rows

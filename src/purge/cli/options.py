@@ -1,0 +1,43 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from purge.core.errors import MethodError
+
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
+Seed = Annotated[int, Option(help="Seed for everything random.")]
+Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]
+DataName = Annotated[str | None, Option("--data", help="A name, folder or file; default: the run's.")]
+ModelName = Annotated[str | None, Option("--model", help="The architecture; default: the run's.")]
+DataDir = Annotated[
+    Path | None, Option(help="Folder of named data sets; default: $PURGE_DATA, then the user's cache.")
+]
+Size = Annotated[int | None, Option(help="Resize images to this many pixels per side.")]
+SplitSeed = Annotated[
+    int | None, Option(help="Seed for the fifth held out of a folder without a test set; default: 0.")
+]
+SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
+Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
+Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]
+Force = Annotated[bool, Option("--force", help="Write into a folder that is not empty.")]
+
+
+def settings_from(pairs: list[str] | None) -> dict[str, Any]:
+    """The settings that ``--set key=value`` names."""
+    for pair in pairs or []:
+        if "=" not in pair:
+            raise MethodError("--set key=value", repr(pair), "write --set lr=0.01, say")
+    return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs or [])}
+
+
+def pick_device(wanted: str | None) -> str | None:
+    """The device asked for, otherwise a GPU if there is one."""
+    import torch
+
+    return wanted or ("cuda" if torch.cuda.is_available() else None)

@@ -1,0 +1,71 @@
+"""purge report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from purge.cli import options as opt
+from purge.cli.printing import show
+from purge.core.errors import FileError
+
+
+def report(
+    run: Annotated[list[Path], Argument(help="Audited run folders; several are compared.")],
+    out: Annotated[Path | None, Option(help="The page; default, for one run: RUN/report.html.")] = None,
+    figures: Annotated[Path | None, Option(help="Folder for the figures, as PNG and SVG.")] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
+    json_: opt.Json = False,
+) -> None:
+    """Write an audit as one HTML page.
+
+    For example: purge report runs/demo/purge
+
+    The page needs no other file and no network. Several runs become a comparison:
+    purge report runs/demo/purge runs/demo/gradient-ascent --out compared.html
+    """
+    from purge.core.files import out_folder, told, write_text
+    from purge.metrics.registry import METRICS
+    from purge.report import page as html
+    from purge.runs.record import audited, record, utc
+
+    if out is None and len(run) > 1:
+        raise FileError("--out for several runs", "none", "add --out FILE.html")
+    file = run[0] / "report.html" if out is None else out
+    folders = _by_name(run)
+    if file.is_dir() or (out is not None and file.exists() and not force):
+        fix = "name a file" if file.is_dir() else "choose another, or overwrite with --force"
+        raise FileError(f"no {'folder' if file.is_dir() else 'file'} yet at {file}", "one", fix)
+    if not file.parent.is_dir() and out is not None:
+        raise FileError(f"a folder at {file.parent}", "none", "make it first")
+    if figures is not None:
+        out_folder(figures, force=force)
+    reports = {name: audited(folder) for name, folder in folders.items()}
+    records = {name: record(folder, reports[name]) for name, folder in folders.items()}
+    about = {
+        name: f"{m.about}; aim: {'as the retrained model' if isinstance(m.ideal, str) else f'{m.ideal:g}'}"
+        for name, m in METRICS.items()
+    }
+    page = html.page(reports, about=about, records=records, written=utc(time.time()))
+    with told(file):
+        write_text(file, page)
+    written: list[Path] = []
+    if figures is not None:
+        from purge.report.figures import save_all
+
+        written = save_all(reports, figures)
+    size = len(page.encode())
+    text = f"Report of {', '.join(reports)}: {file} ({size / 1e6:.1f} MB, for any browser)."
+    text += "" if figures is None else f"\n{len(written)} figures written to {figures}."
+    show({"file": str(file), "bytes": size, "figures": [str(p) for p in written]}, text, json_)
+
+
+def _by_name(folders: list[Path]) -> dict[str, Path]:
+    """Run folders by name, or by path where two have the same name."""
+    if twice := [f for i, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:i]}]:
+        raise FileError("runs that differ", f"{twice[0]} twice", "name each run once")
+    short = [folder.absolute().name for folder in folders]
+    return dict(zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True))

@@ -1,0 +1,136 @@
+"""purge train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from purge.cli import options as opt
+from purge.cli.printing import show
+from purge.core.errors import MethodError
+
+if TYPE_CHECKING:
+    from purge.runs.folder import Request
+
+
+def train(
+    out: Annotated[Path, Option(help="Folder for the model; must be empty.")],
+    data: opt.DataName = None,
+    model: Annotated[str | None, Option(help="See purge list models.")] = None,
+    like: Annotated[Path | None, Option(help="Run folder whose data, model and recipe to use.")] = None,
+    data_dir: opt.DataDir = None,
+    size: opt.Size = None,
+    split_seed: opt.SplitSeed = None,
+    skip_bad: opt.SkipBad = False,
+    without_class: Annotated[
+        list[str] | None, Option(help="A class to leave out, by number or name; repeatable.")
+    ] = None,
+    without_ids: Annotated[Path | None, Option(help="A file with samples to leave out.")] = None,
+    pretrained: Annotated[bool, Option("--pretrained", help="Start from published weights.")] = False,
+    set_: opt.Set = None,
+    seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
+    device: opt.Device = None,
+    trust: opt.Trust = False,
+    shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
+    slices: Annotated[int | None, Option(help="Checkpoints per shard; more: cheaper deletions.")] = None,
+    log_updates: Annotated[Path | None, Option(help="Folder for all updates, for amnesiac.")] = None,
+    log_only_ids: Annotated[Path | None, Option(help="Log only steps with a sample of this file.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume an interrupted training.")] = False,
+    force: opt.Force = False,
+    json_: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Train a model, or the reference without what must be forgotten.
+
+    For example: purge train --data digits --model small-resnet --out runs/base
+
+    The reference: purge train --like runs/base --without-class 3 --out runs/without3
+
+    For the names that --set takes: purge list recipe
+    """
+    from torch import nn
+
+    from purge.core.settings import replace
+    from purge.data.catalog import DATASETS
+    from purge.engine.precision import choose_device
+    from purge.engine.resume import STATE, training_folder
+    from purge.engine.trainer import Recipe
+    from purge.runs.folder import RunFile, choose_data, choose_model, cut, facts_of, recipe_of, request_of
+    from purge.runs.make import check_finished, train_run
+
+    if slices is not None and shards is None:
+        raise MethodError("--slices with --shards", "--slices alone", "add --shards 5")
+    if log_only_ids is not None and log_updates is None:
+        raise MethodError("--log-only-ids with --log-updates", "it alone", "add --log-updates FOLDER")
+    if shards is not None and log_updates is not None:
+        raise MethodError("--shards or --log-updates", "both", "leave one out")
+    if resume and (shards is not None or log_updates is not None):
+        raise MethodError("--resume without --shards or --log-updates", "both", "use another folder")
+    finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
+    if not finished:
+        training_folder(out, resume=resume, force=force)
+    facts = RunFile() if like is None else facts_of(like)
+    name = choose_model(facts, model, trust)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    published = dict(DATASETS[choice.data].recipe) if choice.data in DATASETS else {}
+    copied = {} if like is None else recipe_of(like, facts)
+    changes = {**published, **copied, **opt.settings_from(set_)}
+    recipe = replace(Recipe(), changes)
+    at = opt.pick_device(device)
+    choose_device(at, nn.Identity())
+    images, test = choice.load(progress=not quiet)
+    request = request_of(images, without_class or [], without_ids, words="without")
+    request = request or facts.request  # like a reference: without the same
+    if seed is None:
+        seed = (facts.seed or 0) + 1 if request or like is not None else 0
+    if finished:
+        check_finished(out, name, choice.data, seed, request, recipe)
+        kept = ("model", "samples", "steps", "seed", "seconds", "test_accuracy", "class_accuracy")
+        found = facts_of(out)
+        summary = {"folder": str(out), **{key: found.get(key) for key in kept}}
+        show(summary, f"The training in {out} is finished; nothing to do.", json_)
+        return
+    if model is None and facts.pretrained:
+        pretrained = True  # a reference starts where its model started
+    only = None if log_only_ids is None else request_of(images, [], log_only_ids, words="log-only")
+    result = train_run(
+        out, name, choice, images, request, seed=seed, recipe=changes, test=test, pretrained=pretrained,
+        shards=facts.shards if shards is None and log_updates is None else shards,
+        slices=slices or facts.slices or 1, log_updates=log_updates,
+        log_only=None if only is None else cut(images, only)[0], device=at, progress=not quiet,
+        resume=resume, force=force,
+    )  # fmt: skip
+    samples = result.info["samples"]
+    summary = {
+        "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,
+        "seconds": result.seconds,
+        "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
+        "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
+    }  # fmt: skip
+    show(summary, _words(summary, choice.data, result.method.epochs, request, images.names), json_)
+
+
+def _words(found: dict[str, Any], data: str, epochs: int, request: Request, names: Sequence[str]) -> str:
+    """What a training did, for people."""
+    from purge.report.tables import class_words
+    from purge.runs.make import request_words
+
+    gone = request.get("forget_classes", [])
+    of_class = {c: a for c, a in found["class_accuracy"].items() if c not in gone}
+    lowest = min(of_class, key=lambda c: of_class[c])
+    without = f" without {request_words(request, names)}" if request else ""
+    out = found["folder"]
+    then = f"audit RUN --retrained {out}" if request else f"unlearn {out} --forget-class K --out RUN"
+    return (
+        f"{found['model']} on {Path(data).name}{without}: {found['samples']} images, "
+        f"{epochs} epoch{'' if epochs == 1 else 's'} in {found['seconds']:.1f} s "
+        f"({found['images_per_second']:,.0f} images/s).\n"
+        f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
+        f"{class_words([lowest], names)} {of_class[lowest]:.1%}.\n"
+        f"Written to {out}. Next: purge {then}"
+    )

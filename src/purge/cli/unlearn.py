@@ -1,0 +1,92 @@
+"""purge unlearn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from purge.cli import options as opt
+from purge.cli.printing import show
+
+
+def unlearn(
+    checkpoint: Annotated[Path, Argument(help="A run folder, or a file of weights.")],
+    out: Annotated[Path, Option(help="Folder for the new model; must be empty.")],
+    data: opt.DataName = None,
+    model: opt.ModelName = None,
+    data_dir: opt.DataDir = None,
+    size: opt.Size = None,
+    split_seed: opt.SplitSeed = None,
+    skip_bad: opt.SkipBad = False,
+    forget_class: Annotated[
+        list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
+    ] = None,
+    forget_ids: Annotated[Path | None, Option(help="A file with the samples to forget.")] = None,
+    method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
+    set_: opt.Set = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    trust: opt.Trust = False,
+    precision: Annotated[Literal["float32", "bf16"] | None, Option(help="Default on a GPU: bf16.")] = None,
+    graph: Annotated[bool | None, Option(help="Replay steps as a CUDA graph; GPU only.")] = None,
+    force: opt.Force = False,
+    json_: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Forget classes or samples; write a new model.
+
+    For example: purge unlearn runs/demo/base --forget-class 3 --out runs/without3
+
+    For the names that --set takes: purge list methods purge
+    """
+    from purge.api import save
+    from purge.core.files import out_folder
+    from purge.core.plugins import current_folder_importable
+    from purge.core.settings import checked_seed
+    from purge.methods.registry import resolve_method
+    from purge.runs.folder import choose_data, choose_model, cut, facts_of, gone_of, read_model, request_of
+    from purge.runs.make import facts_for, needed, request_words, unlearn_run
+
+    settings = opt.settings_from(set_)
+    with current_folder_importable(":" in method):
+        resolve_method(method, settings)
+    checked_seed(seed)
+    out_folder(out, force=force)
+    facts = facts_of(checkpoint)
+    name = choose_model(facts, model, trust)
+    choice = choose_data(
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
+    )
+    images, test = choice.load(progress=not quiet)
+    trained = read_model(checkpoint, name, images)
+    request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
+    gone = gone_of(facts)  # what the model has forgotten before must not be taught again
+    forget, retain = cut(images, request, gone)
+    result = unlearn_run(
+        trained, name, forget, retain, facts=facts, method=method, settings=settings,
+        test=test, seed=seed, device=opt.pick_device(device), progress=not quiet, precision=precision,
+        graph=graph,
+    )  # fmt: skip
+    about = facts_for(name, choice, images, request, original=checkpoint, gone=gone)
+    save(result, out, force=force, **about)
+    last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
+    summary: dict[str, Any] = {
+        "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,
+        "stopped_by": result.stopped_by, "forget_accuracy": last["check_forget_accuracy"],
+        "forget_target": result.info["forget_target"], "retain_loss": last["check_retain_loss"],
+        "retain_budget": result.info["retain_budget"],
+    }  # fmt: skip
+    classes = f" ({request_words(request, images.names)})" if "forget_classes" in request else ""
+    reached = summary["forget_accuracy"] <= summary["forget_target"]
+    budget = "none" if summary["retain_budget"] is None else f"{summary['retain_budget']:.4f}"
+    text = (
+        f"{method}: {len(forget)} samples to forget{classes}, {result.steps} steps in "
+        f"{result.seconds:.1f} s, stopped by {result.stopped_by}"
+        f"{'' if reached else '; the forget target was not reached'}.\n"
+        f"Their accuracy is {summary['forget_accuracy']:.1%} (target {summary['forget_target']:.1%}), the "
+        f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"
+        f"Written to {out}. Next: purge audit {out} --retrained RUN"
+    )
+    show(summary, text, json_)

@@ -1,0 +1,177 @@
+"""Train, unlearn and audit by name, as the command line, the demo and a bench all do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from purge.api import audit, train, train_sharded, unlearn
+from purge.core.errors import DataError, FileError
+from purge.core.settings import as_dict, checked_seed, replace
+from purge.data.images import Images
+from purge.engine.precision import Precision
+from purge.engine.seeding import seeded
+from purge.engine.trainer import Recipe
+from purge.methods.registry import all_methods, resolve_method
+from purge.metrics.metric import Metric
+from purge.metrics.shadow import Shadows
+from purge.report.tables import class_words
+from purge.result import Report, Result
+from purge.runs.folder import (
+    DataChoice,
+    Request,
+    RunFile,
+    both,
+    build_for,
+    choose_model,
+    cut,
+    facts_of,
+    gone_of,
+    read_model,
+    same_data,
+    same_kind,
+)
+
+
+def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = False) -> nn.Module:
+    """A model for these images, initialised from a seed; the caller's random numbers are untouched."""
+    with seeded(checked_seed(seed), torch.device("cpu")):
+        return build_for(name, images, pretrained=pretrained)
+
+
+def facts_for(
+    name: str, choice: DataChoice, data: Images, request: Request, *, original: Path | None = None,
+    gone: Request | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What run.json must say so that the model and its data can be found again.
+
+    ``original``: where an unlearned model came from; ``gone``: what that had forgotten before.
+    """
+    facts = {
+        "model": name, **dataclasses.asdict(choice), "request": request, "classes": len(data.names),
+        "channels": data.shape[0], "names": data.names, "source": data.source,
+    }  # fmt: skip
+    return facts if original is None else {**facts, "gone": gone or {}, "original": str(original.absolute())}
+
+
+def train_run(
+    out: Path, name: str, choice: DataChoice, data: Images, request: Request, *, seed: int,
+    recipe: Mapping[str, Any], test: Images | None = None, pretrained: bool = False,
+    shards: int | None = None, slices: int = 1, log_updates: Path | None = None,
+    log_only: Images | None = None, device: str | None = None, progress: bool = True, title: str = "",
+    resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
+) -> Result:  # fmt: skip
+    """Train a model by name on ``data`` without what the request names, and write its run folder.
+
+    ``more`` is put into run.json; the other arguments are those of :func:`purge.train`.
+    """
+    kept = cut(data, request)[1] if request else data
+    facts = {**facts_for(name, choice, data, request), "pretrained": pretrained, **(more or {})}
+    if shards is not None:
+        return train_sharded(
+            partial(build_for, name, data, pretrained=pretrained), kept, shards=shards, slices=slices,
+            test=test, seed=seed, device=device, progress=progress, out=out, force=force, record=facts,
+            **recipe,
+        )  # fmt: skip
+    return train(
+        fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
+        progress=progress, title=title or name, out=out, resume=resume, force=force, record=facts,
+        log_updates=log_updates, log_only=log_only, **recipe,
+    )  # fmt: skip
+
+
+def check_finished(out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe) -> None:
+    """Refuse a finished training that is not the one asked for."""
+    facts = facts_of(out)
+    asked = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
+    if other := [key for key, value in asked.items() if facts.get(key) != value]:
+        raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
+
+
+def unlearn_run(
+    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: RunFile, method: str,
+    settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
+    progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
+) -> Result:  # fmt: skip
+    """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
+
+    ``facts`` are those of the model's run; the other arguments are those of :func:`purge.unlearn`.
+    """
+    needs = resolve_method(method, settings).needs
+    single = facts.shards is None  # the layers of an ensemble are drawn anew without a fresh model
+    fresh = fresh_model(name, retain, seed=seed) if "fresh" in needs and single else None
+    if "updates" in needs and facts.log_updates is not None:
+        settings = {"log": facts.log_updates, **settings}
+    return unlearn(
+        model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
+        fresh=fresh, precision=precision, graph=graph, **settings,
+    )  # fmt: skip
+
+
+def audit_run(
+    run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images, request: Request, *,
+    model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
+    shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
+) -> Report:  # fmt: skip
+    """Audit a run folder beside those of the original and of retrained models.
+
+    An empty request stands for the run's, and all that was forgotten before. ``original``: by default the
+    one that the run names. ``model``: the architecture of all of them; by default each run's own.
+    ``shadows``: how many models of each kind an attack with shadow models trains. ``trust``: may a run name
+    code to import?
+    """
+    unlearned = read_model(run, model, data, trust)
+    if not request:
+        same_data(facts, choice, data)
+    gone = both(gone_of(facts), request)
+    forget, retain = cut(data, request or needed(gone), gone)
+    if original is None and facts.original is not None and Path(facts.original).exists():
+        original = Path(facts.original)
+    for path in retrained:
+        same_kind(facts_of(path), choice, gone, "retrained")
+    if original is not None:
+        same_kind(facts_of(original), choice, gone, "original")
+    like = None
+    if any(metric.cost == "shadow" for metric in metrics):
+        like = _shadows(facts, original, shadows, build_for(choose_model(facts, model, trust), data))
+    return audit(
+        unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
+        original=None if original is None else read_model(original, model, data, trust),
+        retrained=[read_model(path, model, data, trust) for path in retrained], progress=progress,
+    )  # fmt: skip
+
+
+def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:
+    """Shadow models trained as the original was, and unlearned as the run was."""
+    base = RunFile() if original is None else facts_of(original)
+    if not base or base.method != "Recipe" or base.shards is not None:
+        raise FileError(
+            "the run folder of an original made by purge train, to train shadow models like it",
+            "none" if original is None else str(original),
+            "pass --original RUN, or --metrics standard",
+        )
+    known = facts.preset is not None and facts.preset in all_methods()
+    method = resolve_method(facts.preset or "", facts.settings) if known else None
+    return Shadows(number=number, recipe=replace(Recipe(), base.settings), method=method, fresh=fresh)
+
+
+def needed(request: Request) -> Request:
+    """The request, which must name something."""
+    if not request:
+        raise DataError(
+            "either --forget-class or --forget-ids", "neither", "say with one of them what must be forgotten"
+        )
+    return request
+
+
+def request_words(request: Request, names: Sequence[str]) -> str:
+    """A request in words: the classes by name, or how many samples."""
+    if "forget_classes" in request:
+        return class_words(request["forget_classes"], names)
+    return f"{len(request['forget_ids'])} samples"

@@ -1,0 +1,64 @@
+"""One quick demo, whose run folders the tests of several commands use."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from purge import demo
+from tests.cli.commands import Done, command, read
+
+ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]
+
+
+class Demo(NamedTuple):
+    """One run of the demo."""
+
+    folder: Path
+    done: Done
+    rows: list[demo.Row]
+    seconds: float  # of processor time, on one thread: what a machine with nothing else to do takes
+
+    def value(self, name: str, key: str) -> float:
+        """A number of an audit.json."""
+        return read(self.folder / name / "audit.json")["values"][key]["value"]
+
+    def took(self, name: str) -> float:
+        return read(self.folder / name / "run.json")["seconds"]
+
+    @property
+    def lines(self) -> list[str]:
+        """What was printed: two lines of head, the rows, the sentences, where the folders are."""
+        return [line for line in self.done.out.splitlines() if line.strip()]
+
+    @property
+    def sentences(self) -> list[str]:
+        return self.lines[2 + len(ROWS) : -1]
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The demo, run once; its rows are kept as they come."""
+    folder = tmp_path_factory.mktemp("demo") / "runs"
+    rows: list[demo.Row] = []
+    run_demo = demo.run_demo
+
+    def keep(*args: Any, **more: Any) -> list[demo.Row]:
+        rows.extend(run_demo(*args, **more))
+        return rows
+
+    started = time.process_time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "run_demo", keep)
+        done = command("demo", "--quick", "--out", folder)
+    return Demo(folder, done, rows, time.process_time() - started)
+
+
+@pytest.fixture
+def run(shown: Demo, tmp_path: Path) -> Path:
+    """A copy of the unlearned run, to be audited."""
+    return Path(shutil.copytree(shown.folder / "purge", tmp_path / "run"))

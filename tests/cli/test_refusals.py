@@ -1,0 +1,439 @@
+"""Bad requests on the command line: exit code 2, one sentence, and every file as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from torch import nn
+
+from purge.cli import app as cli
+from purge.core.errors import (
+    FileError,
+)
+from purge.models.checkpoint import load_weights, save_weights
+from purge.models.small_resnet import SmallResNet
+from tests.refusals import BY_SETTING, HUGE, NAN, assert_sentence, spoiled, tree
+
+
+@pytest.fixture(scope="session")
+def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with an untrained model."""
+    folder = tmp_path_factory.mktemp("stored") / "base"
+    folder.mkdir()
+    torch.manual_seed(0)
+    save_weights(SmallResNet(), folder / "model.safetensors")
+    (folder / "run.json").write_text(json.dumps({"model": "small-resnet", "data": "digits", "request": {}}))
+    return folder
+
+
+class Files:
+    """Files for the command line in a folder of their own."""
+
+    def __init__(self, tmp: Path, stored_run: Path) -> None:
+        self.tmp, self.base, self.out = tmp, tmp / "base", tmp / "out"
+        shutil.copytree(stored_run, self.base)
+
+    def unlearn(
+        self, *more: Any, of: Path | None = None, what: tuple[Any, ...] = ("--forget-class", 3)
+    ) -> Any:
+        out = () if "--out" in more else ("--out", self.out)
+        return ["unlearn", of or self.base, *what, *out, *more]
+
+    def file(self, name: str, content: str | bytes) -> Path:
+        path = self.tmp / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def ids(self, content: str) -> list[Any]:
+        return self.unlearn(what=("--forget-ids", self.file("ids.txt", content)))
+
+    def named(self, path: Path) -> list[Any]:
+        """A request on a file of weights."""
+        return self.unlearn("--model", "small-resnet", "--data", "digits", of=path)
+
+    def saved(self, content: Any, *, share: float = 1, legacy: bool = False) -> list[Any]:
+        """A request on a file that torch wrote, cut to a share of its length."""
+        path = self.tmp / "a.pt"
+        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+        cut(path, share)
+        return self.named(path)
+
+    def stored(self, change: Callable[[Path], None]) -> list[Any]:
+        """A request on the run folder with its weights changed."""
+        change(self.base / "model.safetensors")
+        return self.unlearn()
+
+    def facts(self, content: str | bytes | None = None, **facts: Any) -> Path:
+        """The run folder with another run.json: this content, or with other facts in it."""
+        path = self.base / "run.json"
+        if content is None:
+            content = json.dumps(json.loads(path.read_text()) | facts)
+        self.file("base/run.json", content)
+        return self.base
+
+    def report(self, *more: Any, value: Any = 0.5, info: dict[str, Any] | None = None, **facts: Any) -> Any:
+        """A request for the page of the run folder, with an audit of one value and other facts."""
+        audit = {"values": {"ra": {"value": value}}, "retrained": {}, "original": {}, "info": info or {}}
+        self.file("base/audit.json", json.dumps(audit))
+        return ["report", self.facts(**facts), *more]
+
+    def limit(self, text: str) -> list[Any]:
+        """A request for an audit with a limit; there is no run: the limit is looked at before."""
+        return ["audit", self.tmp / "none", "--fail-if", text]
+
+    def pipe(self) -> Path:
+        os.mkfifo(self.tmp / "pipe")
+        return self.tmp / "pipe"
+
+
+@pytest.fixture
+def files(tmp_path: Path, stored_run: Path) -> Files:
+    return Files(tmp_path, stored_run)
+
+
+def cut(path: Path, share: float) -> None:
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+
+def remove(path: Path) -> Path:
+    path.unlink()
+    return path.parent
+
+
+def with_file(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    return folder
+
+
+class RunsCode:
+    """A pickle that makes a folder when it is read."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
+    # what must be forgotten
+    ("neither class nor ids", "neither", lambda s: s.unlearn(what=())),
+    ("class and ids", "both", lambda s: s.unlearn("--forget-ids", s.file("ids.txt", "1"))),
+    ("class by a wrong name", "got 'three'", lambda s: s.unlearn(what=("--forget-class", "three"))),
+    ("class not there", "got 10", lambda s: s.unlearn(what=("--forget-class", 10))),
+    ("class negative", "got -1", lambda s: s.unlearn(what=("--forget-class", -1))),
+    ("every class", "something to retain", lambda s: s.unlearn(
+        what=tuple(word for k in range(10) for word in ("--forget-class", k)))),
+    ("ids missing", "nothing there", lambda s: s.unlearn(what=("--forget-ids", s.tmp / "none.txt"))),
+    ("ids empty", "ids.txt", lambda s: s.ids("\n")),
+    ("ids are words", "'seven'", lambda s: s.ids("5\nseven\n")),
+    ("ids are floats", "'1.5'", lambda s: s.ids("1.5")),
+    ("ids negative", "'-3'", lambda s: s.ids("-3")),
+    ("ids out of range", "got 1437", lambda s: s.ids("0, 1437")),
+    ("ids beyond 64 bits", str(HUGE), lambda s: s.ids(str(HUGE))),
+    ("ids with a superscript", "²", lambda s: s.ids("2²")),
+    ("every id", "something to retain", lambda s: s.ids(" ".join(map(str, range(1437))))),
+    # names
+    ("unknown method", "did you mean 'purge'", lambda s: s.unlearn("--method", "purg")),
+    ("unknown data", "did you mean 'digits'", lambda s: s.unlearn("--data", "digit")),
+    ("unknown model", "did you mean 'small-resnet'", lambda s: s.unlearn("--model", "smal-resnet")),
+    ("set without =", "--set key=value", lambda s: s.unlearn("--set", "lr")),
+    ("set without key", "''", lambda s: s.unlearn("--set", "=3")),
+    ("set stop and its target", "'x'", lambda s: s.unlearn("--set", "stop=x", "--set", "forget_target=0.1")),
+    ("set layers that are not there", "'layer9'", lambda s: s.unlearn(
+        "--set", "layers=layer3,layer9", "--set", "erasure=0.1")),
+    ("set freeze of nothing", "'head'", lambda s: s.unlearn("--set", "freeze=head")),
+    ("set freeze of all", "trainable", lambda s: s.unlearn("--set", "freeze=conv1,bn1,layer,fc")),
+    ("unknown metric", "did you mean 'fa_test'", lambda s: ["audit", s.base, "--metrics", "ra,fa_tst"]),
+    ("limit on a part that is not there", "did you mean 'fa_test'", lambda s: s.limit("fa_test.steps>2")),
+    ("limit on a part of a plain metric", "'mia.loss'", lambda s: s.limit("mia.loss>0.1")),
+    ("limit on a metric of parts", "did you mean 'bn_recal.delta'", lambda s: s.limit("bn_recal>2")),
+    ("limit in percent of what is not", "leave out the %", lambda s: s.limit("mia>40%")),
+    ("limit of infinity", "'fa_test>inf'", lambda s: s.limit("fa_test>inf")),
+    ("limit with an underscore", "'fa_test>1_0'", lambda s: s.limit("fa_test>1_0")),
+    ("limit on what is not measured", "add lira to --metrics", lambda s: s.limit("lira.auroc>0.6")),
+    ("limit on a class not there", "name one of 0 to 9", lambda s: [
+        "audit", s.base, "--forget-class", 3, "--fail-if", "class_accuracy.10<50"]),
+    ("no metric", "got none", lambda s: ["audit", s.base, "--metrics", ","]),
+    ("settings of an unknown method", "did you mean 'purge'", lambda s: ["list", "methods", "purg"]),
+    ("settings of a metric", "'ra'", lambda s: ["list", "metrics", "ra"]),
+    ("unknown shelf", "did you mean 'methods'", lambda s: ["list", "method"]),
+    # device and seed
+    ("device nonsense", "'nonsense'", lambda s: s.unlearn("--device", "nonsense")),
+    ("device not there", "'cuda:99'", lambda s: s.unlearn("--device", "cuda:99")),
+    ("audit device not there", "'cuda:99'", lambda s: [
+        "audit", s.base, "--forget-class", 3, "--device", "cuda:99"]),
+    ("seed negative", "got -1", lambda s: s.unlearn("--seed", -1)),
+    ("audit seed negative", "got -1", lambda s: ["audit", s.base, "--forget-class", 3, "--seed", -1]),
+    ("demo seed negative", "got -1", lambda s: ["demo", "--quick", "--out", s.out, "--seed", -1]),
+    ("demo seed too large", str(HUGE), lambda s: ["demo", "--quick", "--out", s.out, "--seed", HUGE]),
+    # where to write
+    ("out has files", "an empty folder", lambda s: s.unlearn("--out", with_file(s.out))),
+    ("out is a file", "got a file", lambda s: s.unlearn("--out", s.file("file", "mine"))),
+    ("out is a file, with force", "got a file", lambda s: s.unlearn(
+        "--out", s.file("file", "mine"), "--force")),
+    ("out below a file", "got a file", lambda s: s.unlearn("--out", s.file("file", "mine") / "run")),
+    ("out is the run itself", "an empty folder", lambda s: s.unlearn("--out", s.base)),
+    ("demo out has files", "overwrite with --force", lambda s: ["demo", "--out", with_file(s.out)]),
+    ("report out is a pipe", "something else", lambda s: s.report("--out", s.pipe(), "--force")),
+    ("report out is a folder", "name a file", lambda s: s.report("--out", with_file(s.out), "--force")),
+    ("report of a run twice", "name each run once", lambda s: s.report(
+        s.base / ".." / "base", "--out", s.tmp / "a.html")),
+    ("demo out is a file", "got a file", lambda s: ["demo", "--out", s.file("file", "mine")]),
+    # checkpoints
+    ("checkpoint missing", "nothing there", lambda s: s.unlearn(of=s.tmp / "none")),
+    ("weights missing", "no such file", lambda s: s.unlearn(of=remove(s.base / "model.safetensors"))),
+    ("weights truncated", "truncated", lambda s: s.stored(lambda p: cut(p, 0.5))),
+    ("weights cut in the header", "truncated", lambda s: s.stored(lambda p: cut(p, 0.001))),
+    ("weights empty", "truncated", lambda s: s.stored(lambda p: cut(p, 0))),
+    ("weights of another architecture", "another architecture", lambda s: s.stored(
+        lambda p: save_weights(nn.Linear(2, 2), p))),
+    ("weights of another size", "0 missing, 0 unexpected, 56 of another shape", lambda s: s.stored(
+        lambda p: save_weights(SmallResNet(width=8), p))),
+    ("weights with nan", "fc.bias", lambda s: s.stored(
+        lambda p: save_weights(spoiled(SmallResNet(), "fc.bias", NAN), p))),
+    ("pt truncated", "damaged", lambda s: s.saved(SmallResNet().state_dict(), share=0.5)),
+    ("pt empty", "truncated", lambda s: s.saved(SmallResNet().state_dict(), share=0)),
+    ("old pt truncated", "damaged", lambda s: s.saved(SmallResNet().state_dict(), share=0.5, legacy=True)),
+    ("old pt cut in the header", "damaged", lambda s: s.saved(
+        SmallResNet().state_dict(), share=0.001, legacy=True)),
+    ("pt is text", "damaged", lambda s: s.named(s.file("a.pt", "0.5\n"))),
+    ("pt is text of another kind", "damaged", lambda s: s.named(s.file("a.pt", "epoch,loss\n1,0.5\n"))),
+    ("pt of another architecture", "another architecture", lambda s: s.saved({"w": torch.ones(2)})),
+    ("pt with numbers as keys", "another architecture", lambda s: s.saved({0: torch.ones(2)})),
+    ("pt within a dict", "a dict of tensors", lambda s: s.saved({"model": SmallResNet().state_dict()})),
+    ("pt of a whole model", "plain weights", lambda s: s.saved(nn.Linear(2, 2))),
+    ("pt without a model's name", "--model", lambda s: [
+        w for w in s.saved(SmallResNet().state_dict()) if w not in ("--model", "small-resnet")]),
+    ("pt without a data set's name", "--data", lambda s: [
+        w for w in s.saved(SmallResNet().state_dict()) if w not in ("--data", "digits")]),
+    # run folders
+    ("no run.json", "run.json", lambda s: s.unlearn(of=remove(s.base / "run.json"))),
+    ("run.json not JSON", "JSON", lambda s: s.unlearn(of=s.facts("{'model': "))),
+    ("run.json not text", "JSON", lambda s: s.unlearn(of=s.facts(b"\xff\xfe"))),
+    ("run.json a list", "got list", lambda s: s.unlearn(of=s.facts("[]"))),
+    ("run.json without model", "architecture", lambda s: s.unlearn(of=s.facts("{}"))),
+    ("run.json with a model by number", "model", lambda s: s.unlearn(of=s.facts(model=5))),
+    ("run.json with data as a list", "data", lambda s: s.unlearn(of=s.facts(data=["digits"]))),
+    ("report, no seconds", "a number as seconds", lambda s: s.report(seconds=None)),
+    ("report, steps in words", "a whole number as steps", lambda s: s.report(steps="many")),
+    ("report, an unlearned run without steps", "a number as seconds", lambda s: s.report(preset="purge")),
+    ("report, target in words", "a number as forget_target", lambda s: s.report(forget_target="low")),
+    ("report, stopped by a list", "a word as stopped_by", lambda s: s.report(stopped_by=["schedule"])),
+    ("report, finished yesterday", "got 'yesterday'", lambda s: s.report(finished="yesterday")),
+    ("report, finished by number", "got 5", lambda s: s.report(finished=5)),
+    ("report, audited yesterday", "audit.json", lambda s: s.report(info={"finished": "yesterday"})),
+    ("report, a value in words", "an audit in", lambda s: s.report(value="0.5")),
+    ("report, names in one word", "an audit in", lambda s: s.report(info={"names": "abc"})),
+    ("audit, no run", "nothing there", lambda s: ["audit", s.tmp / "none"]),
+    ("audit, no run.json", "run.json", lambda s: ["audit", remove(s.base / "run.json")]),
+    ("audit, a file of weights", "--model", lambda s: ["audit", s.base / "model.safetensors"]),
+    ("audit, nothing to forget", "neither", lambda s: ["audit", s.base]),
+    ("audit, another request", "request", lambda s: ["audit", s.facts(request={"forget": [3]})]),
+    ("audit, a request of words", "request", lambda s: ["audit", s.facts(request="all of it")]),
+    ("audit, original by number", "original", lambda s: [
+        "audit", s.facts(original=5), "--forget-class", 3]),
+    ("audit, no such retrained run", "nothing there", lambda s: [
+        "audit", s.base, "--forget-class", 3, "--retrained", s.tmp / "none"]),
+    ("audit, no such original run", "nothing there", lambda s: [
+        "audit", s.base, "--forget-class", 3, "--original", s.tmp / "none"]),
+]  # fmt: skip
+
+PARSED: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
+    ("unknown command", "'forget'", lambda s: ["forget"]),
+    ("mistyped command", "Did you mean 'list'? Fix", lambda s: ["lisst"]),
+    ("unknown option", "--frobnicate", lambda s: s.unlearn("--frobnicate")),
+    ("no out", "--out", lambda s: ["unlearn", s.base, "--forget-class", 3]),
+    ("no checkpoint", "checkpoint", lambda s: ["unlearn", "--out", s.out]),
+    ("a seed as a word", "--seed", lambda s: s.unlearn("--seed", "one")),
+    ("an option without its value", "--set", lambda s: s.unlearn("--set")),
+    ("one argument too many", "extra", lambda s: s.unlearn("extra")),
+]
+
+
+def run_refused(argv: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run the command line; it must end with one line on stderr. The message is returned."""
+    monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return complaint(ended.value.code, *capsys.readouterr())
+
+
+def complaint(code: Any, out: str, err: str) -> str:
+    assert code == 2
+    assert out == ""
+    assert err.startswith("Error: ")
+    assert err.endswith("\n")
+    assert len(err.splitlines()) == 1, err
+    return err.removeprefix("Error: ").rstrip("\n")
+
+
+def options_of(command: str) -> set[str]:
+    group: Any = typer.main.get_command(cli.app)
+    return {option for p in group.commands[command].params for option in p.opts}
+
+
+@pytest.mark.parametrize(("words", "argv"), [c[1:] for c in COMMANDS], ids=[c[0] for c in COMMANDS])
+def test_the_command_refuses(
+    files: Files,
+    words: str,
+    argv: Callable[[Files], list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request = argv(files)
+    before = tree(files.tmp)
+    message = run_refused(request, monkeypatch, capsys)
+    assert_sentence(message, words)
+    assert tree(files.tmp) == before
+    _, fix = message.split(". Fix: ", 1)
+    assert set(re.findall(r"--[a-z]+", fix)) <= options_of(request[0]), "an option that it does not have"
+
+
+@pytest.mark.parametrize(("words", "argv"), [c[1:] for c in PARSED], ids=[c[0] for c in PARSED])
+def test_the_parser_refuses(
+    files: Files,
+    words: str,
+    argv: Callable[[Files], list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    message = run_refused(argv(files), monkeypatch, capsys)
+    assert words in message
+    assert re.search(r"[^.?][.?] Fix: see purge( [a-z]+)? --help\.$", message), message
+    assert not files.out.exists()
+
+
+@BY_SETTING
+def test_set_refuses(
+    files: Files,
+    key: str,
+    value: Any,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    message = run_refused(files.unlearn("--set", f"{key}={value}"), monkeypatch, capsys)
+    assert_sentence(message, words)
+    assert key in message
+    assert not files.out.exists()
+
+
+def test_a_runaway_run_writes_nothing(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = files.unlearn("--method", "gradient-ascent", "--set", "lr=1e30", "--set", "batch_size=64")
+    assert_sentence(run_refused(argv, monkeypatch, capsys), "at step ")
+    assert not files.out.exists()
+
+
+@pytest.mark.parametrize("name", ["torch.pt", "old.pt", "plain.pt", "plain.bin", "model.safetensors"])
+def test_a_pickle_is_never_run(
+    files: Files, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marker, path = files.tmp / "marker", files.tmp / name
+    content = {**SmallResNet().state_dict(), "extra": RunsCode(marker)}
+    if name in ("torch.pt", "old.pt"):
+        torch.save(content, path, _use_new_zipfile_serialization=name == "torch.pt")
+        torch.load(path, weights_only=False)
+    else:
+        path.write_bytes(pickle.dumps(RunsCode(marker)))
+        pickle.loads(path.read_bytes())
+    assert marker.exists()  # it does run code where it is let
+    marker.rmdir()
+
+    message = run_refused(files.named(path), monkeypatch, capsys)
+    assert_sentence(message, name)
+    assert not marker.exists()
+    assert not files.out.exists()
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pt", "old pt"])
+def test_a_checkpoint_cut_anywhere_is_refused(tmp_path: Path, form: str) -> None:
+    model = SmallResNet(width=2)
+    path = tmp_path / f"a.{form.split()[-1]}"
+    if form == "safetensors":
+        save_weights(model, path)
+    else:
+        torch.save(model.state_dict(), path, _use_new_zipfile_serialization=form == "pt")
+    whole = path.read_bytes()
+    load_weights(model, path)
+    for size in [*range(0, 4000, 61), *range(4000, len(whole) - 1, len(whole) // 20), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileError) as caught:
+            load_weights(model, path)
+        assert_sentence(str(caught.value), path.name)
+
+
+def test_a_refused_audit_leaves_the_old_one(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files.base / "audit.json").write_text("{}")
+    run_refused(["audit", files.base, "--forget-class", 11], monkeypatch, capsys)
+    assert (files.base / "audit.json").read_text() == "{}"
+
+
+def test_refusals_of_separate_processes(files: Files) -> None:
+    """The same through the real entry point: exit code, one line, no traceback, nothing written."""
+    marker, evil = files.tmp / "marker", files.tmp / "evil.pt"
+    torch.save(RunsCode(marker), evil)
+    requests = {
+        "got -1": files.unlearn("--set", "lr=-1"),
+        "got 10": files.unlearn(what=("--forget-class", 10)),
+        "not run": files.named(evil),
+    }
+    before = tree(files.tmp)
+    started = {
+        words: subprocess.Popen(
+            [sys.executable, "-m", "purge", *map(str, argv)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for words, argv in requests.items()
+    }
+    ended = {words: (process.communicate(timeout=120), process) for words, process in started.items()}
+    for words, ((out, err), process) in ended.items():
+        assert_sentence(complaint(process.returncode, out, err), words)
+    assert not marker.exists()
+    assert tree(files.tmp) == before
+
+
+def test_the_requests_that_the_cases_spoil_are_accepted(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The requests that the cases above spoil are accepted as they are."""
+    few = ("--set", "epochs=1", "--method", "gradient-ascent", "--quiet")
+    for argv in (files.unlearn(*few), [*files.saved(SmallResNet().state_dict()), *few, "--force"]):
+        monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        assert (files.out / "run.json").exists()
+        assert capsys.readouterr().err == ""
+
+
+def test_a_report_copes_with_fewer_names_than_classes(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = {"names": ["cat"], "forget_classes": [0, 3], "forget_samples": 3, "retain_samples": 4}
+    argv = files.report(info=info, request={"forget_classes": [0, 3]})
+    monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+    assert "class 0 (cat), class 3" in (files.base / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,116 @@
+"""Several commands in a row: one request after another, trainings that exact deletions need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from purge.data.prefetch import say_once
+from tests.cli.commands import command, read
+
+# -- one request after the other ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base model, class 3 forgotten, then class 5, and a reference without class 3."""
+    runs = tmp_path_factory.mktemp("twice")
+    quick = ["--set", "min_steps=20", "--set", "max_steps=20"]
+    for argv in (
+        ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=4", "--out", runs / "base"],
+        ["unlearn", runs / "base", "--forget-class", 3, *quick, "--out", runs / "three"],
+        ["unlearn", runs / "three", "--forget-class", 5, *quick, "--out", runs / "both"],
+        ["train", "--like", runs / "base", "--without-class", 3, "--out", runs / "without3"],
+    ):
+        assert command(*argv, "--quiet").code == 0
+    return runs
+
+
+def test_what_was_forgotten_before_is_not_taught_again(twice: Path) -> None:
+    one, two = (read(twice / name / "run.json") for name in ("three", "both"))
+    assert two["request"] == {"forget_classes": [5]}
+    assert two["gone"] == {"forget_classes": [3]}
+    of_5 = two["forget_samples"]
+    assert two["retain_samples"] == one["retain_samples"] - of_5  # class 3 is not among them
+    report = command("audit", twice / "both", "--metrics", "fa_train", "--json").json
+    assert report["info"]["forget_classes"] == [3, 5]
+    only = command("audit", twice / "both", "--forget-class", 5, "--metrics", "fa_train", "--json").json
+    assert only["info"]["forget_samples"] == of_5
+    assert only["info"]["retain_samples"] == report["info"]["retain_samples"]
+
+
+def test_another_reference_is_remarked_upon(twice: Path, caplog: pytest.LogCaptureFixture) -> None:
+    say_once.cache_clear()
+    quick = ["--metrics", "fa_train"]
+    assert command("audit", twice / "three", "--retrained", twice / "without3", *quick).code == 0
+    assert not caplog.records
+    assert command("audit", twice / "both", "--retrained", twice / "without3", *quick).code == 0
+    assert "without other data" in caplog.text
+
+
+def test_a_reference_for_images_of_another_size_is_refused(twice: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    argv = ["train", "--like", twice / "without3", "--size", 16, "--set", "epochs=1", "--out", large]
+    assert command(*argv).code == 0
+    assert read(large / "run.json")["request"] == {"forget_classes": [3]}  # as the one it is like
+    done = command("audit", twice / "three", "--retrained", large)
+    assert done.code == 2
+    assert "size 16" in done.err
+
+
+def test_a_finished_training_is_not_taken_for_another(twice: Path) -> None:
+    base = twice / "base"
+    argv = ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=4", "--out", base]
+    assert command(*argv, "--resume").code == 0
+    done = command(*argv, "--resume", "--seed", 9)
+    assert done.code == 2
+    assert "another seed" in done.err
+
+
+def test_a_models_name_is_looked_at_before_the_data(tmp_path: Path) -> None:
+    done = command("train", "--data", tmp_path / "nothing", "--model", "resnt18", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "resnet18" in done.err
+
+
+# -- trainings that deletions need ------------------------------------------------------------------
+
+
+def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> None:
+    base, gone, again, reference = (tmp_path / n for n in ("base", "gone", "again", "reference"))
+    (tmp_path / "ids").write_text("5\n6\n")
+    few = ["--set", "epochs=2", "--set", "batch_size=64"]
+    for argv in (
+        ["train", "--data", "digits", "--model", "small-resnet", "--shards", 3, "--slices", 2, *few,
+         "--out", base],
+        ["unlearn", base, "--forget-class", 3, "--method", "sisa", "--out", gone],
+        ["unlearn", gone, "--forget-ids", tmp_path / "ids", "--method", "sisa", "--out", again],
+        ["train", "--like", base, "--seed", 0, "--without-class", 3, "--out", reference],
+    ):  # fmt: skip
+        done = command(*argv, "--quiet")
+        assert done.code == 0, done.err
+    assert read(gone / "run.json")["digest"] == read(reference / "run.json")["digest"]  # exact deletion
+    assert 1 <= len(read(again / "run.json")["retrained"]) <= 2  # two samples are in two shards at most
+    report = command("audit", again, "--retrained", reference, "--metrics", "fa_train,ra", "--json").json
+    assert report["values"]["ra"]["value"] is not None
+    refused = command(
+        "train", "--data", "digits", "--model", "small-resnet", "--slices", 2, "--out", tmp_path / "z"
+    )
+    assert refused.code == 2
+    assert "--shards" in refused.err
+
+
+def test_updates_are_logged_and_taken_back_from_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("5\n")
+    base, out, log = tmp_path / "base", tmp_path / "out", tmp_path / "log"
+    argv = ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=2", "--log-updates", log,
+            "--log-only-ids", tmp_path / "ids", "--out", base]  # fmt: skip
+    assert command(*argv, "--quiet").code == 0
+    done = command("unlearn", base, "--forget-ids", tmp_path / "ids", "--method", "amnesiac", "--out", out)
+    assert done.code == 0, done.err
+    refused = command("unlearn", base, "--forget-class", 3, "--method", "amnesiac", "--out", tmp_path / "no")
+    assert refused.code == 2  # the log has only the steps of that one sample
+    assert (
+        command("unlearn", base, "--forget-class", 3, "--method", "sisa", "--out", tmp_path / "no").code == 2
+    )

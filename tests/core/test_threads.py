@@ -1,0 +1,128 @@
+"""The number of torch threads: small work gets one, a busy machine fewer, and a chosen number is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import purge
+from purge.core import threads
+
+LARGE = 50 * threads.SMALL
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Pretend to be on a machine with so many cores, of which some are idle."""
+
+    def pretend(cores: int, *, idle: float, physical: int | None = None, quota: int = 999) -> None:
+        monkeypatch.setattr(threads, "_cores", lambda: set(range(cores)))
+        monkeypatch.setattr(threads, "_physical", lambda _: physical or cores)
+        monkeypatch.setattr(threads, "idle_cores", lambda _: idle)
+        monkeypatch.setattr(threads, "_quota", lambda: quota)
+
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    return pretend
+
+
+@pytest.mark.parametrize("idle", [0.1, 2.0])
+def test_small_work_gets_one_thread(machine: Any, idle: float) -> None:
+    machine(2, idle=idle)
+    assert threads.choose_threads(threads.SMALL, 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "idle", "quota", "expected"),
+    [(2, 2, 99, 2), (2, 0, 99, 1), (16, 16, 99, 16), (16, 11.6, 99, 12), (16, 0, 99, 8), (16, 16, 3, 3)],
+)
+def test_large_work_gets_what_is_free_and_at_least_half(
+    machine: Any, cores: int, idle: float, quota: int, expected: int
+) -> None:
+    machine(cores, idle=idle, quota=quota)
+    assert threads.choose_threads(LARGE, cores) == expected
+
+
+def test_torch_may_count_physical_cores(machine: Any) -> None:
+    machine(16, idle=16, physical=8)
+    assert threads.choose_threads(LARGE, 8) == 8
+    assert threads.choose_threads(1, 8) == 1
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+def test_the_environment_wins(machine: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    machine(2, idle=0)
+    monkeypatch.setenv(name, "2")
+    assert threads.choose_threads(1, 2) == 2
+
+
+def test_a_number_that_the_caller_set_wins(machine: Any) -> None:
+    machine(8, idle=0)
+    assert threads.choose_threads(1, 3) == 3
+    assert threads.choose_threads(LARGE, 1) == 1
+
+
+def test_idle_cores_are_between_none_and_all() -> None:
+    cores = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {0}
+    assert 0 <= threads.idle_cores(cores) <= len(cores)
+    assert threads.idle_cores(set()) == 0
+
+
+class Counts(nn.Module):
+    """A classifier that notes with how many threads it is called."""
+
+    seen: set[int] = set()  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counts.seen.add(torch.get_num_threads())
+        return self.fc(x)
+
+
+@pytest.fixture
+def two_threads(machine: Any) -> Any:
+    machine(2, idle=0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    Counts.seen.clear()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("door", ["train", "unlearn", "audit", "train_sharded"])
+def test_every_door_uses_one_thread_for_a_small_model_and_restores_the_number(
+    toy: tuple[Any, ...], two_threads: None, door: str
+) -> None:
+    _, forget, retain, test = toy
+    arguments: dict[str, Any] = {
+        "train": (retain,), "train_sharded": (retain,), "unlearn": (forget, retain),
+        "audit": (forget, retain, test),
+    }  # fmt: skip
+    more = {"train": {"epochs": 1}, "train_sharded": {"epochs": 1, "shards": 2}, "audit": {"metrics": "ra"}}
+    getattr(purge, door)(Counts(), *arguments[door], progress=False, **more.get(door, {}))
+    assert 1 in Counts.seen
+    assert torch.get_num_threads() == 2
+
+
+def test_the_number_is_restored_after_an_error(two_threads: None) -> None:
+    def fail() -> None:
+        with threads.threads_for(Counts(), torch.device("cpu")):
+            assert torch.get_num_threads() == 1
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
+    assert torch.get_num_threads() == 2
+
+
+def test_a_gpu_does_not_change_the_number(two_threads: None) -> None:
+    with threads.threads_for(Counts(), torch.device("cuda")):
+        assert torch.get_num_threads() == 2
