@@ -30,7 +30,7 @@ from purge.methods.registry import METHODS
 from purge.metrics.registry import METRICS, PANELS
 from purge.models.checkpoint import digest, load_weights
 from purge.models.zoo import MODELS, SmallResNet
-from purge.report.tables import number
+from purge.metrics.registry import number
 
 ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]
 

@@ -18,18 +18,12 @@ import torch
 from torch import nn
 
 import purge
-from purge.core.errors import FileError
-from purge.core.errors import MetricError
-from purge.core.files import atomically
-from purge.core.files import read_json
-from purge.core.files import told
-from purge.core.files import write_json
-from purge.models.checkpoint import digest
-from purge.models.checkpoint import load_weights
-from purge.result import Report
-from purge.result import Result
-from purge.metrics.value import Value
+from purge.core.errors import FileError, MetricError
+from purge.core.files import atomically, read_json, told, write_json
 from purge.engine.trainer import Recipe
+from purge.metrics.value import Value
+from purge.models.checkpoint import digest, load_weights
+from purge.result import Report, Result
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,8 @@ from typing import Any, Literal, NamedTuple
 from purge.core.errors import FileError, did_you_mean
 from purge.core.files import read_json
 from purge.metrics.membership import SIGNALS
-from purge.metrics.registry import METRICS
+from purge.metrics.registry import METRICS, number, unit_of
 from purge.metrics.robustness import NOISE, PRUNED
-from purge.report.tables import BY_CLASS, PERCENT, number
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
@@ -63,7 +62,7 @@ SEVERAL: dict[str, tuple[str, ...]] = {
 def check_name(name: str, where: str) -> None:
     """Refuse what is no number of a metric: a part that it does not have, or none where it has several."""
     metric, _, part = name.partition(".")
-    if metric in BY_CLASS:
+    if METRICS[metric].parts == "classes":
         known, good = [f"{metric}.0"], part.isdecimal()
     elif metric == "cka":  # its layers are the model's
         known, good = ["cka.penultimate"], bool(part)
@@ -318,7 +317,7 @@ def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
 
 def is_share(column: str) -> bool:
     """Is a column printed in percent?"""
-    return NUMBERS.get(column, ("", ""))[1] == "%" or column.partition(".")[0] in PERCENT
+    return NUMBERS.get(column, ("", ""))[1] == "%" or unit_of(column) == "share"
 
 
 def heading(column: str) -> str:

@@ -37,7 +37,7 @@ from purge.engine.resume import STATE, training_folder
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import METHODS, resolve_method
-from purge.metrics.registry import METRICS, PANELS, resolve_metrics
+from purge.metrics.registry import METRICS, PANELS, number, resolve_metrics
 from purge.metrics.shadow import Shadows
 from purge.report import tables
 from purge.result import Report
@@ -191,7 +191,7 @@ def demo_(
         _print_json({"rows": records, "sentences": words, "folder": str(folder), "seconds": seconds})
         return
     body = [
-        [r["method"], f"{r['seconds']:.1f}", *(tables.number(k, r[k]) for _, k in demo.COLUMNS)]
+        [r["method"], f"{r['seconds']:.1f}", *(number(k, r[k]) for _, k in demo.COLUMNS)]
         for r in records
     ]
     columns = ["method", "seconds", *(title for title, _ in demo.COLUMNS)]
@@ -658,8 +658,7 @@ def report_(
     from purge.report import figures as plots
     from purge.report import page as html
 
-    about = {m.name: f"{m.about}; aim: {_aim(m.ideal)}" for m in METRICS.values()}
-    page = html.page(reports, about=about, records=records, written=utc(time.time()))
+    page = html.page(reports, records=records, written=utc(time.time()))
     with told(file):
         write_text(file, page)
     written = [] if figures is None else plots.save_all(reports, figures)
@@ -678,10 +677,6 @@ def _by_name(folders: list[Path]) -> dict[str, Path]:
     short = [folder.absolute().name for folder in folders]
     named = zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True)
     return dict(named)
-
-
-def _aim(ideal: float | str) -> str:
-    return "as the retrained model" if isinstance(ideal, str) else f"{ideal:g}"
 
 
 # -- bench ------------------------------------------------------------------------------------

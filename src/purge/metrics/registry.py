@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from purge.core.errors import MetricError, did_you_mean
-from purge.metrics.metric import Metric
+from purge.metrics.metric import Metric, Unit
+from purge.report.tables import shown
 
 SHELF = [
     # accuracy
@@ -193,6 +194,17 @@ PANELS: dict[str, tuple[str, ...]] = {
 }
 
 
+def unit_of(name: str) -> Unit:
+    """The unit of a value by its name, as ``relearn_few.steps``; "number" if the metric is not known."""
+    metric = METRICS.get(name.partition(".")[0])
+    return "number" if metric is None else metric.unit_of(name)
+
+
+def number(name: str, value: float | None) -> str:
+    """A value as text, by the unit of its metric: ``number("fa_test", 0.25)`` is 25.0 %."""
+    return shown(value, unit_of(name))
+
+
 def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
     """A panel's name, a metric's name, a Metric, or a list of names and Metrics."""
     if not isinstance(metrics, (str, Metric, list, tuple)):
@@ -215,4 +227,4 @@ def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metr
     return found
 
 
-__all__ = ["METRICS", "PANELS", "Metric", "resolve_metrics"]
+__all__ = ["METRICS", "PANELS", "Metric", "number", "resolve_metrics", "unit_of"]

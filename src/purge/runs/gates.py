@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 from purge.core.errors import MetricError
 from purge.core.errors import did_you_mean
 from purge.core.errors import expected
-from purge.metrics.registry import METRICS
-from purge.report.tables import BY_CLASS
-from purge.report.tables import number
-from purge.report.tables import percent
+from purge.metrics.registry import METRICS, number, unit_of
+from purge.report.tables import scaled
 
 COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -37,7 +35,7 @@ class Limit(NamedTuple):
     def check_class(self, classes: int) -> None:
         """Refuse a limit on a class that is not there."""
         kind, _, part = self.name.partition(".")
-        if kind in BY_CLASS and part not in map(str, range(classes)):
+        if METRICS[kind].parts == "classes" and part not in map(str, range(classes)):
             fix = f"name one of 0 to {classes - 1}"
             raise MetricError(f"a class of the data in a limit on {kind}", repr(part), fix)
 
@@ -55,7 +53,8 @@ class Limit(NamedTuple):
         asked = f"{self.name}{self.sign}{self.bound:g}"
         if found["value"] is None:
             return f"Failed: {asked} cannot be ruled out, {self.name} was not measured ({found['why']})."
-        value = round(100 * found["value"], 9) if percent(self.name) else found["value"]
+        unit = unit_of(self.name)
+        value = round(scaled(found["value"], unit), 9) if unit == "share" else found["value"]
         if not COMPARE[self.sign](value, self.bound):
             return ""
         return f"Failed: {asked}, it is {number(self.name, found['value'])}."
@@ -74,7 +73,7 @@ def as_limit(text: str) -> Limit:
     kind = name.partition(".")[0]
     if kind not in METRICS:
         raise MetricError("the name of a metric in a limit", repr(name), did_you_mean(kind, METRICS))
-    if share and not percent(name):
+    if share and unit_of(name) != "share":
         fix = "leave out the % and write the number as the table does"
         raise MetricError(f"a plain number for {name}, which is not in percent", repr(text), fix)
     return Limit(name, sign, float(bound))
