@@ -17,7 +17,7 @@ from pathlib import Path
 import purge
 from purge.core.files import write_json
 from purge.demo import COLUMNS, MODEL, as_record, run_demo
-from purge.report.tables import number
+from purge.metrics.registry import number
 from purge.result import environment
 from purge.runs.make import fresh_model
 

@@ -155,8 +155,8 @@ def audit(
     retain: Data,
     test: Data | None,
     *,
-    original: nn.Module | None = None,
-    retrained: nn.Module | Sequence[nn.Module] | None = None,
+    original: nn.Module | Result | None = None,
+    retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
     metrics: str | Metric | Sequence[str | Metric] = "standard",
     shadows: Shadows | None = None,
     seed: int = 0,
@@ -189,16 +189,16 @@ class Auditor:
         retain: Data,
         test: Data | None,
         *,
-        original: nn.Module | None = None,
-        retrained: nn.Module | Sequence[nn.Module] | None = None,
+        original: nn.Module | Result | None = None,
+        retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
         given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
-        references = [one.model if isinstance(one, Result) else one for one in given]
+        others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
+        others |= {} if original is None else {"original": original}
         self._data, self._seed, self._device = (forget, retain, test), seed, device
-        self._models = {f"retrained {i}" if i else "retrained": m for i, m in enumerate(references)}
-        self._models |= {} if original is None else {"original": original}
+        self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
         self._split: Split | None = None
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
 
@@ -251,7 +251,8 @@ class Auditor:
             curves["audited"]["history"] = columns(run.history)
         others = [found for name, found in values.items() if name.startswith("retrained ")]
         audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
-        return Report(audited, retrained, original, info, _floor(others), curves)
+        told = {metric.name: metric.describe() for metric in wanted}
+        return Report(audited, retrained, original, info, _floor(others), curves, told)
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""

@@ -13,8 +13,9 @@ from purge.api import Auditor, audit, save, train
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.split import split
+from purge.metrics.registry import number
 from purge.metrics.value import Value
-from purge.report.tables import number, plain_table
+from purge.report.tables import plain_table
 from purge.result import Report, Result
 from purge.runs.folder import DataChoice, Request, RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run

@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from purge.core.errors import FileError, MetricError, did_you_mean
-from purge.core.files import atomically, out_folder, read_json, told, write_json
+from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text
 from purge.core.settings import as_dict
+from purge.metrics.registry import METRICS
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, save_weights
 from purge.report.tables import as_text, audit_table
@@ -45,9 +46,16 @@ class Report:
     info: dict[str, Any] = field(default_factory=dict)
     floor: dict[str, Value] = field(default_factory=dict)  # empty with fewer than two retrained models
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)  # model → name → lists
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # name → Metric.describe()
+
+    def __post_init__(self) -> None:
+        """Describe the metrics that were given no description and that the registry knows."""
+        kinds = dict.fromkeys(name.partition(".")[0] for name in self.values)
+        known = {kind: METRICS[kind].describe() for kind in kinds if kind in METRICS}
+        object.__setattr__(self, "metrics", {**known, **self.metrics})
 
     def __getitem__(self, name: str) -> Any:
-        for known in (name, name.split(".")[0]):  # a part of what is missing is missing as well
+        for known in (name, name.split(".")[0]):  # a part of a missing metric is missing too
             if known in self.values:
                 return self.values[known]
         parts = {k[len(name) + 1 :]: v for k, v in self.values.items() if k.startswith(name + ".")}
@@ -56,23 +64,33 @@ class Report:
         return parts
 
     def table(self) -> str:
-        """The report as text for people: percent for accuracies, reasons for what is missing."""
+        """The report as a text table, with accuracies in percent and the reasons for missing values."""
         return as_text(audit_table(self.to_dict()))
 
     def __str__(self) -> str:
         return self.table()
 
     def verdict(self) -> list[str]:
-        """What was shown, what failed and what is not known, a sentence or two each."""
+        """What was shown, what failed and what is not known, in a few sentences each."""
         from purge.report.findings import verdict
 
         return [str(finding) for finding in verdict(self.to_dict())]
 
-    def plot(self, name: str) -> Figure:
-        """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, … ."""
-        from purge.report.figures import draw
+    def plot(self, name: str | None = None) -> Figure:
+        """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, robustness, relearn
+        or features. Without a name, the one that says most about what was forgotten."""
+        from purge.report.figures import draw, draw_main
 
-        return draw(self.to_dict(), name)
+        return draw_main(self.to_dict()) if name is None else draw(self.to_dict(), name)
+
+    def html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one HTML page that needs no other file; an existing file is replaced."""
+        from purge.report.page import page
+
+        name = (self.info.get("run") or {}).get("preset") or "audit"
+        with told(Path(path)):
+            write_text(Path(path), page({name: self.to_dict()}, written=now()))
+        return Path(path)
 
     def _repr_html_(self) -> str:
         """The report in a notebook."""
@@ -92,48 +110,38 @@ class Report:
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Report:
         """Read a report that :meth:`to_json` wrote."""
-        raw = read_json(Path(path))
         try:
-            groups = {
-                part: {k: _sound(Value(**v)) for k, v in raw[part].items()}
-                for part in ("values", "retrained", "original", "floor")
-                if part in raw or part != "floor"
-            }
-            return cls(**groups, info=_sound_info(raw["info"]), curves=_sound_curves(raw.get("curves", {})))
+            return cls(**_checked(read_json(Path(path))))
         except (KeyError, TypeError, AttributeError):
             raise FileError(f"an audit in {path}", "other JSON", "pass a file that an audit wrote") from None
 
 
-def _sound(value: Value) -> Value:
-    """A value that was read, if its parts are of their kinds."""
-    numbers = [v for v in (value.value, value.low, value.high, value.n) if v is not None]
-    if not all(is_number(v) for v in numbers) or not isinstance(value.why, str):
-        raise TypeError("not a value")
-    return value
+def _checked(raw: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a report that was read, if everything that people are shown has the right type."""
+    info, curves, metrics = raw["info"], raw.get("curves", {}), raw.get("metrics", {})
+    fields: dict[str, Any] = {"info": info, "curves": curves, "metrics": metrics}
+    for part in ("values", "retrained", "original", "floor"):
+        found = raw.get(part, {}) if part == "floor" else raw[part]
+        fields[part] = {name: Value(**v) for name, v in found.items()}
+    values = [v for part in ("values", "retrained", "original", "floor") for v in fields[part].values()]
+    counts = [info["forget_samples"], info["retain_samples"]] if "forget_samples" in info else []
+    names, gone = info.get("names") or [], info.get("forget_classes") or []
+    right = (
+        all(x is None or is_number(x) for v in values for x in (v.value, v.low, v.high, v.n))
+        and all(isinstance(v.why, str) for v in values)
+        and all(isinstance(one, dict) for one in (info, *curves.values(), *metrics.values()))
+        and all(isinstance(found, list) for found in (names, gone))
+        and all(isinstance(name, str) for name in names)
+        and all(type(n) is int for n in (*gone, *counts, info.get("classes") or 0))
+    )
+    if not right:
+        raise TypeError("not an audit")
+    return fields
 
 
 def is_number(value: Any) -> bool:
-    """Is something that was read from JSON a number, and a finite one?"""
+    """Is something that was read from JSON a finite number?"""
     return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-
-
-def _sound_info(info: Any) -> dict[str, Any]:
-    """What is said about an audit, if the parts that people are shown are of their kinds."""
-    samples = [info[k] for k in ("forget_samples", "retain_samples")] if "forget_samples" in info else []
-    lists = {"names": str, "forget_classes": int}
-    sound = isinstance(info, dict) and all(type(n) is int for n in [*samples, info.get("classes") or 0])
-    for key, kind in lists.items():
-        found = info.get(key) or []
-        sound = sound and isinstance(found, list) and all(type(word) is kind for word in found)
-    if not sound:
-        raise TypeError("not about an audit")
-    return dict(info)
-
-
-def _sound_curves(curves: Any) -> dict[str, dict[str, Any]]:
-    if not isinstance(curves, dict) or not all(isinstance(of, dict) for of in curves.values()):
-        raise TypeError("not curves")
-    return curves
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class Result:
             raise FileError(f"a folder that can be written at {path}", str(error), "choose another") from None
         return path
 
-    def plot(self, name: str) -> Figure:
+    def plot(self, name: str = "trajectory") -> Figure:
         """A Matplotlib figure of the run: trajectory or steps."""
         from purge.report.figures import draw
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 import purge
 from purge.core.errors import MetricError
+from purge.metrics.registry import METRICS
 from purge.report import figures as plots
 from purge.report import theme as style
 
@@ -93,6 +94,7 @@ def full_report() -> dict[str, Any]:
                     "seconds": 1.5, "forget_target": 0.25, "retain_budget": 0.5, "digest": "0" * 64},
         },
         "curves": curves,
+        "metrics": {name: metric.describe() for name, metric in METRICS.items()},
     }  # fmt: skip
 
 
@@ -223,7 +225,7 @@ def test_features_mark_the_forgotten_in_every_panel(report):
 
 def test_membership_and_robustness_have_a_dot_per_value_and_model(report):
     (ax,) = plots.draw(report, "membership").axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["loss", "mean of loss and confidence", "LiRA"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["loss", "LiRA", "mean of loss and confidence"]
     assert len(ax.containers) == 6
     middle = ax.containers[0].lines[0].get_xdata().tolist()
     (reach,) = ax.containers[0].lines[2]
@@ -249,7 +251,7 @@ def test_a_comparison_has_a_row_per_run(report):
 # -- what is not there --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", plots.FIGURES)
+@pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_figure_without_data_says_in_one_line_what_to_do(name):
     empty = {"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {}}
     with pytest.raises(MetricError, match=r"^Expected .+ in this report, got none\. Fix: .+\.$") as found:
@@ -257,13 +259,13 @@ def test_a_figure_without_data_says_in_one_line_what_to_do(name):
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("name", plots.FIGURES)
+@pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_figure_needs_no_other_model(name, report):
     report |= {"retrained": {}, "original": {}, "curves": {"audited": report["curves"]["audited"]}}
     assert isinstance(plots.draw(report, name), Figure)
 
 
-@pytest.mark.parametrize("name", plots.FIGURES)
+@pytest.mark.parametrize("name", plots.PLOTS)
 def test_a_figure_needs_no_number_of_the_other_models(name, report):
     for part in ("retrained", "original"):
         report[part] = {key: value(None) for key in report[part]}
@@ -284,16 +286,12 @@ def test_an_unknown_figure_is_answered_with_the_nearest(report):
         plots.draw(report, "trajectry")
 
 
-def test_every_figure_has_a_caption_and_a_reason_for_its_absence():
-    assert plots.FIGURES.keys() == plots.CAPTIONS.keys() == plots.MISSING.keys()
-
-
 # -- how it looks -------------------------------------------------------------------------------
 
 SAFE = {c.lower() for c in (style.BLUE, style.ORANGE, style.GREEN, style.VERMILION, style.SKY, style.PURPLE)}
 
 
-@pytest.mark.parametrize("looks", [style.MODELS, plots.SIGNALS])
+@pytest.mark.parametrize("looks", [style.MODELS, plots.SIGNAL_LOOKS])
 def test_series_differ_in_colour_and_in_shape(looks):
     assert {to_hex(look.colour) for look in looks.values()} <= SAFE | {style.INK.lower(), style.GREY.lower()}
     assert len({look.colour for look in looks.values()}) == len(looks)
@@ -326,9 +324,9 @@ def test_any_name_of_a_class_can_be_drawn(name, report):
 
 
 def test_files_are_written_as_png_and_svg(report, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "FIGURES", {"steps": plots.steps, "destinations": plots.destinations})
+    monkeypatch.setattr(plots, "PLOTS", {name: plots.PLOTS[name] for name in ("steps", "destinations")})
     files = plots.save_all({"run": report}, tmp_path / "figures")
-    assert {f.name for f in files} == {f"{name}.{kind}" for name in plots.FIGURES for kind in ("png", "svg")}
+    assert {f.name for f in files} == {f"{name}.{kind}" for name in plots.PLOTS for kind in ("png", "svg")}
     assert {f.name for f in (tmp_path / "figures").iterdir()} == {f.name for f in files}
     for f in files:
         start = b"\x89PNG" if f.suffix == ".png" else b"<?xml"
@@ -336,7 +334,7 @@ def test_files_are_written_as_png_and_svg(report, tmp_path, monkeypatch):
 
 
 def test_files_of_several_runs_lie_apart(report, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "FIGURES", {"destinations": plots.destinations})
+    monkeypatch.setattr(plots, "PLOTS", {"destinations": plots.PLOTS["destinations"]})
     files = plots.save_all({"a/b": report, "c": report}, tmp_path)
     assert {f.parent.relative_to(tmp_path).as_posix() for f in files} == {"a_b", "c", "."}
     assert (tmp_path / "comparison.svg") in files

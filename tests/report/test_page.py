@@ -84,7 +84,8 @@ def full(runs: Path) -> Path:
     report = full_report()
     report["info"]["names"] = [EVIL, "</script><script>document.title='ha'+'cked'</script>", "owl", "$fox_{"]
     record = {"Source weights": f"/tmp/{EVIL}", "Settings": {"lr": EVIL}}
-    text = html.page({EVIL: report}, about={"mia": EVIL}, records={EVIL: record}, written="today")
+    report["metrics"]["mia"]["about"] = EVIL
+    text = html.page({EVIL: report}, records={EVIL: record}, written="today")
     (runs / "full.html").write_text(text, encoding="utf-8")
     return runs / "full.html"
 
@@ -130,7 +131,7 @@ def test_the_page_says_what_was_asked_done_and_found(page: Path, runs: Path) -> 
     for finding in verdict(audit):
         assert finding.title in text
         assert " ".join(finding.text.split()) in text
-    assert "“Relearning” is left out. Expected relearning curves in this report, got none." in text
+    assert "“Relearning” is left out: it needs relearning curves. Fix: audit with metrics='standard'." in text
 
 
 def seen(page: Path) -> str:
@@ -221,7 +222,7 @@ def test_figures_are_written_too(runs: Path, tmp_path: Path) -> None:
 def test_a_page_at_its_usual_place_is_written_anew_and_another_file_is_left_alone(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots, "CAPTIONS", {})  # figures take time, and this is about files
+    monkeypatch.setattr(html, "PLOTS", {})  # figures take time, and this is about files
     run = Path(shutil.copytree(runs / "purge", tmp_path / "run"))
     (run / "report.html").write_text("old")
     assert command("report", run).code == 0
@@ -264,7 +265,7 @@ def test_bad_requests_are_answered_in_one_line(runs: Path, tmp_path: Path) -> No
 def test_runs_of_the_same_name_are_told_apart(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots, "CAPTIONS", {})
+    monkeypatch.setattr(html, "PLOTS", {})
     twin = Path(shutil.copytree(runs / "purge", tmp_path / "purge"))
     out = tmp_path / "a.html"
     assert command("report", runs / "purge", twin, "--out", out).code == 0
@@ -467,8 +468,8 @@ def test_the_page_says_no_to_scripts_that_are_not_its_own(
 
 def test_figures_of_a_page_are_those_of_the_report(full: Path) -> None:
     text = full.read_text(encoding="utf-8")
-    for title, _ in plots.CAPTIONS.values():
-        assert f"<h3>{title}</h3>" in text
+    for plot in plots.PLOTS.values():
+        assert f"<h3>{plot.title}</h3>" in text
     report = copy.deepcopy(full_report())
     report["curves"] = {}
     assert "<h3>Relearning</h3>" not in html.page({"run": report})

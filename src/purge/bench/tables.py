@@ -18,8 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from purge.core.errors import FileError
 from purge.core.files import read_json
-from purge.metrics.registry import METRICS, check_value_name
-from purge.report.tables import PERCENT, number
+from purge.metrics.registry import METRICS, check_value_name, number, unit_of
 
 check_name = check_value_name  # its name until callers import it from the registry
 
@@ -287,7 +286,7 @@ def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
 
 def is_share(column: str) -> bool:
     """Is a column printed in percent?"""
-    return NUMBERS.get(column, ("", ""))[1] == "%" or column.partition(".")[0] in PERCENT
+    return NUMBERS.get(column, ("", ""))[1] == "%" or unit_of(column) == "share"
 
 
 def heading(column: str) -> str:

@@ -28,7 +28,6 @@ def report(
     purge report runs/demo/purge runs/demo/gradient-ascent --out compared.html
     """
     from purge.core.files import out_folder, told, write_text
-    from purge.metrics.registry import METRICS
     from purge.report import page as html
     from purge.runs.record import audited, record, utc
 
@@ -45,11 +44,7 @@ def report(
         out_folder(figures, force=force)
     reports = {name: audited(folder) for name, folder in folders.items()}
     records = {name: record(folder, reports[name]) for name, folder in folders.items()}
-    about = {
-        name: f"{m.about}; aim: {'as the retrained model' if isinstance(m.ideal, str) else f'{m.ideal:g}'}"
-        for name, m in METRICS.items()
-    }
-    page = html.page(reports, about=about, records=records, written=utc(time.time()))
+    page = html.page(reports, records=records, written=utc(time.time()))
     with told(file):
         write_text(file, page)
     written: list[Path] = []

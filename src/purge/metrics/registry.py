@@ -11,6 +11,7 @@ from typing import Any
 from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.plugins import installed, loaded, named
 from purge.metrics.metric import Metric, Need, Unit
+from purge.report.tables import shown
 
 GROUP = "purge.metrics"  # entry points of installed packages: name = "package.module:METRIC"
 
@@ -202,6 +203,15 @@ def _as_metric(found: Any, name: str) -> Metric:
         fix = f"write {name.rpartition(':')[2]} = purge.Metric(name, symbol, about, function)"
         raise MetricError(f"a purge.Metric as {name}", type(found).__name__, fix)
     return found
+def unit_of(name: str) -> Unit:
+    """The unit of a value by its name, as ``relearn_few.steps``; "number" if the metric is not known."""
+    metric = METRICS.get(name.partition(".")[0])
+    return "number" if metric is None else metric.unit_of(name)
+
+
+def number(name: str, value: float | None) -> str:
+    """A value as text, by the unit of its metric: ``number("fa_test", 0.25)`` is 25.0 %."""
+    return shown(value, unit_of(name))
 
 
 def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
@@ -230,3 +240,4 @@ def check_value_name(name: str, where: str) -> None:
     good = open_ended[metric.parts] if isinstance(metric.parts, str) else name in metric.names()
     if not good:
         raise FileError(f"a number of {kind} in {where}", repr(name), did_you_mean(name, metric.names()))
+__all__ = ["METRICS", "PANELS", "Metric", "number", "resolve_metrics", "unit_of"]

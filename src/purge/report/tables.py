@@ -1,48 +1,134 @@
-"""Tables for people: they read plain dicts and lay them out; nothing is computed here."""
+"""Tables for people, and how a value is written. Everything is read from plain dicts."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-# The metrics of an audit by what they tell, in the order in which they are read.
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "forgetting": ("fa_test", "fa_train", "ua", "destinations", "zrf", "rf_jsd", "aus"),
-    "damage": (
-        "ta", "ta_retain", "ra", "worst_class", "worst_change", "neighbours", "ece", "class_accuracy",
-        "class_change",
-    ),
-    "membership": (
-        "mia", "mia_loss", "mia_confidence", "mia_entropy", "mia_m_entropy", "mia_margin", "tpr_1pct",
-        "tpr_01pct", "mia_svc", "mia_lr", "mia_split", "lira", "rmia", "u_lira", "forgetting_score", "klom",
-    ),
-    "robustness": (
-        "bn_recal", "relearn_few", "relearn_retain", "relearn_ratio", "quantise", "prune", "noise", "probe",
-        "probe_gap", "head_refit", "head_refit_gap",
-    ),
-    "distance": (
-        "retrain_gap", "tow", "agreement", "agreement_test", "destinations_tv", "kl_retrain", "js_retrain",
-        "fid_feat", "cka", "feature_cosine", "feature_l2", "feature_cosine_original", "feature_l2_original",
-        "silhouette",
-    ),
-}  # fmt: skip
+Report = Mapping[str, Any]  # what Report.to_dict() returns; it describes its metrics itself
 
-BY_CLASS = ("destinations", "class_accuracy", "class_change")  # metrics whose parts are classes
+# The sections of a report in reading order, and the question that each answers.
+QUESTIONS = {
+    "forgetting": "Does the model still recognise what was to be forgotten?",
+    "damage": "Is everything else as good as it was?",
+    "membership": "Can an attacker tell that the forgotten samples were once used for training?",
+    "robustness": "Does the forgetting last when the model is redeployed, compressed or trained further?",
+    "distance": "How far is the model from one that never saw the data?",
+    "other": "What else was measured?",
+}
 ENORMOUS = 1e4  # from here on a number is written with a power of ten
-MANY = 20  # classes; beyond this a table shows the forgotten ones alone
+MANY = 20  # with more classes than this, a table shows only the forgotten ones
 
-PERCENT = frozenset({
-    "ta", "ta_retain", "fa_train", "fa_test", "ra", "ua", "agreement", "agreement_test", "destinations",
-    "bn_recal", "class_accuracy", "class_change", "worst_class", "worst_change", "neighbours", "tpr_1pct",
-    "tpr_01pct", "mia_svc", "mia_lr", "mia_split", "relearn_few", "relearn_retain", "probe", "probe_gap",
-    "head_refit", "head_refit_gap", "quantise", "prune", "noise",
-})  # fmt: skip
+
+# -- values -----------------------------------------------------------------------------------
+
+
+def scaled(value: float, unit: str) -> float:
+    """A value as tables and figures show it: shares in percent, everything else as it is."""
+    return 100 * value if unit == "share" else value
+
+
+def shown(value: float | None, unit: str) -> str:
+    """A value as text; a dash if there is none.
+
+    >>> shown(0.25, "share"), shown(0.25, "number"), shown(7.0, "steps"), shown(3.0, "class")
+    ('25.0 %', '0.250', '7.0', '3')
+    """
+    if value is None:
+        return "–"
+    if unit == "number" and abs(value) >= ENORMOUS:
+        return f"{value:.2g}"
+    return {"share": "{:.1f} %", "steps": "{:.1f}", "class": "{:.0f}"}.get(unit, "{:.3f}").format(
+        scaled(value, unit)
+    )
+
+
+def described(report: Report, name: str) -> Mapping[str, Any]:
+    """What a report says about the metric of a value; empty if it says nothing."""
+    found: Mapping[str, Any] = (report.get("metrics") or {}).get(name.partition(".")[0]) or {}
+    return found
+
+
+def unit_of(report: Report, name: str) -> str:
+    """The unit of a value; parts of a metric may have units of their own."""
+    metric = described(report, name)
+    unit: str = metric.get("units", {}).get(name.partition(".")[2]) or metric.get("unit", "number")
+    return unit
+
+
+def section_of(report: Report, name: str) -> str:
+    """The section of a value; "other" if its metric names none that is known."""
+    section = described(report, name).get("section", "other")
+    return section if section in QUESTIONS else "other"
+
+
+def ordered(report: Report) -> list[str]:
+    """The names of the values that deserve a row, in reading order.
+
+    A class that nothing goes to deserves none, nor does one of very many that stay.
+    """
+
+    def telling(name: str) -> bool:
+        kind, _, which = name.partition(".")
+        if kind == "destinations" and not report["values"][name]["value"]:
+            return False
+        info, by_class = report["info"], described(report, name).get("parts") == "classes"
+        few = not by_class or (info.get("classes") or 0) <= MANY
+        return few or not which.isdecimal() or int(which) in (info.get("forget_classes") or [])
+
+    return in_order(report, filter(telling, report["values"]))
+
+
+def in_order(report: Report, names: Iterable[str]) -> list[str]:
+    """Values in reading order: by section, and within one as the report lists its metrics."""
+    sections, metrics = list(QUESTIONS), list(report.get("metrics") or {})
+
+    def place(name: str) -> tuple[int, int]:
+        kind = name.partition(".")[0]
+        at = metrics.index(kind) if kind in metrics else len(metrics)
+        return sections.index(section_of(report, name)), at
+
+    return sorted(names, key=place)
+
+
+def spread(value: Mapping[str, Any], unit: str) -> str:
+    """The interval of a value as text; empty if there is none."""
+    if value["low"] is None or value["high"] is None:
+        return ""
+    return f"{shown(value['low'], unit)} … {shown(value['high'], unit)}"
+
+
+def value_words(report: Report, name: str) -> str:
+    """The name of a value, with the name of the class if it is about one.
+
+    >>> metrics = {"destinations": {"parts": "classes"}}
+    >>> value_words({"metrics": metrics, "info": {"names": ["cat", "dog"]}}, "destinations.1")
+    'destinations.1 (dog)'
+    """
+    which = name.partition(".")[2]
+    names = report["info"].get("names") or []
+    if described(report, name).get("parts") != "classes" or not which.isdecimal() or int(which) >= len(names):
+        return name
+    return name if names[int(which)] == which else f"{name} ({names[int(which)]})"
+
+
+def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
+    """Classes as people call them.
+
+    >>> class_words([0, 3], ["airplane", "automobile", "bird", "cat"])
+    'class 0 (airplane), class 3 (cat)'
+    """
+    called = {c: names[c] if 0 <= c < len(names) else str(c) for c in classes}
+    return ", ".join(f"class {c}" if word == str(c) else f"class {c} ({word})" for c, word in called.items())
+
+
+# -- tables -----------------------------------------------------------------------------------
 
 
 def as_text(table: Table, width: int = 118) -> str:
@@ -54,44 +140,27 @@ def as_text(table: Table, width: int = 118) -> str:
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """A simple table: the first column left, the others as they come."""
-    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+    """A table of numbers: the first column is aligned left, the others right."""
+    return _table(columns, rows, "right", title)
 
 
 def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of names and words: every column left."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    """A table of words: every column is aligned left."""
+    return _table(columns, rows, "left")
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], justify: Literal["left", "right"], title: str = ""
+) -> Table:
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for i, name in enumerate(columns):
-        table.add_column(name, no_wrap=i == 0)
+        table.add_column(name, justify=justify if i else "left", no_wrap=i == 0)
     for row in rows:
         table.add_row(*map(escape, row))
     return table
 
 
-def number(name: str, value: float | None) -> str:
-    """A value as people read it: accuracies in percent, the rest as it is, a dash for none."""
-    if value is None:
-        return "–"
-    part = name.partition(".")[2]
-    if percent(name):
-        return f"{100 * value:.1f} %"
-    if abs(value) >= ENORMOUS:
-        return f"{value:.2g}"
-    return f"{value:.0f}" if part == "class" else f"{value:.1f}" if part == "steps" else f"{value:.3f}"
-
-
-def percent(name: str) -> bool:
-    """Is a value an accuracy or another share, to be read in percent?"""
-    kind, _, part = name.partition(".")
-    return part not in ("class", "steps") and (kind in PERCENT or part.startswith("tpr"))
-
-
-def audit_table(report: Mapping[str, Any]) -> Table:
+def audit_table(report: Report) -> Table:
     """An audit: one row per value, beside the retrained and the original model's."""
     others = [part for part in ("retrained", "original", "floor") if report.get(part)]
     table = Table(title=_forgotten(report["info"]), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -99,63 +168,17 @@ def audit_table(report: Mapping[str, Any]) -> Table:
     for name in ("value", "95 % interval", *others):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("note", overflow="fold")
-    for name, v in report["values"].items():
-        if telling(report, name):
-            beside = [
-                number(name, report[part][name]["value"]) if name in report[part] else "–" for part in others
-            ]
-            called = value_words(report["info"], name)
-            table.add_row(
-                escape(called), number(name, v["value"]), spread(name, v), *beside, escape(v["why"])
-            )
+    for name in ordered(report):
+        v, unit = report["values"][name], unit_of(report, name)
+        beside = [shown(report[part].get(name, {}).get("value"), unit) for part in others]
+        called = escape(value_words(report, name))
+        table.add_row(called, shown(v["value"], unit), spread(v, unit), *beside, escape(v["why"]))
     return table
 
 
-def telling(report: Mapping[str, Any], name: str) -> bool:
-    """Is a value worth a row? Not a class that nothing goes to, nor one of very many that stay."""
-    kind, _, which = name.partition(".")
-    if kind == "destinations" and not report["values"][name]["value"]:
-        return False
-    info = report["info"]
-    many = kind in BY_CLASS and (info.get("classes") or 0) > MANY
-    return not many or not which.isdecimal() or int(which) in (info.get("forget_classes") or [])
-
-
-def spread(name: str, value: Mapping[str, Any]) -> str:
-    """The interval of a value as text; empty where there is none."""
-    if value["low"] is None or value["high"] is None:
-        return ""
-    return f"{number(name, value['low'])} … {number(name, value['high'])}"
-
-
-def value_words(info: Mapping[str, Any], name: str) -> str:
-    """The name of a value, with the name of the class that it is about.
-
-    >>> value_words({"names": ["cat", "dog"]}, "destinations.1")
-    'destinations.1 (dog)'
-    """
-    kind, _, which = name.partition(".")
-    names = info.get("names") or []
-    called = names[int(which)] if which.isdecimal() and int(which) < len(names) else which
-    return name if kind not in BY_CLASS or called == which else f"{name} ({called})"
-
-
 def _forgotten(info: Mapping[str, Any]) -> str | None:
-    """What was to be forgotten, in words; None where the report does not tell."""
+    """What was to be forgotten, in words; None if the report does not say."""
     if "forget_samples" not in info:
         return None
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
     return escape(f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else ""))
-
-
-def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
-    """Classes as people call them.
-
-    >>> class_words([0, 3], ["airplane", "automobile", "bird", "cat"])
-    'class 0 (airplane), class 3 (cat)'
-    """
-    called = [names[c] if 0 <= c < len(names) else str(c) for c in classes]
-    return ", ".join(
-        f"class {c}" if name == str(c) else f"class {c} ({name})"
-        for c, name in zip(classes, called, strict=True)
-    )

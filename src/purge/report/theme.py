@@ -21,10 +21,8 @@ from matplotlib.figure import Figure
 
 from purge.core.files import atomically
 
-BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7",
-)  # fmt: skip
-INK, GREY = "#1B1F24", "#7F868E"
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#1B1F24", "#7F868E")
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, INK, GREY = COLOURS
 WIDTH = 7.2  # inches
 
 

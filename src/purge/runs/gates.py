@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.metrics.metric import Metric
-from purge.metrics.registry import METRICS, check_value_name
-from purge.report.tables import number
+from purge.metrics.registry import METRICS, check_value_name, number
 
 COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"

@@ -1,0 +1,143 @@
+"""The numbers of a report as findings need them: with intervals, compared, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from purge.report.tables import Report, shown, unit_of
+
+Level = Literal["shown", "failed", "unknown"]
+
+# An interval wider than this contains nearly every answer, so it says nothing.
+WIDE = 0.25
+# The share that chance may hide when nothing was found: a tenth, which takes 29 samples to rule out.
+MISSED = 0.1
+
+
+class Number(NamedTuple):
+    """A value that was measured; without an interval, low and high are the value itself."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    n: int | None
+    sure: bool  # does it have an interval?
+    unit: str  # of the metric, or "change": a difference of two shares, with its sign
+
+    def _shown(self, value: float) -> str:
+        if self.unit != "change":
+            return shown(value, self.unit)
+        words = f"{100 * value:+.1f}".replace("-", "−")
+        return "0.0" if words[1:] == "0.0" else words
+
+    @property
+    def words(self) -> str:
+        """The value as text."""
+        return self._shown(self.value) + (" points" if self.unit == "change" else "")
+
+    @property
+    def spread(self) -> str:
+        """The interval in brackets; empty if there is none or if it is a point."""
+        if self.low == self.high:
+            return ""
+        return f" (95 % interval {self._shown(self.low)} to {self._shown(self.high)})"
+
+    @property
+    def samples(self) -> str:
+        """How many samples it was measured on."""
+        return "one sample" if self.n == 1 else f"{self.n or 0} samples"
+
+    @property
+    def unseen(self) -> float:
+        """The share that goes unnoticed in n samples with a chance of 5 %, exactly (about 3/n)."""
+        return 1 - 0.05 ** (1 / self.n) if self.n else 0.0
+
+    @property
+    def wide(self) -> Number:
+        """With an interval that allows for few samples: resampling equal samples gives a point."""
+        if self.low < self.high:
+            return self
+        return self._replace(low=self.low - self.unseen, high=self.high + self.unseen)
+
+    @property
+    def rest(self) -> Number:
+        """The share of all other samples."""
+        return self._replace(value=1 - self.value, low=1 - self.high, high=1 - self.low)
+
+    def at_most(self, limit: float) -> Level:
+        """Is it certainly no larger than a limit, certainly larger, or neither?
+
+        Finding nothing is enough if little can have been missed.
+        """
+        if self.value == 0 and self.unseen <= MISSED:
+            return "shown"
+        low, high = self.wide.low, self.wide.high
+        return "shown" if high <= limit else "failed" if low > limit else "unknown"
+
+    def like(self, aim: Number, margin: float) -> Level:
+        """Is it near its aim, or at least not distinguishable from it?"""
+        ours, theirs = self.wide, aim.wide
+        if abs(self.value - aim.value) > margin and (ours.low > theirs.high or ours.high < theirs.low):
+            return "failed"
+        return "unknown" if ours.high - ours.low > WIDE else "shown"
+
+    def few(self, margin: float) -> bool:
+        """Are the samples all alike and so few that the true share may be further off than a margin?"""
+        return self.low == self.high and self.unseen > margin
+
+
+class Numbers:
+    """The numbers of a report, by name and by the model that they belong to."""
+
+    def __init__(self, report: Report) -> None:
+        self.report, self.info, self.values = report, report["info"], report["values"]
+        self.chance = 1 / max(1, self.info.get("classes") or 1)  # the accuracy of guessing
+
+    def get(self, name: str, part: str = "values") -> Number | None:
+        """A number of the model itself, or of another part of the report; None if it was not measured."""
+        found = (self.report.get(part) or {}).get(name)
+        if found is None or found["value"] is None:
+            return None
+        value, low, high = found["value"], found["low"], found["high"]
+        sure = low is not None and high is not None
+        low, high = (low, high) if sure else (value, value)
+        return Number(name, value, low, high, found["n"], sure, unit_of(self.report, name))
+
+    def beside(self, names: Iterable[str], part: str = "retrained") -> dict[Number, Number | None]:
+        """Those of the named numbers that were measured, and the same of another model."""
+        return {v: self.get(name, part) for name in names if (v := self.get(name))}
+
+    def by_class(self, part: str, metric: str = "class_accuracy") -> dict[int, Number]:
+        """The numbers of a metric by class."""
+        names = {name: name.removeprefix(f"{metric}.") for name in self.report[part] or {}}
+        which = {name: int(k) for name, k in names.items() if k != name and k.isdecimal()}
+        return {k: v for name, k in which.items() if (v := self.get(name, part))}
+
+    def raw(self, name: str) -> Mapping[str, Any]:
+        """A value as the report has it, or that of its whole metric; empty if there is neither."""
+        return self.values.get(name) or self.values.get(name.partition(".")[0]) or {}
+
+    def why(self, name: str) -> str:
+        """Why a value is missing, as a sentence."""
+        reason = self.raw(name).get("why") or f"{name} was not asked for"
+        metrics = {other.partition(".")[0] for other in (name, *self.values)}
+        named = reason.split(maxsplit=1)[0].rstrip(":") in {name, *metrics}  # these keep their small letters
+        return (reason if named else reason[:1].upper() + reason[1:]) + "."
+
+    def others(self, name: str) -> str:
+        """The other models' values of the same name in words, or what stands in for them."""
+        theirs = {part: v for part in ("retrained", "original") if (v := self.get(name, part))}
+        words = [f"the {part} model {v.words}" for part, v in theirs.items()]
+        if theirs:
+            words[0] = words[0].replace(" model ", " model in ", 1)
+        if "retrained" not in theirs and name in ("fa_test", "fa_train"):
+            words.append(f"guessing would be right in {shown(self.chance, 'share')}")
+        return ", ".join(words) or "there was no other model to compare with"
+
+
+def together(levels: Iterable[Level]) -> Level:
+    """The level of several numbers: one failure is enough, and so is one doubt."""
+    found = set(levels)
+    return "failed" if "failed" in found else "unknown" if "unknown" in found else "shown"
