@@ -723,12 +723,11 @@ def bench_(
     plan = read_plan(config)
     place = suite.locate(plan, out, models, _device(device), data_dir)
     if dry_run:
-        steps = outlook.outlook(plan.only(only or ()), place)
+        steps = outlook.steps_of(plan.only(only or ()), place)
         if json_:
             _print_json([step._asdict() for step in steps])
             return
         _print_table(tables.plain_table(*outlook.as_table(steps)))
-        print(outlook.ASSUMED)
         return
     err = Console(stderr=True, highlight=False)
     aloud = not quiet and not err.is_terminal  # where there is no progress line
