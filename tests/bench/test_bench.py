@@ -452,6 +452,6 @@ def test_the_commit_is_that_of_the_checkout_unless_it_is_given(monkeypatch: pyte
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         pytest.skip("the code is not a checkout")
-    git = ["git", "--no-optional-locks", "rev-parse", "--short", "HEAD"]
+    git = ["git", "--no-optional-locks", "describe", "--always"]
     head = subprocess.run(git, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     assert commit().removesuffix("-dirty") == head
