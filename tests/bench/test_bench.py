@@ -309,7 +309,7 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_go_o
         ("killer", 7): "no model", ("finetune", 7): "no model", ("random-label", 7): "no model",
     }  # fmt: skip
     errors = [r["error"] for r in found.values() if "kind" in r]
-    assert all("the process that ran it ended" in error for error in errors)
+    assert all("the process that ran it died" in error for error in errors)
     assert f"Failed: killer: digits 0, seed 0: {errors[0]}" in done.out
     assert "| killer | – |" in (out / "tables" / "t.md").read_text()
     again = ended("--resume")

@@ -89,7 +89,12 @@ def test_the_22_tasks_of_the_paper_with_its_settings() -> None:
         m: Any = resolve_method(job.method, job.changes)
         found = (m.lr, m.epochs, m.erasure, m.kd, m.clip, m.stop.retain_budget, m.gate, m.temperature)
         assert found == wanted[job.data.name]
-        assert (m.objective, m.space, m.norm, m.stop.check_every) == ("kl_retain", "gradient", "frozen", 50)
+        assert (m.target.objective, m.space, m.norm, m.stop.check_every) == (
+            "kl_retain",
+            "gradient",
+            "frozen",
+            50,
+        )
     assert {job.seed for job in ours if job.data.name == "cifar10"} == {0, 1, 2}
 
 
