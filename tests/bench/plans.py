@@ -53,7 +53,7 @@ def finished(path: Path, out: Path) -> Plan:
     plan = read_plan(path)
     place = place_of(out)
     (out / "jobs").mkdir(parents=True)
-    suite._write_manifest(plan, place)
+    suite.write_manifest(plan, out)
     for i, job in enumerate(plan.jobs):
         names = {c for t in plan.tables for c in t.columns}
         values: dict[str, float | None] = {name: ((7 * i + len(name)) % 10) / 20 for name in sorted(names)}

@@ -22,7 +22,7 @@ import yaml
 
 import purge
 from purge.bench.expand import read_plan
-from purge.bench.runner import run_job
+from purge.bench.runner import commit, run_job
 from purge.bench.store import Place, finished, trained
 from purge.cli import app as cli
 from purge.data.load import load
@@ -309,7 +309,7 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_go_o
         ("killer", 7): "no model", ("finetune", 7): "no model", ("random-label", 7): "no model",
     }  # fmt: skip
     errors = [r["error"] for r in found.values() if "kind" in r]
-    assert all("the process that ran it ended" in error for error in errors)
+    assert all("the process that ran it died" in error for error in errors)
     assert f"Failed: killer: digits 0, seed 0: {errors[0]}" in done.out
     assert "| killer | – |" in (out / "tables" / "t.md").read_text()
     again = ended("--resume")
@@ -443,3 +443,15 @@ def test_a_wrong_file_is_refused_before_anything_is_written(tmp_path: Path) -> N
     assert "did you mean 'forget'" in done.err
     assert len(done.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_commit_is_that_of_the_checkout_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PURGE_COMMIT", "abc1234")
+    assert commit() == "abc1234"
+    monkeypatch.delenv("PURGE_COMMIT")
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        pytest.skip("the code is not a checkout")
+    git = ["git", "--no-optional-locks", "describe", "--always"]
+    head = subprocess.run(git, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    assert commit().removesuffix("-dirty") == head

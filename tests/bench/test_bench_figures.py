@@ -13,7 +13,7 @@ from purge.bench.tables import (
     Drawing,
     Table,
     as_markdown,
-    records,
+    numbers_of,
     sheet,
     sheets,
 )
@@ -28,8 +28,7 @@ def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path
     assert list(found) == [table.name for table in plan.tables]
     for made in found.values():
         assert made.rows
-        cells = [cell for row in made.rows.values() for cell in row.values()]
-        assert all(cell.n for cell in cells if cell.paper is not None)
+        assert made.cells["n"][made.cells["paper"].notna()].all()
         assert "commit abc" in as_markdown(made)
     for drawing in plan.figures:
         figure = charts.draw(drawing, found)
@@ -42,7 +41,7 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge-paper", "finetune"])
     found = [result_of(j, {"ra": {0: 0.5, 1: 0.75}[j.seed]}) for j in plan.jobs]
     table = Table("t", ["ra"], paper="cifar10")
-    made = {"t": sheet(table, records([j.keys for j in plan.jobs], found))}
+    made = {"t": sheet(table, numbers_of([j.keys for j in plan.jobs], found))}
     (ax,) = charts.draw(Drawing("f", "t"), made).axes
     heights = [[round(bar.get_height(), 6) for bar in c] for c in ax.containers if hasattr(c, "patches")]
     assert heights == [[62.5, 62.5], [96.3, 99.9]]
@@ -58,11 +57,11 @@ def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Pa
     plan = plan_of(tmp_path, methods=["purge", "finetune"])
     found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
     table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
-    made = {"t": sheet(table, records([j.keys for j in plan.jobs], found))}
+    made = {"t": sheet(table, numbers_of([j.keys for j in plan.jobs], found))}
     aimed, without = charts.draw(Drawing("f", "t"), made).axes
-    level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "what is aimed at"]
+    level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "goal"]
     assert level == [87.5]
-    assert "what is aimed at" not in without.get_legend_handles_labels()[1]
+    assert "goal" not in without.get_legend_handles_labels()[1]
     assert charts.draw(Drawing("f", "t"), made).legends
     assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
 
@@ -78,7 +77,7 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
         {**result_of(plan.jobs[0], {"fa_test": 0.5}), **keys, "id": f"{keys['id']} {keys['data']}"}
         for keys in jobs
     ]
-    made = records([{**keys, "id": f"{keys['id']} {keys['data']}"} for keys in jobs], found)
+    made = numbers_of([{**keys, "id": f"{keys['id']} {keys['data']}"} for keys in jobs], found)
     drawn = {"t": sheet(Table("t", ["fa_test"], rows=["data", "label"], paper="cross_dataset"), made)}
     (ax,) = charts.draw(Drawing("f", "t"), drawn).axes
     bars = {c.get_label(): c[0] for c in ax.containers if hasattr(c, "patches")}
@@ -94,6 +93,24 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
     assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(bars)
 
 
+def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
+    """A metric of shares may have parts that are none: the number of steps, or which class it is."""
+    plan = plan_of(tmp_path, methods=["purge"])
+    values = {
+        "relearn_few.steps": 7.0,
+        "relearn_few.after": 0.25,
+        "worst_class.class": 3.0,
+        "lira.tpr_1pct": 0.5,
+    }
+    found = [result_of(plan.jobs[0], {**values})]
+    goals = [{"column": "relearn_few.steps", "least": 5.0}]
+    made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of([plan.jobs[0].keys], found))}
+    axes = charts.draw(Drawing("f", "t"), made).axes
+    assert [ax.patches[0].get_height() for ax in axes] == [7.0, 25.0, 3.0, 50.0]
+    assert ["(%)" in ax.get_ylabel() for ax in axes] == [False, True, False, True]
+    assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "goal"] == [5.0]
+
+
 def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
@@ -101,7 +118,9 @@ def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Pat
         result_of(j, {"ra": 0.001 if j.label == "purge" else 1.0}, seconds=numbers[j.label][0],
                   steps=numbers[j.label][1]) for j in plan.jobs
     ]  # fmt: skip
-    made = {"t": sheet(Table("t", ["seconds", "steps", "ra"]), records([j.keys for j in plan.jobs], found))}
+    made = {
+        "t": sheet(Table("t", ["seconds", "steps", "ra"]), numbers_of([j.keys for j in plan.jobs], found))
+    }
     axes = charts.draw(Drawing("f", "t"), made).axes
     assert [ax.get_yscale() for ax in axes[:3]] == ["log", "linear", "linear"]
 

@@ -1,4 +1,4 @@
-"""Who does what when: workers, groups and what waits for what."""
+"""Which worker does what and when."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+import torch
 
 from purge.bench import pool as workers
 from purge.bench.pool import Done, Item
 
 
 class Pool:
-    """Stands for a process: runs at once what it is given, and remembers it."""
+    """Stands in for a process: does at once what it is given, and logs it."""
 
     def __init__(self, log: list[tuple[int, Any]], me: int) -> None:
         self.log, self.me = log, me
@@ -35,7 +36,7 @@ def side_by_side(n: int, items: list[Item], work: Any = lambda _: "") -> tuple[l
 
 
 def no_other() -> Any:
-    raise AssertionError("every process lives")
+    raise AssertionError("no process died")
 
 
 MODELS = [Item("a", "a"), Item("b", "b"), Item("c", "c")]
@@ -55,8 +56,8 @@ def test_everything_is_done_once_and_after_what_it_needs(n: int) -> None:
         assert all(order.index(need) < order.index(item.what) for need in item.needs)
 
 
-def test_a_job_begins_when_its_own_models_are_there() -> None:
-    """While a third model is still being trained."""
+def test_a_job_starts_as_soon_as_its_own_models_are_there() -> None:
+    """Even while a third model is still being trained."""
     busy: Future[str] = Future()
 
     class Slow(Pool):
@@ -74,7 +75,7 @@ def test_a_job_begins_when_its_own_models_are_there() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 2])
-def test_what_needs_a_model_that_failed_is_given_up_untried(n: int) -> None:
+def test_a_job_whose_model_failed_is_not_tried(n: int) -> None:
     def work(what: str) -> str:
         return "no memory" if what == "a" else ""
 
@@ -86,13 +87,13 @@ def test_what_needs_a_model_that_failed_is_given_up_untried(n: int) -> None:
     assert set(told.values()) == {("", True)}
 
 
-def test_a_job_that_failed_hinders_no_other() -> None:
+def test_a_failed_job_blocks_no_other() -> None:
     done, _ = side_by_side(2, [*MODELS, *JOBS], lambda what: "broke" if what == "ab0" else "")
     assert [d.what for d in done if d.error] == ["ab0"]
     assert all(d.tried for d in done)
 
 
-def test_a_worker_stays_with_what_it_knows() -> None:
+def test_a_worker_stays_with_its_group() -> None:
     """Six items of two groups and three workers: the third helps where most is left."""
     a, b = (deque(Item(i, g) for i in of) for g, of in (("a", (1, 2, 3, 4)), ("b", (5, 6))))
     ready, at = {"a": a, "b": b}, dict[int, str]()
@@ -107,7 +108,7 @@ def test_a_worker_stays_with_what_it_knows() -> None:
     assert [taken(1), taken(0), taken(2)] == [7, 8, None]
 
 
-def test_what_needs_nothing_goes_first() -> None:
+def test_items_that_need_nothing_go_first() -> None:
     ready = {
         "jobs": deque([Item(i, "jobs", frozenset("m")) for i in range(9)]),
         "m2": deque([Item("m2", "m2")]),
@@ -124,7 +125,7 @@ def deadly(what: str) -> str:
 
 
 @pytest.mark.slow
-def test_an_item_that_kills_its_process_has_failed_and_all_others_go_on() -> None:
+def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> None:
     """Each is tried once; what needs one is not tried at all. Afterwards, there are still two workers."""
     items = [Item("killer a", "a"), Item("b", "b"), Item("killer c", "c")]
     items += [Item(f"ab{i}", "ab", frozenset("ab")) for i in range(2)]
@@ -143,7 +144,7 @@ def test_an_item_that_kills_its_process_has_failed_and_all_others_go_on() -> Non
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_with_nothing_to_do_is_replaced() -> None:
+def test_a_process_that_dies_while_idle_is_replaced() -> None:
     each: Any
     with workers.workers(2) as each:
         (done,) = each(pid, [Item("x", "x")])
@@ -160,14 +161,20 @@ def pid(_: Any) -> str:
     return str(os.getpid())
 
 
+def threads(_: Any) -> str:
+    return str(torch.get_num_threads())
+
+
 @pytest.mark.slow
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its part, for NumPy and scikit-learn too; afterwards the caller's settings are back."""
+    """Torch, NumPy and scikit-learn of each get their part; afterwards the caller's settings are back."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     wanted = str(max(1, (os.cpu_count() or 1) // 2))
     with workers.workers(2) as each:
         done = list(each(os.getenv, [Item(name, name) for name in workers.THREADS]))
+        (torch_threads,) = each(threads, [Item("x", "x")])
     assert {d.what: d.error for d in done} == dict.fromkeys(workers.THREADS, wanted)
+    assert torch_threads.error == wanted
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "MKL_NUM_THREADS" not in os.environ

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from purge.bench.tables import Cell, Drawing, Sheet, chosen, heading, is_share
+from purge.bench.tables import Drawing, Sheet, chosen, heading, is_share
 from purge.report.theme import (
     BLUE,
     GREEN,
@@ -25,49 +25,51 @@ from purge.report.theme import (
     plain,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE)
 HATCHES = ("", "\\\\", "xx", "..", "++", "oo")
 MARKERS = "osD^vP"
-WIDE = 100  # numbers that differ by a larger factor are drawn on a logarithmic axis; shares are not
+WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unless they are shares
 
 
 class Series(NamedTuple):
-    """Bars of one look: their heights and ranges, in the order of the groups; None where there is no bar."""
+    """Bars of one look, or one line."""
 
     words: str
-    colour: str  # of the paper's: the edge, the bars are white
+    colour: str  # of the paper's bars: the edge, as they are white
     hatch: str
     marker: str
-    cells: list[Cell | None]
+    cells: pd.DataFrame  # mean, low, high and paper, numbered by the group that they stand in
     paper: bool
 
 
 def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
-    """The figure that is wanted."""
+    """The figure that was asked for."""
     if drawing.kind == "pipeline":
         return pipeline()
     found = sheets[drawing.table]
-    names: list[str] = [*found.table.rows]
-    named = {key: dict(zip(names, key, strict=True)) for key in found.rows}
-    rows = {key: row for key, row in found.rows.items() if chosen(named[key], drawing.only)}
+    cells = chosen(found.cells, drawing.only)
     columns = drawing.columns or found.table.columns
-    if not rows:
+    if cells.empty:
         fig, (ax,) = empty_axes(1, 1, height=1.2)
         ax.set_axis_off()
         ax.text(0.5, 0.5, "no job has such a row", ha="center", color=INK)
         return fig
     apart = "label" in found.table.rows and len(found.table.rows) > 1  # a colour for each label
-    groups = dict.fromkeys(_group(found, key, apart) for key in rows)
-    tall = 2.4 + 0.09 * max((len(g) for g in groups), default=0)
+    keys = [key for key in found.table.rows if not (apart and key == "label")]
+    cells = cells.assign(group=cells[keys].agg(" ".join, axis=1))
+    groups = [*dict.fromkeys(cells["group"])]
     across = 1 if len(columns) == 1 or len(groups) > 14 else 2
     down = -(-len(columns) // across)
-    fig, axes = empty_axes(down, across, height=tall * down)
+    fig, axes = empty_axes(down, across, height=(2.4 + 0.09 * max(map(len, groups))) * down)
     for ax, column in zip(axes, columns, strict=False):
-        series = _series(found, rows, column, list(groups), apart)
-        panel(ax, column, [plain(g, 28) for g in groups], series, drawing.kind)
+        series = _series(cells[cells["name"] == column], groups, apart)
+        panel(ax, column, [plain(group, 28) for group in groups], series, drawing.kind)
         if column in found.aims:
             aim = found.aims[column] * (100 if is_share(column) else 1)
-            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="what is aimed at")
+            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="goal")
     for ax in axes[len(columns) :]:
         ax.set_axis_off()
     looks = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
@@ -76,34 +78,25 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     return fig
 
 
-def _group(found: Sheet, key: Sequence[str], apart: bool) -> str:
-    words = [word for by, word in zip(found.table.rows, key, strict=True) if not (apart and by == "label")]
-    return " ".join(words)
-
-
-def _series(
-    found: Sheet, rows: Mapping[tuple[str, ...], Mapping[str, Cell]], column: str, groups: Sequence[str],
-    apart: bool,
-) -> list[Series]:  # fmt: skip
-    """Ours, one look for each label where rows have several keys, and the paper's in the same colour."""
-    at = found.table.rows.index("label") if apart else -1
-    labels = list(dict.fromkeys(key[at] if apart else "ours" for key in rows))
-    made = []
-    i = 0
-    for label in labels:
-        own = {_group(found, k, apart): row[column] for k, row in rows.items() if not apart or k[at] == label}
-        cells = [own.get(group) for group in groups]
+def _series(cells: pd.DataFrame, groups: Sequence[str], apart: bool) -> list[Series]:
+    """Ours, one look for each label if ``apart``, and the paper's in the same colour."""
+    made: list[Series] = []
+    new = 0
+    for label in dict.fromkeys(cells["label"]) if apart else ["ours"]:
+        own = cells[cells["label"] == label] if apart else cells
+        own = own.set_index("group").reindex(groups).reset_index()
         known = MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
         if known is not None:
             colour, hatch, marker = known.colour, known.hatch, known.marker
         else:
-            turn = (i + i // 6) % 6  # when colours come again, it is with another hatch
-            colour, hatch, marker = COLOURS[i % 6], HATCHES[turn], MARKERS[turn]
-            i += 1
-        made.append(Series(plain(label, 28), colour, hatch, marker, cells, False))
-        if any(cell is not None and cell.paper is not None for cell in cells):
-            words = f"{plain(label, 28)}, paper" if apart else "paper"
-            made.append(Series(words, colour if apart else GREY, "////", "x", cells, True))
+            turn = (new + new // 6) % 6  # colours come again with another hatch
+            colour, hatch, marker = COLOURS[new % 6], HATCHES[turn], MARKERS[turn]
+            new += 1
+        words = plain(label, 28)
+        made.append(Series(words, colour, hatch, marker, own, False))
+        if own["paper"].notna().any():
+            words = f"{words}, paper" if apart else "paper"
+            made.append(Series(words, colour if apart else GREY, "////", "x", own, True))
     return made
 
 
@@ -113,40 +106,40 @@ def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series]
     width = min(0.8 / max(1, len(series)), 0.3)
     heights: list[float] = []
     for i, one in enumerate(series):
-        values = [None if c is None else (c.paper if one.paper else c.mean) for c in one.cells]
-        there = [j for j, v in enumerate(values) if v is not None]
-        if not there:
+        stat = "paper" if one.paper else "mean"
+        cells = one.cells.dropna(subset=[stat])
+        if cells.empty:
             continue
-        high = [scale * v for v in values if v is not None]
-        heights += high
-        spread = [
-            [0.0 if one.paper else scale * abs((end or 0.0) - (c.mean or 0.0)) for c in _at(one, there)
-             for end in (c[side],)] for side in (1, 2)
-        ]  # fmt: skip
+        mean, low, high = (scale * cells[key].astype(float) for key in (stat, "low", "high"))
+        heights += [*mean]
+        spread = None if one.paper else [(mean - end).abs() for end in (low, high)]
         if kind == "lines":
+            style = one.marker + ("--" if one.paper else "-")
             ax.errorbar(
-                there, high, spread, fmt=one.marker + ("--" if one.paper else "-"), color=one.colour,
-                capsize=3, label=one.words, markersize=5,
+                cells.index,
+                mean,
+                spread,
+                fmt=style,
+                color=one.colour,
+                capsize=3,
+                label=one.words,
+                markersize=5,
+            )
+        else:
+            ax.bar(
+                cells.index + (i - (len(series) - 1) / 2) * width, mean, width,
+                color="white" if one.paper else one.colour, hatch=one.hatch,
+                edgecolor=one.colour if one.paper else INK, linewidth=0.5, label=one.words,
+                yerr=spread, error_kw={"capsize": 2, "elinewidth": 0.8},
             )  # fmt: skip
-            continue
-        ax.bar(
-            [j + (i - (len(series) - 1) / 2) * width for j in there], high, width,
-            color="white" if one.paper else one.colour, hatch=one.hatch,
-            edgecolor=one.colour if one.paper else INK, linewidth=0.5, label=one.words,
-            yerr=None if one.paper else spread, error_kw={"capsize": 2, "elinewidth": 0.8},
-        )  # fmt: skip
     if scale == 1 and heights and 0 < WIDE * min(heights) < max(heights):
         ax.set_yscale("log")
     tight = sum(map(len, groups)) > 30
     ax.set_xticks(range(len(groups)), groups, rotation=45 if tight else 0, ha="right" if tight else "center")
     ax.set_xlim(-0.7, len(groups) - 0.3)
     ax.set_ylabel(heading(column) + (" (%)" if scale == 100 else ""))
-    if column.startswith("mia"):
+    if column.startswith("mia") and scale == 1:  # an AUROC; 0.5 is chance
         ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
-
-
-def _at(one: Series, there: Sequence[int]) -> list[Cell]:
-    return [cell for j in there if (cell := one.cells[j]) is not None]
 
 
 # -- the picture of the method ----------------------------------------------------------------
@@ -190,13 +183,6 @@ def pipeline() -> Figure:
     top += half[1] + 0.015
     ax.plot([x, x, u, u], [top, 0.92, 0.92, top + 0.03], color=GREEN, linewidth=1.4)
     ax.annotate("", (u, top), (u, 0.9), arrowprops={"arrowstyle": "->", "color": GREEN, "linewidth": 1.4})
-    ax.text(
-        (x + u) / 2,
-        0.93,
-        "step, and the next pair of batches",
-        ha="center",
-        va="bottom",
-        fontsize=8.5,
-        color=INK,
-    )
+    words = "step, and the next pair of batches"
+    ax.text((x + u) / 2, 0.93, words, ha="center", va="bottom", fontsize=8.5, color=INK)
     return fig

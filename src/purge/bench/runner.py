@@ -1,9 +1,8 @@
-"""Running a bench: the models that are missing are trained, and every job leaves one JSON file.
+"""Running a bench: missing models are trained, and every job leaves one JSON file.
 
-``OUT/jobs/<id>.json`` is written whole when a job ends, well or not, so a bench that was killed loses the
-job that was running, no more; a file that cannot be read counts as missing. ``OUT/models`` has the trained
-models as run folders, named by what they depend on: another bench that is given the folder finds them.
-Tables and figures are made from the files.
+``OUT/jobs/<id>.json`` is written whole when a job ends or fails, so an interruption loses only the job that
+was running; a file that cannot be read counts as missing. ``OUT/models`` has the trained models as run
+folders, named by what they depend on, so that another bench can share them.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import torch
 import yaml
 from torch import nn
 
+import purge
 from purge.api import Auditor, unlearn
-from purge.bench import tables as evidence
 from purge.bench.expand import Job, Plan, Training, digest_of
 from purge.bench.pool import Item, workers
 from purge.bench.search import score_of, winners
 from purge.bench.store import Place, cached, images, is_done, request_of, trained
-from purge.bench.tables import FORMS, Drawing, result_in
+from purge.bench.tables import FORMS, PARTS, Drawing, manifest, result_in, sheets
 from purge.core.errors import FileError
 from purge.core.files import out_folder, write_json, write_text
 from purge.core.progress import progress_line
@@ -46,7 +45,7 @@ class Summary(NamedTuple):
     """What a bench did."""
 
     ran: int
-    skipped: int  # jobs whose results were there
+    skipped: int  # jobs that had results
     left: int  # jobs that were not asked for
     trained: int
     failed: dict[str, str]  # job → what went wrong
@@ -58,51 +57,56 @@ def bench(
     plan: Plan, place: Place, *, only: Sequence[str] = (), at_once: int = 1, resume: bool = False,
     progress: bool = True, say: Say = lambda _: None,
 ) -> Summary:  # fmt: skip
-    """Do all that is not done yet, of some methods only or of all, then make the tables and figures."""
+    """Run the jobs that have no result, all or those of some methods, then make the tables and figures."""
     asked = plan.only(only)
     choose_device(place.device, torch.nn.Identity())
     out_folder(place.out, force=True)
     if not resume and place.out.is_dir() and any(place.out.iterdir()):
-        fix = "go on with --resume, or choose another"
+        fix = "continue with --resume, or choose another"
         raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
     for folder in (place.out / "jobs", place.models):
         folder.mkdir(parents=True, exist_ok=True)
     place = dataclasses.replace(place, at_once=at_once)
-    _write_manifest(plan, place)
+    write_manifest(plan, place.out)
     todo = [job for job in asked.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     missing = [t for t in wanted if not cached(t, place.models)]
     say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(missing)} of {len(wanted)} models to train.")
     broken = set()
-    with workers(at_once) as each, progress_line("bench", len(wanted) + len(todo), progress) as advance:
-        told = _counted(len(wanted) + len(todo), advance, say)
-        for done in each(partial(_attempt, place=place), _items(todo, place)):
+    total, began = len(wanted) + len(todo), time.perf_counter()
+    with workers(at_once) as each, progress_line("bench", total, progress) as advance:
+        for count, done in enumerate(each(partial(_attempt, place=place), _items(todo, place)), 1):
             if done.error and isinstance(done.what, Training):
                 broken.add(done.what.spec)
             elif done.killed or not done.tried:
                 kind = "process ended" if done.killed else "no model"
-                _write(done.what, place, {"error": done.error, "kind": kind})
-            told(str(done.what), done.error)
+                _write_result(done.what, place, {"error": done.error, "kind": kind})
+            advance(1, str(done.what))
+            error = f": {done.error}" if done.error else ""
+            say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{error}")
     results = [(job, found) for job in plan.jobs if (found := result_in(place.file(job))) is not None]
-    unread = sum(place.file(job).is_file() for job in plan.jobs) - len(results)
-    failed = {str(job): str(found["error"]) for job, found in results if "error" in found}
-    files = [*_write_presets(place.out, [found for _, found in results]), *make(place.out)]
-    made = sum(m.spec not in broken for m in missing)
-    there, left = len(asked.jobs) - len(todo), len(plan.jobs) - len(asked.jobs)
-    return Summary(len(todo), there, left, made, failed, files, unread)
+    return Summary(
+        ran=len(todo),
+        skipped=len(asked.jobs) - len(todo),
+        left=len(plan.jobs) - len(asked.jobs),
+        trained=sum(t.spec not in broken for t in missing),
+        failed={str(job): str(found["error"]) for job, found in results if "error" in found},
+        files=[*_write_presets(place.out, [found for _, found in results]), *make(place.out)],
+        unread=sum(place.file(job).is_file() for job in plan.jobs) - len(results),
+    )
 
 
 def locate(
     plan: Plan, out: Path | None, models: Path | None, device: str | None, data_dir: Path | None
 ) -> Place:
-    """Where a plan is carried out, unless it is said otherwise."""
+    """Where a plan runs; by default in runs/NAME."""
     folder = out or Path("runs") / plan.name
     where = None if data_dir is None else str(data_dir.absolute())
     return Place(folder, models or folder / "models", device, where, commit())
 
 
 def in_words(done: Summary, place: Place) -> list[str]:
-    """What a bench did, for people: failures first, as they are what to look at."""
+    """What a bench did as text, failures first."""
     lines = [f"Failed: {job}: {error}" for job, error in done.failed.items()]
     unread = f" ({done.unread} with a file that cannot be read)" if done.unread else ""
     rest = f", {done.left} left out{unread}" if done.left else ""
@@ -112,30 +116,35 @@ def in_words(done: Summary, place: Place) -> list[str]:
     return [*lines, f"{here}, {len(done.failed)} failed; {files}{again}"]
 
 
-def _counted(total: int, advance: Callable[[int, str], None], say: Say) -> Callable[[str, str], None]:
-    """A function that tells of everything that is done, on the progress line or as a line of its own."""
-    count = 0
-    began = time.perf_counter()
+def commit() -> str:
+    """The commit of the code: $PURGE_COMMIT, or what git says if the code is a checkout."""
+    if given := os.environ.get("PURGE_COMMIT"):
+        return given
+    root = Path(purge.__file__).parents[2]
+    if not (root / ".git").exists():  # installed, perhaps inside the checkout of another project
+        return "unknown"
+    git = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, cwd=root, capture_output=True, text=True).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
 
-    def done(what: str, error: str) -> None:
-        nonlocal count
-        count += 1
-        advance(1, what)
-        say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {what}{': ' + error if error else ''}")
 
-    return done
+# -- files ------------------------------------------------------------------------------------
 
 
-def _write_manifest(plan: Plan, place: Place) -> None:
-    """What tables are made from, beside the results."""
+def write_manifest(plan: Plan, out: Path) -> None:
+    """Write bench.json: what tables and figures need beside the results."""
     about = {"name": plan.name, "about": plan.about, "jobs": [job.keys for job in plan.jobs]}
-    wanted = {"tables": plan.tables, "figures": plan.figures}
-    specs = {k: [dataclasses.asdict(one) for one in v] for k, v in wanted.items()}  # type: ignore[attr-defined]
-    write_json(place.out / "bench.json", {**about, **specs})
+    wanted = {
+        "tables": [dataclasses.asdict(table) for table in plan.tables],
+        "figures": [dataclasses.asdict(drawing) for drawing in plan.figures],
+    }
+    write_json(out / "bench.json", {**about, **wanted})
 
 
 def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:
-    """The best settings that a search found, in a form that a later bench can read."""
+    """Write the best settings that a search found as a file that a later bench can read."""
     found = winners(results)
     if not found:
         return []
@@ -144,22 +153,39 @@ def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:
     return [out / "presets.yaml"]
 
 
-def commit() -> str:
-    """The commit of the code: $PURGE_COMMIT, or what git says where the code is a checkout."""
-    if given := os.environ.get("PURGE_COMMIT"):
-        return given
-    here = Path(__file__).parent
-    if not (here.parents[1] / ".git").exists():  # installed, perhaps inside a checkout of something else
-        return "unknown"
-    git = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(git, cwd=here, capture_output=True, text=True).stdout.strip() or "unknown"
-    except OSError:
-        return "unknown"
+def _write_result(job: Job, place: Place, found: dict[str, Any]) -> None:
+    about = {
+        **job.keys, "method": job.method, "changes": job.changes, "trial_of": job.trial_of,
+        "size": job.data.size, "per_class": job.data.per_class, "holdout": job.data.holdout,
+        "request": job.forget, "model": job.base.model, "recipe": job.base.recipe, "metrics": job.metrics,
+    }  # fmt: skip
+    made = {**environment(), "commit": place.commit, "at_once": place.at_once}
+    write_json(place.file(job), {**about, **found, **made})
+
+
+def make(out: Path) -> list[Path]:
+    """Write all tables and figures of a bench from its results, and return the files."""
+    found = sheets(out)
+    written = []
+    for name, sheet in found.items():
+        (out / "tables").mkdir(exist_ok=True)
+        for ending, form in FORMS.items():
+            written.append(out / "tables" / f"{name}.{ending}")
+            write_text(written[-1], form(sheet))
+    for drawing in [Drawing(**given) for given in manifest(out)["figures"]]:
+        from purge.bench import figures  # matplotlib takes long to import
+        from purge.report import theme
+
+        (out / "figures").mkdir(exist_ok=True)
+        written += theme.save(figures.draw(drawing, found), out / "figures", drawing.name)
+    return written
+
+
+# -- one item of work -------------------------------------------------------------------------
 
 
 def _items(todo: list[Job], place: Place) -> list[Item]:
-    """Every model before the first job that needs it; a model that is there is only found."""
+    """The work in an order in which it can be done: each model before the first job that needs it."""
     items: dict[str, Item] = {}
     for job in todo:
         models = {t.spec: t for t in (job.base, *job.retrained)}
@@ -169,104 +195,38 @@ def _items(todo: list[Job], place: Place) -> list[Item]:
 
 
 def _attempt(what: Training | Job, place: Place) -> str:
-    """Train a model or run a job; what went wrong is returned."""
-    return _attempt_job(what, place) if isinstance(what, Job) else _attempt_training(what, place)
-
-
-def _attempt_training(training: Training, place: Place) -> str:
-    """Train a model; what went wrong is returned."""
-    try:
-        trained(training, place)
-    except Exception as error:  # whatever it is, the other jobs go on
-        return _in_a_line(error)
-    return ""
-
-
-def _attempt_job(job: Job, place: Place) -> str:
-    """Run a job and write its result, which may be that it failed; what went wrong is returned."""
+    """Train a model, or run a job and write its result; return what went wrong."""
     began = time.perf_counter()
     try:
-        found = run_job(job, place)
-        _write(job, place, {**found, "wall_seconds": time.perf_counter() - began})
-    except Exception as error:  # a failure is a result
-        _write(job, place, {"error": _in_a_line(error), "kind": type(error).__name__})
-        return _in_a_line(error)
+        if isinstance(what, Training):
+            trained(what, place)
+        else:
+            found = run_job(what, place)
+            _write_result(what, place, {**found, "wall_seconds": time.perf_counter() - began})
+    except Exception as error:  # whatever it is, the other jobs go on
+        words = " ".join((str(error) or type(error).__name__).split())[:500]
+        if isinstance(what, Job):
+            _write_result(what, place, {"error": words, "kind": type(error).__name__})
+        return words
     return ""
-
-
-def _in_a_line(error: Exception) -> str:
-    return " ".join((str(error) or type(error).__name__).split())[:500]
-
-
-def _write(job: Job, place: Place, found: dict[str, Any]) -> None:
-    about = {
-        **job.keys, "method": job.method, "changes": job.changes, "trial_of": job.trial_of,
-        "size": job.data.size, "per_class": job.data.per_class, "holdout": job.data.holdout,
-        "request": job.forget, "model": job.base.model, "recipe": job.base.recipe, "metrics": job.metrics,
-    }  # fmt: skip
-    write_json(
-        place.file(job), {**about, **found, **environment(), "commit": place.commit, "at_once": place.at_once}
-    )
-
-
-# -- one job ----------------------------------------------------------------------------------
-
-
-def run_job(job: Job, place: Place) -> dict[str, Any]:
-    """Unlearn and audit: all that is to be kept of it, as plain JSON."""
-    forget, retain, test, folders, facts, base, auditor = _scene(job, place)
-    changes = {**job.changes, **({"log": str(folders[0] / "updates")} if job.base.logged else {})}
-    needs = resolve_method(job.method, job.changes).needs
-    with seeded(job.seed, torch.device("cpu")):
-        fresh = build_for(job.base.model, retain) if "fresh" in needs else None
-    seconds = []
-    for _ in range(job.repeats):
-        result = unlearn(
-            base, forget, retain, test=test, method=job.method, seed=job.seed, device=place.device,
-            progress=False, fresh=fresh, **changes,
-        )  # fmt: skip
-        seconds.append(result.seconds)
-    report = auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
-    twice = ("method", "versions", "hardware", "seconds", "steps", "seed")  # which are told elsewhere
-    found = {k: v for k, v in result.to_dict().items() if k not in twice}
-    if job.base.logged:  # not where it is on this machine
-        found["settings"]["log"] = f"{folders[0].name}/updates"
-    # Trainings beside each other take longer: such seconds say nothing about the cost of retraining.
-    retraining = facts[1]["seconds"] if job.retrained and facts[1].get("at_once") == 1 else None
-    numbers = {
-        "seconds": seconds[-1],
-        "first_seconds": seconds[0],
-        "steps": result.steps,
-        "retrain_seconds": retraining,
-        "speedup": None if retraining is None else retraining / seconds[-1],
-        **_shares(result),
-        "score": score_of(job.score, report) if job.score else None,
-    }
-    values = {part: report[part] for part in ("values", "retrained", "original", "floor")}
-    kept = ("digest", "seconds", "seed", "test_accuracy", "source")
-    models = [
-        {"folder": f.name, **{k: fact.get(k) for k in kept}} for f, fact in zip(folders, facts, strict=True)
-    ]
-    return {**found, "numbers": numbers, "checks": _checks(result), **values, "models": models}
 
 
 class Scene(NamedTuple):
-    """What jobs share that forget the same of the same model, and are compared with the same others."""
+    """What jobs share that forget the same of the same model and are compared with the same others."""
 
     forget: Images
     retain: Images
     test: Images
     folders: list[Path]  # of the base model, then of the retrained ones
-    facts: list[RunFile]  # about them, as they were when they were read
+    facts: list[RunFile]  # their run.json when they were read
     base: nn.Module
     auditor: Auditor
 
 
-_SCENES: dict[str, Scene] = {}  # of this process, the last two: jobs come in order
+_SCENES: dict[str, Scene] = {}  # the last two of this process, since reading and auditing takes long
 
 
 def _scene(job: Job, place: Place) -> Scene:
-    """Made once for all jobs of a process that share it: reading and auditing the others takes long."""
     key = _scene_key(job, place)
     if key not in _SCENES:
         for old in [*_SCENES][:-1]:
@@ -288,12 +248,52 @@ def _scene_key(job: Job, place: Place) -> str:
     return digest_of([dataclasses.asdict(job.data), job.forget, job.seed, specs, repr(place)])
 
 
+def run_job(job: Job, place: Place) -> dict[str, Any]:
+    """Unlearn and audit; everything to keep, as plain JSON."""
+    scene = _scene(job, place)
+    changes = {**job.changes, **({"log": str(scene.folders[0] / "updates")} if job.base.logged else {})}
+    needs = resolve_method(job.method, job.changes).needs
+    with seeded(job.seed, torch.device("cpu")):
+        fresh = build_for(job.base.model, scene.retain) if "fresh" in needs else None
+    seconds = []
+    for _ in range(job.repeats):
+        result = unlearn(
+            scene.base, scene.forget, scene.retain, test=scene.test, method=job.method, seed=job.seed,
+            device=place.device, progress=False, fresh=fresh, **changes,
+        )  # fmt: skip
+        seconds.append(result.seconds)
+    report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
+    elsewhere = ("method", "versions", "hardware", "seconds", "steps", "seed")  # in the result of the job
+    found = {k: v for k, v in result.to_dict().items() if k not in elsewhere}
+    if job.base.logged:  # no path of this machine
+        found["settings"]["log"] = f"{scene.folders[0].name}/updates"
+    # Trainings that ran side by side took longer, so their seconds are not the cost of retraining.
+    alone = job.retrained and scene.facts[1].get("at_once") == 1
+    retraining = scene.facts[1]["seconds"] if alone else None
+    numbers = {
+        "seconds": seconds[-1],
+        "first_seconds": seconds[0],
+        "steps": result.steps,
+        "retrain_seconds": retraining,
+        "speedup": None if retraining is None else retraining / seconds[-1],
+        **_shares(result),
+        "score": score_of(job.score, report) if job.score else None,
+    }
+    kept = ("digest", "seconds", "seed", "test_accuracy", "source")
+    models = [
+        {"folder": folder.name, **{key: facts.get(key) for key in kept}}
+        for folder, facts in zip(scene.folders, scene.facts, strict=True)
+    ]
+    values = {part: report[part] for part in ("values", *PARTS)}
+    return {**found, "numbers": numbers, "checks": _checks(result), **values, "models": models}
+
+
 def _shares(result: Result) -> dict[str, float | None]:
-    """Of the steps of a run: those projected, gated, and that raise the retain loss to first order."""
-    columns = {k: [r[k] for r in result.history if r.get(k) is not None] for k in (
-        "projected", "gated", "displacement_cosine")}  # fmt: skip
-    raising = [cosine < -1e-6 for cosine in columns.pop("displacement_cosine")]
-    return {k: statistics.fmean(v) if v else None for k, v in {**columns, "raising": raising}.items()}
+    """The shares of steps that were projected, were gated, and raise the retain loss to first order."""
+    names = {"projected": "projected", "gated": "gated", "raising": "displacement_cosine"}
+    of = {k: [row[name] for row in result.history if row.get(name) is not None] for k, name in names.items()}
+    of["raising"] = [cosine < -1e-6 for cosine in of["raising"]]
+    return {name: statistics.fmean(values) if values else None for name, values in of.items()}
 
 
 def _checks(result: Result) -> list[dict[str, Any]]:
@@ -301,24 +301,3 @@ def _checks(result: Result) -> list[dict[str, Any]]:
     names = ("step", "check_forget_accuracy", "check_retain_loss")
     rows = [row for row in result.history if row.get("check_forget_accuracy") is not None]
     return [{name.removeprefix("check_"): row.get(name) for name in names} for row in rows]
-
-
-# -- tables and figures -----------------------------------------------------------------------
-
-
-def make(out: Path) -> list[Path]:
-    """Write all tables and figures of a bench from its results; the files are returned."""
-    sheets = evidence.sheets(out)
-    written = []
-    for name, sheet in sheets.items():
-        (out / "tables").mkdir(exist_ok=True)
-        for ending, form in FORMS.items():
-            written.append(out / "tables" / f"{name}.{ending}")
-            write_text(written[-1], form(sheet))
-    for drawing in [Drawing(**given) for given in evidence.manifest(out)["figures"]]:
-        from purge.bench import figures as charts
-        from purge.report import theme as style
-
-        (out / "figures").mkdir(exist_ok=True)
-        written += style.save(charts.draw(drawing, sheets), out / "figures", drawing.name)
-    return written

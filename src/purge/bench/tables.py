@@ -1,34 +1,36 @@
 """Tables from the results of a bench: ours beside the paper's, as Markdown, LaTeX and CSV.
 
-A bench leaves ``bench.json`` (which jobs there are, which tables and figures are wanted) and a file for
-each job. Everything here is made from these and from ``paper.json``, which has what the paper reports;
-no number is written in code.
+A bench leaves ``bench.json`` (its jobs, and the tables and figures it was asked for) and one file per job.
+:func:`numbers_of` reads them into one long data frame, and a table is a groupby over that frame. The paper's
+numbers are in ``paper.json``; no number is written in code.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from purge.core.errors import FileError
 from purge.core.files import read_json
-from purge.metrics.registry import METRICS, check_value_name, number, unit_of
+from purge.metrics.registry import METRICS, number, unit_of
 
-check_name = check_value_name  # its name until callers import it from the registry
+if TYPE_CHECKING:  # pandas takes long to import, and a plan needs only the dataclasses below
+    import pandas as pd
+
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
 
-KEYS = {"data": "data", "forget": "forgotten", "label": "method"}  # what their columns are called
-PARTS = {"original": "original", "retrained": "retrain", "floor": "floor"}  # what their rows are called
+KEYS = {"data": "data", "forget": "forgotten", "label": "method"}  # the headings of key columns
+PARTS = {"original": "original", "retrained": "retrain", "floor": "floor"}  # the labels of their rows
+STATS = ["mean", "low", "high", "n", "paper", "missed_by"]  # of each cell
 
-# Numbers of a job that are no metrics: the heading, and how one is printed ("%": as a share).
+# Numbers of a job that are not metrics: the heading, and the format ("%": a share).
 NUMBERS = {
     "seconds": ("seconds", ".2f"),
     "first_seconds": ("seconds, first time", ".2f"),
@@ -44,7 +46,7 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What a column should be: at least, at most or near a number, or what another model has."""
+    """What a column should be: at least, at most or near a number, or near the value of another model."""
 
     column: str
     least: float | Part | None = None
@@ -58,36 +60,46 @@ class Goal:
             raise FileError(f"one of least, most and near for {self.column}", str(given), "give one")
 
     @property
+    def side(self) -> str:
+        """Which of the three is given."""
+        return next(side for side in ("least", "most", "near") if getattr(self, side) is not None)
+
+    @property
     def aim(self) -> float | Part:
-        """The number, or the model that has it."""
-        return next(v for v in (self.least, self.most, self.near) if v is not None)
+        """The number, or the model whose value it is."""
+        found: float | Part = getattr(self, self.side)
+        return found
 
     def missed_by(self, value: float, aim: float) -> float:
-        """How far a value lies outside of what is wanted; 0 where it does not."""
+        """How far a value misses the goal; 0 if it meets it."""
         off = {"least": aim - value, "most": value - aim, "near": abs(value - aim)}
-        far = next(off[side] for side in off if getattr(self, side) is not None) - self.slack
+        far = off[self.side] - self.slack
         return far if far > 1e-9 else 0.0
 
     def words(self, aim: float) -> str:
-        """What is wanted, for people."""
-        if self.near is not None:
+        """The goal as text."""
+        if self.side == "near":
             return f"{shown(self.column, aim)} ± {shown(self.column, self.slack)}"
-        sign, edge = ("≥", aim - self.slack) if self.least is not None else ("≤", aim + self.slack)
+        sign, edge = ("≥", aim - self.slack) if self.side == "least" else ("≤", aim + self.slack)
         return f"{sign} {shown(self.column, edge)}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is wanted: a row for each value of ``rows`` among the jobs, a column for each metric."""
+    """A table to make: a row for each value of ``rows`` among the jobs, a column for each metric."""
 
     name: str
     columns: list[str]
     rows: list[By] = field(default_factory=lambda: ["label"])
     title: str = ""
-    paper: str | None = None  # the table of paper.json that has the paper's numbers
+    paper: str | None = None  # the table of paper.json with the paper's numbers
     also: list[Part] = field(default_factory=list)  # other models that get rows of their own
     only: dict[By, list[str]] = field(default_factory=dict)  # leave out all other jobs
-    goals: list[dict[str, Any]] = field(default_factory=list)  # each a Goal: is it met, or how far off?
+    goals: list[dict[str, Any]] = field(default_factory=list)  # each a Goal
+
+    def __post_init__(self) -> None:
+        if twice := [by for by in self.rows if self.rows.count(by) > 1]:
+            raise FileError(f"different rows in table {self.name}", f"{twice[0]!r} twice", "leave one out")
 
     @cached_property
     def aims(self) -> dict[str, Goal]:
@@ -97,48 +109,34 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that is wanted: some columns of a table, a panel each; or the picture of the method."""
+    """A figure to draw: some columns of a table, a panel each; or the picture of the method."""
 
     name: str
     table: str = ""
-    columns: list[str] = field(default_factory=list)  # none: all
+    columns: list[str] = field(default_factory=list)  # empty: all
     only: dict[By, list[str]] = field(default_factory=dict)
     kind: Literal["bars", "lines", "pipeline"] = "bars"
-
-
-class Record(NamedTuple):
-    """What one job, or a model that it was compared with, has for the tables."""
-
-    keys: dict[str, str]  # data, forget, label
-    values: dict[str, float]
-    beside: Mapping[str, dict[str, float]] = {}  # what the models have that a job was compared with
-
-
-class Cell(NamedTuple):
-    """Ours as mean, lowest and highest of ``n`` runs, and the paper's number; None where there is none."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
-    n: int
-    paper: float | None
-    missed_by: float | None = None  # 0: the goal is met; None: there is none
 
 
 class Sheet(NamedTuple):
     """A table with its numbers, before it is laid out."""
 
     table: Table
-    rows: dict[tuple[str, ...], dict[str, Cell]]
+    rows: list[tuple[str, ...]]  # the keys of each row
+    cells: pd.DataFrame  # one line for each row and column: the keys, ``part``, ``name`` and STATS
     note: str
-    aims: Mapping[str, float] = {}  # of columns with a goal: what is aimed at
+    aims: Mapping[str, float]  # of columns with a goal: the number to reach
+
+    def of(self, column: str) -> pd.DataFrame:
+        """The cells of a column, in the order of the rows."""
+        return self.cells[self.cells["name"] == column]
 
 
 # -- from the results to numbers --------------------------------------------------------------
 
 
 def manifest(out: Path) -> dict[str, Any]:
-    """What ``bench.json`` says."""
+    """The content of ``bench.json``."""
     found = read_json(out / "bench.json")
     if not {"jobs", "tables", "figures"} <= found.keys():
         raise FileError(f"a bench in {out}", "another bench.json", "name the folder of a purge bench")
@@ -146,131 +144,141 @@ def manifest(out: Path) -> dict[str, Any]:
 
 
 def results(out: Path, jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The results of these jobs that can be read, failed ones among them, in their order."""
+    """The results of these jobs that can be read, including failed ones, in the order of the jobs."""
     files = [out / "jobs" / f"{job['id']}.json" for job in jobs]
     return [found for file in files if (found := result_in(file)) is not None]
 
 
 def result_in(file: Path) -> dict[str, Any] | None:
-    """What a job left, be it that it failed; None where there is nothing that can be read."""
+    """The result of a job, which may be a failure; None if the file is missing or cannot be read."""
     try:
         return read_json(file)
     except (FileError, OSError):
         return None
 
 
-def records(jobs: Sequence[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """A record of each job; and of each model that jobs were compared with one for every seed."""
-    by_id = {result["id"]: result for result in found}
-    made, seen = [], set()
+def numbers_of(jobs: Sequence[Mapping[str, Any]], results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """One long data frame: a line for each job and number, with the values of the models it is compared with.
+
+    The columns are id, data, forget, label, seed, name, value, and one for each of PARTS. A job without a
+    result has one line without a name, so that it still gets its row in tables.
+    """
+    import pandas as pd
+
+    by_id = {result["id"]: result for result in results}
+    lines: list[tuple[Any, ...]] = []
     for job in jobs:
-        keys = {key: str(job[key]) for key in ("data", "forget", "label")}
         result = by_id.get(job["id"], {})
-        values = {**numbers_of(result.get("values")), **_given(result.get("numbers"))}
-        made.append(Record(keys, values, {part: numbers_of(result.get(part)) for part in PARTS}))
-        for part, called in PARTS.items():
-            which = (called, job["data"], job["forget"], job["seed"])
-            if result.get(part) and which not in seen:
-                seen.add(which)
-                seconds = _given({"seconds": result["numbers"].get("retrain_seconds")})
-                more = seconds if part == "retrained" else {}
-                made.append(Record({**keys, "label": called}, {**numbers_of(result[part]), **more}))
-    return made
+        numbers = result.get("numbers") or {}
+        of = {
+            part: {k: v["value"] for k, v in (result.get(part) or {}).items()} for part in ("values", *PARTS)
+        }
+        of["values"] |= numbers
+        of["retrained"] |= {"seconds": numbers.get("retrain_seconds")}
+        keys = (job["id"], *(str(job[key]) for key in KEYS), job["seed"])
+        names = dict.fromkeys(["", *(name for values in of.values() for name in values)])
+        lines += [(*keys, name, *(values.get(name) for values in of.values())) for name in names]
+    found = pd.DataFrame(lines, columns=["id", *KEYS, "seed", "name", "value", *PARTS])
+    return found.astype(dict.fromkeys(["value", *PARTS], float))
 
 
-def numbers_of(values: Mapping[str, Mapping[str, Any]] | None) -> dict[str, float]:
-    """The values of a report that are numbers."""
-    return {name: v["value"] for name, v in (values or {}).items() if v["value"] is not None}
+def sheet(table: Table, numbers: pd.DataFrame, note: str = "") -> Sheet:
+    """The numbers of a table: a groupby over all jobs and models that share a row."""
+    import pandas as pd
 
-
-def _given(numbers: Mapping[str, float | None] | None) -> dict[str, float]:
-    return {name: v for name, v in (numbers or {}).items() if v is not None}
-
-
-def sheet(table: Table, found: Sequence[Record], note: str = "") -> Sheet:
-    """The numbers of a table: the mean and the range over all records that share a row."""
-    parts = {PARTS[part] for part in table.also}
-    wanted = [r for r in found if r.keys["label"] in parts or r.keys["label"] not in PARTS.values()]
-    wanted = [r for r in wanted if chosen(r.keys, table.only, parts)]
+    keys: list[str] = [*table.rows]
+    numbers = numbers[numbers["name"].isin(["", *table.columns])].assign(part="job")
+    jobs = chosen(numbers, table.only)
+    others = _other_models(chosen(numbers, {by: w for by, w in table.only.items() if by != "label"}))
+    visible = pd.concat([jobs, others[others["part"].isin(table.also)]]).sort_index(kind="stable")
+    rows = _in_order(visible, keys)
+    stats = visible.groupby([*keys, "part", "name"], sort=False).agg(
+        mean=("value", _mean), low=("value", "min"), high=("value", "max"), n=("value", "count"),
+        **{part: (part, _mean) for part in PARTS},
+    )  # fmt: skip
+    lines = [(*row, column) for row in rows for column in dict.fromkeys(table.columns)]
+    cells = pd.DataFrame(lines, columns=[*keys, "part", "name"]).merge(stats.reset_index(), how="left")
+    cells["n"] = cells["n"].fillna(0).astype(int)
     theirs = paper_rows(table.paper)
-    groups: dict[tuple[str, ...], list[Record]] = {}
-    for one in wanted:
-        groups.setdefault(tuple(one.keys[by] for by in table.rows), []).append(one)
-    rows: dict[tuple[str, ...], dict[str, Cell]] = {}
-    for key, same in groups.items():
-        beside = theirs.get(", ".join(key), {})
-        of = {c: [r.values[c] for r in same if c in r.values] for c in table.columns}
-        rows[key] = {c: _cell(values, beside.get(c)) for c, values in of.items()}
-    aims = _aims(table, found)
-    elsewhere = []
-    for key, same in groups.items():
-        if set(key) & set(PARTS.values()):
-            continue
-        own = {c: _own_aim(table.aims[c], same, aim) for c, aim in aims.items()}
-        rows[key] |= {c: _judged(rows[key][c], table.aims[c], aim) for c, aim in own.items()}
-        for part in (p for p in table.also if p != "original"):
-            place = tuple(PARTS[part] if by == "label" else w for by, w in zip(table.rows, key, strict=True))
-            if _others(rows.get(place, {}), [r.beside.get(part, {}) for r in same]):
-                elsewhere.append(", ".join(key))
-    if elsewhere:
-        names = "; ".join(dict.fromkeys(elsewhere))
+    beside = [theirs.get(", ".join(row), {}).get(name) for *row, _, name in lines]
+    cells["paper"] = pd.Series(beside, dtype=object)
+    aims = _judge(cells, table, others)
+    if apart := _apart(cells, table):
+        names = "; ".join(dict.fromkeys(", ".join(row) for *row, _ in rows if tuple(row) in apart))
         note += f" Compared with other retrained models than those shown: {names}."
-    first = {PARTS[p]: i - len(PARTS) for i, p in enumerate(PARTS)}
-    group = {key: tuple(w for by, w in zip(table.rows, key, strict=True) if by != "label") for key in rows}
-    turn = {words: i for i, words in enumerate(dict.fromkeys(group.values()))}
-    order = sorted(rows, key=lambda key: (turn[group[key]], min(first.get(word, 0) for word in key)))
-    return Sheet(table, {key: rows[key] for key in order}, note, aims)
+    return Sheet(table, [row[:-1] for row in rows], cells, note, aims)
 
 
-def _aims(table: Table, found: Sequence[Record]) -> dict[str, float]:
-    """What is aimed at in each column with a goal; nothing where the model that would tell is not there."""
-    aims = {}
+def chosen(lines: pd.DataFrame, only: Mapping[By, Sequence[str]]) -> pd.DataFrame:
+    """The lines that ``only`` leaves."""
+    for by, words in only.items():
+        lines = lines[lines[by].isin([*map(str, words)])]
+    return lines
+
+
+def _other_models(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The models that jobs were compared with, as lines of their own: once for the jobs of a seed."""
+    import pandas as pd
+
+    found = []
+    for part, label in PARTS.items():
+        there = numbers.dropna(subset=[part])
+        first = there.groupby(["data", "forget", "seed"])["id"].transform("first")
+        found.append(there[there["id"] == first].assign(part=part, label=label, value=there[part]))
+    return pd.concat(found)
+
+
+def _in_order(visible: pd.DataFrame, keys: Sequence[str]) -> list[tuple[str, ...]]:
+    """The keys and the part of each row: requests in the order of the jobs, the other models first."""
+    rows: list[tuple[str, ...]] = [*visible[[*keys, "part"]].drop_duplicates().itertuples(False, None)]
+    apart = {row: tuple(w for key, w in zip(keys, row, strict=False) if key != "label") for row in rows}
+    turn, rank = [*dict.fromkeys(apart.values())], (*PARTS, "job")
+    return sorted(rows, key=lambda row: (turn.index(apart[row]), rank.index(row[-1])))
+
+
+def _mean(values: pd.Series) -> float:
+    """The mean of what is there, correctly rounded, so that it does not depend on the order of the jobs."""
+    there = values.dropna()
+    return statistics.fmean(there) if len(there) else math.nan
+
+
+def _judge(cells: pd.DataFrame, table: Table, others: pd.DataFrame) -> dict[str, float]:
+    """Add how far each cell misses its goal, and return the aims of the columns that have one.
+
+    A row is judged by the models that its own jobs were compared with.
+    """
+    aims: dict[str, float] = {}
+    cells["missed_by"] = math.nan
     for column, goal in table.aims.items():
-        if not isinstance(goal.aim, str):
-            aims[column] = float(goal.aim)
-            continue
-        called = PARTS[goal.aim]
-        there = [r for r in found if r.keys["label"] == called and chosen(r.keys, table.only, [called])]
-        if values := [r.values[column] for r in there if column in r.values]:
-            aims[column] = statistics.fmean(values)
+        mine = cells[(cells["name"] == column) & (cells["part"] == "job") & (cells["n"] > 0)]
+        if isinstance(goal.aim, str):
+            aim = _mean(others[(others["part"] == goal.aim) & (others["name"] == column)]["value"])
+            each = mine[goal.aim].fillna(aim)
+        else:
+            aim = float(goal.aim)
+            each = [aim] * len(mine)
+        if not math.isnan(aim):
+            aims[column] = aim
+            missed = [goal.missed_by(value, by) for value, by in zip(mine["mean"], each, strict=True)]
+            cells.loc[mine.index, "missed_by"] = missed
     return aims
 
 
-def _own_aim(goal: Goal, same: Sequence[Record], aim: float) -> float:
-    """What a row aims at: the mean of the models that its own jobs were compared with."""
-    if not isinstance(goal.aim, str):
-        return aim
-    values = [r.beside[goal.aim][goal.column] for r in same if goal.column in r.beside.get(goal.aim, {})]
-    return statistics.fmean(values) if values else aim
-
-
-def _others(row: Mapping[str, Cell], own: Sequence[Mapping[str, float]]) -> bool:
-    """Were jobs compared with other models than those of this row?"""
-    for column, cell in row.items():
-        values = [found[column] for found in own if column in found]
-        if values and cell.mean is not None and abs(statistics.fmean(values) - cell.mean) > 1e-9:
-            return True
-    return False
-
-
-def _judged(cell: Cell, goal: Goal, aim: float) -> Cell:
-    return cell if cell.mean is None else cell._replace(missed_by=goal.missed_by(cell.mean, aim))
-
-
-def chosen(keys: Mapping[str, str], only: Mapping[By, Sequence[str]], always: Iterable[str] = ()) -> bool:
-    """Is a row wanted? A label of ``always`` is."""
-    return all(keys[by] in map(str, wanted) or keys[by] in always for by, wanted in only.items())
-
-
-def _cell(values: Sequence[float], paper: float | None) -> Cell:
-    if not values:
-        return Cell(None, None, None, 0, paper)
-    return Cell(statistics.fmean(values), min(values), max(values), len(values), paper)
+def _apart(cells: pd.DataFrame, table: Table) -> set[tuple[str, ...]]:
+    """The rows whose jobs were compared with other models than those that the table shows."""
+    found: set[tuple[str, ...]] = set()
+    same = [key for key in table.rows if key != "label"]
+    for part in (part for part in table.also if part != "original"):
+        theirs = cells[cells["part"] == part][[*same, "name", "mean"]]
+        both = cells[cells["part"] == "job"].merge(theirs, on=[*same, "name"], suffixes=("", " shown"))
+        far = both[(both[part] - both["mean shown"]).abs() > 1e-9]
+        found |= {*far[[*table.rows]].itertuples(False, None)}
+    return found
 
 
 @cache
 def paper() -> dict[str, Any]:
-    """What the paper reports, as it prints it."""
+    """The paper's tables as it prints them, by name."""
     found: dict[str, Any] = read_json(Path(__file__).with_name("paper.json"))["tables"]
     return found
 
@@ -290,7 +298,7 @@ def is_share(column: str) -> bool:
 
 
 def heading(column: str) -> str:
-    """What a column is called.
+    """The heading of a column.
 
     >>> heading("fa_test"), heading("bn_recal.after"), heading("seconds")
     ('FA', 'recal after', 'seconds')
@@ -302,18 +310,20 @@ def heading(column: str) -> str:
 
 
 def shown(column: str, value: float | None) -> str:
-    """A number as people read it."""
-    if value is None or column not in NUMBERS:
+    """A number as text; a dash for None and NaN."""
+    if value is None or value != value:
+        return "–"
+    if column not in NUMBERS:
         return number(column, value)
     kind = NUMBERS[column][1]
     return f"{100 * value:.1f} %" if kind == "%" else f"{value:{kind}}"
 
 
-def ours(column: str, cell: Cell) -> str:
-    """The mean, and the range where it is not the same for all."""
+def ours(column: str, cell: Any) -> str:
+    """The mean of a cell, its range if there is one, and whether the goal is met."""
     mean, low, high = (shown(column, v) for v in (cell.mean, cell.low, cell.high))
     words = mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
-    if cell.missed_by is None:
+    if math.isnan(cell.missed_by):  # no goal
         return words
     if cell.missed_by == 0:
         return f"{words} ✓"
@@ -322,27 +332,26 @@ def ours(column: str, cell: Cell) -> str:
 
 
 def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows as text; a column of the paper's beside each of ours that it reports."""
+    """Headings and rows as text; the paper's column beside each of ours that the paper reports."""
     table = found.table
-    reported = {c for c in table.columns if any(row[c].paper is not None for row in found.rows.values())}
     heads = [KEYS[by] for by in table.rows]
-    for c in table.columns:
-        heads += [heading(c), "paper"] if c in reported else [heading(c)]
-    body = []
-    if found.aims:
-        heads.append("goals met")
-        wanted = {c: table.aims[c].words(aim) for c, aim in found.aims.items()}
-        aims = [[wanted.get(c, "")] + [""] * (c in reported) for c in table.columns]
-        body.append(["aim", *[""] * (len(table.rows) - 1), *(word for pair in aims for word in pair), ""])
-    for key, cells in found.rows.items():
-        line = [*key]
-        for c in table.columns:
-            line += [ours(c, cells[c])] + ([shown(c, cells[c].paper)] if c in reported else [])
-        if found.aims:
-            judged = [cells[c].missed_by for c in found.aims if cells[c].missed_by is not None]
-            line.append(f"{judged.count(0.0)} of {len(judged)}" if judged else "")
-        body.append(line)
-    return heads, body
+    aims = ["aim", *[""] * (len(heads) - 1)]
+    texts = [[row[i] for row in found.rows] for i in range(len(heads))]  # by column
+    for column in table.columns:
+        cells = found.of(column)
+        heads.append(heading(column))
+        aims.append(table.aims[column].words(found.aims[column]) if column in found.aims else "")
+        texts.append([ours(column, cell) for cell in cells.itertuples()])
+        if cells["paper"].notna().any():
+            heads.append("paper")
+            aims.append("")
+            texts.append([shown(column, value) for value in cells["paper"]])
+    if not found.aims:
+        return heads, [[*row] for row in zip(*texts, strict=True)]
+    missed = zip(*(found.of(column)["missed_by"] for column in found.aims), strict=True)
+    judged = [[by for by in row if not math.isnan(by)] for row in missed]
+    texts.append([f"{row.count(0.0)} of {len(row)}" if row else "" for row in judged])
+    return [*heads, "goals met"], [[*aims, ""], *([*row] for row in zip(*texts, strict=True))]
 
 
 def as_markdown(found: Sheet) -> str:
@@ -354,12 +363,12 @@ def as_markdown(found: Sheet) -> str:
     return "\n".join([*title, *lines, "", found.note]).strip() + "\n"
 
 
-TEX = {
+TEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "×": r"$\times$",
     "→": r"$\to$", "Δ": r"$\Delta$", "α": r"$\alpha$", "₀": "$_0$", "≤": r"$\leq$",
     "≥": r"$\geq$", "±": r"$\pm$", "✓": r"$\checkmark$", "✗": r"$\times$",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def as_latex(found: Sheet) -> str:
@@ -379,21 +388,25 @@ def as_latex(found: Sheet) -> str:
 
 
 def _tex(words: str) -> str:
-    return "".join(TEX.get(letter, letter) for letter in words)
+    return words.translate(TEX)
 
 
 def as_csv(found: Sheet) -> str:
     """All numbers unrounded, accuracies as fractions."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    parts = ("", ".low", ".high", ".n", ".paper", ".missed_by")
-    writer.writerow([*found.table.rows, *(c + part for c in found.table.columns for part in parts)])
-    for key, cells in found.rows.items():
-        writer.writerow([*key, *("" if v is None else v for c in found.table.columns for v in cells[c])])
-    return file.getvalue()
+    import pandas as pd
+
+    keys = pd.DataFrame(found.rows, columns=[*found.table.rows])
+    parts = [found.of(column)[STATS].reset_index(drop=True) for column in found.table.columns]
+    for column, cells in zip(found.table.columns, parts, strict=True):
+        if column == "steps":  # whole numbers, but for their mean
+            whole = cells[["low", "high"]].map(lambda v: str(v).removesuffix(".0"), na_action="ignore")
+            cells[["low", "high"]] = whole
+    names = [f"{c}.{stat}".removesuffix(".mean") for c in found.table.columns for stat in STATS]
+    wide = pd.concat([keys, *parts], axis=1).set_axis([*keys.columns, *names], axis=1)
+    return str(wide.to_csv(index=False, lineterminator="\n"))
 
 
-FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by the ending of the file
+FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by file ending
 
 
 # -- all of a bench ---------------------------------------------------------------------------
@@ -403,22 +416,19 @@ def sheets(out: Path) -> dict[str, Sheet]:
     """Every table of a bench, by name."""
     about = manifest(out)
     found = results(out, about["jobs"])
-    made = records(about["jobs"], found)
-    where = _origin(found)
+    numbers = numbers_of(about["jobs"], found)
     wanted = [Table(**table) for table in about["tables"]]
-    return {table.name: sheet(table, made, _note(table, where)) for table in wanted}
+    return {table.name: sheet(table, numbers, _note(table, found)) for table in wanted}
 
 
-def _note(table: Table, where: str) -> str:
-    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
-    return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"
-
-
-def _origin(found: Sequence[Mapping[str, Any]]) -> str:
-    """On which hardware and from which commit the results are."""
+def _note(table: Table, found: Sequence[Mapping[str, Any]]) -> str:
+    """What the numbers are, the hardware and the commit they come from, and where the paper's are from."""
     done = [r for r in found if "error" not in r]
-    hardware = [r["hardware"] for r in done]
-    machines = dict.fromkeys(h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in hardware)
+    machines = dict.fromkeys(
+        h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in (r["hardware"] for r in done)
+    )
     commits = dict.fromkeys(str(r["commit"]) for r in done)
     failed = f", {len(found) - len(done)} failed" if len(done) < len(found) else ""
-    return f"{len(done)} jobs{failed}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
+    where = f"{len(done)} jobs{failed}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
+    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
+    return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"

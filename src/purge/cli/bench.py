@@ -44,10 +44,8 @@ def bench(
     plan = read_plan(config)
     place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
     if dry_run:
-        steps = plans.outlook(plan.only(only or ()), place)
+        steps = plans.steps_of(plan.only(only or ()), place)
         show_table([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
-        if not json_:
-            print(plans.ASSUMED)
         return
     say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
     done = runner.bench(
