@@ -6,17 +6,16 @@ No method is imported before it is used, so that listing them is quick.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from importlib.metadata import entry_points
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from purge import methods
-from purge.core.errors import MethodError, did_you_mean, first_line
+from purge.core.errors import MethodError, did_you_mean
+from purge.core.plugins import installed, named
 from purge.core.settings import check_settings_class, replace
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Entry:
     @cached_property
     def method(self) -> Method:
         """The method with these settings."""
-        cls = _imported(self.cls) if ":" in self.cls else getattr(methods, self.cls)
+        cls = named(self.cls, MethodError) if ":" in self.cls else getattr(methods, self.cls)
         return replace(_made(cls), self.settings)
 
 
@@ -157,19 +156,13 @@ METHODS: dict[str, Entry] = {
 }  # fmt: skip
 
 
-@cache
-def installed() -> dict[str, Entry]:
-    """The methods that installed packages bring by the entry point ``purge.methods``."""
-    found = {}
-    for point in entry_points(group=GROUP):
-        package = point.dist.name if point.dist else point.module
-        found[point.name] = Entry(f"{point.module}:{point.attr}", f"{point.attr}, from the package {package}")
-    return {name: entry for name, entry in found.items() if name not in METHODS}
-
-
 def all_methods() -> dict[str, Entry]:
-    """The methods of this package and of installed ones."""
-    return {**METHODS, **installed()}
+    """The methods of this package, and those of installed ones by the entry point ``purge.methods``."""
+    outside = {
+        name: Entry(point.value, f"{point.attr}, from the package {point.dist.name if point.dist else '?'}")
+        for name, point in installed(GROUP).items()
+    }
+    return {**outside, **METHODS}
 
 
 def list_methods() -> dict[str, str]:
@@ -213,39 +206,23 @@ def source_digest(method: Method) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-# What `objective` was called in version 0.1 → settings of today.
+# What `objective` was in version 0.1, and the target that it is now.
 OBJECTIVES = {
-    "masked_teacher": {"target": "masked"},
-    "layers": {"target": "layers"},
-    "relearned": {"target": "relearned"},
-    **{name: {"target": "paper", "objective": name} for name in ("kl_retain", "kl_uniform", "ga")},
-}
+    "masked_teacher": "masked", "layers": "layers", "relearned": "relearned", "kl_retain": "paper",
+    "kl_uniform": "paper", "ga": "paper",
+}  # fmt: skip
 
 
 def _with_target(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings with ``objective`` of version 0.1 translated into a target; to be removed in 0.3."""
     old = settings.get("objective")
-    paper = isinstance(getattr(method, "target", None), methods.Paper) and old in (
-        "kl_retain",
-        "kl_uniform",
-        "ga",
-    )
-    if old not in OBJECTIVES or "target" in settings or paper or not isinstance(method, methods.Purge):
+    target = OBJECTIVES.get(old) if isinstance(old, str) and isinstance(method, methods.Purge) else None
+    own = isinstance(getattr(method, "target", None), methods.Paper) and target == "paper"  # its own setting
+    if target is None or "target" in settings or own:
         return settings
-    logger.warning(
-        "objective=%r is now target=%r; the old name goes in version 0.3.", old, OBJECTIVES[old]["target"]
-    )
-    return {**{k: v for k, v in settings.items() if k != "objective"}, **OBJECTIVES[old]}
-
-
-def _imported(name: str) -> Any:
-    """The class that ``module:Class`` names."""
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the module's own code may raise
-        fix = "check the spelling, and that the module can be imported from here"
-        raise MethodError(f"a method {name}", first_line(error), fix) from error
+    logger.warning("objective=%s is now target=%s; the old name goes in version 0.3.", old, target)
+    rest = {k: v for k, v in settings.items() if k != "objective" or target == "paper"}
+    return {**rest, "target": target}
 
 
 def _made(cls: Any) -> Method:

@@ -197,7 +197,7 @@ def _sound(file: Path, shapes: dict[str, list[int]]) -> bool:
     """Whether a file can be read and is about parameters of the model."""
     try:
         with safe_open(file, "pt") as found:
-            return all(found.get_slice(k).get_shape() == shapes.get(k) for k in found.keys())  # noqa: SIM118
+            return all(found.get_slice(k).get_shape() == shapes.get(k) for k in found.keys())
     except (OSError, SafetensorError):
         return False
 

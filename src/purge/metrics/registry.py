@@ -203,6 +203,8 @@ def _as_metric(found: Any, name: str) -> Metric:
         fix = f"write {name.rpartition(':')[2]} = purge.Metric(name, symbol, about, function)"
         raise MetricError(f"a purge.Metric as {name}", type(found).__name__, fix)
     return found
+
+
 def unit_of(name: str) -> Unit:
     """The unit of a value by its name, as ``relearn_few.steps``; "number" if the metric is not known."""
     metric = METRICS.get(name.partition(".")[0])
@@ -240,4 +242,6 @@ def check_value_name(name: str, where: str) -> None:
     good = open_ended[metric.parts] if isinstance(metric.parts, str) else name in metric.names()
     if not good:
         raise FileError(f"a number of {kind} in {where}", repr(name), did_you_mean(name, metric.names()))
+
+
 __all__ = ["METRICS", "PANELS", "Metric", "number", "resolve_metrics", "unit_of"]
