@@ -163,7 +163,7 @@ def __getattr__(name: str) -> Any:
     for point in entry_points(group=GROUP):
         try:
             entry = point.load()
-        except Exception as error:  # a broken package must not stop the others
+        except (Exception, SystemExit) as error:  # a broken package must not stop the others
             entry = error
         if isinstance(entry, DatasetEntry) and point.name not in found:
             found[point.name] = entry

@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
     damaged = FileError(
-        f"a complete checkpoint in {path.name}", "a damaged or incomplete file", "save it again"
+        f"a complete checkpoint in {path.name}", "a damaged or truncated file", "save it again"
     )
     if path.suffix == ".safetensors":
         try:
