@@ -35,11 +35,11 @@ from purge.core.files import write_json
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "breakdown.json"
-api, graphs, method, run, forward, precision, batchnorm = (
+api, graphs, method, targets, run, forward, precision = (
     importlib.import_module(f"purge.{name}")
     for name in (
-        "api", "engine.cuda_graph", "methods.purge.method", "engine.run", "models.forward",
-        "engine.precision", "models.batchnorm",
+        "api", "engine.cuda_graph", "methods.purge.method", "methods.purge.targets", "engine.run",
+        "models.forward", "engine.precision",
     )
 )  # fmt: skip
 PARTS: dict[
@@ -47,10 +47,10 @@ PARTS: dict[
 ] = {  # what is timed under each name; what calls another has its time too
     "copies of the model": [(api, "_copy"), (method, "frozen_copy")],
     "checks of the input": [(api, "make_split"), (api, "check_differentiable")],
-    "teacher": [(method, "logits"), (method, "_teacher_pass")],
+    "teacher": [(method, "logits"), (method, "_teacher_pass"), (targets, "logits")],
     "steps": [(graphs.Recorded, "__call__")],
     "recording (in steps)": [(graphs.Recorded, "_record")],
-    "checks": [(run.Run, "check")],
+    "checks": [(run.Run, "_check"), (run.Run, "_start")],
     "recalibration": [(method, "recalibrate")],
     "history": [(run.Run, "log")],
 }
