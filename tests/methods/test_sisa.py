@@ -196,7 +196,7 @@ def test_hash_places_and_order_by_whole_numbers_of_python():
     assert shard.tolist() == [plain_hash(9, 0, i) % 4 for i in ids.tolist()]
     assert part.tolist() == [plain_hash(9, 1, i) % 3 for i in ids.tolist()]
     keys = [plain_hash(9, 2, 1, 7, i) for i in ids.tolist()]
-    assert plan.order(ids, shard=1, epoch=7).tolist() == sorted(range(len(ids)), key=keys.__getitem__)
+    assert plan.order(ids, 1, 3, 4).tolist() == sorted(range(len(ids)), key=keys.__getitem__)
     assert int(mixed(3, 4)[0]) == plain_hash(3, 4)
 
 

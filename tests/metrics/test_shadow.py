@@ -314,7 +314,7 @@ def test_numbers_of_the_report_are_those_of_the_attacks(case):
         ({"number": 2}, "number >= 4"),
         ({"number": 7}, "even number"),
         ({"number": 4.5}, "whole number"),
-        ({"recipe": {"epochs": 3}}, "Recipe for recipe"),
+        ({"recipe": 3}, "Recipe for recipe"),
         ({"method": "purge"}, "Method for method"),
         ({"method": Sisa()}, "shards"),
         ({"method": Amnesiac()}, "updates"),

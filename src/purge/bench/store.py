@@ -76,10 +76,10 @@ def few_of_each(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
 
 def request_of(forget: Forget, train: Images) -> Request:
     """A request in the form of run.json; a fraction of the images is drawn now."""
+    if "classes" in forget:
+        return {"forget_classes": forget["classes"]}
     if "fraction" not in forget:
-        return {
-            "forget_classes" if kind == "classes" else "forget_ids": rows for kind, rows in forget.items()
-        }
+        return {"forget_ids": forget["ids"]} if forget else {}
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(forget["seed"]))
     return {"forget_ids": sorted(order[: max(1, round(forget["fraction"] * len(train)))].tolist())}
 

@@ -17,6 +17,7 @@ from torch import nn
 from purge.engine.trainer import Recipe, fit
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping
 from purge.models.checks import check_batch_size, check_same_shapes
+from purge.models.copies import keep_frozen
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,7 @@ class Retrain(Method):
         check_batch_size(model, min(self.recipe.batch_size, len(split.retain)))
         fresh = run.fresh(model)
         check_same_shapes(model, fresh)
-        for ours, given in zip(fresh.parameters(), model.parameters(), strict=True):
-            if not given.requires_grad:  # a layer that was not trained is not trained now
-                ours.data.copy_(given.data)
-            ours.requires_grad_(given.requires_grad)
+        keep_frozen(fresh, model)  # a layer that was not trained is not trained now
         history: list[dict[str, float]] = []
         for i in run.steps(self.recipe.epochs, epoch=self.recipe.epochs):
             if i == 0:

@@ -10,8 +10,10 @@ import dataclasses
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -43,7 +45,7 @@ from purge.models.checks import (
     parameters_to_train,
     training_data,
 )
-from purge.models.copies import reinitialised
+from purge.models.copies import keep_frozen, reinitialised
 from purge.models.forward import forward
 from purge.models.inspect import device_of
 
@@ -140,9 +142,14 @@ class Plan:
         part = mixed(self.seed, _SLICE, _unsigned(ids)) % np.uint64(self.slices)
         return torch.from_numpy(shard.astype(np.int64)), torch.from_numpy(part.astype(np.int64))
 
-    def order(self, ids: Tensor, *, shard: int, epoch: int) -> Tensor:
+    def rows(self, ids: Tensor, shard: int, part: int) -> Tensor:
+        """Which samples a shard is trained on in a slice: those of this slice and the ones before."""
+        of_shard, of_slice = self.places(ids)
+        return ((of_shard == shard) & (of_slice <= part)).nonzero()[:, 0]
+
+    def order(self, ids: Tensor, shard: int, before: int, epoch: int) -> Tensor:
         """The order of the samples in an epoch; that of any two does not depend on the others."""
-        keys = mixed(self.seed, _ORDER, shard, epoch, _unsigned(ids))
+        keys = mixed(self.seed, _ORDER, shard, before + epoch, _unsigned(ids))
         return torch.from_numpy(np.lexsort((ids.numpy(), keys)))
 
     def drawn(self, *what: int) -> int:
@@ -187,15 +194,12 @@ class SisaModel(nn.Module):
     @property
     def retrained(self) -> dict[int, int]:
         """The shards that the latest training or deletion trained, and for how many epochs."""
-        each = [row["shard"] for row in self.history]
-        return {shard: each.count(shard) for shard in sorted(set(each))}
+        return dict(sorted(Counter(row["shard"] for row in self.history).items()))
 
     def first_slices(self, ids: Tensor) -> dict[int, int]:
         """The shards of some samples, each with the first slice that has one of them."""
-        found: dict[int, int] = {}
-        for shard, part in zip(*(t.tolist() for t in self.plan.places(ids)), strict=True):
-            found[shard] = min(part, found.get(shard, part))
-        return dict(sorted(found.items()))
+        shard, part = self.plan.places(ids)
+        return {k: int(part[shard == k].min()) for k in shard.unique().tolist()}
 
     def finished(self, ids: Tensor, labels: Tensor, history: list[dict[str, Any]]) -> None:
         """Remember what it was trained on, and the result."""
@@ -224,8 +228,7 @@ class SisaModel(nn.Module):
         path = Path(folder)
         facts = read_json(path / INDEX)
         try:
-            given = dict(facts["plan"])
-            plan = Plan(**{**given, "recipe": Recipe(**given["recipe"])})
+            plan = Plan(**facts["plan"])
             trained, history = str(facts["trained"]), list(facts["history"])
         except (KeyError, TypeError, ValueError):  # a setting out of range is a ValueError
             raise _damaged(path / INDEX) from None
@@ -264,10 +267,7 @@ def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
                 f"a {type(model).__name__} with some that cannot",
                 "pass a function that builds an untrained model instead of the model",
             ) from None
-    for ours, given in zip(net.parameters(), model.parameters(), strict=True):
-        if not given.requires_grad:  # a layer that is not trained keeps its weights
-            ours.data.copy_(given.data)
-    return net
+    return keep_frozen(net, model)
 
 
 def train_shard(
@@ -275,11 +275,10 @@ def train_shard(
 ) -> list[dict[str, Any]]:
     """Continue to train a shard, from slice ``first`` to the last; return a row for every epoch."""
     plan, net = sisa.plan, sisa.shards[shard]
-    of_shard, of_slice = plan.places(ids)
     rows: list[dict[str, Any]] = []
     for s in range(first, plan.slices):
         sisa.checkpoints[shard][s] = Checkpoint(cpu_copies(tensors_of(net)))
-        at = ((of_shard == shard) & (of_slice <= s)).nonzero()[:, 0]
+        at = plan.rows(ids, shard, s)
         if len(at) < _least(net):  # no samples so far
             continue
         before = sum(plan.epochs[:s])
@@ -293,7 +292,7 @@ def train_shard(
                 seeds=[drawn],
                 progress=progress,
                 title=f"shard {shard + 1} of {plan.shards}, slice {s + 1} of {plan.slices}",
-                shuffle=_shuffle(plan, ids[at], shard, before),
+                shuffle=partial(plan.order, ids[at], shard, before),
             )
         steps, _ = plan.recipe.batches(len(at))
         rows += [
@@ -305,14 +304,9 @@ def train_shard(
 
 def epochs_from(sisa: SisaModel, ids: Tensor, shard: int, first: int) -> int:
     """How many epochs :func:`train_shard` trains from slice ``first`` on."""
-    of_shard, of_slice = sisa.plan.places(ids)
-    counts = [int(((of_shard == shard) & (of_slice <= s)).sum()) for s in range(sisa.plan.slices)]
-    least = _least(sisa.shards[shard])
-    return sum(sisa.plan.epochs[s] for s in range(first, sisa.plan.slices) if counts[s] >= least)
-
-
-def _shuffle(plan: Plan, ids: Tensor, shard: int, before: int) -> Callable[[int], Tensor]:
-    return lambda epoch: plan.order(ids, shard=shard, epoch=before + epoch)
+    plan, least = sisa.plan, _least(sisa.shards[shard])
+    slices = range(first, plan.slices)
+    return sum(plan.epochs[s] for s in slices if len(plan.rows(ids, shard, s)) >= least)
 
 
 def _least(net: nn.Module) -> int:
@@ -372,10 +366,9 @@ def _shard_file(folder: Path, shard: int) -> Path:
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
-        found: dict[str, Tensor] = load_file(path)
+        return load_file(path)
     except (SafetensorError, OSError, ValueError):
         raise _damaged(path) from None
-    return found
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

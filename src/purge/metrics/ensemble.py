@@ -40,7 +40,7 @@ from purge.metrics.likelihood import Flags, margins
 from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
-from purge.models.copies import reinitialised
+from purge.models.copies import keep_frozen, reinitialised
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 
@@ -50,6 +50,7 @@ MOST = 5000  # forget samples, and samples of the population, that are looked at
 SMALL = 1_000_000  # models with fewer weights than this are trained together
 AT_ONCE = 32  # models trained together
 FORM = 2  # of the files; a change of this number invalidates the cache
+NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 FIX = "pass cache=…, a folder with space that can be written"
 
 
@@ -112,6 +113,7 @@ class Ensemble:
         self.shadows, self.split = shadows, split
         self.device, self.seed, self.progress = device, seed, progress
         self._model = copy.deepcopy(model).cpu()
+        self._fresh = copy.deepcopy(shadows.fresh).cpu() if shadows.fresh is not None else None
         rng, parts = np.random.default_rng(seed), Subject(model, split)
         same, kept = (
             torch.arange(0) if split.test is None else parts.index(part)
@@ -135,6 +137,8 @@ class Ensemble:
         if kind not in self._found:
             try:
                 if kind == "unlearned":
+                    if self.shadows.method is None:
+                        raise RunError(NO_METHOD)
                     self.signals("original")  # which they start from
                 find, make = partial(self._read_all, kind), partial(self._make_missing, kind)
                 self._found[kind] = found_or_made(self._folder / self._name(kind), find, make, fix=FIX)
@@ -243,15 +247,11 @@ class Ensemble:
 
     def _drawn(self, kind: Kind, i: int) -> nn.Module:
         """An untrained model, drawn on the CPU; layers that are not trained keep their weights."""
-        fresh, model = self.shadows.fresh, self._model
+        fresh, model = self._fresh, self._model
         with seeded(self._seed(kind, i), torch.device("cpu")):
-            twin = reinitialised(model) if fresh is None else _redrawn(fresh)
-        trains = [p.requires_grad for p in model.parameters()]
-        for ours, given in zip(twin.parameters(), model.parameters(), strict=True):
-            if not given.requires_grad and any(trains):
-                ours.data.copy_(given.data)
-            ours.requires_grad_(given.requires_grad or not any(trains))
-        return twin.to(self.device)
+            twin = reinitialised(model if fresh is None else fresh, partly=fresh is not None)
+        trained = any(p.requires_grad for p in model.parameters())  # otherwise it was frozen for use
+        return (keep_frozen(twin, model) if trained else twin.requires_grad_(True)).to(self.device)
 
     def _seed(self, kind: Kind, i: int) -> int:
         return int.from_bytes(hashlib.sha256(f"{self.seed} {kind} {i}".encode()).digest()[:4], "big")
@@ -340,15 +340,6 @@ def _finite(sound: bool, i: int) -> None:
             f"NaN or infinity from number {i}",
             "pass the recipe and the method that made the audited model",
         )
-
-
-def _redrawn(fresh: nn.Module) -> nn.Module:
-    """A copy whose layers drew their weights anew; those that cannot keep the given ones."""
-    twin = copy.deepcopy(fresh).cpu()
-    for module in twin.modules():
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
-    return twin
 
 
 def _code(kind: type) -> str:

@@ -14,8 +14,11 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
-def reinitialised(model: nn.Module) -> nn.Module:
-    """A copy whose layers have drawn their weights anew, each in its own way."""
+def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
+    """A copy whose layers have drawn new weights, each in its own way.
+
+    ``partly``: layers that cannot keep the weights they have; otherwise they are refused.
+    """
     twin = copy.deepcopy(model)
     drawn: set[Tensor] = set()
     for module in twin.modules():
@@ -23,10 +26,19 @@ def reinitialised(model: nn.Module) -> nn.Module:
             reset()
             drawn.update([*module.parameters(), *module.buffers()])
     stale = [name for name, p in twin.named_parameters() if p not in drawn]
-    if stale:
+    if stale and not partly:
         raise ModelError(
             "layers that can draw their weights anew (reset_parameters)",
             f"{stale[0]}, which cannot",
             "pass fresh=…, an untrained model of the same kind",
         )
+    return twin
+
+
+def keep_frozen(twin: nn.Module, model: nn.Module) -> nn.Module:
+    """``twin`` with the frozen weights of ``model``, frozen as well."""
+    for ours, given in zip(twin.parameters(), model.parameters(), strict=True):
+        if not given.requires_grad:
+            ours.data.copy_(given.data)
+        ours.requires_grad_(given.requires_grad)
     return twin
