@@ -36,7 +36,7 @@ from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
 from purge.methods.registry import resolve_method
-from purge.methods.sisa_model import SisaModel, Vote, train_sisa
+from purge.methods.sisa_model import Plan, SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.metric import Metric
 from purge.metrics.registry import resolve_metrics
@@ -382,10 +382,8 @@ def train_sharded(
     if out is not None:
         out_folder(out, force=force)
     started = time.perf_counter()
-    trained = train_sisa(
-        model, dataset, shards=shards, slices=slices, vote=vote, recipe=chosen, seed=seed, device=device,
-        progress=progress,
-    )  # fmt: skip
+    plan = Plan(shards, slices, checked_seed(seed), vote, chosen)
+    trained = train_sisa(model, dataset, plan, device=device, progress=progress)
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **_accuracies(trained, unseen)}

@@ -53,8 +53,8 @@ def picture_net():
 
 
 def train(data, model=None, **changes):
-    given = {"shards": SHARDS, "slices": SLICES, "recipe": RECIPE, "progress": False, **changes}
-    return train_sisa(model or net(), data, **given)
+    plan = Plan(**{"shards": SHARDS, "slices": SLICES, "recipe": RECIPE, **changes})
+    return train_sisa(model or net(), data, plan, progress=False)
 
 
 def forget(model, gone, kept, **changes):
@@ -224,7 +224,7 @@ def test_the_whole_training_by_plain_loops_in_double_precision():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     recipe = Recipe(epochs=3, lr=0.1, batch_size=6, momentum=0.8, weight_decay=1e-2)
-    sisa = train_sisa(model, data, shards=2, slices=2, recipe=recipe, seed=5, progress=False)
+    sisa = train_sisa(model, data, Plan(2, 2, 5, recipe=recipe), progress=False)
     ids = identities(samples(data)).tolist()
     for k in range(2):
         weights = [v.clone() for v in sisa.checkpoints[k][0].values()]
@@ -618,7 +618,7 @@ def test_the_contract(trained, monkeypatch):
 def test_it_learns_forgets_and_can_be_audited(digits):
     recipe = Recipe(epochs=3, batch_size=64)
     fresh = fresh_model("small-resnet", digits.train, seed=0)
-    model = train_sisa(fresh, digits.train, shards=2, slices=2, recipe=recipe, progress=False)
+    model = train_sisa(fresh, digits.train, Plan(2, 2, recipe=recipe), progress=False)
     result = forget(model, digits.forget, digits.retain)
     before, report = (
         purge.audit(m, digits.forget, digits.retain, digits.test, metrics=["fa_train", "ra"], progress=False)

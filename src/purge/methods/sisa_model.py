@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
 from purge.core.files import read_json, told, write_json
-from purge.core.settings import as_dict, checked_seed, normalise, setting
+from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
 from purge.data.identity import identities
 from purge.data.samples import Data, Samples, part_of
@@ -58,30 +58,23 @@ INDEX, SAMPLES = "sisa.json", "sisa-samples.safetensors"  # without the first, a
 def train_sisa(
     model: nn.Module | Callable[[], nn.Module],
     dataset: Data,
+    plan: Plan,
     *,
-    shards: int,
-    slices: int = 1,
-    vote: Vote = "mean",
-    recipe: Recipe | None = None,
-    seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = True,
 ) -> SisaModel:
-    """An ensemble of ``shards`` models from which samples can be deleted exactly.
+    """An ensemble from which samples can be deleted exactly.
 
     ``model``: a network whose layers draw new weights for every shard (it is not changed), or a
-    function that builds an untrained one. ``slices``: checkpoints per shard; more of them make a
-    deletion cheaper and the model larger on disk. ``recipe.epochs`` counts passes as in a training
-    without slices.
+    function that builds an untrained one.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-    >>> net = nn.Linear(4, 3)
-    >>> sisa = train_sisa(net, (x, y), shards=2, slices=2, recipe=Recipe(epochs=2), progress=False)
+    >>> plan = Plan(shards=2, slices=2, recipe=Recipe(epochs=2))
+    >>> sisa = train_sisa(nn.Linear(4, 3), (x, y), plan, progress=False)
     >>> len(sisa.shards), sisa(x).shape
     (2, torch.Size([60, 3]))
     """
-    recipe = recipe or Recipe()
-    plan = Plan(shards, slices, checked_seed(seed), vote, recipe)
+    recipe = plan.recipe
     nets = [_fresh(model, plan, shard) for shard in range(plan.shards)]
     at = choose_device(device, model if isinstance(model, nn.Module) else nets[0])
     sisa = SisaModel([net.to(at) for net in nets], plan)
@@ -108,7 +101,11 @@ def train_sisa(
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a SISA training depends on, except the data and the architecture."""
+    """All that a SISA training depends on, except the data and the architecture.
+
+    There is a checkpoint before every slice: more slices make a deletion cheaper and the model larger on
+    disk. ``recipe.epochs`` counts passes as in a training without slices.
+    """
 
     shards: int = setting(5, "S: models, each trained on its own part of the data", low=1)
     slices: int = setting(1, "R: parts of a shard that are added one after the other", low=1)

@@ -1,4 +1,4 @@
-"""Attacks by comparison with other models: arrays in, scores out.
+"""Attacks that compare a model with others: arrays in, scores out.
 
 Everywhere φ is the logit-scaled confidence of a sample's own label, φ = log p_y − log(1 − p_y), an
 array of (models, samples) for shadow models and of (samples,) for the model that is attacked;
@@ -17,8 +17,8 @@ from purge.metrics.bootstrap import Array
 
 Flags = NDArray[np.bool_]
 
-ENOUGH = 64  # shadow models from which each sample has a variance of its own
-LEAST_SPREAD = 1e-6  # of a Gaussian: shadow models may all agree
+ENOUGH = 64  # with so many shadow models, each sample has its own variance
+LEAST_SPREAD = 1e-6  # of a Gaussian, in case all shadow models agree
 DELTA, CAP, BUCKET, BUFFER = 1e-5, 50.0, 0.5, 2.0  # of the forgetting score
 BINS, CLIP, EMPTY = 20, 100.0, 1e-5  # of KLoM
 
@@ -26,14 +26,13 @@ BINS, CLIP, EMPTY = 20, 100.0, 1e-5  # of KLoM
 def margins(scores: Array, labels: NDArray[np.int64]) -> Array:
     """φ = z_y − log Σ_{j≠y} exp z_j (N,) from logits or log-probabilities (N, K).
 
-    Nothing is rounded to 0 or 1 on the way: a probability of 1 − 1e-30 is still told from 1.
+    Nothing is rounded to 0 or 1 on the way: a probability of 1 − 1e-30 still differs from 1.
 
     >>> margins(np.log([[0.8, 0.1, 0.1], [0.5, 0.25, 0.25]]), np.array([0, 1])).round(3)
     array([ 1.386, -1.099])
     """
     own = np.arange(scores.shape[1]) == labels[:, None]
-    found: Array = scores[own] - logsumexp(np.where(own, -np.inf, scores), axis=1)
-    return found
+    return np.asarray(scores[own] - logsumexp(np.where(own, -np.inf, scores), axis=1))
 
 
 # -- one model against its shadows ------------------------------------------------------------
@@ -42,10 +41,10 @@ def margins(scores: Array, labels: NDArray[np.int64]) -> Array:
 def likelihood_ratio(phi: Array, shadows: Array, inside: Flags) -> Array:
     """log N(φ; in) − log N(φ; out): LiRA, and with unlearned shadow models U-LiRA.
 
-    Each sample has a Gaussian of φ among the models that were trained on it and one among the others.
-    The variance is the sample's own from 64 models on; with fewer it is that of all samples around
-    their own means. U-LiRA's p_f / (p_f + p_n) is the logistic function of this; as a logarithm the
-    order is the same and sure cases do not all become 1.
+    Each sample has a Gaussian of φ among the models trained on it and one among the others. With 64 or
+    more models the variance is the sample's own; with fewer it is that of all samples around their own
+    means. U-LiRA's p_f / (p_f + p_n) is the logistic function of this; the logarithm has the same order
+    and does not round clear cases to 1.
     """
     found = [_log_normal(phi, *gaussians(shadows, chosen)) for chosen in (inside, ~inside)]
     return found[0] - found[1]
@@ -65,12 +64,11 @@ def gaussians(phi: Array, chosen: Flags) -> tuple[Array, Array]:
 
 def _log_normal(x: Array, mean: Array, deviation: Array) -> Array:
     """The log-density of a Gaussian, less a constant."""
-    found: Array = -(((x - mean) / deviation) ** 2) / 2 - np.log(deviation)
-    return found
+    return -(((x - mean) / deviation) ** 2) / 2 - np.log(deviation)
 
 
 def rmia(phi: Array, population: Array, typical: Array, typical_population: Array, a: float = 0.3) -> Array:
-    """The share of population samples z over which x stands out: p(x)/P(x) > p(z)/P(z).
+    """The share of population samples z that x exceeds: p(x)/P(x) > p(z)/P(z).
 
     P is the probability under a model that may or may not have seen the sample, estimated from models
     that have not (``typical``, see :func:`typical_probability`): P = ((1 + a)·P_out + (1 − a)) / 2.
@@ -79,14 +77,12 @@ def rmia(phi: Array, population: Array, typical: Array, typical_population: Arra
         expit(f) / (((1 + a) * p + (1 - a)) / 2)
         for f, p in ((phi, typical), (population, typical_population))
     )
-    found: Array = np.searchsorted(np.sort(z), x) / len(z)
-    return found
+    return np.asarray(np.searchsorted(np.sort(z), x) / len(z))
 
 
 def typical_probability(shadows: Array, inside: Flags) -> Array:
     """The mean probability of the label (samples,) under the models that have not seen the sample."""
-    found: Array = np.where(inside, 0, expit(shadows)).sum(0) / (~inside).sum(0)
-    return found
+    return np.asarray(np.where(inside, 0, expit(shadows)).sum(0) / (~inside).sum(0))
 
 
 # -- an ensemble of unlearned models against one of retrained models --------------------------
@@ -95,8 +91,8 @@ def typical_probability(shadows: Array, inside: Flags) -> Array:
 def forgetting_scores(unlearned: Array, retrained: Array) -> Array:
     """2^−⌊ε / 0.5⌋ of each sample, as in the NeurIPS 2023 challenge; the forgetting score is the mean.
 
-    ε is :func:`epsilons`. From n models of a kind no more than ε = ⌈ln(n − 1)⌉ can be told: what
-    reaches it scores 0, so that 8 models know four grades (1, ½, ¼, ⅛) and 512 know fourteen.
+    ε is :func:`epsilons`. With n models of a kind, ε can be measured up to ⌈ln(n − 1)⌉, and a sample
+    that reaches this scores 0: 8 models give four grades (1, ½, ¼, ⅛) and 512 give fourteen.
     """
     epsilon = epsilons(unlearned, retrained)
     most = math.ceil(math.log(len(unlearned) - 1))
@@ -104,18 +100,18 @@ def forgetting_scores(unlearned: Array, retrained: Array) -> Array:
 
 
 def epsilons(unlearned: Array, retrained: Array) -> Array:
-    """How well the best attack on each sample tells n unlearned from n retrained models by φ.
+    """How well the best attack on each sample separates n unlearned from n retrained models by φ.
 
-    An attack is an interval: φ above a threshold speaks for the kind with the larger median, or φ
-    between two thresholds for the kind with the smaller range. Of its error rates,
-    ε = max(log(1 − δ − FPR) − log FNR, log(1 − δ − FNR) − log FPR), δ = 1e-5, from 0 to 50. A rate of 0
-    alone means too few models, and such an attack is left out; both 0 is a perfect one. Where one range
-    is below 1 % of the other, ε is 50. All thresholds between observed values are tried, where the
+    An attack is an interval: φ above a threshold suggests the kind with the larger median, or φ between
+    two thresholds the kind with the smaller range. With its error rates,
+    ε = max(log(1 − δ − FPR) − log FNR, log(1 − δ − FNR) − log FPR), δ = 1e-5, from 0 to 50. If only one
+    rate is 0 there are too few models, and the attack is skipped; if both are, it is perfect. Where one
+    range is below 1 % of the other, ε is 50. All thresholds between observed values are tried, while the
     challenge's code tries 100 per unit; as there, the second kind of interval is as wide as the smaller
-    range, give or take 2, and ends within 2 of its upper end.
+    range, plus or minus 2, and ends within 2 of its upper end.
     """
     n, samples = unlearned.shape
-    part = max(1, 2_000_000 // (2 * n + 1) ** 2)  # so many samples at a time, for the sake of memory
+    part = max(1, 2_000_000 // (2 * n + 1) ** 2)  # samples at a time, to save memory
     found = [
         _epsilons(unlearned[:, at : at + part], retrained[:, at : at + part])
         for at in range(0, samples, part)
@@ -152,9 +148,8 @@ def _epsilons(a: Array, b: Array) -> Array:
     inner, outer = (np.where(allowed, c - c[:, None], 0) for c in (narrower, wider))
     best = np.maximum(best, np.where(allowed, table[inner, outer], -np.inf).max((0, 1)))
 
-    # Where all values are equal no attack is left (-∞), and nothing can be told.
-    found: Array = np.where(width < 0.01 * np.maximum(*ranges), CAP, best.clip(0, CAP))
-    return found
+    # Where all values are equal no attack is left (-∞), and ε is 0.
+    return np.where(width < 0.01 * np.maximum(*ranges), CAP, best.clip(0, CAP))
 
 
 def _epsilon_table(n: int) -> Array:
@@ -172,8 +167,8 @@ def _epsilon_table(n: int) -> Array:
 def klom(unlearned: Array, retrained: Array) -> Array:
     """KL(unlearned ‖ retrained) of the margins of each sample (samples,), from histograms of 20 bins.
 
-    φ is the margin of the correct class. It is cut to ±100; the bins divide the range of both kinds;
-    a bin that no retrained model is in counts as 1e-5.
+    φ is the margin of the correct class, clipped to ±100. The bins divide the range of both kinds; a
+    bin without a retrained model counts as 1e-5.
     """
     a, b = (x.clip(-CLIP, CLIP) for x in (unlearned, retrained))
     low, high = np.minimum(a.min(0), b.min(0)), np.maximum(a.max(0), b.max(0))
@@ -181,8 +176,7 @@ def klom(unlearned: Array, retrained: Array) -> Array:
     p, q = (_histogram((x - low) / (high - low)) for x in (a, b))
     q = np.where(p > 0, np.maximum(q, EMPTY), q)
     q /= q.sum(1, keepdims=True)
-    found: Array = rel_entr(p, q).sum(1)
-    return found
+    return np.asarray(rel_entr(p, q).sum(1))
 
 
 def _histogram(x: Array) -> Array:
