@@ -1,4 +1,4 @@
-"""Many models trained at once are those trained one by one."""
+"""Models that are trained together equal those trained one by one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from purge.data.samples import as_samples
 from purge.engine.trainer import Recipe, fit
@@ -42,7 +43,7 @@ def same_as_alone(make, sets, recipe, atol=2e-5) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_models_trained_together_are_those_trained_alone(name):
+def test_models_trained_together_equal_those_trained_alone(name):
     sets = [as_samples(blobs(50, seed=i), CPU, "data") for i in range(3)]
     same_as_alone(plain_mlp, sets, SETTINGS[name])
     same_as_alone(small_mlp, sets, SETTINGS[name])  # with the statistics of BatchNorm
@@ -67,7 +68,7 @@ def test_half_precision_together(digits):
 
 @pytest.mark.gpu
 def test_half_precision_together_on_a_gpu(digits):
-    # where BatchNorm of many models at once refuses inputs of another type than its statistics
+    # There, stacked BatchNorm refuses inputs of another type than its statistics.
     images = digits.train.to("cuda")
     sets = [images.select(torch.arange(40) + 40 * i) for i in range(3)]
     same_as_alone(
@@ -75,10 +76,45 @@ def test_half_precision_together_on_a_gpu(digits):
     )
 
 
-def test_layers_that_are_not_trained_stay_as_they_are():
+def test_frozen_layers_stay_as_they_are():
     models = [small_mlp(i) for i in range(2)]
     for model in models:
         model[0].requires_grad_(False)
     before = [copy.deepcopy(m[0].weight) for m in models]
     fit(models, [as_samples(blobs(), CPU, "data")] * 2, SETTINGS["one-cycle"], seeds=[0, 1])
     assert all(torch.equal(m[0].weight, was) for m, was in zip(models, before, strict=True))
+
+
+class Pairs:
+    """Samples whose inputs are a dict of two tensors."""
+
+    def __init__(self, x, y):
+        self.x, self.labels = x, y
+
+    def __len__(self):
+        return len(self.labels)
+
+    def take(self, index):
+        return {"left": self.x[index, :3], "right": self.x[index, 3:]}, self.labels[index]
+
+    def stream(self, order):
+        return map(self.take, order)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.body = plain_mlp(seed)
+
+    def forward(self, left, right):
+        return {"logits": self.body(torch.cat([left, right], 1))}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_inputs_may_be_dicts(name):
+    """A model of two inputs, alone and stacked, is trained like one of both inputs joined."""
+    same_as_alone(TwoInputs, [Pairs(*blobs(50, seed=i)) for i in range(3)], SETTINGS[name])
+    joined, apart = plain_mlp(0), TwoInputs(0)
+    fit([joined], [as_samples(blobs(50), CPU, "data")], SETTINGS[name], seeds=[1])
+    fit([apart], [Pairs(*blobs(50))], SETTINGS[name], seeds=[1])
+    assert digest(apart.body) == digest(joined)

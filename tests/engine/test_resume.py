@@ -35,18 +35,18 @@ def few(digits):
 
 
 class Killed(Exception):
-    """Stands for what ends a process."""
+    """Stands for a kill of the process."""
 
 
 @contextmanager
 def ending_after(epochs):
-    """Within the block a training ends by an exception once it has finished so many more epochs."""
+    """Within the block, training is killed after so many more epochs."""
     shown = training.progress_line
 
     @contextmanager
     def ending(*args):
         with shown(*args) as advance:
-            left = epochs + 1  # the first call tells how much had been done before
+            left = epochs + 1  # the first call reports the epochs done before
 
             def counted(by, note=""):
                 nonlocal left
@@ -64,7 +64,7 @@ def ending_after(epochs):
 
 
 def facts(folder):
-    """Everything in run.json but how long it took, the history, and which files there are."""
+    """The content of run.json without times, the history, and the names of the files."""
     found = json.loads((folder / "run.json").read_text())
     assert found.pop("seconds") > 0
     assert found.pop("finished")
@@ -84,8 +84,8 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("epochs", [1, 2, 4])
-def test_a_training_that_was_killed_ends_as_if_it_had_not_been(few, variant, epochs, tmp_path):
-    """The model has dropout and BatchNorm; after the last epoch, only the writing is left to do."""
+def test_a_killed_training_ends_as_if_it_had_never_stopped(few, variant, epochs, tmp_path):
+    """The model has dropout and BatchNorm; after the last epoch, only the files are left to write."""
     settings = {"epochs": 4, "test": few, **VARIANTS[variant]}
     whole = on_images(few, out=tmp_path / "whole", **settings)
     with ending_after(epochs):
@@ -101,7 +101,7 @@ def test_a_training_that_was_killed_ends_as_if_it_had_not_been(few, variant, epo
     assert digest(stored) == digest(whole.model)
 
 
-def test_killed_again_and_again(few, tmp_path):
+def test_a_training_can_be_killed_repeatedly(few, tmp_path):
     for _ in range(3):
         with ending_after(1):
             on_images(few, epochs=4, out=tmp_path, resume=True, augment="crop")
@@ -110,7 +110,7 @@ def test_killed_again_and_again(few, tmp_path):
 
 
 class Slow(Images):
-    """Images whose first pass takes a while and whose second ends in the middle."""
+    """Images whose first pass is slow and whose second is killed in the middle."""
 
     passes = 0
 
@@ -123,7 +123,7 @@ class Slow(Images):
             yield batch
 
 
-def test_killed_within_an_epoch_and_the_time_adds_up(few, tmp_path):
+def test_after_a_kill_within_an_epoch_the_seconds_add_up(few, tmp_path):
     slow = copy.copy(few)
     slow.__class__ = Slow
     Slow.passes = 0
@@ -134,7 +134,7 @@ def test_killed_within_an_epoch_and_the_time_adds_up(few, tmp_path):
     assert resumed.seconds > 0.2
 
 
-def test_tensors_go_on_as_well(tmp_path):
+def test_a_training_on_tensors_resumes_too(tmp_path):
     with ending_after(1):
         train(out=tmp_path)
     assert digest(train(out=tmp_path, resume=True).model) == digest(train().model)
@@ -194,7 +194,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_only_the_same_training_goes_on(few, unfinished, change):
+def test_only_the_same_training_resumes(few, unfinished, change):
     before = (unfinished / STATE).read_bytes()
     what = "model" if "size" in change else change.split(":")[0]
     with pytest.raises(FileError, match=f"another {what}") as error:
@@ -205,7 +205,7 @@ def test_only_the_same_training_goes_on(few, unfinished, change):
 
 
 def test_another_size_of_the_same_images_is_other_data(few, tmp_path):
-    """A model that takes any size would not notice."""
+    """A model that takes images of any size would not notice."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
     with ending_after(1):
@@ -214,7 +214,7 @@ def test_another_size_of_the_same_images_is_other_data(few, tmp_path):
         on_images(resized(few), model, out=tmp_path, resume=True)
 
 
-def test_a_file_that_is_no_state(few, unfinished, tmp_path):
+def test_a_file_that_is_not_a_state_is_refused(few, unfinished, tmp_path):
     sound = (unfinished / STATE).read_bytes()
     save_weights(net(), tmp_path / "weights")
     save_file({"a": torch.zeros(1)}, tmp_path / "foreign", metadata={"facts": '{"identity": 3}'})
@@ -239,7 +239,7 @@ def test_an_unfinished_training_is_not_overwritten_by_mistake(few, unfinished):
     assert "force" in sentence(error)
 
 
-def test_to_resume_where_nothing_was_begun_is_to_begin(few, tmp_path):
+def test_resume_starts_a_training_where_there_is_none(few, tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("new", "empty"):
         result = on_images(few, out=tmp_path / name, resume=True)
@@ -257,8 +257,8 @@ def test_to_resume_where_nothing_was_begun_is_to_begin(few, tmp_path):
     sentence(error)
 
 
-def test_killed_while_the_first_state_was_being_written(few, tmp_path):
-    """Half a file under a temporary name is an unfinished training; it is cleared away."""
+def test_a_kill_while_the_first_state_is_written(few, tmp_path):
+    """A half-written temporary file marks an unfinished training; it is removed on resume."""
     half = tmp_path / f".{STATE}.x7k2"
     half.write_bytes(b"half")
     with pytest.raises(FileError, match="one with an unfinished training"):
@@ -268,14 +268,14 @@ def test_killed_while_the_first_state_was_being_written(few, tmp_path):
     assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
 
 
-def test_force_starts_anew_and_first_takes_the_old_run_away(few, tmp_path):
+def test_force_starts_over_and_removes_the_old_run_first(few, tmp_path):
     on_images(few, out=tmp_path)
     with pytest.raises(FileError, match="one with files in it"):
         on_images(few, out=tmp_path)
     with ending_after(1):
         on_images(few, out=tmp_path, force=True, seed=7)
     assert not (tmp_path / "run.json").exists()
-    with ending_after(1):  # and over the unfinished one, of another seed
+    with ending_after(1):  # over an unfinished training with another seed
         on_images(few, out=tmp_path, force=True, seed=8)
     resumed = on_images(few, out=tmp_path, resume=True, seed=8)
     assert digest(resumed.model) == digest(on_images(few, seed=8).model)
@@ -283,8 +283,8 @@ def test_force_starts_anew_and_first_takes_the_old_run_away(few, tmp_path):
     assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
 
 
-def test_killed_between_the_last_two_files(few, tmp_path):
-    """run.json is there and the state still is: both say the same, and to resume tidies up."""
+def test_a_kill_between_the_last_two_files(few, tmp_path):
+    """Both run.json and the state are there and agree; resuming removes the state."""
     with ending_after(3):
         on_images(few, out=tmp_path)
     state = (tmp_path / STATE).read_bytes()
@@ -295,7 +295,7 @@ def test_killed_between_the_last_two_files(few, tmp_path):
     assert facts(tmp_path) == whole
 
 
-def test_a_training_that_runs_away_leaves_nothing(few, tmp_path):
+def test_a_training_that_diverges_leaves_nothing(few, tmp_path):
     with pytest.raises(RunError, match="finite"):
         on_images(few, out=tmp_path, lr=1e30)
     assert list(tmp_path.iterdir()) == []
@@ -303,7 +303,7 @@ def test_a_training_that_runs_away_leaves_nothing(few, tmp_path):
         on_images(few, out=tmp_path, lr=1e30)  # the folder is as good as new
 
 
-def test_a_full_disk_is_said_in_one_sentence(few, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_in_one_sentence(few, tmp_path, monkeypatch):
     def full(tensors, path, metadata):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
@@ -318,8 +318,8 @@ def test_a_full_disk_is_said_in_one_sentence(few, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_training_goes_on_on_the_gpu(few, tmp_path):
-    """Begun there or on the CPU; on a GPU sums may be made in another order, so it is only close."""
+def test_a_training_resumes_on_the_gpu(few, tmp_path):
+    """Started there or on the CPU; a GPU may add in another order, so the result is only close."""
     whole = on_images(few, device="cuda", precision="float32")
     for device in ("cuda", "cpu"):
         with ending_after(2):

@@ -1,4 +1,4 @@
-"""Training: every setting of the recipe has an effect, the caller's model none; what was killed goes on."""
+"""Training: every setting of the recipe has an effect, and the caller's model stays as it is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def few(digits):
     return digits.train.select(torch.arange(50))
 
 
-def test_every_setting_is_looked_at():
+def test_every_setting_is_tested():
     assert {f.name for f in dataclasses.fields(Recipe)} == set(OTHER) | ELSEWHERE
 
 
@@ -75,7 +75,7 @@ RATES = {  # two epochs of four steps
 
 @pytest.mark.parametrize("schedule", RATES)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_every_step_is_nesterovs_by_hand(schedule, momentum):
+def test_every_step_equals_nesterovs_by_hand(schedule, momentum):
     """A linear classifier in double precision, its gradient written out; 35 samples, 3 left out."""
     recipe = {"lr": 0.3, "momentum": momentum, "weight_decay": 0.02, "label_smoothing": 0.2}
     torch.manual_seed(0)
@@ -118,8 +118,8 @@ def test_schedules_begin_high_and_end_low(total):
         assert 0 < rates[-1] < 0.5 or total < 4
 
 
-def test_the_mean_of_the_weights_by_hand():
-    """Of the weights and of BatchNorm's statistics; its decay rises from a tenth to the one asked for."""
+def test_the_moving_average_of_the_weights_by_hand():
+    """It covers weights and BatchNorm statistics; its decay rises from a tenth to the setting."""
     x, y = blobs()
     model = small_mlp()
     result = train(ema=0.4, momentum=0.5, epochs=3)
@@ -168,8 +168,8 @@ def test_channels_last_is_only_another_layout(few):
     assert last.history[-1]["loss"] == pytest.approx(plain.history[-1]["loss"], rel=1e-3)
 
 
-def test_channels_last_during_the_training(few):
-    """Layout is what the convolutions see in each of the nine steps, and only there."""
+def test_channels_last_is_used_during_training(few):
+    """Convolutions see this layout in each of the nine steps, and only there."""
     seen = []
     model = net()
     model[3].register_forward_pre_hook(Seen(seen))
@@ -192,8 +192,8 @@ class Seen:
         return self
 
 
-def test_volumes_train_with_channels_last():
-    """Weights of five dimensions have no such layout; they stay as they are."""
+def test_volumes_can_be_trained_with_channels_last():
+    """Weights with five dimensions have no such layout and are left alone."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv3d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
     x, y = torch.randn(12, 1, 4, 4, 4), torch.arange(12) % 3
@@ -201,7 +201,7 @@ def test_volumes_train_with_channels_last():
     assert digest(runs[0].model) == digest(runs[1].model)
 
 
-def test_a_wish_for_exact_convolutions_is_kept(few, monkeypatch):
+def test_deterministic_convolutions_stay_deterministic(few, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     seen = []
     model = net()
@@ -230,14 +230,14 @@ def test_a_compiled_model_is_trained_the_same(few):
 # -- augmentation ---------------------------------------------------------------------------------
 
 
-def test_augmentation_changes_images_and_nothing_else_does(few):
+def test_each_augmentation_changes_the_result_reproducibly(few):
     runs = {a: digest(on_images(few, augment=a).model) for a in get_args(training.Augment)}
     assert len(set(runs.values())) == 5
     assert runs["crop-flip"] == digest(on_images(few, augment="crop-flip").model)
     assert runs["crop-flip"] != digest(on_images(few, augment="crop-flip", seed=1).model)
 
 
-def test_the_moves_of_an_epoch(few):
+def test_the_crops_and_flips_of_an_epoch(few):
     """One draw per epoch from the training's own generator on the CPU: crop by an eighth, and flip."""
     order = torch.arange(48).view(3, 16)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
@@ -254,7 +254,7 @@ def test_the_moves_of_an_epoch(few):
 
 @pytest.mark.parametrize("augment", ["none", "flip"])
 def test_the_colours_of_an_epoch(augment):
-    """A gain about its own mean and a shift for every channel of every image, after the moves."""
+    """Each channel of each image gets a gain about its mean and a shift, after crops and flips."""
     pixels = torch.randint(0, 256, (20, 3, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
     images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
     order = torch.arange(18).view(3, 6)
@@ -288,7 +288,7 @@ def test_colour_changes_a_training(few):
 
 
 @pytest.mark.gpu
-def test_the_moves_are_the_same_on_every_device(few):
+def test_augmentation_is_the_same_on_every_device(few):
     order = torch.arange(48).view(3, 16)
     held = copy.copy(few)
     held.device_fraction = 0  # stays in host memory

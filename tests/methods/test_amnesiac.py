@@ -19,6 +19,7 @@ from purge.methods.amnesiac import Amnesiac, take_back
 from purge.methods.registry import resolve_method
 from purge.methods.update_log import updates_with
 from purge.models.checkpoint import digest
+from tests.methods.facts import facts
 from tests.methods.logged import Snapshots, forget, samples, train
 from tests.nets import blobs, small_mlp
 
@@ -104,7 +105,7 @@ def test_all_updates_taken_back_are_the_first_weights(logged, recorded):
     result = forget(model, *split(blobs(), indices=rows), folder, epochs=0)
     assert result.history[-1]["taken_back"] == len(files)
     used = updates_with(str(folder), model, samples(split(blobs(), indices=rows)[0]))
-    assert used == files[::-1], "the last one first, so that each subtraction undoes the latest rounding"
+    assert used == files[::-1], "the last one first: each subtraction undoes the latest rounding"
     for ours, first in zip(weights(result.model), recorded.first, strict=True):
         torch.testing.assert_close(ours, first, rtol=0, atol=1e-6)
 
@@ -151,18 +152,6 @@ def test_every_setting_has_an_effect(field, logged):
     plain = forget(model, gone, kept, folder, batch_size=16)
     changed = forget(model, gone, kept, folder, **{"batch_size": 16, field: OTHER[field]})
     assert digest(plain.model) != digest(changed.model)
-
-
-def facts(model):
-    modules = list(model.modules())
-    return (
-        digest(model),
-        [m.training for m in modules],
-        [p.requires_grad for p in model.parameters()],
-        [p.grad is None for p in model.parameters()],
-        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
-        ["forward" in m.__dict__ for m in modules],
-    )
 
 
 def test_settings_survive_the_command_line():

@@ -1,4 +1,4 @@
-"""SISA: a deletion gives, bit for bit, the model that training without the samples would have given."""
+"""SISA: after a deletion the model is, bit for bit, the one trained without the samples."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from purge.methods.sisa import Sisa
 from purge.methods.sisa_model import Plan, SisaModel, mixed, train_sisa
 from purge.models.checkpoint import digest
 from purge.runs.make import fresh_model
+from tests.methods.facts import facts
 from tests.nets import blobs, small_mlp
 
 RECIPE = Recipe(epochs=3, lr=0.05, batch_size=8)
@@ -34,7 +35,7 @@ SHARDS, SLICES = 3, 2
 
 
 def net(seed=0):
-    """BatchNorm and dropout: all that keeps a state or draws numbers while training."""
+    """With BatchNorm and dropout, which keep a state and draw random numbers while training."""
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
@@ -102,7 +103,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("part", range(SLICES))
 @pytest.mark.parametrize("shard", [0, 2])
-def test_after_deleting_samples_it_is_the_model_trained_without_them(trained, shard, part):
+def test_after_deleting_samples_the_model_is_the_one_trained_without_them(trained, shard, part):
     data = blobs()
     gone, kept = split(data, indices=in_place(trained, data, shard, part))
     result = forget(trained, gone, kept)
@@ -113,7 +114,7 @@ def test_after_deleting_samples_it_is_the_model_trained_without_them(trained, sh
         assert (digest(result.model.shards[k]) == digest(trained.shards[k])) == (k != shard)
 
 
-def test_after_deleting_a_class_it_is_the_model_trained_without_it(trained):
+def test_after_deleting_a_class_the_model_is_the_one_trained_without_it(trained):
     gone, kept = split(blobs(), classes=[1])
     result = forget(trained, gone, kept)
     same(result.model, train(kept))
@@ -121,7 +122,7 @@ def test_after_deleting_a_class_it_is_the_model_trained_without_it(trained):
 
 
 @pytest.mark.parametrize("how", ["samples", "class"])
-def test_the_same_with_images_that_are_moved_and_flipped(trained_on_pictures, how):
+def test_the_same_with_augmented_images(trained_on_pictures, how):
     data, model = pictures(), trained_on_pictures
     request = {"classes": [2]} if how == "class" else {"indices": in_place(model, data, 1, 1)}
     gone, kept = split(data, **request)
@@ -164,8 +165,8 @@ def test_only_affected_shards_are_trained_from_the_first_affected_slice(trained,
     assert result.model.retrained == {1: sum(trained.plan.epochs)}
 
 
-def test_the_checkpoint_is_the_one_before_the_sample_came_in(trained):
-    """A checkpoint taken after the slice has seen the sample: going back to it forgets nothing."""
+def test_the_checkpoint_is_the_one_before_the_sample_was_added(trained):
+    """A checkpoint after the slice has already seen the sample."""
     data = blobs()
     gone, kept = split(data, indices=in_place(trained, data, 0, 0))
     result = forget(trained, gone, kept).model
@@ -189,7 +190,7 @@ def plain_hash(*parts):
     return h
 
 
-def test_hash_places_and_order_by_whole_numbers_of_python():
+def test_hash_places_and_order_in_plain_python():
     ids = torch.tensor([0, 1, 5, -3, 2**62, -(2**63)])
     plan = Plan(4, 3, 9, "mean", Recipe(epochs=4))
     shard, part = plan.places(ids)
@@ -200,7 +201,7 @@ def test_hash_places_and_order_by_whole_numbers_of_python():
     assert int(mixed(3, 4)[0]) == plain_hash(3, 4)
 
 
-def test_shards_and_slices_are_of_about_equal_size_and_independent():
+def test_shards_and_slices_are_roughly_equal_and_independent():
     plan = Plan(5, 4, 0, "mean", Recipe())
     cells = Counter(zip(*(t.tolist() for t in plan.places(torch.arange(20_000))), strict=True))
     assert len(cells) == 20
@@ -208,7 +209,7 @@ def test_shards_and_slices_are_of_about_equal_size_and_independent():
 
 
 @pytest.mark.parametrize(("slices", "epochs"), [(1, 7), (2, 3), (4, 10), (5, 20), (9, 5), (7, 13)])
-def test_epochs_of_slices_see_every_sample_as_often_as_without_slices(slices, epochs):
+def test_a_sample_is_seen_as_often_as_without_slices(slices, epochs):
     plan = Plan(1, slices, 0, "mean", Recipe(epochs=epochs))
     e = 2 * slices / (slices + 1) * epochs / slices
     expected = [int((s + 1) * e + 1e-9) - int(s * e + 1e-9) for s in range(slices)]
@@ -218,7 +219,7 @@ def test_epochs_of_slices_see_every_sample_as_often_as_without_slices(slices, ep
     assert min(plan.epochs) >= 1
 
 
-def test_the_whole_training_by_plain_loops_in_double_precision():
+def test_the_whole_training_equals_plain_loops_in_double_precision():
     x, y = blobs(40)
     data = x.double(), y
     torch.manual_seed(0)
@@ -282,6 +283,18 @@ def test_votes():
     tie.sum().backward()  # other methods need a gradient
 
 
+def test_shards_may_take_several_inputs():
+    class Two(nn.Module):
+        def forward(self, left, right):
+            return left + right
+
+    model = SisaModel([Two(), Two()], Plan(2))
+    x = torch.randn(4, 3)
+    expected = (2 * x).log_softmax(1)
+    torch.testing.assert_close(model(x, x), expected)
+    torch.testing.assert_close(model(left=x, right=x), expected)
+
+
 # -- what assignment and weights depend on ----------------------------------------------------
 
 
@@ -302,7 +315,7 @@ def test_seed_vote_and_device_of_the_callers_model():
     assert not one.training
     assert all(p.grad is None for p in one.parameters())
     counted = train(blobs(), model, vote="majority")
-    assert digest(counted) == digest(one), "how votes are counted trains nothing"
+    assert digest(counted) == digest(one), "the vote does not affect training"
     starts = [c[0]["0.weight"] for c in one.checkpoints]
     assert not torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], other.checkpoints[0][0]["0.weight"])
@@ -326,7 +339,7 @@ def test_a_function_that_builds_the_model():
     assert torch.equal(twin.checkpoints[0][0]["0.weight"], twin.checkpoints[1][0]["0.weight"])
 
 
-def test_copies_of_one_sample_are_deleted_and_kept_as_training_would():
+def test_a_copy_of_a_deleted_sample_is_kept():
     x, y = blobs()
     x, y = torch.cat([x, x[:3]]), torch.cat([y, y[:3]])
     model = train((x, y))
@@ -374,7 +387,7 @@ def enough(x, y, seed):
 # -- files ------------------------------------------------------------------------------------
 
 
-def test_what_was_saved_comes_back_and_can_still_delete(trained, tmp_path):
+def test_a_saved_model_can_be_loaded_and_still_deletes(trained, tmp_path):
     trained.save(tmp_path / "run")
     names = {p.name for p in (tmp_path / "run").iterdir()}
     shards = {f"sisa-shard-{k}.safetensors" for k in range(SHARDS)}
@@ -451,7 +464,7 @@ def test_copies_share_checkpoints_but_not_weights(trained):
 # -- refusals ---------------------------------------------------------------------------------
 
 
-def test_what_is_not_a_sisa_model_is_refused_with_the_way_to_one():
+def test_another_model_is_refused_with_how_to_train_one():
     gone, kept = split(blobs(), indices=[0])
     with pytest.raises(ModelError, match=r"SisaModel.*train_sharded.*purge train --shards 5 --slices 5"):
         forget(net(), gone, kept)
@@ -482,7 +495,7 @@ def test_other_data_is_refused(trained, trained_on_pictures):
         forget(trained_on_pictures, *split(relabelled, indices=[0]))
 
 
-def test_data_that_differs_whenever_it_is_read_is_refused(monkeypatch):
+def test_data_that_differs_each_time_it_is_read_is_refused(monkeypatch):
     class Moving(torch.utils.data.Dataset):
         targets = (0, 1) * 20
 
@@ -569,19 +582,7 @@ class Stubborn(nn.Module):
         return x @ self.w
 
 
-# -- what every method must do (tests/contract, for a model of its own) -----------------------
-
-
-def facts(model):
-    modules = list(model.modules())
-    return (
-        digest(model),
-        [m.training for m in modules],
-        [p.requires_grad for p in model.parameters()],
-        [p.grad is None for p in model.parameters()],
-        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
-        ["forward" in m.__dict__ for m in modules],
-    )
+# -- the contract of every method (tests/methods/test_contract.py), for a sharded model -------
 
 
 def test_settings_survive_the_command_line():
@@ -599,7 +600,7 @@ def test_the_contract(trained, monkeypatch):
     assert facts(model) == before
     assert model.checkpoints == checkpoints
     assert facts(one.model)[1:] == before[1:]
-    assert digest(one.model) == digest(two.model), "the model's seed counts, not the request's"
+    assert digest(one.model) == digest(two.model), "the seed is the model's, not the request's"
     assert torch.equal(torch.random.get_rng_state(), state)
     ours = {t.data_ptr() for t in one.model.state_dict().values()}
     assert not ours & {t.data_ptr() for t in model.state_dict().values()}
@@ -629,7 +630,7 @@ def test_it_learns_forgets_and_can_be_audited(digits):
     assert report["ra"].value >= 0.9
 
 
-def test_log_probabilities_add_up(trained):
+def test_probabilities_sum_to_one(trained):
     x, y = blobs(seed=1)
     z = trained(x).detach()
     torch.testing.assert_close(z.exp().sum(1), torch.ones(len(x)))

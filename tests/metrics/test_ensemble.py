@@ -39,7 +39,7 @@ def test_every_target_is_in_half_of_the_models(tmp_path):
     assert (small.inside.sum(0) == 3).all()
     sizes = set(small.inside.sum(1))
     assert sizes == {small.targets // 2, small.targets - small.targets // 2}
-    assert (large.inside[:6] == small.inside).all()  # so that models already made can be used
+    assert (large.inside[:6] == small.inside).all()  # so that existing models can be used
     assert (other.inside != small.inside).any()
     assert len(np.unique(large.inside, axis=0)) == 10
 
@@ -94,14 +94,14 @@ def test_a_shadow_model_has_seen_the_retain_set_and_its_half(tmp_path, together)
     )
 
 
-def test_models_begin_from_weights_of_their_own(tmp_path):
+def test_models_start_from_their_own_weights(tmp_path):
     shadows = made(tmp_path, model=plain_mlp(3))
     first, again, second = (shadows._drawn("original", i) for i in (0, 0, 1))
     assert digest(first) == digest(again) != digest(second)
     assert digest(first) != digest(shadows._drawn("retrained", 0))
     assert digest(first) == digest(
         made(tmp_path, model=plain_mlp(4))._drawn("original", 0)
-    )  # whoever is audited
+    )  # whichever model is audited
     partly = plain_mlp(3)
     partly[0].requires_grad_(False)
     kept = made(tmp_path, model=partly)._drawn("original", 0)
@@ -114,7 +114,7 @@ def test_models_begin_from_weights_of_their_own(tmp_path):
 
 
 class Free(nn.Module):
-    """A network with a weight that no layer can draw."""
+    """A network with a weight that belongs to no layer, so that it cannot be drawn anew."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Free(nn.Module):
         return self.body(x).relu() @ self.weight
 
 
-def test_an_untrained_model_gives_what_cannot_be_drawn(tmp_path):
+def test_fresh_supplies_the_weights_that_cannot_be_drawn(tmp_path):
     with pytest.raises(ModelError, match="fresh"):
         made(tmp_path, model=Free(0))
     drawn = [made(tmp_path, model=Free(0), fresh=Free(1))._drawn("original", i) for i in (0, 1)]
@@ -163,7 +163,7 @@ def test_shadow_models_unlearn_their_own_half(tmp_path):
         assert given == [t for t, inside in zip(targets, shadows.inside[i], strict=True) if inside]
         assert own.retain is split.retain
         left = [rows[tuple(v.tolist())] for v in own.test.take(torch.arange(len(own.test)))[0]]
-        assert left == [("test", k) for k in range(30) if ("test", k) not in given]  # unseen by this one
+        assert left == [("test", k) for k in range(30) if ("test", k) not in given]  # not seen by this one
         assert own.forget_classes == {0}
         original = plain_mlp(0)
         kept = load_file(next(tmp_path.glob(f"*/original-{i:03}.safetensors")))
@@ -180,7 +180,7 @@ def test_shadow_models_unlearn_their_own_half(tmp_path):
 
 @pytest.fixture
 def trainings(monkeypatch) -> Counter:
-    """How many models were trained and unlearned so far; the work itself is done as always."""
+    """Counts the models trained and unlearned so far."""
     done: Counter = Counter()
 
     train, run = ensemble.fit, ensemble.Run
@@ -198,7 +198,7 @@ def trainings(monkeypatch) -> Counter:
     return done
 
 
-def test_what_was_made_is_not_made_again(tmp_path, trainings):
+def test_models_in_the_cache_are_not_made_again(tmp_path, trainings):
     first = made(tmp_path, method=FINE)
     found = {kind: first.signals(kind) for kind in ("original", "unlearned", "retrained")}
     assert trainings == {"together": 12, "unlearned": 6}
@@ -231,20 +231,20 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_another_training_has_models_of_its_own(tmp_path, trainings, what):
+def test_another_training_has_its_own_models(tmp_path, trainings, what):
     made(tmp_path).signals("original")
     made(tmp_path, **CHANGES[what]).signals("original")
     assert trainings["together"] + trainings["alone"] == 12
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_another_way_of_starting_has_models_of_its_own(tmp_path, trainings):
+def test_other_initial_weights_have_their_own_models(tmp_path, trainings):
     for fresh in (Free(1), Free(2), Free(1)):
         made(tmp_path, model=Free(0), fresh=fresh).signals("original")
     assert trainings == {"together": 12}
 
 
-def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, monkeypatch):
+def test_a_kill_loses_only_the_unfinished_model(tmp_path, trainings, monkeypatch):
     whole = made(tmp_path / "whole", together=False).signals("original")
     trainings.clear()
     real = ensemble.fit
@@ -263,7 +263,7 @@ def test_a_kill_loses_no_more_than_what_was_in_the_making(tmp_path, trainings, m
     assert trainings["alone"] == 4 + 2
 
 
-def test_a_damaged_file_is_made_anew(tmp_path, trainings):
+def test_a_damaged_file_is_made_again(tmp_path, trainings):
     found = made(tmp_path).signals("original")
     file = next(tmp_path.rglob("original-003.safetensors"))
     file.write_bytes(file.read_bytes()[:-50])
@@ -271,7 +271,7 @@ def test_a_damaged_file_is_made_anew(tmp_path, trainings):
     assert trainings == {"together": 6, "alone": 1}
 
 
-def test_the_cache_of_the_user_is_the_default(tmp_path, monkeypatch):
+def test_the_users_cache_is_the_default(tmp_path, monkeypatch):
     monkeypatch.setenv("PURGE_CACHE", str(tmp_path))
     made(None).signals("original")
     assert len(list(tmp_path.glob("shadows/*/original-*.safetensors"))) == 6
@@ -302,13 +302,13 @@ def test_large_models_are_trained_one_by_one(tmp_path, trainings, monkeypatch):
 
 
 class Stubborn(nn.Linear):
-    """A network that looks at its numbers, which cannot be done for many at once."""
+    """A network that branches on its input, which stacked models cannot."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * (1 if x.sum().item() > 0 else 2)
 
 
-def test_a_network_that_cannot_be_run_as_many_is_trained_one_by_one(tmp_path, trainings):
+def test_a_network_that_cannot_be_stacked_is_trained_one_by_one(tmp_path, trainings):
     made(tmp_path, model=Stubborn(6, 3)).signals("original")
     assert trainings == {"together": 6, "alone": 6}
     with pytest.raises(ModelError, match="together"):

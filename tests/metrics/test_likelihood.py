@@ -33,11 +33,11 @@ def test_margins_are_scaled_logits_of_the_probability():
     assert margins(z, y) == pytest.approx(np.log(p) - np.log(1 - p))
     assert margins(log_softmax(z, 1), y) == pytest.approx(margins(z, y))
     sure = margins(np.array([[200.0, 0.0, 0.0], [0.0, 200.0, 200.0]]), np.array([0, 0]))
-    assert sure == pytest.approx([200 - np.log(2), -200 - np.log(2)])  # where p and 1 − p are lost
+    assert sure == pytest.approx([200 - np.log(2), -200 - np.log(2)])  # where p or 1 − p rounds to 0
 
 
 @pytest.mark.parametrize("models", [8, 64])
-def test_the_likelihood_ratio_is_that_of_gaussians(models):
+def test_the_likelihood_ratio_equals_that_of_gaussians(models):
     rng = np.random.default_rng(models)
     inside = halves(models, 12, rng)
     phi = rng.normal(0, 1, 12)
@@ -66,8 +66,8 @@ def test_shadow_models_that_all_agree_give_finite_scores():
     assert scores == pytest.approx(0)
 
 
-def test_confidence_tells_what_correctness_cannot():
-    # every sample is classified correctly by every model: whoever feeds 0 or 1 into the attack sees nothing
+def test_confidence_reveals_what_correctness_cannot():
+    # Every model classifies every sample correctly, so an attack on 0 or 1 sees nothing.
     rng = np.random.default_rng(0)
     inside = halves(16, 400, rng)
     shadows = rng.normal(np.where(inside, 9, 5), 1)
@@ -82,7 +82,7 @@ def test_confidence_tells_what_correctness_cannot():
     assert auroc(wrong[member], wrong[~member]) == 0.5
 
 
-def test_rmia_is_the_share_of_the_population_that_is_beaten():
+def test_rmia_is_the_share_of_the_population_exceeded():
     rng = np.random.default_rng(0)
     inside = halves(6, 30, rng)
     inside[:, 20:] = False  # a population that no model has seen
@@ -115,7 +115,7 @@ def epsilon_of(fpr: float, fnr: float) -> float | None:
 
 
 def literal_epsilon(unlearned: np.ndarray, retrained: np.ndarray) -> float:
-    """The definition of the challenge, threshold by threshold, 100 of them per unit."""
+    """The definition of the challenge, with 100 thresholds per unit."""
     ranges = np.ptp(unlearned), np.ptp(retrained)
     if min(ranges) / max(ranges) < 0.01:
         return 50.0
@@ -139,7 +139,7 @@ def literal_epsilon(unlearned: np.ndarray, retrained: np.ndarray) -> float:
 def spaced(
     rng: np.random.Generator, a: float, b: float, shift: float, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two samples without values so close that a grid of 100 thresholds per unit does not part them."""
+    """Two samples whose values a grid of 100 thresholds per unit can separate."""
     while True:
         both = np.concatenate([rng.normal(0, a, n), rng.normal(shift, b, n)])
         if np.diff(np.sort(both)).min() > 0.02:
@@ -153,7 +153,7 @@ CASES = [  # spreads of the unlearned and the retrained models, and how far apar
 
 
 @pytest.mark.parametrize("n", [4, 9])
-def test_epsilon_is_that_of_the_challenge(n):
+def test_epsilon_equals_that_of_the_challenge(n):
     rng = np.random.default_rng(n)
     pairs = [spaced(rng, *case, n) for case in CASES]
     unlearned, retrained = (np.stack(side, 1) for side in zip(*pairs, strict=True))
@@ -176,14 +176,14 @@ def test_an_attack_may_look_between_two_thresholds():
 
 def test_epsilon_where_values_are_equal():
     same, other = np.full((6, 1), 2.0), np.full((6, 1), 3.0)
-    assert epsilons(same, same) == 0  # nothing to be told
+    assert epsilons(same, same) == 0  # nothing to separate
     assert epsilons(same, other) == 50
     assert epsilons(same, np.arange(6.0)[:, None]) == 50  # one range is below 1 % of the other
     assert forgetting_scores(same, same) == 1
     assert forgetting_scores(same, other) == 0
 
 
-def test_more_models_know_more_grades():
+def test_more_models_give_more_grades():
     rng = np.random.default_rng(0)
     few, many = (
         set(forgetting_scores(rng.normal(0, 1, (n, 300)), rng.normal(rng.uniform(0, 3, 300), 1, (n, 300))))
@@ -204,6 +204,6 @@ def test_klom_is_the_entropy_of_two_histograms():
         slow.append(stats.entropy(p, np.where(p > 0, np.maximum(q, 1e-5), q)))
     assert klom(unlearned, retrained) == pytest.approx(np.array(slow))
     assert klom(unlearned, unlearned) == pytest.approx(0)
-    assert klom(np.ones((3, 1)), np.ones((3, 1))) == pytest.approx(0)  # a range of nothing
-    apart = klom(np.zeros((3, 1)), np.ones((3, 1)))  # the largest value is in the last bin, not in none
+    assert klom(np.ones((3, 1)), np.ones((3, 1))) == pytest.approx(0)  # a range of zero
+    apart = klom(np.zeros((3, 1)), np.ones((3, 1)))  # the largest value falls into the last bin
     assert apart == pytest.approx(math.log(1 / 1e-5), rel=1e-3)

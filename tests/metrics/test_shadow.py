@@ -39,8 +39,8 @@ def by_heart(width: int = 128) -> nn.Module:
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def test_lira_finds_what_a_model_learnt_by_heart_and_nothing_in_one_that_never_saw_it(digits, tmp_path):
-    # Half of all labels, also of unseen samples, are random: those of training can only be learnt by heart.
+def test_lira_detects_memorised_samples_and_nothing_in_a_model_that_never_saw_them(digits, tmp_path):
+    # Half of all labels are random, those of unseen samples too: a model can only memorise them.
     x = torch.cat([s.take(torch.arange(len(s)))[0] for s in (digits.train, digits.test)]).flatten(1)
     y = torch.cat([digits.train.labels, digits.test.labels])
     g = torch.Generator().manual_seed(0)
@@ -70,7 +70,7 @@ def test_lira_finds_what_a_model_learnt_by_heart_and_nothing_in_one_that_never_s
 
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory) -> dict:
-    """Noise learnt by heart: what models answer that unlearned it by nothing at all, and by retraining."""
+    """Audits of memorised noise after a method that does nothing, and after retraining."""
     recipe = Recipe(epochs=25, lr=0.1, batch_size=32, weight_decay=0.0)
     settings = {**dataclasses.asdict(recipe), "progress": False}
     forget, retain, test = noise(60, 0), noise(64, 1), noise(80, 2)
@@ -92,7 +92,7 @@ def learnt(tmp_path_factory) -> dict:
     }  # fmt: skip
 
 
-def test_u_lira_finds_a_method_that_does_nothing(learnt):
+def test_u_lira_detects_a_method_that_does_nothing(learnt):
     assert learnt["nothing"]["u_lira.auroc"].low > 0.65
     fair = learnt["retrain"]["u_lira.auroc"]
     assert fair.low < 0.5 < fair.high
@@ -100,7 +100,7 @@ def test_u_lira_finds_a_method_that_does_nothing(learnt):
     assert blind.low < 0.5 < blind.high
 
 
-def test_ensembles_tell_nothing_from_retraining(learnt):
+def test_ensembles_separate_doing_nothing_from_retraining(learnt):
     nothing, retrain = learnt["nothing"], learnt["retrain"]
     assert nothing["forgetting_score.score"].high < nothing["forgetting_score.retrain"].low
     assert nothing["klom.p95"].low > nothing["klom.retrain"].high
@@ -148,7 +148,7 @@ def of(held: dict, name: str) -> dict:
 
 
 def numbers(values: dict) -> dict:
-    """Without the rates that so few samples cannot have."""
+    """Without the rates that so few samples do not allow."""
     return {k: v for k, v in values.items() if ".tpr_" not in k}
 
 
@@ -184,14 +184,14 @@ def test_columns(case, full):
             assert of(full.retrained, name) != of(full.values, name)
     alone = audit(case, model=case["retrained"], retrained=None)
     for name in NAMES:
-        if name in PROCEDURE:  # the same, whichever model is looked at
+        if name in PROCEDURE:  # the same for every model
             assert of(alone.values, name) == of(full.values, name)
         else:
             assert of(alone.values, name) == of(full.retrained, name)
 
 
 @pytest.mark.parametrize("lacking", NEEDS)
-def test_a_missing_need_gives_none_and_a_reason_and_nothing_else_does(case, lacking):
+def test_only_a_missing_need_gives_none_with_a_reason(case, lacking):
     report = audit(case, **NEEDS[lacking])
     for name in NAMES:
         found = of(report.values, name)
@@ -219,7 +219,7 @@ def test_too_few_models(case):
     assert math.isfinite(report["klom.p95"].value)
 
 
-def test_a_training_that_fails_is_a_reason(case, tmp_path):
+def test_a_training_that_fails_is_given_as_the_reason(case, tmp_path):
     broken = Shadows(number=6, recipe=dataclasses.replace(QUICK, lr=1e30), method=FINE, cache=tmp_path)
     report = audit(case, shadows=broken)
     assert all("NaN or infinity" in v.why for v in report.values.values())
@@ -266,7 +266,7 @@ def test_single_samples(case, count):
 
 
 def test_numbers_of_the_report_are_those_of_the_attacks(case):
-    """Of single samples: part of the population are then targets, which half of the models have seen."""
+    """With single samples, part of the population are targets, which half of the models have seen."""
     whole = tuple(torch.cat([case["forget"][k], case["retain"][k]]) for k in (0, 1))
     forget, retain = purge.split(whole, indices=range(0, 60, 2))
     report = audit(case, forget=forget, retain=retain)
@@ -323,13 +323,13 @@ def test_numbers_of_the_report_are_those_of_the_attacks(case):
         ({"together": "perhaps"}, "true or false"),
     ],
 )
-def test_settings_that_make_no_sense(given, words):
+def test_bad_settings_are_refused(given, words):
     with pytest.raises(PurgeError, match=rf"^Expected (?=.*{words}).*, got .*\. Fix: .*") as raised:
         Shadows(**given)
     assert "\n" not in str(raised.value)
 
 
-def test_what_does_not_fit_is_refused_at_the_door(case, tmp_path):
+def test_what_does_not_fit_the_model_is_refused_first(case, tmp_path):
     with pytest.raises(MetricError, match=r"purge\.Shadows.*got 16\. Fix: "):
         audit(case, shadows=16)
     with pytest.raises(ModelError, match="fresh"):

@@ -1,26 +1,26 @@
-"""Amnesiac unlearning, the true one: take back the updates of the batches that had the samples.
+"""Amnesiac unlearning: take back the updates of the batches with the samples to forget.
 
 Graves, Nagisetty, Ganesh: "Amnesiac Machine Learning", AAAI 2021, arXiv:2010.10981. While the model is
 trained, the change that each batch b makes to the parameters is written to disk; to forget D_f, the
-changes of all batches with a sample of D_f are taken back, and the model is trained on for a short
-while with the rest::
+changes of all batches with a sample of D_f are taken back, and the model is trained on the rest for a
+short while::
 
     δ_b = θ_after(b) − θ_before(b)          for every training step b            (the log)
     θ  ← θ − Σ_{b : b ∩ D_f ≠ ∅} δ_b
     θ  ← θ − η ∇ CE(x_r, y_r)               for a few steps                      (the repair)
 
-Published defaults: none for the repair but that it is short; ours is one epoch of SGD with η = 1e-2.
+Published defaults: the repair is only said to be short; ours is one epoch of SGD with η = 1e-2.
 
 What to expect: few samples touch few batches and little is lost. A class is in nearly every batch, so
-nearly everything is taken back, and the repair has to train the model from its first weights: that is
-the method, not a fault here (give it the epochs of a training, or use another). What later batches
-made of the forgotten ones, through weights, momentum and weight decay, is not taken back.
+nearly everything is taken back and the repair has to train the model from its first weights. This is how
+the method works (give it the epochs of a training, or use another). What later batches inherited from the
+forgotten ones, through weights, momentum and weight decay, is not taken back.
 
-Where we differ: the log has trainable parameters only, not the running statistics of BatchNorm (a
-variance less a few of its changes can be negative); the repair renews those, with ``norm="train"``.
-The log knows which samples were in *every* step, so that an incomplete one is noticed. Changes are
-taken back from the last to the first, each rounded once. Every batch of the repair is full, dropout
-is off, there is no augmentation.
+Where we differ: only trainable parameters are logged, not the running statistics of BatchNorm (a
+variance minus some of its changes can be negative); with ``norm="train"`` the repair updates those. The
+log lists the samples of *every* step, so that an incomplete log is noticed. Changes are taken back from
+the last to the first, each rounded once. In the repair every batch is full, dropout is off and there is
+no augmentation.
 """
 
 from __future__ import annotations
