@@ -259,16 +259,16 @@ def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Pat
 DEADLY = """
 import os
 
-from purge import cli, stock
-from purge.methods import METHODS
+from purge.bench import store
+from purge.cli import app
+from purge.methods.finetune import FineTune
 
-finetune, train = type(METHODS["finetune"].method), stock._train
-run = finetune.run
-finetune.run = lambda self, *given: os._exit(9) if self.negate else run(self, *given)
-stock._train = lambda training, *given: os._exit(9) if training.seed == 7 else train(training, *given)
+run, train = FineTune.run, store._train
+FineTune.run = lambda self, *given: os._exit(9) if self.negate else run(self, *given)
+store._train = lambda training, *given: os._exit(9) if training.seed == 7 else train(training, *given)
 
 if __name__ == "__main__":  # the processes that it starts import it, too
-    cli.main()
+    app.main()
 """
 
 

@@ -197,7 +197,8 @@ def _sound(file: Path, shapes: dict[str, list[int]]) -> bool:
     """Whether a file can be read and is about parameters of the model."""
     try:
         with safe_open(file, "pt") as found:
-            return all(found.get_slice(k).get_shape() == shapes.get(k) for k in found.keys())
+            names = list(found.keys())
+            return all(found.get_slice(k).get_shape() == shapes.get(k) for k in names)
     except (OSError, SafetensorError):
         return False
 
