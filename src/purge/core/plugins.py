@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from purge.core.errors import PurgeError, did_you_mean
+from purge.core.errors import PurgeError, did_you_mean, first_line
 
 
 def named(name: str, error: type[PurgeError]) -> Any:
@@ -25,7 +25,7 @@ def named(name: str, error: type[PurgeError]) -> Any:
     except (Exception, SystemExit) as problem:
         raise error(
             f"a module {module_name!r} that can be imported, for {name}",
-            _short(problem),
+            first_line(problem),
             f"run purge where {module_name} is, and check that python can import it",
         ) from problem
     if not hasattr(module, attribute):
@@ -48,7 +48,7 @@ def loaded(point: EntryPoint, error: type[PurgeError]) -> Any:
     except (Exception, SystemExit) as problem:
         package = point.dist.name if point.dist else point.module
         fix = f"update or uninstall {package}"
-        raise error(f"{point.name} of the package {package} to load", _short(problem), fix) from problem
+        raise error(f"{point.name} of the package {package} to load", first_line(problem), fix) from problem
 
 
 @contextmanager
@@ -65,7 +65,3 @@ def current_folder_importable(named_here: bool = True) -> Iterator[None]:
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
-
-
-def _short(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {(str(problem) or '?').splitlines()[0]}".rstrip(".")
