@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from purge.bench.expand import source_digest
 from purge.core.errors import PurgeError
-from purge.methods.finetune import FineTune
 from purge.methods.registry import METHODS
 from tests.bench.plans import place_of, plan_of
 
@@ -106,32 +102,38 @@ def test_a_job_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> Non
 
 def test_a_changed_default_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plan_of(tmp_path, methods=["purge"]).jobs[0].id
-    changed = dataclasses.replace(METHODS["purge"].method, lr=0.123)  # type: ignore[call-arg]
-    monkeypatch.setitem(METHODS, "purge", METHODS["purge"]._replace(method=changed))
+    monkeypatch.setitem(METHODS, "purge", dataclasses.replace(METHODS["purge"], settings={"lr": 0.123}))
     assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
 
 
+OWN_METHOD = """
+from dataclasses import dataclass
+
+from purge.engine.stopping import Stopping
+from purge.methods.base import Method
+
+
+@dataclass(frozen=True)
+class Mine(Method):
+    stop: Stopping = Stopping()
+
+    def run(self, model, split, run):
+        pass
+"""
+
+
 def test_an_edited_method_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file is edited, so that --resume runs the job again."""
+    """So --resume runs it again."""
     file = tmp_path / "method_that_is_edited.py"
-    source = inspect.getsource(sys.modules[FineTune.__module__])
-    file.write_text(source)
-    spec = importlib.util.spec_from_file_location("method_that_is_edited", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    edited = METHODS["finetune"]._replace(method=module.FineTune())
-    monkeypatch.setitem(METHODS, "finetune", edited)
+    file.write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
 
     def job_id() -> str:
-        source_digest.cache_clear()  # another process
-        return plan_of(tmp_path, methods=["finetune"]).jobs[0].id
+        return plan_of(tmp_path, methods=["method_that_is_edited:Mine"], trust=True).jobs[0].id
 
     before = job_id()
     assert job_id() == before
-    file.write_text(source + "\n# edited\n")
+    file.write_text(OWN_METHOD.replace("pass", "model.zero_grad()"))
     assert job_id() != before
 
 

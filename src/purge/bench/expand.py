@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from purge.core.schema import build, fit, renamed
 from purge.core.settings import as_dict, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
-from purge.methods.registry import resolve_method
+from purge.methods.registry import resolve_method, source_digest
 from purge.metrics.registry import resolve_metrics
 from purge.models.zoo import known_name
 from purge.runs.folder import trusted
@@ -95,7 +94,7 @@ class Job:
         """The name of its file: readable, with a digest of everything that the result depends on."""
         method = resolve_method(self.method, self.changes)
         specs = [self.base.spec, *(t.spec for t in self.retrained)]
-        own = [self.forget, self.method, as_dict(method), source_digest(type(method)), self.seed]
+        own = [self.forget, self.method, as_dict(method), source_digest(method), self.seed]
         own += [self.metrics, self.repeats, self.score]
         digest = digest_of([dataclasses.asdict(self.data), *own, specs])[:8]
         words = f"{short(self.data)} {forget_words(self.forget)} {self.label} s{self.seed}"
@@ -142,17 +141,6 @@ class Plan:
 def digest_of(content: Any) -> str:
     """SHA-256 of JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
-
-
-@cache
-def source_digest(cls: type) -> str:
-    """SHA-256 of the source of a class's module, or of the class if it was not read from a file."""
-    for code in (inspect.getmodule(cls), cls):
-        try:
-            return digest_of(inspect.getsource(code))  # type: ignore[arg-type]
-        except (OSError, TypeError):  # typed in by hand
-            continue
-    return digest_of(cls.__qualname__)
 
 
 def short(data: Data) -> str:
