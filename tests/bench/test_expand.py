@@ -56,7 +56,7 @@ def test_the_file_of_a_job_has_a_name_of_bounded_length(tmp_path: Path) -> None:
     assert long.keys["forget"].endswith("+78+79")  # tables have all of it
 
 
-def test_labels_that_differ_only_where_a_file_name_cannot_are_refused(tmp_path: Path) -> None:
+def test_labels_that_file_names_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
     def methods(*labels: str, **settings: Any) -> list[dict[str, Any]]:
         return [{"method": "purge", "label": label, "set": settings} for label in labels]
 
@@ -87,9 +87,9 @@ def test_another_model_has_another_digest(tmp_path: Path, change: dict[str, Any]
     assert before.id != after.id
 
 
-def test_a_job_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> None:
+def test_the_id_of_a_job_depends_on_everything_its_result_depends_on(tmp_path: Path) -> None:
     plain = plan_of(tmp_path, methods=["purge"]).jobs[0]
-    same = plan_of(tmp_path, methods={"purge": {}}, about="words change nothing").jobs[0]
+    same = plan_of(tmp_path, methods={"purge": {}}, about="the text does not matter").jobs[0]
     assert plain.id == same.id
     others = [
         plan_of(tmp_path, methods={"purge": {"lr": 0.5}}),
@@ -145,6 +145,7 @@ def test_an_edited_method_is_another_job(tmp_path: Path, monkeypatch: pytest.Mon
         {"model": "own_code:build"},
         {"metrics": ["ra", "own_code:metric"]},
         {"tasks": [{"metrics": "own_code:metric"}]},
+        {"search": {"trials": 2, "score": {"own_code:metric": 1}}, "holdout": 0.1},
     ],
 )
 def test_code_that_a_file_names_is_not_imported(
@@ -164,7 +165,7 @@ def test_a_file_that_is_trusted_may_name_code(tmp_path: Path) -> None:
     plan_of(tmp_path, model="own_code:build", trust=True)  # imported once it is trained
 
 
-def test_what_a_task_says_goes_before_what_stands_above_it(tmp_path: Path) -> None:
+def test_keys_of_a_task_replace_those_above_it(tmp_path: Path) -> None:
     plan = plan_of(
         tmp_path,
         data=None,
@@ -188,6 +189,6 @@ def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
     assert plan_of(tmp_path, data=["digits", str(folders[0])]).jobs
 
 
-def test_a_task_may_have_few_images_beside_another_with_all(tmp_path: Path) -> None:
+def test_one_task_may_use_few_images_and_another_all_of_them(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
     assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}

@@ -27,7 +27,6 @@ from purge.core.settings import as_dict, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
 from purge.methods.registry import resolve_method, source_digest
-from purge.metrics.registry import resolve_metrics
 from purge.models.zoo import known_name
 from purge.runs.folder import trusted
 
@@ -176,7 +175,10 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     bench = build(Bench, {k: v for k, v in content.items() if k not in shared}, path.name)
     above = {k: v for k, v in content.items() if k in shared}
     tasks = [task for given in bench.tasks or [{}] for task in _tasks(above, given, path.name)]
-    for name in [v.method for v in bench.variants()] + [n for task in tasks for n in task.names]:
+    named = [*(v.method for v in bench.variants()), *(bench.search.score if bench.search else ())]
+    for task in tasks:
+        named += [task.model, *([task.metrics] if isinstance(task.metrics, str) else task.metrics)]
+    for name in named:
         trusted(name, path.name, trust)
     _check_rows(tasks)
     if bench.search is not None:
@@ -194,7 +196,7 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     jobs = _by_id(job for task in tasks for job in _jobs(task, variants, bench.search))
     words: dict[By, set[str]] = {by: {job.keys[by] for job in jobs} for by in ("data", "forget", "label")}
     words["label"] |= set(PARTS.values())
-    check_tables(bench, {name for job in jobs for name in job.metrics}, words)
+    check_tables(bench, {m.name: m for task in tasks for m in task.found_metrics().values()}, words)
     return Plan(path.stem, bench.about, jobs, bench.tables, bench.figures)
 
 
@@ -305,7 +307,7 @@ def _presets(path: Path) -> dict[str, dict[str, Any]]:
     """Settings by label, as a search writes them."""
     rows = fit(read_yaml(path).get("methods"), list[Any], "methods", str(path))
     presets = [build(Variant, row, f"methods of {path}", ignore_unknown=True) for row in rows]
-    return {preset.label: preset.set for preset in presets}
+    return {preset.label or preset.method: preset.set for preset in presets}
 
 
 def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None) -> Iterator[Job]:
@@ -315,9 +317,9 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
     if wrong := [label for label in task.set if label not in known]:
         raise MethodError("a label of methods in set", repr(wrong[0]), did_you_mean(wrong[0], known))
     data, recipe = _data(task), _recipe(task, {})
-    metrics = [m.name for m in resolve_metrics(task.metrics)]
+    metrics = task.found_metrics()
     if search is not None:
-        _check_score(search, task, metrics)
+        _check_score(search, task, [m.name for m in metrics.values()])
     seeds = list(dict.fromkeys(task.seeds))
     for at, seed in enumerate(seeds):
         others = _other_seeds(seeds, at, task.retrains)
@@ -332,8 +334,8 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
                     forget if base.log_updates else {},
                 )  # fmt: skip
                 yield Job(
-                    data, forget, variant.label, variant.method, changes, seed, metrics, begin, retrained,
-                    task.repeats, {} if search is None else search.score, of,
+                    data, forget, variant.label, variant.method, changes, seed, list(metrics), begin,
+                    retrained, task.repeats, {} if search is None else search.score, of,
                 )  # fmt: skip
 
 

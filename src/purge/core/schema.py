@@ -110,7 +110,7 @@ def renamed(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[Any, Any]
 
 @functools.cache  # so that it warns once
 def _warn_renamed(old: str, name: str) -> None:
-    logger.warning("The setting %s is now called %s; the old name goes in the next version.", old, name)
+    logger.warning("The setting %s is now called %s; the next version removes the old name.", old, name)
 
 
 # -- types --------------------------------------------------------------------------------------
