@@ -28,7 +28,7 @@ def test_there_is_a_file_for_every_experiment() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=NAMES)
 def test_every_file_can_be_planned_without_its_data(path: Path, tmp_path: Path) -> None:
-    """No data set is there (the tests have an empty cache), none is asked for, nothing is written."""
+    """The cache of the tests has no data sets; none is asked for, and nothing is written."""
     plan = read_plan(path)
     steps = steps_of(plan, place_of(tmp_path / "out"))
     assert sum(step.jobs for step in steps) == len(plan.jobs) + len(plan.trainings())
@@ -40,7 +40,7 @@ def test_every_file_can_be_planned_without_its_data(path: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=NAMES)
 def test_rows_of_the_paper_are_rows_of_ours(path: Path) -> None:
-    """A label that is spelled otherwise than in paper.json would leave the paper's number out."""
+    """A label that is spelled differently in paper.json would lose the paper's number."""
     plan = read_plan(path)
     for table in plan.tables:
         labels = {PARTS[part] for part in table.also}

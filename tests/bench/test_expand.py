@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from purge.bench.expand import source_digest
 from purge.core.errors import PurgeError
-from purge.methods.finetune import FineTune
 from purge.methods.registry import METHODS
 from tests.bench.plans import place_of, plan_of
 
@@ -60,7 +56,7 @@ def test_the_file_of_a_job_has_a_name_of_bounded_length(tmp_path: Path) -> None:
     assert long.keys["forget"].endswith("+78+79")  # tables have all of it
 
 
-def test_labels_that_differ_only_where_a_file_name_cannot_are_refused(tmp_path: Path) -> None:
+def test_labels_that_file_names_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
     def methods(*labels: str, **settings: Any) -> list[dict[str, Any]]:
         return [{"method": "purge", "label": label, "set": settings} for label in labels]
 
@@ -91,9 +87,9 @@ def test_another_model_has_another_digest(tmp_path: Path, change: dict[str, Any]
     assert before.id != after.id
 
 
-def test_a_job_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> None:
+def test_the_id_of_a_job_depends_on_everything_its_result_depends_on(tmp_path: Path) -> None:
     plain = plan_of(tmp_path, methods=["purge"]).jobs[0]
-    same = plan_of(tmp_path, methods={"purge": {}}, about="words change nothing").jobs[0]
+    same = plan_of(tmp_path, methods={"purge": {}}, about="the text does not matter").jobs[0]
     assert plain.id == same.id
     others = [
         plan_of(tmp_path, methods={"purge": {"lr": 0.5}}),
@@ -106,32 +102,38 @@ def test_a_job_is_known_by_all_that_its_result_depends_on(tmp_path: Path) -> Non
 
 def test_a_changed_default_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plan_of(tmp_path, methods=["purge"]).jobs[0].id
-    changed = dataclasses.replace(METHODS["purge"].method, lr=0.123)  # type: ignore[call-arg]
-    monkeypatch.setitem(METHODS, "purge", METHODS["purge"]._replace(method=changed))
+    monkeypatch.setitem(METHODS, "purge", dataclasses.replace(METHODS["purge"], settings={"lr": 0.123}))
     assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
 
 
+OWN_METHOD = """
+from dataclasses import dataclass
+
+from purge.engine.stopping import Stopping
+from purge.methods.base import Method
+
+
+@dataclass(frozen=True)
+class Mine(Method):
+    stop: Stopping = Stopping()
+
+    def run(self, model, split, run):
+        pass
+"""
+
+
 def test_an_edited_method_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file is edited, so that --resume runs the job again."""
+    """So --resume runs it again."""
     file = tmp_path / "method_that_is_edited.py"
-    source = inspect.getsource(sys.modules[FineTune.__module__])
-    file.write_text(source)
-    spec = importlib.util.spec_from_file_location("method_that_is_edited", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    edited = METHODS["finetune"]._replace(method=module.FineTune())
-    monkeypatch.setitem(METHODS, "finetune", edited)
+    file.write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
 
     def job_id() -> str:
-        source_digest.cache_clear()  # another process
-        return plan_of(tmp_path, methods=["finetune"]).jobs[0].id
+        return plan_of(tmp_path, methods=["method_that_is_edited:Mine"], trust=True).jobs[0].id
 
     before = job_id()
     assert job_id() == before
-    file.write_text(source + "\n# edited\n")
+    file.write_text(OWN_METHOD.replace("pass", "model.zero_grad()"))
     assert job_id() != before
 
 
@@ -143,6 +145,7 @@ def test_an_edited_method_is_another_job(tmp_path: Path, monkeypatch: pytest.Mon
         {"model": "own_code:build"},
         {"metrics": ["ra", "own_code:metric"]},
         {"tasks": [{"metrics": "own_code:metric"}]},
+        {"search": {"trials": 2, "score": {"own_code:metric": 1}}, "holdout": 0.1},
     ],
 )
 def test_code_that_a_file_names_is_not_imported(
@@ -162,7 +165,7 @@ def test_a_file_that_is_trusted_may_name_code(tmp_path: Path) -> None:
     plan_of(tmp_path, model="own_code:build", trust=True)  # imported once it is trained
 
 
-def test_what_a_task_says_goes_before_what_stands_above_it(tmp_path: Path) -> None:
+def test_keys_of_a_task_replace_those_above_it(tmp_path: Path) -> None:
     plan = plan_of(
         tmp_path,
         data=None,
@@ -186,6 +189,6 @@ def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
     assert plan_of(tmp_path, data=["digits", str(folders[0])]).jobs
 
 
-def test_a_task_may_have_few_images_beside_another_with_all(tmp_path: Path) -> None:
+def test_one_task_may_use_few_images_and_another_all_of_them(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
     assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}

@@ -131,7 +131,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, 
         ("about: 2024-13-45\n", "month must be in 1..12"),
     ],
 )
-def test_what_is_no_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(PurgeError, match=re.escape(words)):
         read_plan(tmp_path / "a.yaml")
@@ -145,7 +145,7 @@ def test_other_models_can_be_chosen_for_tables_and_figures(tmp_path: Path) -> No
 
 
 def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
-    """Those of an audit, but for relearning, which takes long, and for shadow models."""
+    """Those of an audit, except relearning and shadow models, which take long."""
     train, test = images(Data("digits", per_class=20), None, None)
     forget, retain = cut(train, {"forget_classes": [0]})
     with seeded(0, torch.device("cpu")):

@@ -24,7 +24,7 @@ SEARCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_every_method_has_the_same_number_of_trials_and_begins_as_it_is(tmp_path: Path) -> None:
+def test_every_method_has_as_many_trials_and_the_first_is_unchanged(tmp_path: Path) -> None:
     jobs = plan_of(tmp_path, **SEARCH).jobs
     trials = {of: [job for job in jobs if job.trial_of == of] for of in ("finetune", "purge")}
     assert [len(of) for of in trials.values()] == [5, 5]
@@ -45,7 +45,7 @@ def test_a_search_is_drawn_from_its_seed(tmp_path: Path) -> None:
     assert drawn(0) != drawn(1)
 
 
-def test_a_setting_that_may_be_any_number_is_drawn_as_such(tmp_path: Path) -> None:
+def test_a_setting_that_takes_fractions_is_drawn_as_a_fraction(tmp_path: Path) -> None:
     ranges = {
         "kd": {"low": 0, "high": 1},
         "forget_target": {"low": 0, "high": 1},
@@ -111,7 +111,7 @@ def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:
     ["{method: purge, set: }", "{method: purge, set: 5}", "{method: purge, label: 5, set: {}}",
      "{method: purge, label: [purge], set: {}}", "{method: purge, set: {5: 1}}", "{set: {}}", "5"],
 )  # fmt: skip
-def test_presets_of_another_form_are_refused(tmp_path: Path, row: str) -> None:
+def test_malformed_presets_are_refused(tmp_path: Path, row: str) -> None:
     (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")
     with pytest.raises(PurgeError, match=r"methods of .*presets\.yaml"):
         plan_of(tmp_path, presets="presets.yaml")

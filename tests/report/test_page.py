@@ -250,7 +250,7 @@ def test_bad_requests_are_answered_in_one_line(runs: Path, tmp_path: Path) -> No
         "Fix: make it first.": [runs / "purge", "--out", tmp_path / "no" / "a.html"],
         "Fix: name a file.": [runs / "purge", "--out", tmp_path],
         "a history in": [broken, "--out", tmp_path / "a.html"],
-        "an audit in": [other, "--out", tmp_path / "a.html"],
+        f"Expected values in {other}": [other, "--out", tmp_path / "a.html"],
         "run.json": [alone, "--out", tmp_path / "a.html"],
     }
     for words, argv in requests.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from purge.core.errors import FileError, MetricError
-from purge.runs.gates import Gate, as_gate
+from purge.metrics.metric import Metric
+from purge.runs.gates import as_gate
 
 REPORT = {
     "values": {
@@ -72,15 +73,15 @@ def test_a_gate_on_what_will_not_be_measured_is_refused():
 @pytest.mark.parametrize("name", ["bn_recal", "bn_recal.dleta", "fa_test.steps", "destinations.all"])
 def test_a_gate_on_a_value_that_a_metric_does_not_have_is_refused(name):
     with pytest.raises(FileError, match="in --fail-if"):
-        Gate(name, ">", 2).check(["bn_recal", "fa_test", "destinations"])
+        as_gate(f"{name}>2").check(["bn_recal", "fa_test", "destinations"])
 
 
 @pytest.mark.parametrize("part", ["3", "03", "٣", "cat"])
 def test_a_gate_on_a_class_that_is_not_there_is_refused(part):
     for name in ("class_accuracy.2", "ra"):
-        Gate(name, ">", 2).check_class(3)
+        as_gate(f"{name}>2").check_class(3)
     with pytest.raises(MetricError, match="Fix: name one of 0 to 2"):
-        Gate(f"class_accuracy.{part}", ">", 2).check_class(3)
+        as_gate(f"class_accuracy.{part}>2").check_class(3)
 
 
 @pytest.mark.parametrize("text", ["mia>40%", "relearn_few.steps>5 %", "kl_retrain>1%"])
@@ -97,7 +98,7 @@ def test_percent_of_what_is_not_in_percent_is_refused(text):
         "fa_test>--1",
     ],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused(text):
+def test_text_that_is_not_a_condition_is_refused(text):
     with pytest.raises(MetricError, match=r"Expected a condition such as 'fa_test>2', got .+ Fix: "):
         as_gate(text)
 
@@ -105,3 +106,13 @@ def test_what_is_no_condition_is_refused(text):
 def test_an_unknown_metric_is_answered_with_the_nearest():
     with pytest.raises(MetricError, match="did you mean 'fa_test'"):
         as_gate("fa_tets>2")
+
+
+def test_a_gate_on_a_metric_of_ones_own():
+    own = Metric("sure", "sure", "how sure the model is", "nowhere:sure", parts=("forget",), unit="share")
+    gate = as_gate("sure.forget > 40 %", [own])
+    gate.check(["sure"])
+    report = {"values": {"sure.forget": {"value": 0.5, "why": ""}}}
+    assert gate.broken(report) == "Failed: sure.forget>40, it is 50.0 %."
+    with pytest.raises(MetricError, match="the name of a metric"):
+        as_gate("sure.forget>40")

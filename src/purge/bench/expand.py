@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ from purge.core.schema import build, fit, renamed
 from purge.core.settings import as_dict, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
-from purge.methods.registry import resolve_method
-from purge.metrics.registry import resolve_metrics
+from purge.methods.registry import resolve_method, source_digest
 from purge.models.zoo import known_name
 from purge.runs.folder import trusted
 
@@ -95,7 +93,7 @@ class Job:
         """The name of its file: readable, with a digest of everything that the result depends on."""
         method = resolve_method(self.method, self.changes)
         specs = [self.base.spec, *(t.spec for t in self.retrained)]
-        own = [self.forget, self.method, as_dict(method), source_digest(type(method)), self.seed]
+        own = [self.forget, self.method, as_dict(method), source_digest(method), self.seed]
         own += [self.metrics, self.repeats, self.score]
         digest = digest_of([dataclasses.asdict(self.data), *own, specs])[:8]
         words = f"{short(self.data)} {forget_words(self.forget)} {self.label} s{self.seed}"
@@ -144,17 +142,6 @@ def digest_of(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
 
 
-@cache
-def source_digest(cls: type) -> str:
-    """SHA-256 of the source of a class's module, or of the class if it was not read from a file."""
-    for code in (inspect.getmodule(cls), cls):
-        try:
-            return digest_of(inspect.getsource(code))  # type: ignore[arg-type]
-        except (OSError, TypeError):  # typed in by hand
-            continue
-    return digest_of(cls.__qualname__)
-
-
 def short(data: Data) -> str:
     """The name of a data set in tables."""
     name = Path(data.name).name if data.name not in DATASETS else data.name
@@ -188,7 +175,10 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     bench = build(Bench, {k: v for k, v in content.items() if k not in shared}, path.name)
     above = {k: v for k, v in content.items() if k in shared}
     tasks = [task for given in bench.tasks or [{}] for task in _tasks(above, given, path.name)]
-    for name in [v.method for v in bench.variants()] + [n for task in tasks for n in task.names]:
+    named = [*(v.method for v in bench.variants()), *(bench.search.score if bench.search else ())]
+    for task in tasks:
+        named += [task.model, *([task.metrics] if isinstance(task.metrics, str) else task.metrics)]
+    for name in named:
         trusted(name, path.name, trust)
     _check_rows(tasks)
     if bench.search is not None:
@@ -206,7 +196,7 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     jobs = _by_id(job for task in tasks for job in _jobs(task, variants, bench.search))
     words: dict[By, set[str]] = {by: {job.keys[by] for job in jobs} for by in ("data", "forget", "label")}
     words["label"] |= set(PARTS.values())
-    check_tables(bench, {name for job in jobs for name in job.metrics}, words)
+    check_tables(bench, {m.name: m for task in tasks for m in task.found_metrics().values()}, words)
     return Plan(path.stem, bench.about, jobs, bench.tables, bench.figures)
 
 
@@ -317,7 +307,7 @@ def _presets(path: Path) -> dict[str, dict[str, Any]]:
     """Settings by label, as a search writes them."""
     rows = fit(read_yaml(path).get("methods"), list[Any], "methods", str(path))
     presets = [build(Variant, row, f"methods of {path}", ignore_unknown=True) for row in rows]
-    return {preset.label: preset.set for preset in presets}
+    return {preset.label or preset.method: preset.set for preset in presets}
 
 
 def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None) -> Iterator[Job]:
@@ -327,9 +317,9 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
     if wrong := [label for label in task.set if label not in known]:
         raise MethodError("a label of methods in set", repr(wrong[0]), did_you_mean(wrong[0], known))
     data, recipe = _data(task), _recipe(task, {})
-    metrics = [m.name for m in resolve_metrics(task.metrics)]
+    metrics = task.found_metrics()
     if search is not None:
-        _check_score(search, task, metrics)
+        _check_score(search, task, [m.name for m in metrics.values()])
     seeds = list(dict.fromkeys(task.seeds))
     for at, seed in enumerate(seeds):
         others = _other_seeds(seeds, at, task.retrains)
@@ -344,8 +334,8 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
                     forget if base.log_updates else {},
                 )  # fmt: skip
                 yield Job(
-                    data, forget, variant.label, variant.method, changes, seed, metrics, begin, retrained,
-                    task.repeats, {} if search is None else search.score, of,
+                    data, forget, variant.label, variant.method, changes, seed, list(metrics), begin,
+                    retrained, task.repeats, {} if search is None else search.score, of,
                 )  # fmt: skip
 
 

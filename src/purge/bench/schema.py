@@ -16,7 +16,8 @@ from purge.bench.tables import NUMBERS, By, Drawing, Goal, Table, paper
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
 from purge.core.schema import build
 from purge.core.settings import setting
-from purge.metrics.registry import check_value_name
+from purge.metrics.metric import Metric
+from purge.metrics.registry import check_value_name, resolve_metrics
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,11 @@ class Task:
             got = " and ".join(given) if len(given) > 1 else f"an empty {given[0]}" if given else "none"
             raise DataError(f"one of forget, fraction and ids for {self.data}", got, "write forget: [0], say")
 
-    @property
-    def names(self) -> list[str]:
-        """The names that could stand for code of the user's."""
-        return [self.model, *([self.metrics] if isinstance(self.metrics, str) else self.metrics)]
+    def found_metrics(self) -> dict[str, Metric]:
+        """The metrics by what finds them again: their names, or ``module:NAME`` as the file has it."""
+        given = [self.metrics] if isinstance(self.metrics, str) else self.metrics
+        own = {resolve_metrics(name)[0].name: name for name in given if ":" in name}
+        return {own.get(m.name, m.name): m for m in resolve_metrics(given)}
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Bench:
 # -- tables and figures ask only for what the jobs will have ------------------------------------
 
 
-def check_tables(bench: Bench, metrics: Collection[str], words: Mapping[By, Collection[str]]) -> None:
+def check_tables(bench: Bench, metrics: Mapping[str, Metric], words: Mapping[By, Collection[str]]) -> None:
     """Refuse tables and figures of other metrics, data, requests or labels than the jobs have."""
     tables = {table.name: table for table in bench.tables}
     for table in bench.tables:
@@ -134,14 +136,14 @@ def check_tables(bench: Bench, metrics: Collection[str], words: Mapping[By, Coll
             raise FileError(f"{what} of different plain names", repr(bad[0]), "rename one")
 
 
-def _check_table(table: Table, metrics: Collection[str], where: str) -> None:
+def _check_table(table: Table, metrics: Mapping[str, Metric], where: str) -> None:
     for key in ("rows", "columns"):
         if not getattr(table, key):
             raise FileError(f"at least one word in {key} of {where}", "none", f"add to {key}")
     for column in [c for c in table.columns if c not in NUMBERS]:
-        if column.partition(".")[0] not in metrics:
+        if (metric := metrics.get(column.partition(".")[0])) is None:
             _refuse(f"a metric of the jobs in {where}", column, [*NUMBERS, *metrics])
-        check_value_name(column, where)
+        check_value_name(column, where, metric)
     goals = [build(Goal, given, f"goals of {where}").column for given in table.goals]
     if wrong := [column for column in goals if column not in table.columns]:
         _refuse(f"a goal for a column of {table.name}", wrong[0], table.columns)

@@ -18,7 +18,8 @@ import numpy as np
 from purge.core.errors import MethodError
 from purge.core.schema import build
 from purge.core.settings import setting
-from purge.metrics.registry import METRICS, check_value_name, resolve_metrics
+from purge.metrics.metric import Metric
+from purge.metrics.registry import check_value_name, find_metric
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,8 @@ def check_search(search: Search) -> None:
     if not search.score:
         raise MethodError("a score in search", "none", "write score: {fa_test: 1}, say")
     for name in search.score:
-        (metric,) = resolve_metrics([name.partition(".")[0]])
         check_value_name(name, "the score")
-        if "shadows" in metric.needs:
+        if "shadows" in _metric(name).needs:
             raise MethodError("a score without shadow models", repr(name), "leave it out")
 
 
@@ -80,7 +80,7 @@ def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float |
     """The weighted distance of a model to the aims; None if a value is missing."""
     total = 0.0
     for name, weight in weights.items():
-        ideal = METRICS[name.partition(".")[0]].ideal
+        ideal = _metric(name).ideal
         ours = report["values"].get(name, {}).get("value")
         aim = report["retrained"].get(name, {}).get("value") if isinstance(ideal, str) else ideal
         if ours is None or aim is None:
@@ -91,8 +91,12 @@ def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float |
 
 def needs_retrained(name: str) -> bool:
     """Does a score by this metric need a retrained model?"""
-    metric = METRICS[name.partition(".")[0]]
+    metric = _metric(name)
     return isinstance(metric.ideal, str) or "retrained" in metric.needs
+
+
+def _metric(name: str) -> Metric:
+    return find_metric(name.partition(".")[0])
 
 
 def winners(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

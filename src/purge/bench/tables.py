@@ -306,7 +306,7 @@ def heading(column: str) -> str:
     if column in NUMBERS:
         return NUMBERS[column][0]
     kind, _, part = column.partition(".")
-    return f"{METRICS[kind].symbol} {part}".strip()
+    return f"{METRICS[kind].symbol if kind in METRICS else kind} {part}".strip()
 
 
 def shown(column: str, value: float | None) -> str:

@@ -60,7 +60,7 @@ def audit(
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     with current_folder_importable(":" in metrics):
         wanted = resolve_metrics(names)
-    gates = [as_gate(text) for text in fail_if or []]
+    gates = [as_gate(text, wanted) for text in fail_if or []]
     for gate in gates:
         gate.check([metric.name for metric in wanted])
     facts = facts_of(run)

@@ -23,6 +23,7 @@ def bench(
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and stop.")] = False,
     device: opt.Device = None,
     data_dir: opt.DataDir = None,
+    trust: opt.Trust = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -41,7 +42,7 @@ def bench(
         files = runner.make(config)
         show(list(map(str, files)), f"{len(files)} files made in {config}.", json_)
         return
-    plan = read_plan(config)
+    plan = read_plan(config, trust)
     place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
     if dry_run:
         steps = plans.steps_of(plan.only(only or ()), place)

@@ -110,7 +110,7 @@ def renamed(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[Any, Any]
 
 @functools.cache  # so that it warns once
 def _warn_renamed(old: str, name: str) -> None:
-    logger.warning("The setting %s is now called %s; the old name goes in the next version.", old, name)
+    logger.warning("The setting %s is now called %s; the next version removes the old name.", old, name)
 
 
 # -- types --------------------------------------------------------------------------------------
@@ -195,7 +195,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         parts = [part.strip() for part in value.split(",") if part.strip()] if text else _parts(value)
         return origin(_convert(part, args[0], where) for part in parts)
     if origin is dict and isinstance(value, Mapping):
-        return {_convert(k, args[0], where): _convert(v, args[1], where) for k, v in value.items()}
+        inside = {key: where and f"{key} of {where}" for key in value}
+        return {_convert(k, args[0], where): _convert(v, args[1], inside[k]) for k, v in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return build(hint, value, where)
     if hint in (int, float):

@@ -231,13 +231,13 @@ def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metr
     return found
 
 
-def check_value_name(name: str, where: str) -> None:
+def check_value_name(name: str, where: str, metric: Metric | None = None) -> None:
     """Refuse a name that no value of its metric has: a wrong part, or no part where there are several.
 
-    The metric itself must be known; ``where`` says in the message who asked for the value.
+    ``where`` says in the message who asked for the value; ``metric`` is found by name if it is not given.
     """
     kind, _, part = name.partition(".")
-    metric = METRICS[kind]
+    metric = metric or find_metric(kind)
     open_ended = {"classes": part.isdecimal(), "layers": bool(part)}  # known only once there is a model
     good = open_ended[metric.parts] if isinstance(metric.parts, str) else name in metric.names()
     if not good:

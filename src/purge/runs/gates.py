@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.metrics.metric import Metric
-from purge.metrics.registry import METRICS, check_value_name, number
+from purge.metrics.registry import check_value_name, find_metric
+from purge.report.tables import scaled, shown
 
 COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -22,15 +23,11 @@ class Gate(NamedTuple):
     name: str
     sign: str
     bound: float  # as tables show it: shares in percent
-
-    @property
-    def metric(self) -> Metric:
-        """The metric that the value belongs to."""
-        return METRICS[self.name.partition(".")[0]]
+    metric: Metric
 
     def check(self, wanted: Collection[str]) -> None:
         """Refuse a gate on a value that no metric has, or whose metric is not in ``wanted``."""
-        check_value_name(self.name, "--fail-if")
+        check_value_name(self.name, "--fail-if", self.metric)
         if self.metric.name not in wanted:
             fix = f"add {self.metric.name} to --metrics"
             raise MetricError(f"{self.name} to be measured", "none of it in this audit", fix)
@@ -55,28 +52,25 @@ class Gate(NamedTuple):
         asked = f"{self.name}{self.sign}{self.bound:g}"
         if found["value"] is None:
             return f"Failed: {asked} cannot be ruled out, {self.name} was not measured ({found['why']})."
-        share = self.metric.unit_of(self.name) == "share"
-        value = round(100 * found["value"], 9) if share else found["value"]
-        if not COMPARE[self.sign](value, self.bound):
+        unit = self.metric.unit_of(self.name)
+        if not COMPARE[self.sign](round(scaled(found["value"], unit), 9), self.bound):
             return ""
-        return f"Failed: {asked}, it is {number(self.name, found['value'])}."
+        return f"Failed: {asked}, it is {shown(found['value'], unit)}."
 
 
-def as_gate(text: str) -> Gate:
-    """Read ``fa_test>2``.
+def as_gate(text: str, metrics: Iterable[Metric] = ()) -> Gate:
+    """Read ``fa_test>2``; ``metrics`` are those that only this audit knows.
 
-    >>> as_gate("bn_recal.delta >= 2")
-    Gate(name='bn_recal.delta', sign='>=', bound=2.0)
+    >>> as_gate("bn_recal.delta >= 2")[:3]
+    ('bn_recal.delta', '>=', 2.0)
     """
     found = re.fullmatch(rf"\s*([\w./-]+)\s*(>=|<=|>|<)\s*({NUMBER})\s*(%?)\s*", text)
     if found is None or not math.isfinite(float(found[3])):
         raise MetricError("a condition such as 'fa_test>2'", repr(text), "write NAME>NUMBER")
     name, sign, bound, share = found.groups()
     kind = name.partition(".")[0]
-    if kind not in METRICS:
-        raise MetricError("the name of a metric in --fail-if", repr(name), did_you_mean(kind, METRICS))
-    gate = Gate(name, sign, float(bound))
-    if share and gate.metric.unit_of(name) != "share":
+    metric = next((m for m in metrics if m.name == kind), None) or find_metric(kind)
+    if share and metric.unit_of(name) != "share":
         fix = "leave out the % and write the number as the table does"
         raise MetricError(f"a plain number for {name}, which is not in percent", repr(text), fix)
-    return gate
+    return Gate(name, sign, float(bound), metric)
