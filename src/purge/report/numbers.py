@@ -115,6 +115,10 @@ class Numbers:
         which = {name: int(k) for name, k in names.items() if k != name and k.isdecimal()}
         return {k: v for name, k in which.items() if (v := self.get(name, part))}
 
+    def curve(self, model: str, name: str) -> Mapping[str, Any]:
+        """What a figure of a model is drawn from; empty if there is nothing."""
+        return ((self.report.get("curves") or {}).get(model) or {}).get(name) or {}
+
     def raw(self, name: str) -> Mapping[str, Any]:
         """A value as the report has it, or that of its whole metric; empty if there is neither."""
         return self.values.get(name) or self.values.get(name.partition(".")[0]) or {}
