@@ -282,6 +282,30 @@ def test_the_template_is_part_of_the_package() -> None:
     assert resources.files("purge.report").joinpath("page.html.j2").is_file()
 
 
+def test_numbers_come_by_section_and_then_as_the_report_lists_its_metrics() -> None:
+    report = full_report()
+    report["values"] = dict(
+        reversed(report["values"].items())
+    )  # not the order of measuring
+    own = {"symbol": "own", "about": "mine", "unit": "share", "units": {"steps": "steps"}, "section": "new"}
+    report["metrics"] = {"own": own, **report["metrics"]}
+    report["values"] |= {f"own.{part}": report["values"]["ra"] for part in ("steps", "share")}
+    text = html.page({"run": report})
+    names = re.findall(r"<code>([\w.]+)</code>", text[text.index("All numbers") :])
+    assert [n for n in names if n in ("fa_train", "fa_test", "ta_retain", "ra", "mia_loss", "mia", "lira",
+                                      "bn_recal", "quantise", "retrain_gap", "own")] == [
+        "fa_train", "fa_test", "ta_retain", "ra", "mia_loss", "mia", "lira", "bn_recal", "quantise",
+        "retrain_gap", "own",
+    ]  # fmt: skip
+    cells = {n: re.search(rf'<code>{n}</code>.*?<td class="own">(.*?)</td>', text, re.S) for n in names}
+    assert {n: found[1] for n, found in cells.items() if found and n.startswith("own.")} == {
+        "own.steps": "1.0",
+        "own.share": "99.0 %",
+    }
+    assert "aim: 0.000" in text  # of retrain_gap
+    assert "What else was measured?" in text
+
+
 # -- words of others ----------------------------------------------------------------------------
 
 

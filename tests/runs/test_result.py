@@ -21,6 +21,8 @@ import purge
 from purge.core.errors import FileError, MetricError
 from purge.core.files import atomically, read_json, told, write_json
 from purge.engine.trainer import Recipe
+from purge.metrics.metric import Metric
+from purge.metrics.registry import PANELS
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, load_weights
 from purge.result import Report, Result
@@ -83,6 +85,67 @@ def test_a_report_comes_back_from_json_as_it_was(report, tmp_path):
     assert inside(tmp_path) == ["audit.json"]
 
 
+def test_a_report_describes_its_metrics_and_an_older_file_is_completed(report, tmp_path):
+    assert list(report.metrics) == list(PANELS["standard"])
+    assert report.metrics["relearn_few"]["units"] == {"steps": "steps"}
+    raw = report.to_dict()
+    assert raw.pop("metrics") == report.metrics
+    raw["values"]["own"] = {"value": 0.5, "low": None, "high": None, "n": 3, "why": ""}
+    write_json(tmp_path / "audit.json", raw)
+    older = Report.from_json(tmp_path / "audit.json")
+    assert older.metrics == report.metrics  # the registry does not know "own"
+    assert line(older.table(), "own").split()[1] == "0.500"
+
+
+def test_a_metric_of_the_user_is_shown_in_its_unit(toy, tmp_path):
+    def half(subject):
+        return {"hit": Value(0.5), "steps": Value(0.5)}
+
+    model, forget, retain, test = toy
+    own = Metric("own", "own", "mine", half, parts=("hit", "steps"), unit="share", units={"steps": "steps"})
+    purge.audit(model, forget, retain, test, metrics=["ra", own], progress=False).to_json(tmp_path / "a.json")
+    text = Report.from_json(tmp_path / "a.json").table()
+    assert line(text, "own.hit").split()[1:3] == ["50.0", "%"]
+    assert line(text, "own.steps").split()[1] == "0.5"
+
+
+def test_the_original_may_be_given_as_a_result_like_the_retrained_model(toy, result):
+    _, forget, retain, test = toy
+    asked = ["ra", "feature_l2_original", "agreement"]
+    data = (forget, retain, test)
+    by_result, by_model = (
+        purge.audit(result, *data, original=other, retrained=[other], metrics=asked, progress=False)
+        for other in (result, result.model)
+    )
+    assert by_result.original == by_model.original != {}
+    assert by_result["feature_l2_original"].value == 0.0
+    assert by_result.values == by_model.values
+
+
+def test_a_report_writes_its_page(report, tmp_path):
+    file = report.html(tmp_path / "report.html")
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert all(f"<code>{name}</code>" in text for name in ("ra", "bn_recal.delta"))
+    assert inside(tmp_path) == ["report.html"]
+    with pytest.raises(FileError, match="make it first"):
+        report.html(tmp_path / "no" / "report.html")
+
+
+def test_a_report_and_a_result_draw_their_main_figures_without_a_name(report, result):
+    assert report.plot().axes[0].get_ylabel() == "accuracy (%)"  # a class was forgotten: the classes
+    samples = dataclasses.replace(report, info={**report.info, "forget_classes": []})
+    assert "AUROC" in samples.plot().axes[0].get_xlabel()
+    assert result.plot().axes[1].get_ylabel() == "loss on the\nretain set"
+    with pytest.raises(MetricError, match="numbers to draw"):
+        Report({}, {}, {}).plot()
+
+
+def test_a_table_is_returned_and_not_printed(report, capsys):
+    assert report.table()
+    assert capsys.readouterr() == ("", "")
+
+
 def test_numbers_of_a_report_are_numbers_in_json(tmp_path):
     # a metric of the user may well return numpy numbers; text in their place would go unnoticed
     numpy = Report({"own": Value(np.float32(0.5), n=np.int64(3))}, {}, {})
@@ -120,6 +183,7 @@ def test_an_old_report_is_replaced(report, tmp_path):
         '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_classes": ["0"]}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_samples": 3}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {"audited": 3}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {}, "metrics": {"ra": "share"}}',
     ],
 )
 def test_what_is_not_a_report_is_refused(tmp_path, content):

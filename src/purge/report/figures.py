@@ -359,8 +359,8 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
     fig, axes = empty_axes(1, len(there), height=height, width=width, sharey=True)
     for ax, (name, unit) in zip(axes, there.items(), strict=True):
         for i, of in enumerate(runs):
-            _dot(ax, of.get(name), "audited", -i)
-            _dot(ax, of.get(name, "retrained"), "retrained", -i)
+            _dot(ax, of.get(name), "audited", 0.12 - i)
+            _dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)
         ax.set_xlabel(KEY_VALUES[name] + " (%)" * (unit == "share"), fontsize=8.5)
         ax.set_ylim(-len(reports) + 0.4, 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(4))

@@ -133,9 +133,7 @@ class Numbers:
     def others(self, name: str) -> str:
         """The other models' values of the same name in words, or what stands in for them."""
         theirs = {part: v for part in ("retrained", "original") if (v := self.get(name, part))}
-        words = [f"the {part} model {v.words}" for part, v in theirs.items()]
-        if theirs:
-            words[0] = words[0].replace(" model ", " model in ", 1)
+        words = [f"the {part} model in {v.words}" for part, v in theirs.items()]
         if "retrained" not in theirs and name in ("fa_test", "fa_train"):
             words.append(f"guessing would be right in {shown(self.chance, 'share')}")
         return ", ".join(words) or "there was no other model to compare with"
