@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,6 +18,7 @@ from torch import nn
 
 from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text
+from purge.core.schema import build
 from purge.core.settings import as_dict
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Value
@@ -110,38 +110,20 @@ class Report:
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Report:
         """Read a report that :meth:`to_json` wrote."""
-        try:
-            return cls(**_checked(read_json(Path(path))))
-        except (KeyError, TypeError, AttributeError):
-            raise FileError(f"an audit in {path}", "other JSON", "pass a file that an audit wrote") from None
+        report = build(cls, read_json(Path(path)), f"the audit {path}")
+        build(_Facts, report.info, f"info of the audit {path}", ignore_unknown=True)
+        return report
 
 
-def _checked(raw: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a report that was read, if everything that people are shown has the right type."""
-    info, curves, metrics = raw["info"], raw.get("curves", {}), raw.get("metrics", {})
-    fields: dict[str, Any] = {"info": info, "curves": curves, "metrics": metrics}
-    for part in ("values", "retrained", "original", "floor"):
-        found = raw.get(part, {}) if part == "floor" else raw[part]
-        fields[part] = {name: Value(**v) for name, v in found.items()}
-    values = [v for part in ("values", "retrained", "original", "floor") for v in fields[part].values()]
-    counts = [info["forget_samples"], info["retain_samples"]] if "forget_samples" in info else []
-    names, gone = info.get("names") or [], info.get("forget_classes") or []
-    right = (
-        all(x is None or is_number(x) for v in values for x in (v.value, v.low, v.high, v.n))
-        and all(isinstance(v.why, str) for v in values)
-        and all(isinstance(one, dict) for one in (info, *curves.values(), *metrics.values()))
-        and all(isinstance(found, list) for found in (names, gone))
-        and all(isinstance(name, str) for name in names)
-        and all(type(n) is int for n in (*gone, *counts, info.get("classes") or 0))
-    )
-    if not right:
-        raise TypeError("not an audit")
-    return fields
+@dataclass(frozen=True)
+class _Facts:
+    """The part of a report's ``info`` that pages, tables and figures rely on."""
 
-
-def is_number(value: Any) -> bool:
-    """Is something that was read from JSON a finite number?"""
-    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    classes: int | None = None
+    names: list[str] | None = None
+    forget_classes: list[int] | None = None
+    forget_samples: int | None = None
+    retain_samples: int | None = None
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def test_bad_requests_are_answered_in_one_line(runs: Path, tmp_path: Path) -> No
         "Fix: make it first.": [runs / "purge", "--out", tmp_path / "no" / "a.html"],
         "Fix: name a file.": [runs / "purge", "--out", tmp_path],
         "a history in": [broken, "--out", tmp_path / "a.html"],
-        "an audit in": [other, "--out", tmp_path / "a.html"],
+        "values in the audit": [other, "--out", tmp_path / "a.html"],
         "run.json": [alone, "--out", tmp_path / "a.html"],
     }
     for words, argv in requests.items():
@@ -284,9 +284,7 @@ def test_the_template_is_part_of_the_package() -> None:
 
 def test_numbers_come_by_section_and_then_as_the_report_lists_its_metrics() -> None:
     report = full_report()
-    report["values"] = dict(
-        reversed(report["values"].items())
-    )  # not the order of measuring
+    report["values"] = dict(reversed(report["values"].items()))  # not the order of measuring
     own = {"symbol": "own", "about": "mine", "unit": "share", "units": {"steps": "steps"}, "section": "new"}
     report["metrics"] = {"own": own, **report["metrics"]}
     report["values"] |= {f"own.{part}": report["values"]["ra"] for part in ("steps", "share")}

@@ -170,7 +170,6 @@ def test_an_old_report_is_replaced(report, tmp_path):
         '{"values": 3, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": 1, "colour": 2}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": null}}, "retrained": {}, "original": {}, "info": {}}',
-        '{"values": {}, "retrained": {}, "original": {}}',
         '{"values": {"ra": {"value": "0.5"}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": 1, "low": "0"}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": NaN}}, "retrained": {}, "original": {}, "info": {}}',
@@ -181,7 +180,6 @@ def test_an_old_report_is_replaced(report, tmp_path):
         '{"values": {}, "retrained": {}, "original": {}, "info": {"names": "abc"}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {"names": [1, 2]}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_classes": ["0"]}}',
-        '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_samples": 3}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {"audited": 3}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {}, "metrics": {"ra": "share"}}',
     ],
@@ -191,6 +189,15 @@ def test_what_is_not_a_report_is_refused(tmp_path, content):
     path.write_text(content)
     with pytest.raises(purge.PurgeError, match="Expected"):
         Report.from_json(path)
+
+
+@pytest.mark.parametrize("info", [{}, {"forget_samples": 3}, {"forget_samples": None, "names": None}])
+def test_a_report_that_says_little_about_its_audit_is_shown_all_the_same(tmp_path, info):
+    write_json(tmp_path / "audit.json", {"values": {}, "retrained": {}, "original": {}, "info": info})
+    report = Report.from_json(tmp_path / "audit.json")
+    text = report.html(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The report does not say what was to be forgotten." in text
+    assert ("Forgotten: 3 samples" in report.table()) == (info.get("forget_samples") is not None)
 
 
 def test_a_report_that_is_not_there(tmp_path):

@@ -101,11 +101,11 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
 
 def _asked(info: Mapping[str, Any]) -> str:
     """What was to be forgotten."""
-    if "forget_samples" not in info:
+    gone, stay = info.get("forget_samples"), info.get("retain_samples")
+    if gone is None or stay is None:
         return "The report does not say what was to be forgotten."
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
     of = f"All samples of {classes}: " if classes else ""
-    gone, stay = info["forget_samples"], info["retain_samples"]
     return f"{of}{gone:,} of {gone + stay:,} training samples. The other {stay:,} stay."
 
 
