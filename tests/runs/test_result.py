@@ -75,7 +75,7 @@ def test_values_and_reports_cannot_be_changed(report):
 # -- Report ------------------------------------------------------------------------------------
 
 
-def test_a_report_comes_back_from_json_as_it_was(report, tmp_path):
+def test_a_report_survives_json(report, tmp_path):
     report.to_json(tmp_path / "audit.json")
     again = Report.from_json(tmp_path / "audit.json")
     assert again == report
@@ -200,12 +200,12 @@ def test_a_report_that_says_little_about_its_audit_is_shown_all_the_same(tmp_pat
     assert ("Forgotten: 3 samples" in report.table()) == (info.get("forget_samples") is not None)
 
 
-def test_a_report_that_is_not_there(tmp_path):
+def test_a_missing_report(tmp_path):
     with pytest.raises(FileError, match="nothing there"):
         Report.from_json(tmp_path / "audit.json")
 
 
-def test_bytes_that_are_not_text(tmp_path):
+def test_a_report_that_is_not_text(tmp_path):
     (tmp_path / "audit.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FileError, match="JSON"):
         Report.from_json(tmp_path / "audit.json")
@@ -224,7 +224,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(report, typo, meant):
         report[typo]
 
 
-def test_the_beginning_of_a_name_is_not_the_name(report):
+def test_a_prefix_of_a_name_is_not_a_name(report):
     for name in ("bn", "bn_recal.", "f", ""):
         with pytest.raises(MetricError):
             report[name]
@@ -266,7 +266,7 @@ def test_brackets_in_a_reason_are_text(why):
     assert why in made(own=Value.missing(why)).table()
 
 
-def test_a_table_leaves_out_destinations_that_nothing_goes_to():
+def test_a_table_omits_destinations_that_nothing_goes_to():
     report = Report({"destinations.0": Value(0.0), "destinations.1": Value(1.0)}, {}, {})
     assert "destinations.0" not in report.table()
     assert "100.0 %" in line(report.table(), "destinations.1")
@@ -338,7 +338,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_there_and_is_no_file_is_left_alone(tmp_path, make):
+def test_something_that_is_not_a_file_is_left_alone(tmp_path, make):
     make(tmp_path / "there")  # a pipe stands for every device
     before = (tmp_path / "there").stat().st_mode
     with pytest.raises(FileError, match=r"Expected a file or nothing at .+ Fix: choose another name"):
@@ -354,7 +354,7 @@ def test_a_link_to_a_file_is_a_file(tmp_path):
     assert read_json(tmp_path / "link") == {}
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path, monkeypatch):
+def test_a_full_disk_gives_one_line(tmp_path, monkeypatch):
     def full(*args, **more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -390,7 +390,7 @@ def test_a_run_folder_holds_the_model_bit_for_bit(result, toy, tmp_path):
         assert again.state_dict()[name].dtype == tensor.dtype
 
 
-def test_run_json_says_how_it_came_about(result, tmp_path):
+def test_run_json_says_how_the_model_was_made(result, tmp_path):
     run = read_json(result.save(tmp_path / "run", request={"forget_classes": [0]}) / "run.json")
     assert run["method"] == "Purge"
     assert run["settings"]["lr"] == 0.03
@@ -449,7 +449,7 @@ def test_a_failure_while_writing_the_history_leaves_no_run_json(tmp_path):
     assert "run.json" not in inside(tmp_path / "new")
 
 
-def test_a_disk_that_refuses_is_told_in_one_line(tmp_path):
+def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path):
     folder = tmp_path / "run"
     (folder / "history.parquet" / "in the way").mkdir(parents=True)
     with pytest.raises(FileError, match="Expected a folder that can be written"):
@@ -493,7 +493,7 @@ def test_an_overwritten_run_keeps_nothing_of_the_old_one(tmp_path):
     assert "history.parquet" not in inside(folder)  # that was the other run's
 
 
-def test_tied_weights_come_back(tmp_path):
+def test_tied_weights_survive_saving(tmp_path):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
     folder = dataclasses.replace(small(), model=model).save(tmp_path / "run")

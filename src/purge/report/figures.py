@@ -171,7 +171,7 @@ def relearn(report: Report) -> Figure | None:
 
 def _side_by_side(titles: Sequence[str], *, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """A row of panels with a title each."""
-    width = None if len(titles) > 1 else 4.6
+    width = theme.WIDTH if len(titles) > 1 else 4.6
     fig, axes = empty_axes(1, len(titles), height=height, width=width, sharey=sharey)
     for ax, title in zip(axes, titles, strict=True):
         ax.set_title(title, color=theme.INK, fontsize=10)
