@@ -1,4 +1,4 @@
-"""Records: what unlearning returned, one measured value, and the audit of a model."""
+"""What unlearning and audits return: records that print, draw and save themselves."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 class Report:
     """The audit of a model: every value beside the retrained and the original model's.
 
-    ``report["fa_test"].value``; a metric with several values is a dict, ``report["bn_recal"]``,
-    and each of them has a dotted name, ``report["bn_recal.delta"]``.
+    ``report["fa_test"]`` is a :class:`Value`. A metric with several values is a dict of them,
+    ``report["bn_recal"]``, and each has a dotted name, ``report["bn_recal.delta"]``.
 
-    ``floor`` is what further retrained models reach against the first: mean, lowest and highest, and
-    how many there were. ``curves`` holds, for each model, what the figures are drawn from.
+    ``floor`` holds what further retrained models reach against the first: mean, lowest, highest and number
+    of models. ``curves`` holds what the figures of each model are drawn from.
     """
 
     values: dict[str, Value]
@@ -133,7 +133,7 @@ class AuditInfo:
 
 @dataclass(frozen=True)
 class Result:
-    """What unlearning or training returned: a new model, and how it came about."""
+    """What unlearning or training returned: a new model, and how it was made."""
 
     model: nn.Module
     method: Any  # the frozen dataclass with all settings
@@ -146,13 +146,13 @@ class Result:
     def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
         """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.
 
-        ``extra`` is put into run.json: what is needed to build the model and its data again.
+        ``extra`` is added to run.json: what is needed to rebuild the model and its data.
         """
         path = out_folder(folder, force=force)
         try:
             path.mkdir(parents=True, exist_ok=True)
             for old in ("run.json", "audit.json", "report.html", "history.parquet"):
-                (path / old).unlink(missing_ok=True)  # a folder without run.json is not finished
+                (path / old).unlink(missing_ok=True)  # without run.json a folder is not finished
             atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
             if self.history:
                 atomically(path / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
@@ -191,7 +191,7 @@ class Result:
 
 
 def columns(history: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """A history by quantity instead of by step; what was never measured is left out."""
+    """A history by quantity instead of by step, without quantities that were never measured."""
     names = history[0] if history else {}
     found = {name: [row.get(name) for row in history] for name in names}
     return {name: column for name, column in found.items() if any(v is not None for v in column)}
@@ -207,19 +207,19 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def _table(history: list[dict[str, Any]]) -> pa.Table:
-    """One row per step; a quantity that was never measured is a column of empty numbers."""
+    """One row per step; a quantity that was never measured becomes a column of empty numbers."""
     table = pa.Table.from_pylist(history)
     fields = [pa.field(f.name, pa.float64()) if pa.types.is_null(f.type) else f for f in table.schema]
     return table.cast(pa.schema(fields))
 
 
 def now() -> str:
-    """The time as ISO 8601 has it, in UTC."""
+    """The current time in UTC, in the form of ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def environment() -> dict[str, Any]:
-    """Versions and hardware, for the record."""
+    """Versions and hardware."""
     packages = ("purge-unlearning", "torchvision", "timm", "transformers", "numpy", "scipy", "scikit-learn")
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:

@@ -60,7 +60,7 @@ def test_nothing_measured_is_nothing_shown():
     assert {f.topic for f in found} == {"forgetting", "damage", "membership", "robustness", "limits"}
 
 
-def test_it_closes_with_what_no_audit_can_show():
+def test_a_verdict_ends_with_what_no_audit_can_show():
     for report in (made({}), full_report()):
         assert verdict(report)[-1] == LIMITS
     assert "not that no attack exists" in LIMITS.text
@@ -116,7 +116,7 @@ def test_the_numbers_and_the_class_are_named():
         assert words in text
 
 
-def test_none_of_few_samples_is_little_proof():
+def test_recognising_none_of_few_samples_proves_little():
     few = first("forgetting", {"fa_test": (0.0, 0.0, 0.0, 36)}, {"fa_test": 0.0})
     assert "With only 36 samples a true share of up to 8 % cannot be ruled out" in few.text
     assert few.level == "shown"
@@ -137,14 +137,14 @@ def test_what_the_original_did_not_know_cannot_be_forgotten():
     assert (found.level, found.title) == ("unknown", "There was nothing to forget")
 
 
-def test_a_reference_that_knows_it_as_well_is_doubted_not_the_original():
+def test_a_retrained_model_that_recognises_it_too_is_doubted():
     found = first("forgetting", {"fa_test": 1.0}, {"fa_test": 1.0}, {"fa_test": 1.0})
     assert (found.level, found.title) == ("unknown", "There is nothing to compare forgetting with")
     assert found.text.endswith("check that it was trained without it.")
     assert "did not recognise" not in found.text
 
 
-def test_names_of_metrics_keep_their_letters():
+def test_names_of_metrics_keep_their_lower_case():
     assert first("membership", {}).text == "mia_loss was not asked for."
     assert first("membership", {"mia_loss": "no test data was given"}).text == "No test data was given."
 
@@ -204,7 +204,7 @@ def test_one_sample_shows_no_damage_and_no_lack_of_it():
     assert first("damage", {"ta_retain": (0.0, 0.0, 0.0, 1)}, {"ta_retain": 0.9}).level == "unknown"
 
 
-def test_a_mean_does_not_hide_the_class_that_paid():
+def test_a_mean_does_not_hide_the_class_that_suffered():
     ours = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(10)}, "class_accuracy.7": 0.6}
     theirs = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(10)}}
     mean, worst = on("damage", ours, theirs, names=[*"abcdefg", "owl", *"ij"])
@@ -213,7 +213,7 @@ def test_a_mean_does_not_hide_the_class_that_paid():
     assert "60.0 %, retrained model 99.0 %" in worst.text
 
 
-def test_the_forgotten_class_is_not_the_class_that_paid():
+def test_the_forgotten_class_does_not_count_as_the_one_that_suffered():
     ours = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(4)}, "class_accuracy.3": 0.0}
     before = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(4)}}
     assert [f.level for f in on("damage", ours, {}, before)] == ["shown", "shown"]
@@ -239,7 +239,7 @@ def test_a_class_of_few_samples_may_look_bad_by_chance():
         ((0.60, 0.45, 0.75), "unknown"),  # nearly anything would fit
     ],
 )
-def test_membership_is_whether_the_retrained_value_would_fit(ours, level):
+def test_membership_is_judged_by_whether_the_retrained_value_fits(ours, level):
     assert first("membership", {"mia_loss": ours}, {"mia_loss": 0.5}).level == level
     assert first("membership", {"mia_loss": ours}).level == level  # without one: guessing, 0.5
 
@@ -276,7 +276,7 @@ def test_one_attack_that_succeeds_is_not_averaged_away():
     assert "U-LiRA: 0.800" in found.text
 
 
-def test_few_false_alarms():
+def test_attacks_with_few_false_alarms():
     def found(ours: Given) -> Finding:
         values: dict[str, Given] = {"mia_loss": (0.5, 0.48, 0.52), "tpr_1pct.loss": ours}
         return on("membership", values, {"mia_loss": 0.5, "tpr_1pct.loss": 0.01})[1]
@@ -347,7 +347,7 @@ def test_the_worst_of_several_treatments_counts():
     assert "+50.0 points" in found.text
 
 
-def test_a_model_that_never_forgot_is_not_praised_for_nothing_coming_back():
+def test_a_model_that_never_forgot_is_not_called_robust():
     values: dict[str, Given] = {"fa_test": 1.0, "bn_recal.delta": 0.0, "relearn_ratio": 1.0}
     (found,) = on("robustness", values, FORGOT)
     assert found.level == "unknown"
@@ -456,7 +456,7 @@ def fitted(seed: int, x: Tensor, y: Tensor) -> nn.Module:
     return model.eval()
 
 
-def test_without_a_second_retraining_closeness_is_neither_said_nor_denied():
+def test_without_a_second_retraining_closeness_is_not_judged():
     (found,) = on("distance", {"agreement": 0.99, "kl_retrain": 0.0}, {"ra": 1.0})
     assert found.level == "unknown"
     assert "99.0 %" in found.text
@@ -478,7 +478,7 @@ def titles(*args: Any) -> set[str]:
     return {f.title for f in on("limits", *args)}
 
 
-def test_what_was_not_given_is_said():
+def test_a_verdict_says_what_was_not_given():
     assert "There was nothing to compare with" in titles({})
     assert "There was nothing to compare with" not in titles({}, {"ra": 1.0})
     assert "Attacks with shadow models were not run" in titles({"mia_loss": 0.5})
@@ -508,7 +508,7 @@ def test_shares_are_percent_and_the_rest_is_not(name, text):
     assert number(name, 0.25) == text
 
 
-def test_of_very_many_classes_a_table_shows_the_forgotten():
+def test_with_very_many_classes_a_table_shows_only_the_forgotten_ones():
     values: dict[str, Given] = {f"class_accuracy.{k}": 0.5 for k in range(100)}
     few, many = made(values, classes=MANY), made(values, classes=100)
     assert ordered(few) == list(values)
@@ -531,7 +531,7 @@ def test_a_table_names_classes_and_has_the_floor_where_there_is_one():
 # -- on real models -----------------------------------------------------------------------------
 
 
-def test_a_report_speaks_for_itself(base, retrained, digits):
+def test_the_verdict_on_real_models(base, retrained, digits):
     asked = ["fa_test", "ta_retain", "ra", "mia_loss", "agreement"]
     data = (digits.forget, digits.retain, digits.test)
     never = purge.audit(base, *data, retrained=retrained, metrics=asked, progress=False).verdict()

@@ -1,6 +1,6 @@
-"""purge report: a page that a browser opens without asking anyone, that people can read anywhere.
+"""purge report writes a self-contained page that people can read anywhere.
 
-The runs are real and tiny; a real browser opens the pages where there is one.
+The runs are real and tiny; a real browser opens the pages if there is one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def compared(runs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def full(runs: Path) -> Path:
-    """A page with every figure, and with names that are not meant well."""
+    """A page with every figure, and with malicious names."""
     report = full_report()
     report["info"]["names"] = [EVIL, "</script><script>document.title='ha'+'cked'</script>", "owl", "$fox_{"]
     record = {"Source weights": f"/tmp/{EVIL}", "Settings": {"lr": EVIL}}
@@ -93,7 +93,7 @@ def full(runs: Path) -> Path:
 # -- the command --------------------------------------------------------------------------------
 
 
-def test_a_page_is_small_and_needs_nothing(page: Path, compared: Path, full: Path) -> None:
+def test_a_page_is_small_and_self_contained(page: Path, compared: Path, full: Path) -> None:
     for file in (page, compared, full):
         text = file.read_text(encoding="utf-8")
         assert len(text.encode()) < MOST
@@ -101,7 +101,7 @@ def test_a_page_is_small_and_needs_nothing(page: Path, compared: Path, full: Pat
         assert "default-src 'none'" in text
 
 
-def test_nothing_else_is_left_behind(page: Path, runs: Path) -> None:
+def test_no_other_file_is_written(page: Path, runs: Path) -> None:
     files = {p.name for p in (runs / "purge").iterdir()}
     assert files == {"model.safetensors", "history.parquet", "run.json", "audit.json", "report.html"}
 
@@ -175,7 +175,7 @@ def test_the_deletion_record_can_be_checked_by_anyone(page: Path, runs: Path) ->
     assert f"torch&#34;: &#34;{facts['versions']['torch']}" in text
 
 
-def test_the_words_of_the_audit_end_with_the_verdict(runs: Path) -> None:
+def test_the_output_of_an_audit_ends_with_the_verdict(runs: Path) -> None:
     done = command("audit", runs / "purge", "--retrained", runs / "retrained", "--metrics", "fa_test,ra")
     lines = done.out.strip().splitlines()
     assert lines[-1].startswith("? Not known: What no audit can show.")
@@ -184,7 +184,7 @@ def test_the_words_of_the_audit_end_with_the_verdict(runs: Path) -> None:
     assert "values" in machine.json  # JSON and nothing else
 
 
-def test_several_runs_are_laid_side_by_side(compared: Path, runs: Path) -> None:
+def test_several_runs_are_compared_side_by_side(compared: Path, runs: Path) -> None:
     text = compared.read_text(encoding="utf-8")
     head = re.search(r"<thead>.*?</thead>", text, re.S)
     assert head is not None
@@ -219,7 +219,7 @@ def test_figures_are_written_too(runs: Path, tmp_path: Path) -> None:
     assert "empty folder" in again.err
 
 
-def test_a_page_at_its_usual_place_is_written_anew_and_another_file_is_left_alone(
+def test_the_default_page_is_replaced_but_another_file_is_not(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "PLOTS", {})  # figures take time, and this is about files
@@ -236,7 +236,7 @@ def test_a_page_at_its_usual_place_is_written_anew_and_another_file_is_left_alon
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_bad_requests_are_answered_in_one_line(runs: Path, tmp_path: Path) -> None:
+def test_bad_requests_get_one_line(runs: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(runs / "purge", tmp_path / "broken"))
     (broken / "history.parquet").write_text("not parquet")
     other = Path(shutil.copytree(runs / "purge", tmp_path / "other"))
@@ -262,7 +262,7 @@ def test_bad_requests_are_answered_in_one_line(runs: Path, tmp_path: Path) -> No
     assert {p.name for p in tmp_path.iterdir()} == {"broken", "other", "alone"}
 
 
-def test_runs_of_the_same_name_are_told_apart(
+def test_runs_with_the_same_name_are_listed_by_path(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "PLOTS", {})
@@ -280,6 +280,28 @@ def test_help_names_every_option() -> None:
 
 def test_the_template_is_part_of_the_package() -> None:
     assert resources.files("purge.report").joinpath("page.html.j2").is_file()
+
+
+def test_numbers_come_by_section_and_then_as_the_report_lists_its_metrics() -> None:
+    report = full_report()
+    report["values"] = dict(reversed(report["values"].items()))  # not the order of measuring
+    own = {"symbol": "own", "about": "mine", "unit": "share", "units": {"steps": "steps"}, "section": "new"}
+    report["metrics"] = {"own": own, **report["metrics"]}
+    report["values"] |= {f"own.{part}": report["values"]["ra"] for part in ("steps", "share")}
+    text = html.page({"run": report})
+    names = re.findall(r"<code>([\w.]+)</code>", text[text.index("All numbers") :])
+    assert [n for n in names if n in ("fa_train", "fa_test", "ta_retain", "ra", "mia_loss", "mia", "lira",
+                                      "bn_recal", "quantise", "retrain_gap", "own")] == [
+        "fa_train", "fa_test", "ta_retain", "ra", "mia_loss", "mia", "lira", "bn_recal", "quantise",
+        "retrain_gap", "own",
+    ]  # fmt: skip
+    cells = {n: re.search(rf'<code>{n}</code>.*?<td class="own">(.*?)</td>', text, re.S) for n in names}
+    assert {n: found[1] for n, found in cells.items() if found and n.startswith("own.")} == {
+        "own.steps": "1.0",
+        "own.share": "99.0 %",
+    }
+    assert "aim: 0.000" in text  # of retrain_gap
+    assert "What else was measured?" in text
 
 
 # -- words of others ----------------------------------------------------------------------------
@@ -367,7 +389,7 @@ def browser() -> Iterator[Browser]:
 def visit(
     browser: Browser, file: Path, *, width: int = 1280, scheme: Any = "light"
 ) -> tuple[Page, list[str]]:
-    """The page in a window, and all that went wrong or went out while it was open."""
+    """The page in a window, and every error and request while it was open."""
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     trouble: list[str] = []
     page.on("console", lambda message: trouble.append(message.text))
@@ -379,7 +401,7 @@ def visit(
 
 
 @pytest.mark.parametrize("which", ["page", "compared", "full"])
-def test_every_part_can_be_opened_and_nothing_is_asked_of_anyone(
+def test_every_section_opens_and_nothing_is_requested(
     browser: Browser, which: str, request: pytest.FixtureRequest
 ) -> None:
     page, trouble = visit(browser, request.getfixturevalue(which))
@@ -438,9 +460,9 @@ def test_light_and_dark_by_preference_and_by_button(
     page.close()
 
 
-def test_on_paper_all_is_light_open_and_without_buttons(browser: Browser, full: Path) -> None:
+def test_in_print_everything_is_light_and_open_without_buttons(browser: Browser, full: Path) -> None:
     page, _ = visit(browser, full, width=700, scheme="dark")
-    page.get_by_role("button").click()  # even for who reads in the dark
+    page.get_by_role("button").click()  # also for people who read in dark mode
     page.get_by_role("button").click()
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -453,10 +475,8 @@ def test_on_paper_all_is_light_open_and_without_buttons(browser: Browser, full: 
     page.close()
 
 
-def test_the_page_says_no_to_scripts_that_are_not_its_own(
-    browser: Browser, full: Path, tmp_path: Path
-) -> None:
-    """The second lock, should a name ever get past the first."""
+def test_the_page_refuses_foreign_scripts(browser: Browser, full: Path, tmp_path: Path) -> None:
+    """The second line of defence, if a name ever gets past the escaping."""
     text = full.read_text(encoding="utf-8")
     text = text.replace("</main>", "<script>document.title = 'hacked'</script><img src='x.png'></main>")
     (tmp_path / "a.html").write_text(text, encoding="utf-8")

@@ -21,6 +21,8 @@ import purge
 from purge.core.errors import FileError, MetricError
 from purge.core.files import atomically, read_json, told, write_json
 from purge.engine.trainer import Recipe
+from purge.metrics.metric import Metric
+from purge.metrics.registry import PANELS
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, load_weights
 from purge.result import Report, Result
@@ -73,7 +75,7 @@ def test_values_and_reports_cannot_be_changed(report):
 # -- Report ------------------------------------------------------------------------------------
 
 
-def test_a_report_comes_back_from_json_as_it_was(report, tmp_path):
+def test_a_report_survives_json(report, tmp_path):
     report.to_json(tmp_path / "audit.json")
     again = Report.from_json(tmp_path / "audit.json")
     assert again == report
@@ -81,6 +83,67 @@ def test_a_report_comes_back_from_json_as_it_was(report, tmp_path):
     assert again["bn_recal"] == report["bn_recal"]
     assert again["agreement"].why == report["agreement"].why != ""
     assert inside(tmp_path) == ["audit.json"]
+
+
+def test_a_report_describes_its_metrics_and_an_older_file_is_completed(report, tmp_path):
+    assert list(report.metrics) == list(PANELS["standard"])
+    assert report.metrics["relearn_few"]["units"] == {"steps": "steps"}
+    raw = report.to_dict()
+    assert raw.pop("metrics") == report.metrics
+    raw["values"]["own"] = {"value": 0.5, "low": None, "high": None, "n": 3, "why": ""}
+    write_json(tmp_path / "audit.json", raw)
+    older = Report.from_json(tmp_path / "audit.json")
+    assert older.metrics == report.metrics  # the registry does not know "own"
+    assert line(older.table(), "own").split()[1] == "0.500"
+
+
+def test_a_metric_of_the_user_is_shown_in_its_unit(toy, tmp_path):
+    def half(subject):
+        return {"hit": Value(0.5), "steps": Value(0.5)}
+
+    model, forget, retain, test = toy
+    own = Metric("own", "own", "mine", half, parts=("hit", "steps"), unit="share", units={"steps": "steps"})
+    purge.audit(model, forget, retain, test, metrics=["ra", own], progress=False).to_json(tmp_path / "a.json")
+    text = Report.from_json(tmp_path / "a.json").table()
+    assert line(text, "own.hit").split()[1:3] == ["50.0", "%"]
+    assert line(text, "own.steps").split()[1] == "0.5"
+
+
+def test_the_original_may_be_given_as_a_result_like_the_retrained_model(toy, result):
+    _, forget, retain, test = toy
+    asked = ["ra", "feature_l2_original", "agreement"]
+    data = (forget, retain, test)
+    by_result, by_model = (
+        purge.audit(result, *data, original=other, retrained=[other], metrics=asked, progress=False)
+        for other in (result, result.model)
+    )
+    assert by_result.original == by_model.original != {}
+    assert by_result["feature_l2_original"].value == 0.0
+    assert by_result.values == by_model.values
+
+
+def test_a_report_writes_its_page(report, tmp_path):
+    file = report.html(tmp_path / "report.html")
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert all(f"<code>{name}</code>" in text for name in ("ra", "bn_recal.delta"))
+    assert inside(tmp_path) == ["report.html"]
+    with pytest.raises(FileError, match="make it first"):
+        report.html(tmp_path / "no" / "report.html")
+
+
+def test_a_report_and_a_result_draw_their_main_figures_without_a_name(report, result):
+    assert report.plot().axes[0].get_ylabel() == "accuracy (%)"  # a class was forgotten: the classes
+    samples = dataclasses.replace(report, info={**report.info, "forget_classes": []})
+    assert "AUROC" in samples.plot().axes[0].get_xlabel()
+    assert result.plot().axes[1].get_ylabel() == "loss on the\nretain set"
+    with pytest.raises(MetricError, match="numbers to draw"):
+        Report({}, {}, {}).plot()
+
+
+def test_a_table_is_returned_and_not_printed(report, capsys):
+    assert report.table()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_numbers_of_a_report_are_numbers_in_json(tmp_path):
@@ -107,7 +170,6 @@ def test_an_old_report_is_replaced(report, tmp_path):
         '{"values": 3, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": 1, "colour": 2}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": null}}, "retrained": {}, "original": {}, "info": {}}',
-        '{"values": {}, "retrained": {}, "original": {}}',
         '{"values": {"ra": {"value": "0.5"}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": 1, "low": "0"}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": NaN}}, "retrained": {}, "original": {}, "info": {}}',
@@ -118,8 +180,8 @@ def test_an_old_report_is_replaced(report, tmp_path):
         '{"values": {}, "retrained": {}, "original": {}, "info": {"names": "abc"}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {"names": [1, 2]}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_classes": ["0"]}}',
-        '{"values": {}, "retrained": {}, "original": {}, "info": {"forget_samples": 3}}',
         '{"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {"audited": 3}}',
+        '{"values": {}, "retrained": {}, "original": {}, "info": {}, "metrics": {"ra": "share"}}',
     ],
 )
 def test_what_is_not_a_report_is_refused(tmp_path, content):
@@ -129,12 +191,21 @@ def test_what_is_not_a_report_is_refused(tmp_path, content):
         Report.from_json(path)
 
 
-def test_a_report_that_is_not_there(tmp_path):
+@pytest.mark.parametrize("info", [{}, {"forget_samples": 3}, {"forget_samples": None, "names": None}])
+def test_a_report_that_says_little_about_its_audit_is_shown_all_the_same(tmp_path, info):
+    write_json(tmp_path / "audit.json", {"values": {}, "retrained": {}, "original": {}, "info": info})
+    report = Report.from_json(tmp_path / "audit.json")
+    text = report.html(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The report does not say what was to be forgotten." in text
+    assert ("Forgotten: 3 samples" in report.table()) == (info.get("forget_samples") is not None)
+
+
+def test_a_missing_report(tmp_path):
     with pytest.raises(FileError, match="nothing there"):
         Report.from_json(tmp_path / "audit.json")
 
 
-def test_bytes_that_are_not_text(tmp_path):
+def test_a_report_that_is_not_text(tmp_path):
     (tmp_path / "audit.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FileError, match="JSON"):
         Report.from_json(tmp_path / "audit.json")
@@ -153,7 +224,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(report, typo, meant):
         report[typo]
 
 
-def test_the_beginning_of_a_name_is_not_the_name(report):
+def test_a_prefix_of_a_name_is_not_a_name(report):
     for name in ("bn", "bn_recal.", "f", ""):
         with pytest.raises(MetricError):
             report[name]
@@ -195,7 +266,7 @@ def test_brackets_in_a_reason_are_text(why):
     assert why in made(own=Value.missing(why)).table()
 
 
-def test_a_table_leaves_out_destinations_that_nothing_goes_to():
+def test_a_table_omits_destinations_that_nothing_goes_to():
     report = Report({"destinations.0": Value(0.0), "destinations.1": Value(1.0)}, {}, {})
     assert "destinations.0" not in report.table()
     assert "100.0 %" in line(report.table(), "destinations.1")
@@ -267,7 +338,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_there_and_is_no_file_is_left_alone(tmp_path, make):
+def test_something_that_is_not_a_file_is_left_alone(tmp_path, make):
     make(tmp_path / "there")  # a pipe stands for every device
     before = (tmp_path / "there").stat().st_mode
     with pytest.raises(FileError, match=r"Expected a file or nothing at .+ Fix: choose another name"):
@@ -283,7 +354,7 @@ def test_a_link_to_a_file_is_a_file(tmp_path):
     assert read_json(tmp_path / "link") == {}
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path, monkeypatch):
+def test_a_full_disk_gives_one_line(tmp_path, monkeypatch):
     def full(*args, **more):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -319,7 +390,7 @@ def test_a_run_folder_holds_the_model_bit_for_bit(result, toy, tmp_path):
         assert again.state_dict()[name].dtype == tensor.dtype
 
 
-def test_run_json_says_how_it_came_about(result, tmp_path):
+def test_run_json_says_how_the_model_was_made(result, tmp_path):
     run = read_json(result.save(tmp_path / "run", request={"forget_classes": [0]}) / "run.json")
     assert run["method"] == "Purge"
     assert run["settings"]["lr"] == 0.03
@@ -378,7 +449,7 @@ def test_a_failure_while_writing_the_history_leaves_no_run_json(tmp_path):
     assert "run.json" not in inside(tmp_path / "new")
 
 
-def test_a_disk_that_refuses_is_told_in_one_line(tmp_path):
+def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path):
     folder = tmp_path / "run"
     (folder / "history.parquet" / "in the way").mkdir(parents=True)
     with pytest.raises(FileError, match="Expected a folder that can be written"):
@@ -422,7 +493,7 @@ def test_an_overwritten_run_keeps_nothing_of_the_old_one(tmp_path):
     assert "history.parquet" not in inside(folder)  # that was the other run's
 
 
-def test_tied_weights_come_back(tmp_path):
+def test_tied_weights_survive_saving(tmp_path):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
     folder = dataclasses.replace(small(), model=model).save(tmp_path / "run")

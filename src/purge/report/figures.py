@@ -1,4 +1,4 @@
-"""Figures of a report, drawn from plain dicts; nothing is measured here."""
+"""Figures of an audit, drawn from plain dicts; nothing is measured here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
 from purge.report.numbers import Number, Numbers
 from purge.report.rules import ATTACKS, SHADOWS, SIGNALS
+from purge.report.run_figures import percent, steps, trajectory
 from purge.report.tables import Report, scaled
 from purge.report.theme import MODELS, Look, empty_axes, legend_below, plain, save
 
 MOST_CLASSES = 20  # more bars than this cannot be read
-WINDOW = 20  # steps in a running share
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small
 
 SIGNAL_LOOKS = {  # one look for each attack on membership
@@ -31,86 +31,6 @@ SIGNAL_LOOKS = {  # one look for each attack on membership
 }
 
 
-# -- the run ----------------------------------------------------------------------------------
-
-
-def trajectory(report: Report) -> Figure | None:
-    """Accuracy on the forget set and loss on the retain set at every check of the run.
-
-    It stops at the target, or when the loss exceeds the budget.
-    """
-    history, run = _history(report), report["info"].get("run") or {}
-    (at, accuracy), (loss_at, loss) = (
-        _measured(history, name) for name in ("check_forget_accuracy", "check_retain_loss")
-    )
-    if not at:
-        return None
-    fig, top, bottom = _two_rows()
-    top.plot(at, _percent(accuracy), color=theme.BLUE, marker="o", markersize=4, label="forget accuracy")
-    top.set_ylabel("accuracy on the\nforget set (%)")
-    bottom.plot(loss_at, loss, color=theme.ORANGE, marker="s", markersize=4, label="retain loss")
-    bottom.set_ylabel("loss on the\nretain set")
-    target, budget = run.get("forget_target"), run.get("retain_budget")
-    for ax, limit, words in ((top, target and scaled(target, "share"), "target"), (bottom, budget, "budget")):
-        if limit is not None:
-            ax.axhline(limit, color=theme.VERMILION, linestyle="--", linewidth=1.2, label=words)
-        ax.legend(frameon=False, fontsize=9, labelcolor=theme.INK)
-    if min(loss, default=0) > 0 and (budget or 0) > 5 * max(loss):
-        bottom.set_yscale("log")  # on a linear scale the budget would flatten the curve
-        bottom.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-        bottom.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    else:
-        bottom.set_ylim(bottom=0)
-    return fig
-
-
-def steps(report: Report) -> Figure | None:
-    """Above, how many of the last steps had to be projected so as not to raise the retain loss.
-
-    Below, the cosine of the step actually taken with descent on the retain loss (never below 0 where the
-    guarantee holds), and of the forget gradient with the retain gradient.
-    """
-    history = _history(report)
-    at, projected = _measured(history, "projected")
-    angles = {
-        "displacement_cosine": ("step taken, with descent on the retain loss", theme.BLUE, "-"),
-        "cosine": ("forget with retain gradient", theme.ORANGE, "--"),
-    }
-    found = {name: found for name in angles if (found := _measured(history, name))[0]}
-    if not at and not found:
-        return None
-    fig, top, bottom = _two_rows()
-    top.plot(at, _percent(running_share(projected)), color=theme.GREEN, label="projected steps")
-    top.set_ylabel(f"projected, of the\nlast {WINDOW} steps (%)")
-    for name, curve in found.items():
-        words, colour, line = angles[name]
-        bottom.plot(*curve, color=colour, linestyle=line, linewidth=1.2, label=words)
-    bottom.axhline(0, color=theme.INK, linewidth=0.8)
-    bottom.set(ylabel="cosine", ylim=(-1.05, 1.05))
-    if found:
-        bottom.legend(frameon=False, fontsize=9, labelcolor=theme.INK)
-    return fig
-
-
-def running_share(hits: Sequence[float], window: int = WINDOW) -> list[float]:
-    """For every step the share of hits among the last ``window`` steps, itself included.
-
-    >>> running_share([1, 0, 0, 1], window=2)
-    [1.0, 0.5, 0.0, 0.5]
-    """
-    recent = [hits[max(0, i + 1 - window) : i + 1] for i in range(len(hits))]
-    return [sum(map(float, part)) / len(part) for part in recent]
-
-
-def _two_rows() -> tuple[Figure, Axes, Axes]:
-    """Two axes over the steps of a run; the upper one is in percent."""
-    fig, (top, bottom) = empty_axes(2, 1, height=4.8, sharex=True)
-    top.set_ylim(-3, 103)
-    bottom.set_xlabel("step")
-    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return fig, top, bottom
-
-
 # -- attacks ----------------------------------------------------------------------------------
 
 
@@ -119,7 +39,7 @@ def roc(report: Report) -> Figure | None:
 
     The axes are logarithmic: at the left edge an accusation would be believed.
     """
-    panels = {m: found for m in ("audited", "retrained") if (found := _curve(report, m, "roc"))}
+    panels = {m: found for m in ("audited", "retrained") if (found := Numbers(report).curve(m, "roc"))}
     if "audited" not in panels:
         return None
     lowest = _lowest_rate(report, panels)
@@ -228,7 +148,7 @@ def relearn(report: Report) -> Figure | None:
     """
     kinds = {"few": "a few forget samples\nmixed with retained data", "retain": "retained data alone"}
     curves = {
-        kind: {m: curve for m in MODELS if (curve := (_curve(report, m, "relearn") or {}).get(kind))}
+        kind: {m: curve for m in MODELS if (curve := Numbers(report).curve(m, "relearn").get(kind))}
         for kind in kinds
     }
     found = {kind: of for kind, of in curves.items() if "audited" in of}
@@ -239,7 +159,7 @@ def relearn(report: Report) -> Figure | None:
         for model, curve in of.items():
             look = MODELS[model]
             ax.plot(
-                curve["step"], _percent(curve["forget_accuracy"]), color=look.colour, marker=look.marker,
+                curve["step"], percent(curve["forget_accuracy"]), color=look.colour, marker=look.marker,
                 linestyle=look.line, markersize=4, label=look.words,
             )  # fmt: skip
         ax.set(xlabel="step of training", ylim=(-3, 103))
@@ -251,7 +171,7 @@ def relearn(report: Report) -> Figure | None:
 
 def _side_by_side(titles: Sequence[str], *, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """A row of panels with a title each."""
-    width = None if len(titles) > 1 else 4.6
+    width = theme.WIDTH if len(titles) > 1 else 4.6
     fig, axes = empty_axes(1, len(titles), height=height, width=width, sharey=sharey)
     for ax, title in zip(axes, titles, strict=True):
         ax.set_title(title, color=theme.INK, fontsize=10)
@@ -296,7 +216,7 @@ def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Fig
         look = MODELS[model]
         at = [j + (i - (len(found) - 1) / 2) * width for j in range(len(there))]
         ax.bar(
-            at, _percent([shares.get(k, 0.0) for k in there]), width, color=look.colour, hatch=look.hatch,
+            at, percent([shares.get(k, 0.0) for k in there]), width, color=look.colour, hatch=look.hatch,
             label=look.words, edgecolor=theme.INK, linewidth=0.5,
         )  # fmt: skip
     gone = " (forgotten)" if tight else "\n(forgotten)"
@@ -324,7 +244,7 @@ def features(report: Report) -> Figure | None:
     Each panel is rotated and scaled on its own: look at whether the forgotten samples keep a cluster of
     their own.
     """
-    found = {m: c for m in MODELS if (c := _curve(report, m, "features"))}
+    found = {m: c for m in MODELS if (c := Numbers(report).curve(m, "features"))}
     if "audited" not in found:
         return None
     fig, axes = _side_by_side([MODELS[m].words for m in found], height=3.2)
@@ -439,8 +359,8 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
     fig, axes = empty_axes(1, len(there), height=height, width=width, sharey=True)
     for ax, (name, unit) in zip(axes, there.items(), strict=True):
         for i, of in enumerate(runs):
-            _dot(ax, of.get(name), "audited", -i)
-            _dot(ax, of.get(name, "retrained"), "retrained", -i)
+            _dot(ax, of.get(name), "audited", 0.12 - i)
+            _dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)
         ax.set_xlabel(KEY_VALUES[name] + " (%)" * (unit == "share"), fontsize=8.5)
         ax.set_ylim(-len(reports) + 0.4, 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(4))
@@ -451,30 +371,7 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
     return fig
 
 
-# -- parts of a report ------------------------------------------------------------------------
-
-
-def _history(report: Report) -> Mapping[str, Sequence[Any]]:
-    return _curve(report, "audited", "history") or {}
-
-
-def _curve(report: Report, model: str, name: str) -> Any:
-    return ((report.get("curves") or {}).get(model) or {}).get(name)
-
-
-def _measured(history: Mapping[str, Sequence[Any]], name: str) -> tuple[list[float], list[float]]:
-    """The steps at which something was measured, and the values."""
-    column = history.get(name) or []
-    at = (history.get("step") if column else None) or range(len(column))
-    pairs = [(step, float(v)) for step, v in zip(at, column, strict=True) if v is not None]
-    return [step for step, _ in pairs], [v for _, v in pairs]
-
-
 def _class(report: Report, number: int) -> str:
     """The name of a class."""
     names = report["info"].get("names") or []
     return plain(names[number] if 0 <= number < len(names) else str(number))
-
-
-def _percent(shares: Sequence[float]) -> list[float]:
-    return [scaled(v, "share") for v in shares]

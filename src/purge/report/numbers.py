@@ -115,6 +115,10 @@ class Numbers:
         which = {name: int(k) for name, k in names.items() if k != name and k.isdecimal()}
         return {k: v for name, k in which.items() if (v := self.get(name, part))}
 
+    def curve(self, model: str, name: str) -> Mapping[str, Any]:
+        """What a figure of a model is drawn from; empty if there is nothing."""
+        return ((self.report.get("curves") or {}).get(model) or {}).get(name) or {}
+
     def raw(self, name: str) -> Mapping[str, Any]:
         """A value as the report has it, or that of its whole metric; empty if there is neither."""
         return self.values.get(name) or self.values.get(name.partition(".")[0]) or {}
@@ -129,9 +133,7 @@ class Numbers:
     def others(self, name: str) -> str:
         """The other models' values of the same name in words, or what stands in for them."""
         theirs = {part: v for part in ("retrained", "original") if (v := self.get(name, part))}
-        words = [f"the {part} model {v.words}" for part, v in theirs.items()]
-        if theirs:
-            words[0] = words[0].replace(" model ", " model in ", 1)
+        words = [f"the {part} model in {v.words}" for part, v in theirs.items()]
         if "retrained" not in theirs and name in ("fa_test", "fa_train"):
             words.append(f"guessing would be right in {shown(self.chance, 'share')}")
         return ", ".join(words) or "there was no other model to compare with"

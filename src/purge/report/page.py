@@ -101,11 +101,11 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
 
 def _asked(info: Mapping[str, Any]) -> str:
     """What was to be forgotten."""
-    if "forget_samples" not in info:
+    gone, stay = info.get("forget_samples"), info.get("retain_samples")
+    if gone is None or stay is None:
         return "The report does not say what was to be forgotten."
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
     of = f"All samples of {classes}: " if classes else ""
-    gone, stay = info["forget_samples"], info["retain_samples"]
     return f"{of}{gone:,} of {gone + stay:,} training samples. The other {stay:,} stay."
 
 
@@ -119,7 +119,7 @@ def _done(info: Mapping[str, Any]) -> str:
         return f"The model was trained ({name}), not unlearned, in {run.get('seconds') or 0:.1f} seconds."
     how = STOPPED.get(run.get("stopped_by") or "", f"it was stopped by {run.get('stopped_by')}")
     return (
-        f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps, within "
+        f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps and "
         f"{run.get('seconds') or 0:.1f} seconds; {how}."
     )
 
@@ -140,10 +140,8 @@ def _headline(findings: Sequence[Finding]) -> str:
     failed = sum(f.level == "failed" for f in findings)
     open_ = sum(f.level == "unknown" and f != LIMITS for f in findings)
     questions = {0: "", 1: " One question remains open."}.get(open_, f" {open_} questions remain open.")
-    if not failed:
-        return f"Nothing that was measured contradicts the forgetting.{questions}"
-    many = "One finding contradicts" if failed == 1 else f"{failed} findings contradict"
-    return f"{many} the forgetting.{questions}"
+    many = {0: "No finding failed.", 1: "One finding failed."}.get(failed, f"{failed} findings failed.")
+    return many + questions
 
 
 # -- numbers ----------------------------------------------------------------------------------
@@ -153,12 +151,12 @@ def _row(report: Report, name: str) -> dict[str, Any]:
     """A value as the page shows it, with those of the other models."""
     v = report["values"].get(name) or {"value": None, "low": None, "high": None, "n": None, "why": ""}
     unit, metric = tables.unit_of(report, name), tables.described(report, name)
-    ideal = metric.get("ideal", "retrain")
-    aim = "like the retrained model" if isinstance(ideal, str) else f"{ideal:g}"
+    ideal = metric.get("ideal", "retrain")  # the retrained model is the usual aim, and the page says so once
+    aim = "" if isinstance(ideal, str) else f"; aim: {tables.shown(ideal, unit)}"
     return {
         "name": tables.value_words(report, name),
         "metric": name.partition(".")[0],
-        "about": f"{metric['about']}; aim: {aim}" if metric.get("about") else "",
+        "about": metric.get("about", "") + aim,
         "value": tables.shown(v["value"], unit),
         "spread": tables.spread(v, unit),
         "n": "" if v["n"] is None else f"{v['n']:,}",

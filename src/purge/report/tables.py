@@ -178,7 +178,7 @@ def audit_table(report: Report) -> Table:
 
 def _forgotten(info: Mapping[str, Any]) -> str | None:
     """What was to be forgotten, in words; None if the report does not say."""
-    if "forget_samples" not in info:
+    if info.get("forget_samples") is None:
         return None
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
     return escape(f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else ""))

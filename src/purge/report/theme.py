@@ -1,7 +1,7 @@
 """How every figure looks, and how it is written.
 
-The colours are those of Okabe and Ito, which colour-blind people tell apart; every series also has its
-own marker, line or hatch, so that the figures survive a black-and-white printer.
+The colours are those of Okabe and Ito, which colour-blind people can tell apart; every series also has
+its own marker, line or hatch, so that the figures survive a black-and-white printer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODELS = {
 
 
 class Drawing(Figure):
-    """A figure that a notebook shows by itself; pyplot and its global state are not touched."""
+    """A figure that a notebook displays, without pyplot and its global state."""
 
     def _repr_png_(self) -> bytes:
         return as_png(self)
@@ -55,12 +55,12 @@ def empty_axes(
     columns: int,
     *,
     height: float,
-    width: float | None = None,
+    width: float = WIDTH,
     sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with axes in the style of all of ours."""
-    fig = Drawing(figsize=(width or WIDTH, height), layout="constrained")
+    """A figure with empty axes in the common style."""
+    fig = Drawing(figsize=(width, height), layout="constrained")
     axes = list(fig.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -74,7 +74,7 @@ def empty_axes(
 
 
 def legend_below(fig: Figure, ax: Axes) -> None:
-    """The legend of one of the axes, under all of them."""
+    """Put the legend of one of the axes below all of them."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
         columns = math.ceil(len(labels) / math.ceil(len(labels) / 5))
@@ -85,7 +85,7 @@ def legend_below(fig: Figure, ax: Axes) -> None:
 
 
 def plain(words: str, most: int = 20) -> str:
-    """Words of the user as a figure can show them: no formula, nothing unprintable, not too long."""
+    """Text of the user as a figure can show it: no formula, nothing unprintable, not too long."""
     shown = "".join(c if c.isprintable() else " " for c in words)
     return (shown if len(shown) <= most else shown[: most - 1] + "…").replace("$", r"\$")
 
@@ -95,7 +95,7 @@ def plain(words: str, most: int = 20) -> str:
 
 @contextmanager
 def _rendering() -> Iterator[None]:
-    """Text stays text in SVG, ids repeat from run to run, a letter without a glyph is no news."""
+    """Keep text as text in SVG, repeat ids from run to run, and ignore letters that have no glyph."""
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "purge"}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -120,21 +120,21 @@ def as_svg(figure: Figure) -> str:
 
 
 def as_inline_svg(figure: Figure, name: str, words: str) -> str:
-    """A figure as an <svg> element for a page: no background, colours of the page's own where it has them.
+    """A figure as an <svg> element for a page, without a background and in the page's own colours.
 
-    Ids get ``name`` in front, since a page has several figures. ``words`` is read out to who cannot see.
+    Ids start with ``name``, because a page has several figures. Screen readers read ``words``.
     """
     figure.patch.set_alpha(0)
     for ax in figure.axes:
         ax.patch.set_alpha(0)
     svg = as_svg(figure)
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the page
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the whole page
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"(\.\d\d)\d{3,}", r"\1", svg)  # a hundredth of a point is enough
     for colour, page in ((INK, "currentColor"), (BLUE, "var(--blue)"), (VERMILION, "var(--vermilion)")):
-        svg = svg.replace(colour.lower(), page)  # the page knows whether it is dark
+        svg = svg.replace(colour.lower(), page)  # so that it follows the page's dark mode
     label = words.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
