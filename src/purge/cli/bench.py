@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from purge.cli import options as opt
-from purge.cli.printing import notes, show, show_table
+from purge.cli.printing import notes, show
 
 
 def bench(
@@ -48,7 +48,7 @@ def bench(
         place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
         if dry_run:
             steps = plans.steps_of(plan.only(only or ()), place)
-            show_table([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
+            show([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
             return
         say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
         done = runner.bench(
