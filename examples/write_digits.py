@@ -1,4 +1,4 @@
-"""Write the digits of scikit-learn as PNG files, a folder per class: images to try things on.
+"""Write the digits of scikit-learn as PNG files, one folder per class: images to try things on.
 
 python examples/write_digits.py DIR [IMAGES PER CLASS]
 """
@@ -16,7 +16,7 @@ WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def write(folder: Path, per_class: int | None = None) -> int:
-    """DIR/train/<word>/0000.png … and DIR/test/<word>/…, every fifth for testing; how many is returned."""
+    """Write DIR/train/<word>/0000.png … and, every fifth, DIR/test/<word>/…; return how many."""
     digits = load_digits()
     pixels = (digits.images * (255 / 16)).round().astype(np.uint8)
     written = 0

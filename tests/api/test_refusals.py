@@ -240,11 +240,11 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "model": Returns(t.model, lambda z: z * NAN)}),
     ("infinity in the logits", ModelError, "finite logits", lambda t: {
         "model": Returns(t.model, lambda z: z + INF)}),
-    ("inputs of another width", ModelError, "(2, 5)", lambda t: {
+    ("inputs of another width", ModelError, "2 × (5,)", lambda t: {
         "forget": (t.forget[0][:, :5], t.forget[1])}),
     ("retain of another width", PurgeError, "(5,) of float32 in retain", lambda t: {
         "retain": (t.retain[0][:, :5], t.retain[1])}),
-    ("inputs of another type", ModelError, "torch.float64", lambda t: {
+    ("inputs of another type", ModelError, "of float64", lambda t: {
         "forget": (t.forget[0].double(), t.forget[1])}),
     ("forward asserts its input", ModelError, "wrong size", lambda t: {
         "model": Fails(AssertionError("wrong size"))}),

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from purge import demo
-from purge.metrics.registry import PANELS
-from purge.report.tables import number
+from purge.metrics.registry import PANELS, number
 from tests.cli.commands import command, read
 from tests.cli.conftest import ROWS, Demo
 

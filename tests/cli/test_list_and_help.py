@@ -56,8 +56,8 @@ OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --without-class --without-ids "
-        "--pretrained --set --seed --device --trust --shards --slices --log-updates --log-only-ids --resume --force "
-        "--json --quiet"
+        "--pretrained --set --seed --device --trust --shards --slices --log-updates --log-only-ids "
+        "--resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "
@@ -66,8 +66,8 @@ OPTIONS = {
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --model "
-        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device --trust "
-        "--json --quiet"
+        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device "
+        "--trust --json --quiet"
     ),
     "report": "run --out --figures --force --json",
     "list": "shelf name --json",

@@ -299,12 +299,13 @@ def test_other_architectures_go_the_whole_way(
     data = ("--data", as_npz(tmp_path), "--model", name, "--size", size)
     few = ("--set", "epochs=1", "--set", "batch_size=24", "--set", "lr=0.01")
     good(command("train", *data, *few, "--out", "base"))
-    good(command("train", "--like", "base", "--without-class", "one", "--out", "reference"))
+    trust = ("--trust",) if name.startswith("own") else ()  # the run folders name code of one's own
+    good(command("train", "--like", "base", "--without-class", "one", *trust, "--out", "reference"))
     if name == "hf:vit":  # the folder was named from here, and is found from elsewhere
         monkeypatch.chdir(tmp_path.parent)
     out = tmp_path / "unlearned"
-    good(command("unlearn", tmp_path / "base", "--forget-class", "one", *FEW_STEPS, "--out", out))
-    reference = ("--retrained", tmp_path / "reference")
+    good(command("unlearn", tmp_path / "base", "--forget-class", "one", *FEW_STEPS, *trust, "--out", out))
+    reference = ("--retrained", tmp_path / "reference", *trust)
     panel = "standard" if name.startswith("own") else "quick,bn_recal"  # the attacks take long on the others
     audited = good(command("audit", out, *reference, "--metrics", panel, "--json")).json
     assert audited["info"]["classes"] == 3
@@ -321,6 +322,46 @@ def test_other_architectures_go_the_whole_way(
     else:
         assert audited["values"]["bn_recal"]["value"] is None
         assert "BatchNorm" in audited["values"]["bn_recal"]["why"]
+
+
+def test_code_that_a_run_folder_names_is_not_imported_without_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = ("--data", as_npz(tmp_path), "--model", "small-resnet", "--set", "epochs=1", "--out", "base")
+    good(command("train", *few))
+    facts = read(tmp_path / "base" / "run.json")
+    (tmp_path / "base" / "run.json").write_text(json.dumps({**facts, "model": "evil_model:net"}))
+    (tmp_path / "evil_model.py").write_text("open('was_run', 'w').close()\n")
+    requests: dict[str, tuple[Any, ...]] = {
+        "unlearn": ("base", "--forget-class", "one", "--out", "out"),
+        "audit": ("base", "--forget-class", "one", "--metrics", "ra"),
+        "train": ("--like", "base", "--out", "reference"),
+    }
+    for name, request in requests.items():
+        assert "'evil_model:net' from run.json" in refusal(command(name, *request))
+        assert not (tmp_path / "was_run").exists()
+        model = ("--model", "small-resnet", "--set", "batch_size=8")[: 2 if name == "audit" else 4]
+        good(command(name, *request, *model))
+        assert not (tmp_path / "was_run").exists()
+    refusal(command("audit", *requests["audit"], "--trust"))  # it is imported, and has no such function
+    assert (tmp_path / "was_run").exists()
+
+
+def test_a_method_and_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the current folder, and this command line names them."""
+    monkeypatch.chdir(EXAMPLES)
+    base = tmp_path / "base"
+    few = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1")
+    good(command("train", *few, "--out", base))
+    asked = ("--forget-class", 3, "--method", "own_method:NoisyHead", "--set", "epochs=1", "--set", "noise=0")
+    done = good(command("unlearn", base, *asked, "--out", tmp_path / "out"))
+    assert done.out.startswith("own_method:NoisyHead: ")
+    facts = read(tmp_path / "out" / "run.json")
+    assert (facts["preset"], facts["settings"]["noise"]) == ("own_method:NoisyHead", 0)
+    metrics = ("--metrics", "ra, own_metric:SURE", "--json")
+    found = good(command("audit", tmp_path / "out", *metrics)).json["values"]
+    assert {name.split(".")[0] for name in found} == {"ra", "sure"}
 
 
 def test_a_reference_begins_with_the_same_published_weights(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
-from purge.api import train, train_sharded
 from purge.bench.expand import Data, Forget, Job, Training
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
@@ -22,10 +20,10 @@ from purge.core.files import read_json
 from purge.data.images import Images
 from purge.data.load import load
 from purge.engine.resume import STATE
-from purge.engine.seeding import seeded
 from purge.engine.store import digest_of, found_or_made
 from purge.methods.sisa_model import INDEX
-from purge.runs.folder import DataChoice, Request, build_for, cut, read_facts
+from purge.runs.folder import DataChoice, Request, cut, read_facts
+from purge.runs.make import train_run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,32 +97,20 @@ def trained(training: Training, place: Place) -> Path:
 
 
 def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
-    request = request_of(training.forget, data)
-    kept = cut(data, request)[1] if request else data
-    choice = DataChoice(training.data.name, place.data_dir, training.data.size)
-    record = {
-        "model": training.model, **dataclasses.asdict(choice), "per_class": training.data.per_class,
-        "holdout": training.data.holdout, "pretrained": False, "request": request,
-        "classes": len(data.names), "channels": data.shape[0], "names": data.names, "source": data.source,
-        "at_once": place.at_once,
-    }  # fmt: skip
-    common: dict[str, Any] = {
-        "test": test, "seed": training.seed, "device": place.device, "progress": False, "out": folder,
-        "force": True, "record": record, **training.recipe,
-    }  # fmt: skip
-    build = partial(build_for, training.model, data)
     (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished
-    if training.shards:
-        train_sharded(build, kept, shards=training.shards, slices=training.slices, **common)
-        return
-    with seeded(training.seed, torch.device("cpu")):
-        fresh = build()
+    logged = None
     if training.logged:
         shutil.rmtree(folder, ignore_errors=True)  # a logged training cannot resume
         logged = cut(data, request_of(training.logged, data))[0]
-        train(fresh, kept, log_updates=folder / "updates", log_only=logged, **common)
-    else:
-        train(fresh, kept, resume=True, **common)
+    train_run(
+        folder, training.model, DataChoice(training.data.name, place.data_dir, training.data.size), data,
+        request_of(training.forget, data), seed=training.seed, recipe=training.recipe, test=test,
+        shards=training.shards or None, slices=training.slices,
+        log_updates=folder / "updates" if logged is not None else None, log_only=logged,
+        device=place.device, progress=False, resume=logged is None, force=True,
+        more={"per_class": training.data.per_class, "holdout": training.data.holdout,
+              "at_once": place.at_once},
+    )  # fmt: skip
 
 
 def finished(folder: Path) -> bool:

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from purge.cli import options as opt
-from purge.cli.printing import show_table
+from purge.cli.printing import show
 
 
 def audit(
@@ -82,7 +82,7 @@ def audit(
         if run.is_dir() and metrics in PANELS:
             report.to_json(run / "audit.json")
     finally:  # show what was measured even if it cannot be written
-        show_table(found, audit_table(found), json_)
+        show(found, audit_table(found), json_)
         if not json_:
             print("\n".join(report.verdict()))
     if broken := [line for gate in gates if (line := gate.broken(found))]:

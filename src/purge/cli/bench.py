@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from purge.cli import options as opt
-from purge.cli.printing import notes, show, show_table
+from purge.cli.printing import notes, show
 
 
 def bench(
@@ -22,6 +22,7 @@ def bench(
     resume: Annotated[bool, Option("--resume", help="Run what is missing or failed.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and stop.")] = False,
     device: opt.Device = None,
+    trust: opt.Trust = False,
     data_dir: opt.DataDir = None,
     trust: opt.Trust = False,
     json_: opt.Json = False,
@@ -36,22 +37,24 @@ def bench(
     from purge.bench import dry_run as plans
     from purge.bench import runner
     from purge.bench.expand import read_plan
+    from purge.core.plugins import current_folder_importable
     from purge.report.tables import plain_table
 
     if config.is_dir():
         files = runner.make(config)
         show(list(map(str, files)), f"{len(files)} files made in {config}.", json_)
         return
-    plan = read_plan(config, trust)
-    place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
-    if dry_run:
-        steps = plans.steps_of(plan.only(only or ()), place)
-        show_table([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
-        return
-    say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
-    done = runner.bench(
-        plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
-    )
+    with current_folder_importable(trust):
+        plan = read_plan(config, trust)
+        place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
+        if dry_run:
+            steps = plans.steps_of(plan.only(only or ()), place)
+            show([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
+            return
+        say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
+        done = runner.bench(
+            plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
+        )
     found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
     show(found, "\n".join(runner.in_words(done, place)), json_)
     if done.failed:

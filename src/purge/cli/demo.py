@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Option
 
 from purge.cli import options as opt
-from purge.cli.printing import notes, show_table
+from purge.cli.printing import notes, show
 
 
 def demo(
@@ -39,7 +39,7 @@ def demo(
     seconds = time.perf_counter() - started
     words = demo.sentences(rows)
     found = {"rows": [demo.as_record(row) for row in rows], "sentences": words, "folder": str(folder)}
-    show_table({**found, "seconds": seconds}, demo.table(rows), json_)
+    show({**found, "seconds": seconds}, demo.table(rows), json_)
     if not json_:
         print("\n".join(words))
         print(f"\nRun folders (weights, history, audits) in {folder}; the demo took {seconds:.0f} s.")

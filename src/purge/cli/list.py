@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from typer import Argument
 
 from purge.cli import options as opt
-from purge.cli.printing import show_table
+from purge.cli.printing import show
 from purge.core.errors import DataError, MethodError, PurgeError, did_you_mean
 
 SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
@@ -29,7 +29,7 @@ def list_(
     if name is not None and shelf not in ("methods", "recipe"):
         raise MethodError("a name only after 'methods' or 'recipe'", repr(name), f"purge list {shelf}")
     columns, rows = _settings(shelf, name) if name or shelf == "recipe" else _shelf(shelf)
-    show_table([dict(zip(columns, row, strict=True)) for row in rows], listing(columns, rows), json_)
+    show([dict(zip(columns, row, strict=True)) for row in rows], listing(columns, rows), json_)
 
 
 def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:

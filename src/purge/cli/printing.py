@@ -13,18 +13,15 @@ from rich.table import Table
 from purge.report.tables import as_text
 
 
-def show(content: Any, text: str, as_json: bool) -> None:
-    """Print the content as JSON, or the text."""
-    print(json.dumps(content, indent=2, allow_nan=False) if as_json else text)
-
-
-def show_table(content: Any, table: Table, as_json: bool) -> None:
-    """Print the content as JSON, or the table."""
+def show(content: Any, text: str | Table, as_json: bool) -> None:
+    """Print the content as JSON, or the text or table."""
     console = Console(highlight=False)
-    if console.is_terminal and not as_json:
-        console.print(table)
+    if as_json:
+        print(json.dumps(content, indent=2, allow_nan=False))
+    elif isinstance(text, Table) and console.is_terminal:
+        console.print(text)
     else:
-        show(content, as_text(table), as_json)
+        print(as_text(text) if isinstance(text, Table) else text)
 
 
 def notes(shown: bool) -> Callable[[str], None]:
