@@ -22,7 +22,6 @@ def bench(
     resume: Annotated[bool, Option("--resume", help="Run what is missing or failed.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and stop.")] = False,
     device: opt.Device = None,
-    trust: opt.Trust = False,
     data_dir: opt.DataDir = None,
     trust: opt.Trust = False,
     json_: opt.Json = False,
