@@ -123,12 +123,8 @@ class AuditInfo:
     classes: int | None = None
     names: list[str] | None = None
     forget_classes: list[int] | None = None
-    forget_samples: int = 0
-    retain_samples: int = 0
-
-    def __post_init__(self) -> None:
-        if self.forget_samples and not self.retain_samples:
-            raise FileError("retain_samples beside forget_samples in info", "none", "audit again")
+    forget_samples: int | None = None
+    retain_samples: int | None = None
 
 
 @dataclass(frozen=True)
