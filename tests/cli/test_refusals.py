@@ -237,7 +237,8 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("report, finished by number", "got 5", lambda s: s.report(finished=5)),
     ("report, audited yesterday", "audit.json", lambda s: s.report(info={"finished": "yesterday"})),
     ("report, a value in words", "a number as value in ra of values of", lambda s: s.report(value="0.5")),
-    ("report, names in one word", "a list of words as names in info of", lambda s: s.report(info={"names": "abc"})),
+    ("report, names in one word", "a list of words as names in info of", lambda s: s.report(
+        info={"names": "abc"})),
     ("audit, no run", "nothing there", lambda s: ["audit", s.tmp / "none"]),
     ("audit, no run.json", "run.json", lambda s: ["audit", remove(s.base / "run.json")]),
     ("audit, a file of weights", "--model", lambda s: ["audit", s.base / "model.safetensors"]),
