@@ -41,7 +41,7 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge-paper", "finetune"])
     found = [result_of(j, {"ra": {0: 0.5, 1: 0.75}[j.seed]}) for j in plan.jobs]
     table = Table("t", ["ra"], paper="cifar10")
-    made = {"t": sheet(table, numbers_of([j.keys for j in plan.jobs], found))}
+    made = {"t": sheet(table, numbers_of(found))}
     (ax,) = charts.draw(Drawing("f", "t"), made).axes
     heights = [[round(bar.get_height(), 6) for bar in c] for c in ax.containers if hasattr(c, "patches")]
     assert heights == [[62.5, 62.5], [96.3, 99.9]]
@@ -57,7 +57,7 @@ def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Pa
     plan = plan_of(tmp_path, methods=["purge", "finetune"])
     found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
     table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
-    made = {"t": sheet(table, numbers_of([j.keys for j in plan.jobs], found))}
+    made = {"t": sheet(table, numbers_of(found))}
     aimed, without = charts.draw(Drawing("f", "t"), made).axes
     level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "goal"]
     assert level == [87.5]
@@ -77,7 +77,7 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
         {**result_of(plan.jobs[0], {"fa_test": 0.5}), **keys, "id": f"{keys['id']} {keys['data']}"}
         for keys in jobs
     ]
-    made = numbers_of([{**keys, "id": f"{keys['id']} {keys['data']}"} for keys in jobs], found)
+    made = numbers_of(found)
     drawn = {"t": sheet(Table("t", ["fa_test"], rows=["data", "label"], paper="cross_dataset"), made)}
     (ax,) = charts.draw(Drawing("f", "t"), drawn).axes
     bars = {c.get_label(): c[0] for c in ax.containers if hasattr(c, "patches")}
@@ -104,7 +104,7 @@ def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
     }
     found = [result_of(plan.jobs[0], {**values})]
     goals = [{"column": "relearn_few.steps", "least": 5.0}]
-    made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of([plan.jobs[0].keys], found))}
+    made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of(found))}
     axes = charts.draw(Drawing("f", "t"), made).axes
     assert [ax.patches[0].get_height() for ax in axes] == [7.0, 25.0, 3.0, 50.0]
     assert ["(%)" in ax.get_ylabel() for ax in axes] == [False, True, False, True]
@@ -118,9 +118,7 @@ def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Pat
         result_of(j, {"ra": 0.001 if j.label == "purge" else 1.0}, seconds=numbers[j.label][0],
                   steps=numbers[j.label][1]) for j in plan.jobs
     ]  # fmt: skip
-    made = {
-        "t": sheet(Table("t", ["seconds", "steps", "ra"]), numbers_of([j.keys for j in plan.jobs], found))
-    }
+    made = {"t": sheet(Table("t", ["seconds", "steps", "ra"]), numbers_of(found))}
     axes = charts.draw(Drawing("f", "t"), made).axes
     assert [ax.get_yscale() for ax in axes[:3]] == ["log", "linear", "linear"]
 

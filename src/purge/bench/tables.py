@@ -70,11 +70,11 @@ class Goal:
         found: float | Part = getattr(self, self.side)
         return found
 
-    def missed_by(self, value: float, aim: float) -> float:
-        """How far a value misses the goal; 0 if it meets it."""
-        off = {"least": aim - value, "most": value - aim, "near": abs(value - aim)}
+    def missed_by(self, values: pd.Series, aim: pd.Series | float) -> pd.Series:
+        """How far each value misses the goal; 0 if it meets it."""
+        off = {"least": aim - values, "most": values - aim, "near": (values - aim).abs()}
         far = off[self.side] - self.slack
-        return far if far > 1e-9 else 0.0
+        return far.where(far > 1e-9, 0.0)
 
     def words(self, aim: float) -> str:
         """The goal as text."""
@@ -143,12 +143,6 @@ def manifest(out: Path) -> dict[str, Any]:
     return found
 
 
-def results(out: Path, jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The results of these jobs that can be read, including failed ones, in the order of the jobs."""
-    files = [out / "jobs" / f"{job['id']}.json" for job in jobs]
-    return [found for file in files if (found := result_in(file)) is not None]
-
-
 def result_in(file: Path) -> dict[str, Any] | None:
     """The result of a job, which may be a failure; None if the file is missing or cannot be read."""
     try:
@@ -157,25 +151,23 @@ def result_in(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def numbers_of(jobs: Sequence[Mapping[str, Any]], results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def numbers_of(results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One long data frame: a line for each job and number, with the values of the models it is compared with.
 
-    The columns are id, data, forget, label, seed, name, value, and one for each of PARTS. A job without a
-    result has one line without a name, so that it still gets its row in tables.
+    The columns are id, data, forget, label, seed, name, value, and one for each of PARTS. Every job has a
+    line without a name, so that it gets its row in tables even if it failed.
     """
     import pandas as pd
 
-    by_id = {result["id"]: result for result in results}
     lines: list[tuple[Any, ...]] = []
-    for job in jobs:
-        result = by_id.get(job["id"], {})
+    for result in results:
         numbers = result.get("numbers") or {}
         of = {
             part: {k: v["value"] for k, v in (result.get(part) or {}).items()} for part in ("values", *PARTS)
         }
         of["values"] |= numbers
         of["retrained"] |= {"seconds": numbers.get("retrain_seconds")}
-        keys = (job["id"], *(str(job[key]) for key in KEYS), job["seed"])
+        keys = (result["id"], *(str(result[key]) for key in KEYS), result["seed"])
         names = dict.fromkeys(["", *(name for values in of.values() for name in values)])
         lines += [(*keys, name, *(values.get(name) for values in of.values())) for name in names]
     found = pd.DataFrame(lines, columns=["id", *KEYS, "seed", "name", "value", *PARTS])
@@ -212,7 +204,7 @@ def sheet(table: Table, numbers: pd.DataFrame, note: str = "") -> Sheet:
 def chosen(lines: pd.DataFrame, only: Mapping[By, Sequence[str]]) -> pd.DataFrame:
     """The lines that ``only`` leaves."""
     for by, words in only.items():
-        lines = lines[lines[by].isin([*map(str, words)])]
+        lines = lines[lines[by].isin(words)]
     return lines
 
 
@@ -252,15 +244,13 @@ def _judge(cells: pd.DataFrame, table: Table, others: pd.DataFrame) -> dict[str,
     for column, goal in table.aims.items():
         mine = cells[(cells["name"] == column) & (cells["part"] == "job") & (cells["n"] > 0)]
         if isinstance(goal.aim, str):
-            aim = _mean(others[(others["part"] == goal.aim) & (others["name"] == column)]["value"])
-            each = mine[goal.aim].fillna(aim)
+            there = others[(others["part"] == goal.aim) & (others["name"] == column)]
+            aim, each = (mean := _mean(there["value"])), mine[goal.aim].fillna(mean)
         else:
-            aim = float(goal.aim)
-            each = [aim] * len(mine)
+            aim, each = float(goal.aim), float(goal.aim)
         if not math.isnan(aim):
             aims[column] = aim
-            missed = [goal.missed_by(value, by) for value, by in zip(mine["mean"], each, strict=True)]
-            cells.loc[mine.index, "missed_by"] = missed
+            cells.loc[mine.index, "missed_by"] = goal.missed_by(mine["mean"], each)
     return aims
 
 
@@ -375,8 +365,9 @@ def as_latex(found: Sheet) -> str:
     """A table for a paper; it needs the packages booktabs and amssymb."""
     heads, body = laid_out(found)
     n = len(found.table.rows)
-    rows = [" & ".join(_tex(word) for word in row) + r" \\" for row in (heads, *body)]
-    caption = _tex(" ".join(filter(None, (found.table.title.rstrip(".") + ".", found.note))).lstrip(". "))
+    rows = [" & ".join(word.translate(TEX) for word in row) + r" \\" for row in (heads, *body)]
+    title = [f"{found.table.title.rstrip('.')}."] if found.table.title else []
+    caption = " ".join([*title, *filter(None, [found.note])]).translate(TEX)
     return "\n".join(
         [
             r"\begin{table}[t]", r"\centering", r"\small",
@@ -385,10 +376,6 @@ def as_latex(found: Sheet) -> str:
             rf"\label{{tab:{found.table.name}}}", r"\end{table}", "",
         ]
     )  # fmt: skip
-
-
-def _tex(words: str) -> str:
-    return words.translate(TEX)
 
 
 def as_csv(found: Sheet) -> str:
@@ -415,20 +402,20 @@ FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by file ending
 def sheets(out: Path) -> dict[str, Sheet]:
     """Every table of a bench, by name."""
     about = manifest(out)
-    found = results(out, about["jobs"])
-    numbers = numbers_of(about["jobs"], found)
+    found = [{**(result_in(out / "jobs" / f"{job['id']}.json") or {}), **job} for job in about["jobs"]]
+    numbers = numbers_of(found)
     wanted = [Table(**table) for table in about["tables"]]
     return {table.name: sheet(table, numbers, _note(table, found)) for table in wanted}
 
 
 def _note(table: Table, found: Sequence[Mapping[str, Any]]) -> str:
     """What the numbers are, the hardware and the commit they come from, and where the paper's are from."""
-    done = [r for r in found if "error" not in r]
-    machines = dict.fromkeys(
-        h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in (r["hardware"] for r in done)
-    )
-    commits = dict.fromkeys(str(r["commit"]) for r in done)
-    failed = f", {len(found) - len(done)} failed" if len(done) < len(found) else ""
-    where = f"{len(done)} jobs{failed}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
+    done = [result for result in found if "hardware" in result and "error" not in result]
+    on = [result["hardware"] for result in done]
+    machines = dict.fromkeys(h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in on)
+    commits = dict.fromkeys(str(result["commit"]) for result in done)
+    failed = sum("error" in result for result in found)
+    jobs = f"{len(done)} jobs" + (f", {failed} failed" if failed else "")
+    where = f"{jobs}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
     beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
     return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"
