@@ -35,6 +35,7 @@ from purge.data.images import Images
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.methods.registry import resolve_method
+from purge.metrics.registry import METRICS, find_metric
 from purge.result import Result, environment
 from purge.runs.folder import RunFile, build_for, cut, read_facts, read_model
 
@@ -140,7 +141,9 @@ def write_manifest(plan: Plan, out: Path) -> None:
         "tables": [dataclasses.asdict(table) for table in plan.tables],
         "figures": [dataclasses.asdict(drawing) for drawing in plan.figures],
     }
-    write_json(out / "bench.json", {**about, **wanted})
+    used = {name for job in plan.jobs for name in job.metrics}
+    own = {m.name: m.describe() for name in sorted(used - METRICS.keys()) for m in [find_metric(name)]}
+    write_json(out / "bench.json", {**about, "metrics": own, **wanted})
 
 
 def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:

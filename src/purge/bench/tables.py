@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from purge.core.errors import FileError
 from purge.core.files import read_json
-from purge.metrics.registry import METRICS, number, unit_of
+from purge.metrics.registry import METRICS
+from purge.report import tables as text
 
 if TYPE_CHECKING:  # pandas takes long to import, and a plan needs only the dataclasses below
     import pandas as pd
-
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
@@ -30,18 +30,44 @@ KEYS = {"data": "data", "forget": "forgotten", "label": "method"}  # the heading
 PARTS = {"original": "original", "retrained": "retrain", "floor": "floor"}  # the labels of their rows
 STATS = ["mean", "low", "high", "n", "paper", "missed_by"]  # of each cell
 
-# Numbers of a job that are not metrics: the heading, and the format ("%": a share).
+# Numbers of a job that are not metrics: the heading, and the unit or format.
 NUMBERS = {
     "seconds": ("seconds", ".2f"),
     "first_seconds": ("seconds, first time", ".2f"),
     "retrain_seconds": ("seconds of retraining", ".1f"),
     "speedup": ("speed-up", ".1f"),
     "steps": ("steps", ".0f"),
-    "projected": ("projected", "%"),
-    "gated": ("gated", "%"),
-    "raising": ("steps that raise the retain loss", "%"),
+    "projected": ("projected", "share"),
+    "gated": ("gated", "share"),
+    "raising": ("steps that raise the retain loss", "share"),
     "score": ("score", ".4f"),
 }
+
+
+class Column(NamedTuple):
+    """How the numbers of a column are called and written."""
+
+    heading: str
+    unit: str  # of a metric, or a format such as ".2f"
+
+    def text(self, value: float | None) -> str:
+        """A number as text; a dash for None and NaN."""
+        if value is None or math.isnan(value):
+            return "–"
+        return f"{value:{self.unit}}" if self.unit.startswith(".") else text.shown(value, self.unit)
+
+
+def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
+    """The column of a number or metric; ``described`` tells of metrics that are not part of purge.
+
+    >>> column_of("fa_test"), column_of("relearn_few.steps").unit, column_of("seconds").heading
+    (Column(heading='FA', unit='share'), 'steps', 'seconds')
+    """
+    if name in NUMBERS:
+        return Column(*NUMBERS[name])
+    kind, _, part = name.partition(".")
+    about = METRICS[kind].describe() if kind in METRICS else (described or {})[kind]
+    return Column(f"{about['symbol']} {part}".strip(), about["units"].get(part, about["unit"]))
 
 
 @dataclass(frozen=True)
@@ -76,12 +102,12 @@ class Goal:
         far = off[self.side] - self.slack
         return far.where(far > 1e-9, 0.0)
 
-    def words(self, aim: float) -> str:
+    def words(self, aim: float, column: Column) -> str:
         """The goal as text."""
         if self.side == "near":
-            return f"{shown(self.column, aim)} ± {shown(self.column, self.slack)}"
+            return f"{column.text(aim)} ± {column.text(self.slack)}"
         sign, edge = ("≥", aim - self.slack) if self.side == "least" else ("≤", aim + self.slack)
-        return f"{sign} {shown(self.column, edge)}"
+        return f"{sign} {column.text(edge)}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +148,7 @@ class Sheet(NamedTuple):
     """A table with its numbers, before it is laid out."""
 
     table: Table
+    columns: Mapping[str, Column]
     rows: list[tuple[str, ...]]  # the keys of each row
     cells: pd.DataFrame  # one line for each row and column: the keys, ``part``, ``name`` and STATS
     note: str
@@ -174,7 +201,9 @@ def numbers_of(results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return found.astype(dict.fromkeys(["value", *PARTS], float))
 
 
-def sheet(table: Table, numbers: pd.DataFrame, note: str = "") -> Sheet:
+def sheet(
+    table: Table, numbers: pd.DataFrame, note: str = "", described: Mapping[str, Any] | None = None
+) -> Sheet:
     """The numbers of a table: a groupby over all jobs and models that share a row."""
     import pandas as pd
 
@@ -198,7 +227,8 @@ def sheet(table: Table, numbers: pd.DataFrame, note: str = "") -> Sheet:
     if apart := _apart(cells, table):
         names = "; ".join(dict.fromkeys(", ".join(row) for *row, _ in rows if tuple(row) in apart))
         note += f" Compared with other retrained models than those shown: {names}."
-    return Sheet(table, [row[:-1] for row in rows], cells, note, aims)
+    columns = {name: column_of(name, described) for name in table.columns}
+    return Sheet(table, columns, [row[:-1] for row in rows], cells, note, aims)
 
 
 def chosen(lines: pd.DataFrame, only: Mapping[By, Sequence[str]]) -> pd.DataFrame:
@@ -276,49 +306,23 @@ def paper() -> dict[str, Any]:
 def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
     """A table of the paper: row → column → number, shares as fractions."""
     rows = {} if name is None else paper()[name]["rows"]
-    return {row: {c: v / 100 if is_share(c) else v for c, v in cells.items()} for row, cells in rows.items()}
+    shares = {c for cells in rows.values() for c in cells if column_of(c).unit == "share"}
+    return {row: {c: v / 100 if c in shares else v for c, v in cells.items()} for row, cells in rows.items()}
 
 
 # -- laying out -------------------------------------------------------------------------------
 
 
-def is_share(column: str) -> bool:
-    """Is a column printed in percent?"""
-    return NUMBERS.get(column, ("", ""))[1] == "%" or unit_of(column) == "share"
-
-
-def heading(column: str) -> str:
-    """The heading of a column.
-
-    >>> heading("fa_test"), heading("bn_recal.after"), heading("seconds")
-    ('FA', 'recal after', 'seconds')
-    """
-    if column in NUMBERS:
-        return NUMBERS[column][0]
-    kind, _, part = column.partition(".")
-    return f"{METRICS[kind].symbol if kind in METRICS else kind} {part}".strip()
-
-
-def shown(column: str, value: float | None) -> str:
-    """A number as text; a dash for None and NaN."""
-    if value is None or value != value:
-        return "–"
-    if column not in NUMBERS:
-        return number(column, value)
-    kind = NUMBERS[column][1]
-    return f"{100 * value:.1f} %" if kind == "%" else f"{value:{kind}}"
-
-
-def ours(column: str, cell: Any) -> str:
+def _ours(column: Column, cell: Any) -> str:
     """The mean of a cell, its range if there is one, and whether the goal is met."""
-    mean, low, high = (shown(column, v) for v in (cell.mean, cell.low, cell.high))
+    mean, low, high = (column.text(v) for v in (cell.mean, cell.low, cell.high))
     words = mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
     if math.isnan(cell.missed_by):  # no goal
         return words
     if cell.missed_by == 0:
         return f"{words} ✓"
-    margin = shown(column, cell.missed_by)
-    return f"{words} ✗ by {margin}" if margin != shown(column, 0) else f"{words} ✗ narrowly"
+    margin = column.text(cell.missed_by)
+    return f"{words} ✗ by {margin}" if margin != column.text(0) else f"{words} ✗ narrowly"
 
 
 def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
@@ -327,15 +331,15 @@ def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
     heads = [KEYS[by] for by in table.rows]
     aims = ["aim", *[""] * (len(heads) - 1)]
     texts = [[row[i] for row in found.rows] for i in range(len(heads))]  # by column
-    for column in table.columns:
-        cells = found.of(column)
-        heads.append(heading(column))
-        aims.append(table.aims[column].words(found.aims[column]) if column in found.aims else "")
-        texts.append([ours(column, cell) for cell in cells.itertuples()])
+    for name in table.columns:
+        column, cells = found.columns[name], found.of(name)
+        heads.append(column.heading)
+        aims.append(table.aims[name].words(found.aims[name], column) if name in found.aims else "")
+        texts.append([_ours(column, cell) for cell in cells.itertuples()])
         if cells["paper"].notna().any():
             heads.append("paper")
             aims.append("")
-            texts.append([shown(column, value) for value in cells["paper"]])
+            texts.append([column.text(value) for value in cells["paper"]])
     if not found.aims:
         return heads, [[*row] for row in zip(*texts, strict=True)]
     missed = zip(*(found.of(column)["missed_by"] for column in found.aims), strict=True)
@@ -405,7 +409,8 @@ def sheets(out: Path) -> dict[str, Sheet]:
     found = [{**(result_in(out / "jobs" / f"{job['id']}.json") or {}), **job} for job in about["jobs"]]
     numbers = numbers_of(found)
     wanted = [Table(**table) for table in about["tables"]]
-    return {table.name: sheet(table, numbers, _note(table, found)) for table in wanted}
+    own = about.get("metrics")
+    return {table.name: sheet(table, numbers, _note(table, found), own) for table in wanted}
 
 
 def _note(table: Table, found: Sequence[Mapping[str, Any]]) -> str:

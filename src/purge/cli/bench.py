@@ -36,23 +36,25 @@ def bench(
     from purge.bench import dry_run as plans
     from purge.bench import runner
     from purge.bench.expand import read_plan
+    from purge.core.plugins import current_folder_importable
     from purge.report.tables import plain_table
 
     if config.is_dir():
         files = runner.make(config)
         show(list(map(str, files)), f"{len(files)} files made in {config}.", json_)
         return
-    plan = read_plan(config, trust)
-    place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
-    if dry_run:
-        steps = plans.steps_of(plan.only(only or ()), place)
-        show_table([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
-        return
-    say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
-    done = runner.bench(
-        plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
-    )
-    found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
-    show(found, "\n".join(runner.in_words(done, place)), json_)
-    if done.failed:
-        raise typer.Exit(1)
+    with current_folder_importable(trust):  # its methods and metrics may lie there, also for other processes
+        plan = read_plan(config, trust)
+        place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
+        if dry_run:
+            steps = plans.steps_of(plan.only(only or ()), place)
+            show_table([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
+            return
+        say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
+        done = runner.bench(
+            plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
+        )
+        found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
+        show(found, "\n".join(runner.in_words(done, place)), json_)
+        if done.failed:
+            raise typer.Exit(1)
