@@ -45,7 +45,8 @@ def made(source: str) -> str:
     if source == "results":
         return listing()
     if source.startswith("results/"):
-        from purge.bench.tables import as_markdown, sheets
+        from purge.bench.layout import as_markdown
+        from purge.bench.tables import sheets
 
         folder, name = source.split()
         return as_markdown(sheets(ROOT / folder)[name]).strip()

@@ -1,4 +1,4 @@
-"""A method and a metric of one's own in the file of a bench."""
+"""A method, a metric and a model of your own in the file of a bench."""
 
 from __future__ import annotations
 
@@ -17,19 +17,27 @@ from purge.core.errors import PurgeError
 
 ROOT = Path(__file__).parents[2]
 BENCH: dict[str, Any] = {
-    "data": "digits", "model": "small-resnet", "recipe": {"epochs": 1}, "per_class": 20, "forget": [0],
+    "data": "digits", "model": "own_model:network", "recipe": {"epochs": 1}, "per_class": 20, "forget": [0],
     "metrics": ["ra", "own_metric:SURE"],
     "methods": [{"method": "own_method:NoisyHead", "label": "noisy", "set": {"epochs": 1}}],
     "tables": [{"name": "t", "columns": ["ra", "sure.forget", "steps"], "also": ["retrained"]}],
     "figures": [{"name": "f", "table": "t"}],
 }  # fmt: skip
 
+NETWORK = """
+from torch import nn
+
+def network(classes, channels, size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, 16), nn.ReLU(), nn.Linear(16, classes))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder: the two examples, and a bench that names them."""
+    """A user's folder: the two examples, a network, and a bench that names them."""
     for name in ("own_method.py", "own_metric.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path)
+    (tmp_path / "own_model.py").write_text(NETWORK)
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(BENCH))
     return tmp_path
 
@@ -45,7 +53,7 @@ def purge(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_code_that_a_file_names_is_not_imported_without_trust(folder: Path) -> None:
     done = purge(folder, "bench", "own.yaml", "--out", "out")
     assert done.returncode == 2
-    assert "'own_method:NoisyHead' from own.yaml" in done.stderr
+    assert "'own_method:NoisyHead' from own.yaml" in done.stderr  # the first of them
     assert "--trust" in done.stderr
     assert not (folder / "out").exists()
 

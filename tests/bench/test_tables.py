@@ -10,20 +10,8 @@ from typing import Any
 
 import pytest
 
-from purge.bench.tables import (
-    FORMS,
-    NUMBERS,
-    Sheet,
-    Table,
-    as_csv,
-    as_latex,
-    as_markdown,
-    numbers_of,
-    paper,
-    paper_rows,
-    sheet,
-    sheets,
-)
+from purge.bench.layout import FORMS, as_csv, as_latex, as_markdown
+from purge.bench.tables import NUMBERS, Sheet, Table, numbers_of, paper, paper_rows, sheet, sheets
 from purge.core.errors import PurgeError
 from purge.metrics.registry import METRICS
 from tests.bench.plans import plan_of, result_of

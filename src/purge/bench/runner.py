@@ -22,22 +22,22 @@ import yaml
 from torch import nn
 
 import purge
-from purge.api import Auditor, unlearn
+from purge.api import Auditor
 from purge.bench.expand import Job, Plan, Training, digest_of
+from purge.bench.layout import FORMS
 from purge.bench.pool import Item, workers
 from purge.bench.search import score_of, winners
 from purge.bench.store import Place, cached, images, is_done, request_of, trained
-from purge.bench.tables import FORMS, PARTS, Drawing, manifest, result_in, sheets
+from purge.bench.tables import PARTS, Drawing, manifest, result_in, sheets
 from purge.core.errors import FileError
 from purge.core.files import out_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data.images import Images
 from purge.engine.precision import choose_device
-from purge.engine.seeding import seeded
-from purge.methods.registry import resolve_method
 from purge.metrics.registry import METRICS, find_metric
 from purge.result import Result, environment
-from purge.runs.folder import RunFile, build_for, cut, read_facts, read_model
+from purge.runs.folder import RunFile, cut, read_facts, read_model
+from purge.runs.make import unlearn_run
 
 Say = Callable[[str], None]
 
@@ -238,7 +238,7 @@ def _scene(job: Job, place: Place) -> Scene:
         forget, retain = cut(data, request_of(job.forget, data))
         folders = [trained(t, place) for t in (job.base, *job.retrained)]
         facts = [read_facts(folder) for folder in folders]
-        base, *references = [read_model(folder, None, data) for folder in folders]
+        base, *references = [read_model(folder, job.base.model, data) for folder in folders]
         auditor = Auditor(
             forget, retain, test, original=base, retrained=references, seed=job.seed, device=place.device
         )
@@ -255,14 +255,11 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     """Unlearn and audit; everything to keep, as plain JSON."""
     scene = _scene(job, place)
     changes = {**job.changes, **({"log": str(scene.folders[0] / "updates")} if job.base.logged else {})}
-    needs = resolve_method(job.method, job.changes).needs
-    with seeded(job.seed, torch.device("cpu")):
-        fresh = build_for(job.base.model, scene.retain) if "fresh" in needs else None
     seconds = []
     for _ in range(job.repeats):
-        result = unlearn(
-            scene.base, scene.forget, scene.retain, test=scene.test, method=job.method, seed=job.seed,
-            device=place.device, progress=False, fresh=fresh, **changes,
+        result = unlearn_run(
+            scene.base, job.base.model, scene.forget, scene.retain, facts=scene.facts[0], method=job.method,
+            settings=changes, test=scene.test, seed=job.seed, device=place.device, progress=False,
         )  # fmt: skip
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
