@@ -47,7 +47,7 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
 
 
-def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Path) -> None:
+def test_a_figure_shows_the_goal_and_has_a_legend_only_if_needed(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=["purge", "finetune"])
     found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
     table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
@@ -88,7 +88,7 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
 
 
 def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
-    """A metric of shares may have parts that are none: the number of steps, or which class it is."""
+    """A metric of shares may have parts that are not shares: a number of steps, or a class."""
     plan = plan_of(tmp_path, methods=["purge"])
     values = {
         "relearn_few.steps": 7.0,
@@ -105,7 +105,7 @@ def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
     assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "goal"] == [5.0]
 
 
-def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+def test_numbers_of_very_different_size_get_a_logarithmic_axis(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
     found = [
@@ -118,7 +118,7 @@ def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Pat
 
 
 def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
-    """The folder may have been copied: no configuration, no model, no data is looked at."""
+    """The folder may have been copied: it needs no configuration, model or data."""
     out = tmp_path / "out"
     finished(CONFIGS[NAMES.index("sweep_budget")], out)
     files = suite.make(out)
