@@ -81,23 +81,6 @@ def test_other_processes_find_own_parts_too(folder: Path) -> None:
     assert "2 jobs run" in done.stdout
 
 
-def test_an_edited_metric_is_another_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ids() -> list[str]:
-        for name in ("own_method", "own_metric"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        return [job.id for job in read_plan(folder / "own.yaml", trust=True).jobs]
-
-    monkeypatch.syspath_prepend(folder)
-    before = ids()
-    assert ids() == before
-    for name in ("own_metric.py", "own_method.py"):
-        source = (folder / name).read_text()
-        (folder / name).write_text(source + "\n# edited: the file has another length\n")
-        after = ids()
-        assert after != before
-        before = after
-
-
 def test_a_column_that_an_own_metric_does_not_have_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
