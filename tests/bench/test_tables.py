@@ -10,20 +10,8 @@ from typing import Any
 
 import pytest
 
-from purge.bench.tables import (
-    FORMS,
-    NUMBERS,
-    Sheet,
-    Table,
-    as_csv,
-    as_latex,
-    as_markdown,
-    numbers_of,
-    paper,
-    paper_rows,
-    sheet,
-    sheets,
-)
+from purge.bench.layout import FORMS, as_csv, as_latex, as_markdown
+from purge.bench.tables import NUMBERS, Sheet, Table, numbers_of, paper, paper_rows, sheet, sheets
 from purge.core.errors import PurgeError
 from purge.metrics.registry import METRICS
 from tests.bench.plans import plan_of, result_of
@@ -44,7 +32,7 @@ def test_a_cell_is_the_mean_and_the_range_over_seeds(tmp_path: Path) -> None:
     values = {"purge-paper": (0.1, 0.3), "finetune": (0.5, None)}
     found = [result_of(j, {"fa_test": values[j.label][j.seed], "ra": 0.75}) for j in plan.jobs]
     table = Table("t", ["fa_test", "ra", "seconds"], also=["retrained"], paper="cifar10")
-    made = sheet(table, numbers_of([j.keys for j in plan.jobs], found))
+    made = sheet(table, numbers_of(found))
     assert made.rows == [("retrain",), ("purge-paper",), ("finetune",)]
     fa = column(made, "fa_test", "mean", "low", "high", "n")
     assert fa["purge-paper"] == pytest.approx((0.2, 0.1, 0.3, 2))
@@ -66,14 +54,14 @@ def test_a_job_that_failed_leaves_a_dash_beside_the_papers_number(tmp_path: Path
     plan = plan_of(tmp_path, methods=["purge-paper", "salun"])
     good, bad = plan.jobs
     found = [result_of(good, {"ra": 0.5}), {**bad.keys, "error": "no room", "kind": "OSError"}]
-    made = sheet(Table("t", ["ra"], paper="cifar10"), numbers_of([j.keys for j in plan.jobs], found))
+    made = sheet(Table("t", ["ra"], paper="cifar10"), numbers_of(found))
     assert as_markdown(made).splitlines()[3] == "| salun | – | 99.4 % |"
 
 
 def test_tables_by_data_and_only_some_jobs(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, forget=[0, 1])
     found = [result_of(j, {"ra": 0.25 * (j.forget["classes"][0] + 1)}) for j in plan.jobs]
-    made = numbers_of([j.keys for j in plan.jobs], found)
+    made = numbers_of(found)
     by_data = sheet(Table("t", ["ra"], rows=["data", "label"], also=["original"]), made)
     assert column(by_data, "ra", "mean", "low", "high") == {
         ("digits", "original"): (0.875, 0.75, 1.0),
@@ -99,7 +87,7 @@ def test_goals_are_met_or_missed_by_a_margin(tmp_path: Path) -> None:
         {"column": "seconds", "most": 1},
     ]
     table = Table("t", ["agreement", "mia", "fa_test", "seconds"], also=["floor"], goals=goals)
-    made = sheet(table, numbers_of([j.keys for j in plan.jobs], found))
+    made = sheet(table, numbers_of(found))
     assert made.aims == pytest.approx({"agreement": 0.675, "mia": 0.75, "fa_test": 0.005, "seconds": 1.0})
     missed = {name: column(made, name, "missed_by") for name in table.columns}
     ours = {name: rows["purge"] for name, rows in missed.items()}
@@ -123,7 +111,7 @@ def test_a_row_is_judged_by_the_models_it_was_compared_with(tmp_path: Path) -> N
     for result, floor in zip(found, (0.5, 0.5, 0.75), strict=True):
         result["floor"] = {"agreement": {"value": floor, "why": ""}}
     table = Table("t", ["agreement"], also=["floor"], goals=[{"column": "agreement", "least": "floor"}])
-    made = sheet(table, numbers_of([j.keys for j in plan.jobs], found), "Ours.")
+    made = sheet(table, numbers_of(found), "Ours.")
     missed = column(made, "agreement", "missed_by")
     assert math.isnan(missed.pop("floor"))
     assert missed == {"purge": 0.0, "finetune": 0.0, "random-label": 0.25}
@@ -136,7 +124,7 @@ def test_a_goal_missed_by_less_than_is_printed_is_missed_narrowly(tmp_path: Path
     values = {"purge": 0.948, "finetune": 0.9476, "random-label": 0.9474}
     found = [result_of(j, {"ra": values[j.label]}) for j in plan.jobs]
     table = Table("t", ["ra"], goals=[{"column": "ra", "least": 0.948}])
-    made = sheet(table, numbers_of([j.keys for j in plan.jobs], found))
+    made = sheet(table, numbers_of(found))
     assert as_markdown(made).splitlines()[3:] == [
         "| purge | 94.8 % ✓ | 1 of 1 |",
         "| finetune | 94.8 % ✗ narrowly | 0 of 1 |",
@@ -151,7 +139,7 @@ def test_every_unit_is_printed_in_its_own_way(tmp_path: Path) -> None:
         "worst_class.accuracy": (0.5, 0.75), "lira.tpr_1pct": (0.25, 0.25), "lira.auroc": (0.5, 0.5),
     }  # fmt: skip
     found = [result_of(j, {k: v[j.seed] for k, v in values.items()}, gated=0.5, steps=7) for j in plan.jobs]
-    made = sheet(Table("t", [*values, "gated", "steps"]), numbers_of([j.keys for j in plan.jobs], found))
+    made = sheet(Table("t", [*values, "gated", "steps"]), numbers_of(found))
     words = "3e+09 (600.900 – 6e+09) | 3 (2 – 4) | 7.2 (5.5 – 8.9) | 62.5 % (50.0 – 75.0 %) | 25.0 % | 0.500"
     assert as_markdown(made).splitlines()[2] == f"| purge | {words} | 50.0 % | 7 |"
 
@@ -160,14 +148,14 @@ def test_a_goal_without_its_model_is_left_out(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=["purge"])
     found = [{**result_of(plan.jobs[0], {"ra": 0.5}), "floor": None}]
     table = Table("t", ["ra"], goals=[{"column": "ra", "least": "floor"}])
-    made = sheet(table, numbers_of([plan.jobs[0].keys], found))
+    made = sheet(table, numbers_of(found))
     assert made.aims == {}
     assert as_markdown(made).splitlines()[-1] == "| purge | 50.0 % |"
 
 
 def test_a_table_without_rows_has_its_headings(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=["purge"])
-    numbers = numbers_of([plan.jobs[0].keys], [result_of(plan.jobs[0], {"ra": 0.5})])
+    numbers = numbers_of([result_of(plan.jobs[0], {"ra": 0.5})])
     made = sheet(Table("t", ["ra"], only={"label": ["retrain"]}), numbers)
     assert as_markdown(made) == "| method | RA |\n| --- | --- |\n"
     assert as_csv(made).splitlines() == ["label,ra,ra.low,ra.high,ra.n,ra.paper,ra.missed_by"]
@@ -181,7 +169,7 @@ def test_a_key_cannot_make_the_rows_twice() -> None:
 def test_rows_of_one_request_stand_together_with_the_other_models_first(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, forget=[0, 1])
     found = [result_of(j, {"ra": 0.5}) for j in plan.jobs]
-    made = numbers_of([j.keys for j in plan.jobs], found)
+    made = numbers_of(found)
     table = sheet(Table("t", ["ra"], rows=["forget", "label"], also=["original", "retrained"]), made)
     labels = ["original", "retrain", *dict.fromkeys(j.label for j in plan.jobs)]
     assert table.rows == [(c, label) for c in "01" for label in labels]
@@ -191,7 +179,7 @@ def test_latex_and_csv(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=[{"method": "purge", "label": "50 % & α_1"}])
     found = [result_of(plan.jobs[0], {"ra": 1 / 3, "mia": 0.5})]
     table = Table("name", ["ra", "mia"], title="100 % of it", paper="before_after")
-    made = sheet(table, numbers_of([plan.jobs[0].keys], found), "A note.")
+    made = sheet(table, numbers_of(found), "A note.")
     latex = as_latex(made)
     assert r"50 \% \& $\alpha$\_1 & 33.3 \% & 0.500 \\" in latex
     assert r"\begin{tabular}{lrr}" in latex

@@ -296,7 +296,7 @@ def test_what_is_wrong_with_a_class_is_said_in_one_line(cls: type, words: str) -
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("cls", [Forgetter, *{type(entry.method) for entry in METHODS.values()}])
+@pytest.mark.parametrize("cls", [Forgetter, *dict.fromkeys(type(entry.method) for entry in METHODS.values())])
 def test_classes_whose_fields_are_settings_are_accepted(cls: type) -> None:
     check_settings_class(cls)
 

@@ -9,26 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from purge.bench.tables import Drawing, Sheet, chosen, heading, is_share
-from purge.report.theme import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    MODELS,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    empty_axes,
-    legend_below,
-    plain,
-)
+from purge.bench.tables import Column, Drawing, Sheet, chosen
+from purge.report import theme
+from purge.report.tables import scaled
+from purge.report.theme import BLUE, GREEN, INK, VERMILION, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE)
+COLOURS = (BLUE, VERMILION, GREEN, theme.PURPLE, theme.SKY, theme.ORANGE)
 HATCHES = ("", "\\\\", "xx", "..", "++", "oo")
 MARKERS = "osD^vP"
 WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unless they are shares
@@ -53,7 +42,7 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     cells = chosen(found.cells, drawing.only)
     columns = drawing.columns or found.table.columns
     if cells.empty:
-        fig, (ax,) = empty_axes(1, 1, height=1.2)
+        fig, (ax,) = theme.empty_axes(1, 1, height=1.2)
         ax.set_axis_off()
         ax.text(0.5, 0.5, "no job has such a row", ha="center", color=INK)
         return fig
@@ -63,18 +52,20 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     groups = [*dict.fromkeys(cells["group"])]
     across = 1 if len(columns) == 1 or len(groups) > 14 else 2
     down = -(-len(columns) // across)
-    fig, axes = empty_axes(down, across, height=(2.4 + 0.09 * max(map(len, groups))) * down)
+    fig, axes = theme.empty_axes(down, across, height=(2.4 + 0.09 * max(map(len, groups))) * down)
     for ax, column in zip(axes, columns, strict=False):
         series = _series(cells[cells["name"] == column], groups, apart)
-        panel(ax, column, [plain(group, 28) for group in groups], series, drawing.kind)
+        panel(ax, found.columns[column], [plain(group, 28) for group in groups], series, drawing.kind)
+        if column.startswith("mia") and found.columns[column].unit == "number":  # an AUROC: 0.5 is chance
+            ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
         if column in found.aims:
-            aim = found.aims[column] * (100 if is_share(column) else 1)
+            aim = scaled(found.aims[column], found.columns[column].unit)
             ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="goal")
     for ax in axes[len(columns) :]:
         ax.set_axis_off()
     looks = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
     if looks.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
-        legend_below(fig, looks)
+        theme.legend_below(fig, looks)
     return fig
 
 
@@ -85,7 +76,7 @@ def _series(cells: pd.DataFrame, groups: Sequence[str], apart: bool) -> list[Ser
     for label in dict.fromkeys(cells["label"]) if apart else ["ours"]:
         own = cells[cells["label"] == label] if apart else cells
         own = own.set_index("group").reindex(groups).reset_index()
-        known = MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
+        known = theme.MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
         if known is not None:
             colour, hatch, marker = known.colour, known.hatch, known.marker
         else:
@@ -96,13 +87,13 @@ def _series(cells: pd.DataFrame, groups: Sequence[str], apart: bool) -> list[Ser
         made.append(Series(words, colour, hatch, marker, own, False))
         if own["paper"].notna().any():
             words = f"{words}, paper" if apart else "paper"
-            made.append(Series(words, colour if apart else GREY, "////", "x", own, True))
+            made.append(Series(words, colour if apart else theme.GREY, "////", "x", own, True))
     return made
 
 
-def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series], kind: str) -> None:
+def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Series], kind: str) -> None:
     """One column of a table: a group of bars, or a point of each line, per row."""
-    scale = 100 if is_share(column) else 1
+    scale = scaled(1.0, column.unit)
     width = min(0.8 / max(1, len(series)), 0.3)
     heights: list[float] = []
     for i, one in enumerate(series):
@@ -132,14 +123,12 @@ def panel(ax: Axes, column: str, groups: Sequence[str], series: Sequence[Series]
                 edgecolor=one.colour if one.paper else INK, linewidth=0.5, label=one.words,
                 yerr=spread, error_kw={"capsize": 2, "elinewidth": 0.8},
             )  # fmt: skip
-    if scale == 1 and heights and 0 < WIDE * min(heights) < max(heights):
+    if column.unit != "share" and heights and 0 < WIDE * min(heights) < max(heights):
         ax.set_yscale("log")
     tight = sum(map(len, groups)) > 30
     ax.set_xticks(range(len(groups)), groups, rotation=45 if tight else 0, ha="right" if tight else "center")
     ax.set_xlim(-0.7, len(groups) - 0.3)
-    ax.set_ylabel(heading(column) + (" (%)" if scale == 100 else ""))
-    if column.startswith("mia") and scale == 1:  # an AUROC; 0.5 is chance
-        ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+    ax.set_ylabel(column.heading + (" (%)" if column.unit == "share" else ""))
 
 
 # -- the picture of the method ----------------------------------------------------------------
@@ -161,7 +150,7 @@ ARROWS = (
 
 def pipeline() -> Figure:
     """One step of PURGE: two batches, two gradients, a projection, and when to stop."""
-    fig, (ax,) = empty_axes(1, 1, height=3.2)
+    fig, (ax,) = theme.empty_axes(1, 1, height=3.2)
     ax.set(xlim=(-0.01, 0.91), ylim=(0, 0.97))
     ax.set_axis_off()
     half = 0.095, 0.09

@@ -24,15 +24,17 @@ from torch import nn
 import purge
 from purge.api import Auditor
 from purge.bench.expand import Job, Plan, Training, digest_of
+from purge.bench.layout import FORMS
 from purge.bench.pool import Item, workers
 from purge.bench.search import score_of, winners
 from purge.bench.store import Place, cached, images, is_done, request_of, trained
-from purge.bench.tables import FORMS, PARTS, Drawing, manifest, result_in, sheets
+from purge.bench.tables import PARTS, Drawing, manifest, result_in, sheets
 from purge.core.errors import FileError
 from purge.core.files import out_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data.images import Images
 from purge.engine.precision import choose_device
+from purge.metrics.registry import METRICS, find_metric
 from purge.result import Result, environment
 from purge.runs.folder import RunFile, cut, read_facts, read_model
 from purge.runs.make import unlearn_run
@@ -139,7 +141,9 @@ def write_manifest(plan: Plan, out: Path) -> None:
         "tables": [dataclasses.asdict(table) for table in plan.tables],
         "figures": [dataclasses.asdict(drawing) for drawing in plan.figures],
     }
-    write_json(out / "bench.json", {**about, **wanted})
+    used = {name for job in plan.jobs for name in job.metrics}
+    own = {m.name: m.describe() for name in sorted(used - METRICS.keys()) for m in [find_metric(name)]}
+    write_json(out / "bench.json", {**about, "metrics": own, **wanted})
 
 
 def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:

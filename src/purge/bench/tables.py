@@ -1,4 +1,4 @@
-"""Tables from the results of a bench: ours beside the paper's, as Markdown, LaTeX and CSV.
+"""Tables from the results of a bench, with the paper's numbers beside ours; layout.py makes text of them.
 
 A bench leaves ``bench.json`` (its jobs, and the tables and figures it was asked for) and one file per job.
 :func:`numbers_of` reads them into one long data frame, and a table is a groupby over that frame. The paper's
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from purge.core.errors import FileError
 from purge.core.files import read_json
-from purge.metrics.registry import METRICS, number, unit_of
+from purge.metrics.registry import METRICS
+from purge.report import tables as text
 
 if TYPE_CHECKING:  # pandas takes long to import, and a plan needs only the dataclasses below
     import pandas as pd
-
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
@@ -30,18 +30,44 @@ KEYS = {"data": "data", "forget": "forgotten", "label": "method"}  # the heading
 PARTS = {"original": "original", "retrained": "retrain", "floor": "floor"}  # the labels of their rows
 STATS = ["mean", "low", "high", "n", "paper", "missed_by"]  # of each cell
 
-# Numbers of a job that are not metrics: the heading, and the format ("%": a share).
+# Numbers of a job that are not metrics: the heading, and the unit or format.
 NUMBERS = {
     "seconds": ("seconds", ".2f"),
     "first_seconds": ("seconds, first time", ".2f"),
     "retrain_seconds": ("seconds of retraining", ".1f"),
     "speedup": ("speed-up", ".1f"),
     "steps": ("steps", ".0f"),
-    "projected": ("projected", "%"),
-    "gated": ("gated", "%"),
-    "raising": ("steps that raise the retain loss", "%"),
+    "projected": ("projected", "share"),
+    "gated": ("gated", "share"),
+    "raising": ("steps that raise the retain loss", "share"),
     "score": ("score", ".4f"),
 }
+
+
+class Column(NamedTuple):
+    """How the numbers of a column are called and written."""
+
+    heading: str
+    unit: str  # of a metric, or a format such as ".2f"
+
+    def text(self, value: float | None) -> str:
+        """A number as text; a dash for None and NaN."""
+        if value is None or math.isnan(value):
+            return "–"
+        return f"{value:{self.unit}}" if self.unit.startswith(".") else text.shown(value, self.unit)
+
+
+def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
+    """The column of a number or metric; ``described`` tells of metrics that are not part of purge.
+
+    >>> column_of("fa_test"), column_of("relearn_few.steps").unit, column_of("seconds").heading
+    (Column(heading='FA', unit='share'), 'steps', 'seconds')
+    """
+    if name in NUMBERS:
+        return Column(*NUMBERS[name])
+    kind, _, part = name.partition(".")
+    about = METRICS[kind].describe() if kind in METRICS else (described or {})[kind]
+    return Column(f"{about['symbol']} {part}".strip(), about["units"].get(part, about["unit"]))
 
 
 @dataclass(frozen=True)
@@ -70,18 +96,18 @@ class Goal:
         found: float | Part = getattr(self, self.side)
         return found
 
-    def missed_by(self, value: float, aim: float) -> float:
-        """How far a value misses the goal; 0 if it meets it."""
-        off = {"least": aim - value, "most": value - aim, "near": abs(value - aim)}
+    def missed_by(self, values: pd.Series, aim: pd.Series | float) -> pd.Series:
+        """How far each value misses the goal; 0 if it meets it."""
+        off = {"least": aim - values, "most": values - aim, "near": (values - aim).abs()}
         far = off[self.side] - self.slack
-        return far if far > 1e-9 else 0.0
+        return far.where(far > 1e-9, 0.0)
 
-    def words(self, aim: float) -> str:
+    def words(self, aim: float, column: Column) -> str:
         """The goal as text."""
         if self.side == "near":
-            return f"{shown(self.column, aim)} ± {shown(self.column, self.slack)}"
+            return f"{column.text(aim)} ± {column.text(self.slack)}"
         sign, edge = ("≥", aim - self.slack) if self.side == "least" else ("≤", aim + self.slack)
-        return f"{sign} {shown(self.column, edge)}"
+        return f"{sign} {column.text(edge)}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +148,7 @@ class Sheet(NamedTuple):
     """A table with its numbers, before it is laid out."""
 
     table: Table
+    columns: Mapping[str, Column]
     rows: list[tuple[str, ...]]  # the keys of each row
     cells: pd.DataFrame  # one line for each row and column: the keys, ``part``, ``name`` and STATS
     note: str
@@ -143,12 +170,6 @@ def manifest(out: Path) -> dict[str, Any]:
     return found
 
 
-def results(out: Path, jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The results of these jobs that can be read, including failed ones, in the order of the jobs."""
-    files = [out / "jobs" / f"{job['id']}.json" for job in jobs]
-    return [found for file in files if (found := result_in(file)) is not None]
-
-
 def result_in(file: Path) -> dict[str, Any] | None:
     """The result of a job, which may be a failure; None if the file is missing or cannot be read."""
     try:
@@ -157,32 +178,32 @@ def result_in(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def numbers_of(jobs: Sequence[Mapping[str, Any]], results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def numbers_of(results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One long data frame: a line for each job and number, with the values of the models it is compared with.
 
-    The columns are id, data, forget, label, seed, name, value, and one for each of PARTS. A job without a
-    result has one line without a name, so that it still gets its row in tables.
+    The columns are id, data, forget, label, seed, name, value, and one for each of PARTS. Every job has a
+    line without a name, so that it gets its row in tables even if it failed.
     """
     import pandas as pd
 
-    by_id = {result["id"]: result for result in results}
     lines: list[tuple[Any, ...]] = []
-    for job in jobs:
-        result = by_id.get(job["id"], {})
+    for result in results:
         numbers = result.get("numbers") or {}
         of = {
             part: {k: v["value"] for k, v in (result.get(part) or {}).items()} for part in ("values", *PARTS)
         }
         of["values"] |= numbers
         of["retrained"] |= {"seconds": numbers.get("retrain_seconds")}
-        keys = (job["id"], *(str(job[key]) for key in KEYS), job["seed"])
+        keys = (result["id"], *(str(result[key]) for key in KEYS), result["seed"])
         names = dict.fromkeys(["", *(name for values in of.values() for name in values)])
         lines += [(*keys, name, *(values.get(name) for values in of.values())) for name in names]
     found = pd.DataFrame(lines, columns=["id", *KEYS, "seed", "name", "value", *PARTS])
     return found.astype(dict.fromkeys(["value", *PARTS], float))
 
 
-def sheet(table: Table, numbers: pd.DataFrame, note: str = "") -> Sheet:
+def sheet(
+    table: Table, numbers: pd.DataFrame, note: str = "", described: Mapping[str, Any] | None = None
+) -> Sheet:
     """The numbers of a table: a groupby over all jobs and models that share a row."""
     import pandas as pd
 
@@ -206,13 +227,14 @@ def sheet(table: Table, numbers: pd.DataFrame, note: str = "") -> Sheet:
     if apart := _apart(cells, table):
         names = "; ".join(dict.fromkeys(", ".join(row) for *row, _ in rows if tuple(row) in apart))
         note += f" Compared with other retrained models than those shown: {names}."
-    return Sheet(table, [row[:-1] for row in rows], cells, note, aims)
+    columns = {name: column_of(name, described) for name in table.columns}
+    return Sheet(table, columns, [row[:-1] for row in rows], cells, note, aims)
 
 
 def chosen(lines: pd.DataFrame, only: Mapping[By, Sequence[str]]) -> pd.DataFrame:
     """The lines that ``only`` leaves."""
     for by, words in only.items():
-        lines = lines[lines[by].isin([*map(str, words)])]
+        lines = lines[lines[by].isin(words)]
     return lines
 
 
@@ -252,15 +274,13 @@ def _judge(cells: pd.DataFrame, table: Table, others: pd.DataFrame) -> dict[str,
     for column, goal in table.aims.items():
         mine = cells[(cells["name"] == column) & (cells["part"] == "job") & (cells["n"] > 0)]
         if isinstance(goal.aim, str):
-            aim = _mean(others[(others["part"] == goal.aim) & (others["name"] == column)]["value"])
-            each = mine[goal.aim].fillna(aim)
+            there = others[(others["part"] == goal.aim) & (others["name"] == column)]
+            aim, each = (mean := _mean(there["value"])), mine[goal.aim].fillna(mean)
         else:
-            aim = float(goal.aim)
-            each = [aim] * len(mine)
+            aim, each = float(goal.aim), float(goal.aim)
         if not math.isnan(aim):
             aims[column] = aim
-            missed = [goal.missed_by(value, by) for value, by in zip(mine["mean"], each, strict=True)]
-            cells.loc[mine.index, "missed_by"] = missed
+            cells.loc[mine.index, "missed_by"] = goal.missed_by(mine["mean"], each)
     return aims
 
 
@@ -286,127 +306,8 @@ def paper() -> dict[str, Any]:
 def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
     """A table of the paper: row → column → number, shares as fractions."""
     rows = {} if name is None else paper()[name]["rows"]
-    return {row: {c: v / 100 if is_share(c) else v for c, v in cells.items()} for row, cells in rows.items()}
-
-
-# -- laying out -------------------------------------------------------------------------------
-
-
-def is_share(column: str) -> bool:
-    """Is a column printed in percent?"""
-    return NUMBERS.get(column, ("", ""))[1] == "%" or unit_of(column) == "share"
-
-
-def heading(column: str) -> str:
-    """The heading of a column.
-
-    >>> heading("fa_test"), heading("bn_recal.after"), heading("seconds")
-    ('FA', 'recal after', 'seconds')
-    """
-    if column in NUMBERS:
-        return NUMBERS[column][0]
-    kind, _, part = column.partition(".")
-    return f"{METRICS[kind].symbol if kind in METRICS else kind} {part}".strip()
-
-
-def shown(column: str, value: float | None) -> str:
-    """A number as text; a dash for None and NaN."""
-    if value is None or value != value:
-        return "–"
-    if column not in NUMBERS:
-        return number(column, value)
-    kind = NUMBERS[column][1]
-    return f"{100 * value:.1f} %" if kind == "%" else f"{value:{kind}}"
-
-
-def ours(column: str, cell: Any) -> str:
-    """The mean of a cell, its range if there is one, and whether the goal is met."""
-    mean, low, high = (shown(column, v) for v in (cell.mean, cell.low, cell.high))
-    words = mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
-    if math.isnan(cell.missed_by):  # no goal
-        return words
-    if cell.missed_by == 0:
-        return f"{words} ✓"
-    margin = shown(column, cell.missed_by)
-    return f"{words} ✗ by {margin}" if margin != shown(column, 0) else f"{words} ✗ narrowly"
-
-
-def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows as text; the paper's column beside each of ours that the paper reports."""
-    table = found.table
-    heads = [KEYS[by] for by in table.rows]
-    aims = ["aim", *[""] * (len(heads) - 1)]
-    texts = [[row[i] for row in found.rows] for i in range(len(heads))]  # by column
-    for column in table.columns:
-        cells = found.of(column)
-        heads.append(heading(column))
-        aims.append(table.aims[column].words(found.aims[column]) if column in found.aims else "")
-        texts.append([ours(column, cell) for cell in cells.itertuples()])
-        if cells["paper"].notna().any():
-            heads.append("paper")
-            aims.append("")
-            texts.append([shown(column, value) for value in cells["paper"]])
-    if not found.aims:
-        return heads, [[*row] for row in zip(*texts, strict=True)]
-    missed = zip(*(found.of(column)["missed_by"] for column in found.aims), strict=True)
-    judged = [[by for by in row if not math.isnan(by)] for row in missed]
-    texts.append([f"{row.count(0.0)} of {len(row)}" if row else "" for row in judged])
-    return [*heads, "goals met"], [[*aims, ""], *([*row] for row in zip(*texts, strict=True))]
-
-
-def as_markdown(found: Sheet) -> str:
-    """A table for a README."""
-    heads, body = laid_out(found)
-    rows = [heads, ["---"] * len(heads), *body]
-    lines = ["| " + " | ".join(word.replace("|", "\\|") for word in row) + " |" for row in rows]
-    title = [f"**{found.table.title}**", ""] if found.table.title else []
-    return "\n".join([*title, *lines, "", found.note]).strip() + "\n"
-
-
-TEX = str.maketrans({
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
-    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "×": r"$\times$",
-    "→": r"$\to$", "Δ": r"$\Delta$", "α": r"$\alpha$", "₀": "$_0$", "≤": r"$\leq$",
-    "≥": r"$\geq$", "±": r"$\pm$", "✓": r"$\checkmark$", "✗": r"$\times$",
-})  # fmt: skip
-
-
-def as_latex(found: Sheet) -> str:
-    """A table for a paper; it needs the packages booktabs and amssymb."""
-    heads, body = laid_out(found)
-    n = len(found.table.rows)
-    rows = [" & ".join(_tex(word) for word in row) + r" \\" for row in (heads, *body)]
-    caption = _tex(" ".join(filter(None, (found.table.title.rstrip(".") + ".", found.note))).lstrip(". "))
-    return "\n".join(
-        [
-            r"\begin{table}[t]", r"\centering", r"\small",
-            rf"\begin{{tabular}}{{{'l' * n}{'r' * (len(heads) - n)}}}", r"\toprule", rows[0], r"\midrule",
-            *rows[1:], r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}",
-            rf"\label{{tab:{found.table.name}}}", r"\end{table}", "",
-        ]
-    )  # fmt: skip
-
-
-def _tex(words: str) -> str:
-    return words.translate(TEX)
-
-
-def as_csv(found: Sheet) -> str:
-    """All numbers unrounded, accuracies as fractions."""
-    import pandas as pd
-
-    keys = pd.DataFrame(found.rows, columns=[*found.table.rows])
-    parts = [found.of(column)[STATS].reset_index(drop=True) for column in found.table.columns]
-    for column, cells in zip(found.table.columns, parts, strict=True):
-        if column == "steps":  # whole numbers, but for their mean
-            whole = cells[["low", "high"]].map(lambda v: str(v).removesuffix(".0"), na_action="ignore")
-            cells[["low", "high"]] = whole
-    names = [f"{c}.{stat}".removesuffix(".mean") for c in found.table.columns for stat in STATS]
-    wide = pd.concat([keys, *parts], axis=1).set_axis([*keys.columns, *names], axis=1)
-    return str(wide.to_csv(index=False, lineterminator="\n"))
-
-
-FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by file ending
+    shares = {c for cells in rows.values() for c in cells if column_of(c).unit == "share"}
+    return {row: {c: v / 100 if c in shares else v for c, v in cells.items()} for row, cells in rows.items()}
 
 
 # -- all of a bench ---------------------------------------------------------------------------
@@ -415,20 +316,21 @@ FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by file ending
 def sheets(out: Path) -> dict[str, Sheet]:
     """Every table of a bench, by name."""
     about = manifest(out)
-    found = results(out, about["jobs"])
-    numbers = numbers_of(about["jobs"], found)
+    found = [{**(result_in(out / "jobs" / f"{job['id']}.json") or {}), **job} for job in about["jobs"]]
+    numbers = numbers_of(found)
     wanted = [Table(**table) for table in about["tables"]]
-    return {table.name: sheet(table, numbers, _note(table, found)) for table in wanted}
+    own = about.get("metrics")
+    return {table.name: sheet(table, numbers, _note(table, found), own) for table in wanted}
 
 
 def _note(table: Table, found: Sequence[Mapping[str, Any]]) -> str:
     """What the numbers are, the hardware and the commit they come from, and where the paper's are from."""
-    done = [r for r in found if "error" not in r]
-    machines = dict.fromkeys(
-        h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in (r["hardware"] for r in done)
-    )
-    commits = dict.fromkeys(str(r["commit"]) for r in done)
-    failed = f", {len(found) - len(done)} failed" if len(done) < len(found) else ""
-    where = f"{len(done)} jobs{failed}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
+    done = [result for result in found if "hardware" in result and "error" not in result]
+    on = [result["hardware"] for result in done]
+    machines = dict.fromkeys(h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in on)
+    commits = dict.fromkeys(str(result["commit"]) for result in done)
+    failed = sum("error" in result for result in found)
+    jobs = f"{len(done)} jobs" + (f", {failed} failed" if failed else "")
+    where = f"{jobs}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
     beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
     return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"

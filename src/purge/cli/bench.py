@@ -54,7 +54,7 @@ def bench(
         done = runner.bench(
             plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
         )
-    found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
-    show(found, "\n".join(runner.in_words(done, place)), json_)
-    if done.failed:
-        raise typer.Exit(1)
+        found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
+        show(found, "\n".join(runner.in_words(done, place)), json_)
+        if done.failed:
+            raise typer.Exit(1)
