@@ -29,57 +29,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Where each public name lives. They are imported when first used, since torch takes seconds to import.
+# The module of each public name; they are imported when first used, since torch takes seconds to import.
 _HOMES = {
-    "Images": "data.images",
-    "Method": "methods.base",
-    "Metric": "metrics.metric",
+    "Images": "data.images", "Method": "methods.base", "Metric": "metrics.metric",
     "PurgeError": "core.errors",
-    "Report": "result",
-    "Result": "result",
-    "Shadows": "metrics.shadow",
-    "Stopping": "engine.stopping",
-    "Value": "metrics.value",
-    "audit": "api",
-    "build": "models.zoo",
-    "list_datasets": "data.catalog",
-    "list_methods": "methods.registry",
-    "list_metrics": "metrics.registry",
-    "list_models": "models.zoo",
-    "load": "data.load",
-    "split": "data.split",
-    "train": "api",
-    "train_sharded": "api",
-    "unlearn": "api",
-}
+    "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
+    "Value": "metrics.value", "audit": "api", "build": "models.zoo", "list_datasets": "data.catalog",
+    "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
+    "load": "data.load", "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
+}  # fmt: skip
 _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
-    "Images",
-    "Method",
-    "Metric",
-    "PurgeError",
-    "Report",
-    "Result",
-    "Shadows",
-    "Stopping",
-    "Value",
-    "audit",
-    "build",
-    "data",
-    "list_datasets",
-    "list_methods",
-    "list_metrics",
-    "list_models",
-    "load",
-    "methods",
-    "metrics",
-    "models",
-    "split",
-    "train",
-    "train_sharded",
-    "unlearn",
-]
+    "Images", "Method", "Metric", "PurgeError", "Report", "Result", "Shadows", "Stopping", "Value", "audit",
+    "build", "data", "list_datasets", "list_methods", "list_metrics", "list_models", "load", "methods",
+    "metrics", "models", "split", "train", "train_sharded", "unlearn",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -86,7 +86,10 @@ def adam(w, losses, lr, b1=0.9, b2=0.999, eps=1e-8):
 
 def agree(result, want, model, tolerance=1e-3):
     """The weights that came out are those wanted, measured by how far they had to go."""
-    join = lambda w: torch.cat([w[k].detach().reshape(-1) for k in NAMES])
+
+    def join(w):
+        return torch.cat([w[k].detach().reshape(-1) for k in NAMES])
+
     start, got, wanted = join(model.state_dict()), join(result.model.state_dict()), join(want)
     far = float((wanted - start).norm())
     assert far > 1e-4, "the step must be worth checking"
@@ -112,7 +115,10 @@ def test_be_is_widen_train_and_drop(case, norm):
     for name, row in (("3.weight", new.weight), ("3.bias", new.bias)):
         w[name] = torch.cat([w[name], row]).detach().requires_grad_()
     target = torch.full((len(forget[1]),), 3)
-    loss = lambda w: rows_ce(forward(w, forget[0], model, norm == "train"), target).mean()
+
+    def loss(w):
+        return rows_ce(forward(w, forget[0], model, norm == "train"), target).mean()
+
     w = sgd(w, [loss, loss], lr=0.03)
     want = {**w, "3.weight": w["3.weight"][:3], "3.bias": w["3.bias"][:3]}
     assert agree(result, want, model)
@@ -125,7 +131,10 @@ def test_be_drops_the_extra_class(case):
     assert result.model(forget[0]).shape[1] == 3
     assert repr(result.model) == repr(model), "out_features too"
     assert [type(m) for m in result.model.modules()] == [type(m) for m in model.modules()]
-    shapes = lambda m: [(k, v.shape, v.dtype) for k, v in m.state_dict().items()]
+
+    def shapes(m):
+        return [(k, v.shape, v.dtype) for k, v in m.state_dict().items()]
+
     assert shapes(result.model) == shapes(model)
     assert all(isinstance(p, nn.Parameter) for p in result.model[3]._parameters.values())
     copy.deepcopy(model).load_state_dict(result.model.state_dict())
@@ -233,7 +242,10 @@ def test_bs_is_training_on_the_teachers_neighbours(case, how, norm):
     model, forget, _ = case
     result = unlearn(case, BoundaryShrink(epochs=3, batch_size=WHOLE, norm=norm, **how), lr=0.3)
     y = neighbours(model, *forget, **how)
-    loss = lambda w: rows_ce(forward(w, forget[0], model, norm == "train"), y).mean()
+
+    def loss(w):
+        return rows_ce(forward(w, forget[0], model, norm == "train"), y).mean()
+
     assert agree(result, sgd(weights(model), [loss] * 3, lr=0.3), model)
 
 
@@ -245,14 +257,18 @@ def test_bs_mistakes_would_be_seen(case):
     assert (y != forget[1]).double().mean() > 0.5, "most cross a boundary"
     down = neighbours(model, *forget, **how, sign=-1)
     assert (down == forget[1]).all(), "down its loss a sample stays what it is"
-    loss = lambda w: rows_ce(forward(w, forget[0], model), y).mean()
+
+    def loss(w):
+        return rows_ce(forward(w, forget[0], model), y).mean()
+
     later = sgd(weights(model), [loss, loss], lr=0.3)
     student = neighbours(model, *forget, **how, labels_by=later)
     assert not torch.equal(student, y)
     assert not torch.equal(neighbours(model, *forget, **{**how, "clamp": False}), y)
-    wrong = lambda y: sgd(
-        weights(model), [lambda w: rows_ce(forward(w, forget[0], model), y).mean()] * 3, lr=0.3
-    )
+
+    def wrong(y):
+        return sgd(weights(model), [lambda w: rows_ce(forward(w, forget[0], model), y).mean()] * 3, lr=0.3)
+
     result = unlearn(case, BoundaryShrink(epochs=3, batch_size=WHOLE, norm="frozen", **how), lr=0.3)
     assert agree(result, wrong(y), model)
     assert not agree(result, wrong(down), model)
@@ -321,9 +337,10 @@ def noise_of(model, seed, classes=(0,), *, samples=4, steps=25, lr=0.1, decay=0.
     found = []
     for c, start in zip(classes, starts, strict=True):
         y = torch.full((samples,), c)
-        loss = lambda n, y=y: (
-            decay * (n["n"] ** 2).sum(1).mean() - rows_ce(forward(w, n["n"], model), y).mean()
-        )
+
+        def loss(n, y=y):
+            return decay * (n["n"] ** 2).sum(1).mean() - rows_ce(forward(w, n["n"], model), y).mean()
+
         found.append(adam({"n": start.clone().requires_grad_()}, [loss] * steps, lr)["n"].detach())
     return torch.cat(found), torch.tensor(classes).repeat_interleave(samples)
 
@@ -360,7 +377,10 @@ def test_unsir_noise_maximises_the_error(case):
 
     (before, y), (after, _), (free, _) = made(noise_steps=0), made(), made(noise_decay=0)
     w = {k: v.detach() for k, v in weights(model).items()}
-    error = lambda n: float(rows_ce(forward(w, n, model), y).mean())
+
+    def error(n):
+        return float(rows_ce(forward(w, n, model), y).mean())
+
     assert (y == 0).all()
     assert float(before.std()) == pytest.approx(1, abs=0.3), "it starts from a normal distribution"
     assert error(free) > 2 * error(before) + 1
@@ -373,7 +393,10 @@ def test_unsir_has_noise_for_each_class(case):
     model, data = case[0], blobs()
     forget, retain = purge.split((data[0].double(), data[1]), classes=[0, 2])
     split = make_split(model, forget, retain, None, torch.device("cpu"))
-    made = lambda: UNSIR(noise_samples=4)._noise(frozen_copy(model), split, torch.device("cpu"))
+
+    def made():
+        return UNSIR(noise_samples=4)._noise(frozen_copy(model), split, torch.device("cpu"))
+
     got, named = drawn(1, made)
     want, labels = noise_of(model, 1, classes=(0, 2))
     assert torch.equal(named, labels)
@@ -451,11 +474,19 @@ def test_iewp_alternates_up_the_entropy_and_down_the_retain_loss(case, norm, bet
     method = IEWP(epochs=2, batch_size=WHOLE, norm=norm, retain_steps=between)
     result = unlearn(case, method, lr=0.05, weight_decay=0.01)
     w0, train = influence(model, *forget), norm == "train"
-    up = lambda w: -(w0 * row_entropy(forward(w, forget[0], model, train))).mean()
-    down = lambda w: rows_ce(forward(w, retain[0], model, train), retain[1]).mean()
+
+    def up(w):
+        return -(w0 * row_entropy(forward(w, forget[0], model, train))).mean()
+
+    def down(w):
+        return rows_ce(forward(w, retain[0], model, train), retain[1]).mean()
+
     losses = [up, *[down] * between] * 2
     assert agree(result, sgd(weights(model), losses, lr=0.05, decay=0.01), model)
-    plain = lambda w: -row_entropy(forward(w, forget[0], model, train)).mean()
+
+    def plain(w):
+        return -row_entropy(forward(w, forget[0], model, train)).mean()
+
     wrong = [lambda w: -up(w), *[down] * between] * 2, [plain, *[down] * between] * 2
     for mistaken in wrong:  # entropy minimised; no weights
         assert not agree(result, sgd(weights(model), mistaken, lr=0.05, decay=0.01), model)

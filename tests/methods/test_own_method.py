@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import purge
+from purge.core import schema
 from purge.methods import registry
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -112,6 +113,7 @@ def test_a_typed_object_and_a_name_are_the_same_method():
 
 
 def test_names_of_version_0_1_still_work_and_say_what_to_write(caplog):
+    schema._warn_renamed.cache_clear()  # it warns once in a process
     old = registry.resolve_method(
         "purge", {"objective": "relearned", "relearn": 0.5, "certainty": 2, "silence": 0.1}
     )

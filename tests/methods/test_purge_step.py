@@ -69,7 +69,10 @@ class Reference:
         (stat_r, stat_f), t = self.statistics(w, self.s.norm), self.s.temperature
         zr, _ = self.net(w, self.xr, *stat_r)
         zf, hf = self.net(w, self.xf, *stat_f)
-        logp = lambda z: z - z.exp().sum(1, keepdim=True).log()
+
+        def logp(z):
+            return z - z.exp().sum(1, keepdim=True).log()
+
         ce_r = -logp(zr)[range(len(zr)), self.yr].mean()
         pt = (self.z0r / t).softmax(1)
         kd = t**2 * (pt * (pt.log() - logp(zr / t))).sum(1).mean()
@@ -93,7 +96,10 @@ class Reference:
         gated = (self.s.gate > 0 and entropy > self.s.gate * math.log(k)) or (
             self.objective == "ga" and ce_f >= math.log(k)
         )
-        join = lambda gs: torch.cat([g.reshape(-1) for g in gs])
+
+        def join(gs):
+            return torch.cat([g.reshape(-1) for g in gs])
+
         return join(g_f), join(g_r), bool(gated)
 
     @staticmethod
