@@ -55,12 +55,14 @@ def test_rows_of_the_paper_are_rows_of_ours(path: Path) -> None:
             assert cells.keys() <= set(table.columns), table.name
 
 
+@pytest.mark.slow
 def test_every_table_of_the_paper_is_used() -> None:
     used = {table.paper for path in CONFIGS for table in read_plan(path).tables}
     assert used - {None} == set(paper())
     assert all(table["by"] and table["rows"] for table in paper().values())
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_paper_is_drawn() -> None:
     names = [figure.name for path in CONFIGS if path.stem != "smoke" for figure in read_plan(path).figures]
     assert len(names) == len(set(names))

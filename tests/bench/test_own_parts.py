@@ -58,6 +58,7 @@ def test_code_that_a_file_names_is_not_imported_without_trust(folder: Path) -> N
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow  # test_own_code.py runs the examples by default
 def test_an_own_method_and_an_own_metric_run_and_get_their_row_and_column(folder: Path) -> None:
     done = purge(folder, "bench", "own.yaml", "--out", "out", "--trust")
     assert done.returncode == 0, done.stderr

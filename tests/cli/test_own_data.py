@@ -283,7 +283,7 @@ def vit_folder(folder: Path, *, weights: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "batchnorm"),
     [
-        ("timm:vit_tiny_patch16_224", 32, False),
+        pytest.param("timm:vit_tiny_patch16_224", 32, False, marks=pytest.mark.slow),
         ("hf:vit", 8, False),
         ("small-resnet-gn", 8, False),
         ("own_model:net", 8, True),

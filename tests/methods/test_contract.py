@@ -166,7 +166,19 @@ ON_DIGITS = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICKEST = {
+    "purge",
+    "purge-close",
+    "purge-paper",
+    "finetune",
+    "gradient-ascent",
+    "ssd",
+}  # others are slow tests
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICKEST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 def test_forgets_and_retains_on_digits(name, digits, base):
     changes, known, kept = ON_DIGITS[name]
     result = purge.unlearn(base, digits.forget, digits.retain, method=name, progress=False, **changes)
