@@ -195,3 +195,12 @@ def test_as_a_module() -> None:
     argv = [sys.executable, "-m", "purge", "--version"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"purge {purge.__version__}\n", "")
+
+
+def test_a_metric_says_what_it_tells() -> None:
+    done = command("list", "metrics", "relearn_few")
+    assert done.code == 0
+    assert all(word in done.out for word in ("relearn_few.steps", "share", "robustness", "fine-tuning"))
+    wrong = command("list", "metrics", "relern_few")
+    assert wrong.code == 2
+    assert "did you mean 'relearn_few'" in wrong.err

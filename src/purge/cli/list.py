@@ -15,20 +15,25 @@ SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
 
 def list_(
     shelf: Annotated[str, Argument(help="methods, metrics, datasets, models or recipe.")],
-    name: Annotated[str | None, Argument(help="A method, or after recipe a data set.")] = None,
+    name: Annotated[str | None, Argument(help="A method, a metric, or after recipe a data set.")] = None,
     json_: opt.Json = False,
 ) -> None:
     """List methods, metrics, data sets, models, or the training recipe.
 
     For example: purge list methods, or for the settings of one: purge list methods purge
+
+    What a metric measures and what it cannot tell: purge list metrics mia
     """
     from purge.report.tables import listing
 
     if shelf not in SHELVES:
         raise PurgeError("something to list", repr(shelf), did_you_mean(shelf, SHELVES))
-    if name is not None and shelf not in ("methods", "recipe"):
-        raise MethodError("a name only after 'methods' or 'recipe'", repr(name), f"purge list {shelf}")
-    columns, rows = _settings(shelf, name) if name or shelf == "recipe" else _shelf(shelf)
+    if name is not None and shelf in ("datasets", "models"):
+        raise MethodError(f"no name after {shelf!r}", repr(name), f"purge list {shelf}")
+    if shelf == "metrics" and name:
+        columns, rows = _metric(name)
+    else:
+        columns, rows = _settings(shelf, name) if name or shelf == "recipe" else _shelf(shelf)
     show([dict(zip(columns, row, strict=True)) for row in rows], listing(columns, rows), json_)
 
 
@@ -47,6 +52,19 @@ def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
 
     entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
     return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
+
+
+def _metric(name: str) -> tuple[list[str], list[list[str]]]:
+    """All that a metric says about itself, without importing torch."""
+    from purge.metrics.registry import find_metric
+
+    metric = find_metric(name)
+    about = metric.describe() | {
+        "values": ", ".join(metric.names()),
+        "needs": ", ".join(sorted(metric.needs)),
+    }
+    shown = ("symbol", "about", "values", "unit", "section", "ideal", "cost", "needs")
+    return ["metric", name], [*([key, str(about[key])] for key in shown), ["what it tells", metric.explain()]]
 
 
 def _settings(shelf: str, name: str | None) -> tuple[list[str], list[list[str]]]:
