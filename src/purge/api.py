@@ -126,24 +126,12 @@ def unlearn(
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     edited.zero_grad(set_to_none=True)
-    result = Result(
-        model=edited,
-        method=chosen,
-        history=history,
-        stopped_by=run.stopped_by or "schedule",
-        seconds=seconds,
-        steps=run.step,
-        info={
-            "preset": name,
-            "seed": seed,
-            "precision": precision,
-            "graph": graph,
-            "forget_digest": _digest(split.forget),
-            **_sizes(split),
-            "forget_target": run.forget_target,
-            "retain_budget": run.retain_budget,
-        },
-    )
+    info = {
+        "preset": name, "seed": seed, "precision": precision, "graph": graph,
+        "forget_digest": _digest(split.forget), **_sizes(split), "forget_target": run.forget_target,
+        "retain_budget": run.retain_budget,
+    }  # fmt: skip
+    result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
     if out is not None:
         save(result, out)
     return result
@@ -171,9 +159,7 @@ def audit(
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
     describes and attacks by comparison with them.
     """
-    auditor = Auditor(
-        forget, retain, test, original=original, retrained=retrained, seed=seed, device=device
-    )  # fmt: skip
+    auditor = Auditor(forget, retain, test, original=original, retrained=retrained, seed=seed, device=device)
     return auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
 
 
@@ -297,11 +283,11 @@ def train(
     log_only: Data | None = None,
     **recipe: Any,
 ) -> Result:
-    """A trained copy of ``model``. ``recipe``: fields of :class:`purge.training.Recipe`, as ``epochs=10``.
+    """A trained copy of ``model``. ``recipe``: fields of :class:`purge.engine.trainer.Recipe`, as ``epochs=10``.
 
     With ``test``, the accuracy there is in ``info``. With ``out`` a run folder is written
-    (``record`` goes into its run.json), and after every epoch the state of the training, from which
-    ``resume=True`` goes on after it was killed.
+    (``record`` goes into its run.json), and after every epoch the state of the training, so that
+    ``resume=True`` can resume it after an interruption.
 
     ``log_updates``: a folder for the update of every step, which the method ``amnesiac`` needs; with
     ``log_only``, a part of the data, only of steps with one of its samples.

@@ -43,7 +43,7 @@ QUICK = {
     "unsir": {"noise_repeats": 3, "per_class": 20},
     "iewp": {"epochs": 3, "batch_size": 16},
 }
-OWN = {"sisa", "amnesiac"}  # need a training of their own: tests/unit/test_sisa.py, test_amnesiac.py
+OWN = {"sisa", "amnesiac"}  # need a training of their own: test_sisa.py, test_amnesiac.py
 NAMES = sorted(set(METHODS) - OWN)
 
 
