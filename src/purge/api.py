@@ -79,11 +79,10 @@ def unlearn(
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
 
-    ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors, or
-    :class:`purge.Images`. ``test`` is what was never trained on. To forget single samples, pass it:
-    it says how well unseen data is known, which is what they are brought to. Without it they are
-    pulled away from their label altogether, which is more than retraining does and can be seen
-    from outside.
+    ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors (inputs may be
+    a dict or tuple of them), or :class:`purge.Images`. ``test`` is data that was never trained on. Pass
+    it to forget single samples: they are then treated like unseen data. Without it they are pulled away
+    from their label altogether, which is more than retraining does and can be noticed from outside.
 
     ``settings`` are fields of the method and of its stopping: ``unlearn(…, lr=0.01,
     forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
@@ -283,7 +282,9 @@ def train(
     log_only: Data | None = None,
     **recipe: Any,
 ) -> Result:
-    """A trained copy of ``model``. ``recipe``: fields of :class:`purge.engine.trainer.Recipe`, as ``epochs=10``.
+    """A trained copy of ``model``.
+
+    ``recipe``: fields of :class:`purge.engine.trainer.Recipe`, as ``epochs=10``.
 
     With ``test``, the accuracy there is in ``info``. With ``out`` a run folder is written
     (``record`` goes into its run.json), and after every epoch the state of the training, so that

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purge import methods
@@ -197,13 +198,18 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
 
 
 def source_digest(method: Method) -> str:
-    """SHA-256 of the source of a method's module, so that an edited method counts as another one."""
+    """SHA-256 of the source of a method, so that an edited method counts as another one.
+
+    That is the file of its class; for a method that is a package, such as PURGE, all files of the package.
+    """
     cls = type(method)
     try:
-        source = inspect.getsource(inspect.getmodule(cls) or cls)
+        file = Path(inspect.getfile(cls))
     except (OSError, TypeError):  # typed into an interpreter
-        source = repr(sorted(vars(cls)))
-    return hashlib.sha256(source.encode()).hexdigest()
+        return hashlib.sha256(repr(sorted(vars(cls))).encode()).hexdigest()
+    package = cls.__module__.startswith("purge.methods.") and cls.__module__.count(".") > 2
+    files = sorted(file.parent.glob("*.py")) if package else [file]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file())).hexdigest()
 
 
 # What `objective` was in version 0.1, and the target that it is now.
