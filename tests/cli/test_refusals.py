@@ -169,7 +169,8 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
         "audit", s.base, "--forget-class", 3, "--fail-if", "class_accuracy.10<50"]),
     ("no metric", "got none", lambda s: ["audit", s.base, "--metrics", ","]),
     ("settings of an unknown method", "did you mean 'purge'", lambda s: ["list", "methods", "purg"]),
-    ("settings of a metric", "'ra'", lambda s: ["list", "metrics", "ra"]),
+    ("settings of a data set", "'digits'", lambda s: ["list", "datasets", "digits"]),
+    ("metric, typo", "did you mean 'ra'", lambda s: ["list", "metrics", "raa"]),
     ("unknown shelf", "did you mean 'methods'", lambda s: ["list", "method"]),
     # device and seed
     ("device nonsense", "'nonsense'", lambda s: s.unlearn("--device", "nonsense")),
