@@ -17,6 +17,7 @@ from purge.engine.trainer import Recipe
 from purge.methods import Method, Paper
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
+from tests.methods.facts import facts
 
 QUICK = {
     "purge": {"min_steps": 12, "max_steps": 12},
@@ -51,19 +52,6 @@ def run(name, toy, seed=0, **changes):
     model, forget, retain, test = toy
     settings = {**QUICK.get(name, {}), **changes}
     return purge.unlearn(model, forget, retain, test=test, method=name, seed=seed, progress=False, **settings)
-
-
-def facts(model: nn.Module):
-    """All that a caller could notice: weights, flags, hooks, patched methods, gradients."""
-    modules = list(model.modules())
-    return (
-        digest(model),
-        [m.training for m in modules],
-        [p.requires_grad for p in model.parameters()],
-        [p.grad is None for p in model.parameters()],
-        [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules],
-        ["forward" in m.__dict__ for m in modules],
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)
