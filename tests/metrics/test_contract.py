@@ -24,7 +24,7 @@ from tests.nets import blobs
 METRICS = {name: metric for name, metric in registry.METRICS.items() if metric.cost != "shadow"}
 
 FEATURES = {"feature_cosine", "feature_l2", "feature_cosine_original", "feature_l2_original", "fid_feat",
-            "probe", "probe_gap", "head_refit", "head_refit_gap"}  # fmt: skip
+            "hidden_change", "probe", "probe_gap", "head_refit", "head_refit_gap"}  # fmt: skip
 
 # What a metric cannot do without, beyond the needs that it declares.
 MISSING = {
@@ -179,7 +179,15 @@ def test_one_forget_sample_is_enough_for_all_but_a_covariance(case):
                                   torch.cat([case.forget[1], case.retain[1]])), indices=[0])  # fmt: skip
     report = audit(case, forget=forget, retain=retain)
     missing = {k: v.why for k, v in report.values.items() if v.value is None}
-    assert set(missing) == {"fid_feat", "cka", "silhouette", "mia_split", "probe", "probe_gap"}
+    assert set(missing) == {
+        "fid_feat",
+        "cka",
+        "hidden_change",
+        "silhouette",
+        "mia_split",
+        "probe",
+        "probe_gap",
+    }
     assert all(missing.values())
 
 

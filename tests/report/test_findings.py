@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import purge
 from purge.api import Auditor
 from purge.metrics.registry import METRICS, number
-from purge.report.findings import verdict
-from purge.report.rules import LIMITS, Finding
+from purge.report import rules
+from purge.report.findings import headline, judge, verdict
+from purge.report.numbers import Number, Numbers
+from purge.report.rules import LIMITS, Finding, Rule
 from purge.report.tables import MANY, as_text, audit_table, ordered, value_words
 from tests.report.test_figures import full_report
 
@@ -51,6 +55,137 @@ def first(topic: str, *args: Any, **more: Any) -> Finding:
     return on(topic, *args, **more)[0]
 
 
+# -- the difference of two numbers --------------------------------------------------------------
+
+
+def share(value: float, low: float, high: float, n: int = 100) -> Number:
+    return Number("fa_test", value, low, high, n, sure=True, unit="share")
+
+
+def test_the_interval_of_a_difference_is_newcombes():
+    # Newcombe (1998), Statistics in Medicine 17, method 10: 56/70 against 48/80 gives 0.0524 to 0.3339.
+    a = share(0.8, 0.6918, 0.8769, 70)  # Wilson's intervals
+    b = share(0.6, 0.4904, 0.7000, 80)
+    off = a.minus(b)
+    assert off.value == pytest.approx(0.2)
+    assert (off.low, off.high) == pytest.approx((0.0524, 0.3339), abs=2e-3)
+
+
+def test_a_share_without_a_spread_gets_wilsons():
+    wide = share(0.0, 0.0, 0.0, 37).wide
+    assert wide.low == 0.0
+    assert wide.high == pytest.approx(0.0941, abs=1e-4)
+    assert share(1.0, 1.0, 1.0, 37).wide.low == pytest.approx(1 - 0.0941, abs=1e-4)
+    assert share(0.5, 0.4, 0.6).wide == share(0.5, 0.4, 0.6)
+
+
+# -- one rule -----------------------------------------------------------------------------------
+
+EVERY_RULE = [
+    rules.CLASS, rules.SAMPLES, rules.KEPT, rules.ATTACKED, rules.ACCUSED, rules.MEMBERS, rules.RELEARNED,
+    rules.INSIDE, *rules.TREATMENTS,
+]  # fmt: skip
+RULE = Rule("forgetting", "yes", "no", "perhaps", {"fa_test": "accuracy"}, 0.05)
+
+
+def judged(rule: Rule, ours: Given, theirs: Given | None, before: Given | None) -> Finding:
+    name = next(iter(rule.numbers))
+    parts = [{} if v is None else {name: v} for v in (ours, theirs, before)]
+    return judge(Numbers(made(parts[0], parts[1] or None, parts[2])), rule)[0]
+
+
+KNOWS: Given = (0.9, 0.88, 0.92)  # what the original has, where the retrained model has 0.5
+
+
+@pytest.mark.parametrize(
+    ("ours", "level"),
+    [
+        ((0.5, 0.49, 0.51), "shown"),
+        ((0.5, 0.40, 0.60), "unknown"),  # the two intervals overlap, and yet nothing is shown
+        ((0.56, 0.55, 0.57), "unknown"),
+        ((0.60, 0.59, 0.61), "failed"),
+        ((0.40, 0.39, 0.41), "failed"),  # less than the retrained model is not the same either
+    ],
+)
+def test_only_an_interval_within_the_margin_shows_anything(ours, level):
+    assert judged(RULE, ours, (0.5, 0.49, 0.51), KNOWS).level == level
+
+
+@pytest.mark.parametrize(
+    ("side", "ours", "level"),
+    [("above", 0.4, "shown"), ("below", 0.6, "shown"), ("above", 0.6, "failed"), ("below", 0.4, "failed")],
+)
+def test_a_rule_may_look_at_one_side_only(side, ours, level):
+    rule = Rule("damage", "yes", "no", "perhaps", {"fa_test": "accuracy"}, 0.05, side, power=False)
+    assert judged(rule, (ours, ours - 0.01, ours + 0.01), (0.5, 0.49, 0.51), None).level == level
+
+
+@pytest.mark.parametrize(
+    "before",
+    [(0.5, 0.49, 0.51), (0.56, 0.50, 0.62), (0.5, 0.2, 0.8), None],
+    ids=["same", "near", "wide", "none"],
+)
+def test_a_test_that_does_not_tell_the_original_shows_nothing(before):
+    found = judged(RULE, (0.5, 0.49, 0.51), (0.5, 0.49, 0.51), before)
+    assert found.level == "unknown"
+    if before:
+        assert "the test does not tell the original either" in found.text
+        assert "these 1000 samples are too few" in found.text
+    else:
+        assert "(--original RUN)" in found.next
+
+
+def test_margin_sample_size_and_power_are_said():
+    found = judged(RULE, (0.5, 0.49, 0.51), (0.5, 0.49, 0.51), KNOWS)
+    assert found.text == (
+        "Accuracy: 50.0 %, in the retrained model 50.0 %, in the original 90.0 %. The difference is −1.4 to "
+        "+1.4 points (95 % interval, 1000 samples); the margin is 5 points. The original's is +37.8 to +42.2 "
+        "points, so this test can tell."
+    )
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> tuple[float, float, float, int]:
+    low, value, high = sorted(draw(st.lists(st.floats(0, 1), min_size=3, max_size=3)))
+    return value, low, high, draw(st.integers(1, 10_000))
+
+
+@given(intervals(), intervals(), st.sampled_from([rule for rule in EVERY_RULE if rule.power]))
+def test_no_rule_is_ever_shown_for_the_original(before, theirs, rule):
+    aim = None if rule.aim is not None else theirs
+    assert judged(rule, before, aim, before).level != "shown"
+
+
+@given(intervals(), st.sampled_from([rule for rule in EVERY_RULE if rule.aim is None]))
+def test_without_a_retrained_model_nothing_about_forgetting_is_shown(ours, rule):
+    if rule is not rules.KEPT:  # the original is the aim there
+        assert judged(rule, ours, None, (1.0, 0.99, 1.0)).level != "shown"
+
+
+@given(intervals(), st.sampled_from([rule for rule in EVERY_RULE if rule.aim is None]))
+def test_a_model_equal_to_the_retrained_one_never_fails(theirs, rule):
+    assert judged(rule, theirs, theirs, (1.0, 0.99, 1.0)).level != "failed"
+
+
+def test_one_failure_among_many_is_not_averaged_away():
+    signals = ("loss", "confidence", "entropy")
+    aim: dict[str, Given] = {f"mia_{s}": (0.5, 0.49, 0.51) for s in signals}
+    knows: dict[str, Given] = {f"mia_{s}": (0.8, 0.79, 0.81) for s in signals}
+    ours: dict[str, Given] = {**aim, "mia_entropy": (0.7, 0.69, 0.71)}
+    assert first("membership", aim, aim, knows).level == "shown"
+    found = first("membership", ours, aim, knows)
+    assert found.level == "failed"
+    assert "AUROC of the attack by entropy: 0.700" in found.text
+    assert "one of 3 numbers of this kind, of which 3 can tell the original" in found.text
+
+
+def test_a_value_beyond_the_margin_keeps_another_from_showing_it():
+    aim: dict[str, Given] = {"fa_train": (0.0, 0.0, 0.01), "fa_test": (0.0, 0.0, 0.2)}
+    knows: dict[str, Given] = {"fa_train": 1.0, "fa_test": 1.0}
+    assert first("forgetting", {"fa_train": 0.0, "fa_test": (0.03, 0.0, 0.2)}, aim, knows).level == "shown"
+    assert first("forgetting", {"fa_train": 0.0, "fa_test": (0.1, 0.0, 0.3)}, aim, knows).level == "unknown"
+
+
 # -- as a whole ---------------------------------------------------------------------------------
 
 
@@ -58,122 +193,126 @@ def test_nothing_measured_is_nothing_shown():
     found = verdict(made({}))
     assert {f.level for f in found} == {"unknown"}
     assert {f.topic for f in found} == {"forgetting", "damage", "membership", "robustness", "limits"}
+    assert headline(found).level == "unknown"
 
 
 def test_a_verdict_ends_with_what_no_audit_can_show():
-    for report in (made({}), full_report()):
-        assert verdict(report)[-1] == LIMITS
-    assert "not that no attack exists" in LIMITS.text
+    assert verdict(made({}))[-1] == LIMITS
 
 
 def test_a_finding_reads_as_a_sentence_without_colour():
-    text = str(Finding("failed", "damage", "It broke", "By 3 points."))
-    assert text == "✘ Failed: It broke. By 3 points."
-    assert len({str(Finding(level, "", "", ""))[0] for level in ("shown", "failed", "unknown")}) == 3
+    found = Finding("failed", "damage", "It broke", "Accuracy fell.", "measure more")
+    assert str(found) == "✘ Failed: It broke. Accuracy fell. To decide it: measure more."
 
 
 def test_every_text_ends_as_a_sentence():
-    for f in [*verdict(full_report()), *verdict(made({"ra": "no data"}))]:
-        assert f.text.endswith(".")
-        assert not f.title.endswith(".")
-        assert "  " not in f.text
-        assert ".." not in f.text
+    for finding in verdict(full_report()):
+        assert finding.text.endswith((".", "?"))
+        assert not finding.title.endswith(".")
+        assert not finding.next.endswith(".")
+
+
+FORGOT: dict[str, Given] = {"fa_train": (0.0, 0.0, 0.01)}
+KNEW: dict[str, Given] = {"fa_train": (1.0, 0.99, 1.0)}
+
+
+def test_the_headline_is_the_worst_of_what_was_asked():
+    good = verdict(made(FORGOT, FORGOT, KNEW))
+    assert headline(good).level == "shown"
+    assert headline(good).text.startswith(
+        "It no longer recognises what was to be forgotten, within the margins"
+    )
+    assert headline(verdict(made(KNEW, FORGOT, KNEW))).level == "failed"
+    assert headline(verdict(made(FORGOT))).level == "unknown"
+    broken = verdict(made({**FORGOT, "ra": (0.5, 0.49, 0.51)}, {**FORGOT, "ra": 0.9}, KNEW))
+    assert headline(broken).text == "What was to stay has suffered."
+
+
+def test_having_changed_is_not_enough_for_the_headline():
+    moved: dict[str, Given] = {"hidden_change": 0.3, "output_change": 0.5}
+    found = verdict(made(moved, moved, {}))
+    assert [f.level for f in found if f.title == rules.MOVED.shown] == ["shown"]
+    assert headline(found).level == "unknown"
+
+
+def test_the_two_kinds_of_a_mixed_request_are_judged_apart():
+    classes, samples = made(FORGOT, FORGOT, KNEW), made(KNEW, FORGOT, KNEW, forget_classes=[])
+    report = {
+        **made({**FORGOT, "ra": 0.9}, {**FORGOT, "ra": 0.9}, KNEW),
+        "parts": {"classes": classes, "samples": samples},
+    }
+    found = verdict(report)
+    titles = [(f.level, f.title) for f in found if f.topic == "forgetting"]
+    assert titles == [
+        ("shown", "The classes: it no longer recognises what was to be forgotten"),
+        ("failed", "The single samples: it is not right about the forgotten samples as often as a model that "
+         "never saw them"),
+    ]  # fmt: skip
+    assert len([f for f in found if f.topic == "damage"]) == 1
+    half = {
+        **report,
+        "parts": {"classes": classes, "samples": made(FORGOT, FORGOT, FORGOT, forget_classes=[])},
+    }
+    assert headline(verdict(half)).level == "unknown"
 
 
 # -- forgetting ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ours", "level"),
-    [
-        (0.0, "shown"),
-        ((0.01, 0.005, 0.02), "shown"),
-        ((0.01, 0.0, 0.05), "unknown"),  # its interval reaches beyond the margin
-        ((0.10, 0.05, 0.15), "failed"),
-        ((0.04, 0.01, 0.09), "unknown"),
-        (1.0, "failed"),
-    ],
-)
-def test_forgetting_a_class_is_judged_by_the_whole_interval(ours, level):
-    found = first("forgetting", {"fa_test": ours}, {"fa_test": 0.0}, {"fa_test": 1.0})
-    assert found.level == level
-
-
-def test_the_retrained_model_is_the_aim_and_otherwise_chance():
-    ours = {"fa_test": (0.09, 0.08, 0.10)}
-    assert first("forgetting", ours, {"fa_test": 0.0}).level == "failed"
-    assert first("forgetting", ours, {"fa_test": 0.08}).level == "shown"
-    alone = first("forgetting", ours)  # ten classes
-    assert alone.level == "shown"
-    assert "guessing would be right in 10.0 %" in alone.text
-    assert first("forgetting", ours, classes=100).level == "failed"
-
-
-def test_the_numbers_and_the_class_are_named():
-    ours, theirs, before = {"fa_test": 0.5}, {"fa_test": 0.125}, {"fa_test": 0.9}
-    text = first("forgetting", ours, theirs, before, names=["a", "b", "c", "owl"]).text
-    for words in ("class 3 (owl)", "50.0 %", "12.5 %", "90.0 %", "37.5 points more"):
-        assert words in text
+def test_without_a_retrained_model_a_class_can_only_fail():
+    assert first("forgetting", {"fa_test": (0.9, 0.88, 0.92)}).level == "failed"
+    found = first("forgetting", {"fa_test": (0.0, 0.0, 0.001)}, None, {"fa_test": 1.0})
+    assert found.level == "unknown"
+    assert "by guessing 10.0 %" in found.text
+    assert "--retrained RUN" in found.next
 
 
 def test_recognising_none_of_few_samples_proves_little():
-    few = first("forgetting", {"fa_test": (0.0, 0.0, 0.0, 36)}, {"fa_test": 0.0})
-    assert "With only 36 samples a true share of up to 8 % cannot be ruled out" in few.text
-    assert few.level == "shown"
-    fewer = first("forgetting", {"fa_test": (0.0, 0.0, 0.0, 28)}, {"fa_test": 0.0})
-    assert (fewer.level, fewer.title) == (
-        "unknown",
-        "It recognises none of the samples, but they are too few",
-    )
-    one = first("forgetting", {"fa_test": (0.0, 0.0, 0.0, 1)}, {"fa_test": 0.0})
-    assert one.level == "unknown"
-    assert "With only one sample a true share of up to 95 % cannot be ruled out" in one.text
-    many = first("forgetting", {"fa_test": (0.0, 0.0, 0.0, 1000)}, {"fa_test": 0.0})
-    assert "ruled out" not in many.text
+    none: dict[str, Given] = {"fa_test": (0.0, 0.0, 0.0, 37)}
+    found = first("forgetting", none, none, {"fa_test": (1.0, 1.0, 1.0, 37)})
+    assert found.level == "unknown"  # up to 9.4 % may be recognised
+    assert "+9.4 points" in found.text
 
 
-def test_what_the_original_did_not_know_cannot_be_forgotten():
-    found = first("forgetting", {"fa_test": 0.0}, {"fa_test": 0.0}, {"fa_test": 0.01})
-    assert (found.level, found.title) == ("unknown", "There was nothing to forget")
-
-
-def test_a_retrained_model_that_recognises_it_too_is_doubted():
-    found = first("forgetting", {"fa_test": 1.0}, {"fa_test": 1.0}, {"fa_test": 1.0})
-    assert (found.level, found.title) == ("unknown", "There is nothing to compare forgetting with")
-    assert found.text.endswith("check that it was trained without it.")
-    assert "did not recognise" not in found.text
+def test_a_retrained_model_that_recognises_it_too_shows_nothing():
+    knows: dict[str, Given] = {"fa_test": (0.9, 0.89, 0.91)}
+    assert first("forgetting", knows, knows, knows).level == "unknown"
 
 
 def test_names_of_metrics_keep_their_lower_case():
-    assert first("membership", {}).text == "mia_loss was not asked for."
-    assert first("membership", {"mia_loss": "no test data was given"}).text == "No test data was given."
+    found = first("forgetting", {"fa_train": "fa_train is missing"})
+    assert found.text == "fa_train is missing."
 
 
-def test_without_unseen_samples_the_training_samples_are_used_and_the_words_say_so():
-    found = first("forgetting", {"fa_test": "no test data was given", "fa_train": 0.0}, {"fa_train": 0.0})
-    assert found.level == "shown"
-    assert "training samples" in found.text
-    assert first("forgetting", {"fa_test": "no test data was given"}).level == "unknown"
+SAME = {"audited": "abc", "original": "abc"}
+
+
+def test_equal_weights_fail_whatever_the_numbers_say():
+    found = verdict(made(FORGOT, FORGOT, KNEW, digests=SAME))
+    assert [f.title for f in found if f.level == "failed"] == ["Its weights are the original's"]
+    assert headline(found).level == "failed"
+    other = verdict(made(FORGOT, FORGOT, KNEW, digests={**SAME, "original": "abd"}))
+    assert headline(other).level == "shown"
+    assert headline(verdict(made(FORGOT, FORGOT, KNEW, digests={}))).level == "shown"
 
 
 @pytest.mark.parametrize(
-    ("ours", "level"),
-    [((0.93, 0.90, 0.96), "shown"), ((1.0, 1.0, 1.0), "failed"), ((0.2, 0.1, 0.3), "failed"),
-     ((0.9, 0.6, 1.0), "unknown")],
-)  # fmt: skip
-def test_single_samples_must_be_treated_like_unseen_ones_neither_better_nor_worse(ours, level):
-    single: dict[str, Any] = {"forget_classes": []}
-    with_retrained = first("forgetting", {"fa_train": ours}, {"fa_train": 0.92}, {"fa_train": 1.0}, **single)
-    alone = first("forgetting", {"fa_train": ours, "fa_test": 0.92}, {}, {"fa_train": 1.0}, **single)
-    assert with_retrained.level == alone.level == level
-    assert "never saw" in with_retrained.text
-    assert "unseen samples" in alone.text
-
-
-def test_single_samples_that_the_original_treats_like_unseen_ones_tell_nothing():
-    found = first("forgetting", {"fa_train": 0.92}, {"fa_train": 0.92}, {"fa_train": 0.93}, forget_classes=[])
-    assert found.level == "unknown"
-    assert "cannot tell" in found.text
+    ("hidden", "output", "classes", "title"),
+    [
+        (0.0, 0.5, [3], "Its hidden layers are still the original's"),
+        (0.01, 0.5, [3], "Its hidden layers are still the original's"),
+        (0.01, 0.5, [], "Its outputs and hidden layers are no longer the original's"),
+        (0.0, 0.5, [], "Its hidden layers are still the original's"),
+        (0.3, 0.0, [3], "It still answers as the original does"),
+        (0.3, 0.5, [3], "Its outputs and hidden layers are no longer the original's"),
+    ],
+)
+def test_a_model_that_hardly_moved_fails(hidden, output, classes, title):
+    values: dict[str, Given] = {"hidden_change": hidden, "output_change": output}
+    theirs: dict[str, Given] = {"hidden_change": 0.3, "output_change": 0.5}
+    found = on("forgetting", values, theirs, {}, forget_classes=classes)
+    assert found[-1].title == title
+    assert (found[-1].level == "shown") == ("no longer" in title)
 
 
 # -- damage -------------------------------------------------------------------------------------
@@ -181,207 +320,135 @@ def test_single_samples_that_the_original_treats_like_unseen_ones_tell_nothing()
 
 @pytest.mark.parametrize(
     ("ours", "level"),
-    [(0.95, "shown"), (0.99, "shown"), ((0.94, 0.90, 0.97), "shown"), ((0.90, 0.88, 0.92), "failed"),
-     ((0.92, 0.89, 0.95), "unknown")],
+    [((0.90, 0.895, 0.905), "shown"), ((0.95, 0.94, 0.96), "shown"), ((0.88, 0.87, 0.89), "unknown"),
+     ((0.85, 0.84, 0.86), "failed")],
 )  # fmt: skip
 def test_damage_is_what_is_lost_beyond_two_points(ours, level):
-    assert first("damage", {"ta_retain": ours}, {"ta_retain": 0.95}).level == level
+    assert first("damage", {"ta_retain": ours}, {"ta_retain": (0.9, 0.895, 0.905)}).level == level
 
 
 def test_damage_is_measured_against_the_retrained_then_the_original():
-    ours = {"ta_retain": 0.90}
-    assert first("damage", ours, {"ta_retain": 0.90}, {"ta_retain": 0.99}).level == "shown"
-    assert first("damage", ours, {}, {"ta_retain": 0.99}).level == "failed"
-    assert first("damage", ours).level == "unknown"
-    assert first("damage", {"ra": 0.5}, {"ra": 0.99}).level == "failed"  # no test data
-
-
-def test_one_sample_shows_no_damage_and_no_lack_of_it():
-    one: dict[str, Given] = {"ta_retain": (1.0, 1.0, 1.0, 1), "class_accuracy.1": (1.0, 1.0, 1.0, 1)}
-    found = on("damage", one, {"ta_retain": 1.0, "class_accuracy.1": 1.0})
-    assert [f.level for f in found] == ["unknown", "unknown"]
-    assert "With one sample" in found[0].text
-    assert first("damage", {"ta_retain": (0.0, 0.0, 0.0, 1)}, {"ta_retain": 0.9}).level == "unknown"
+    against = first("damage", {"ra": 0.9}, {"ra": 0.9}, {"ra": 1.0})
+    assert (against.level, "in the retrained model 90.0 %" in against.text) == ("shown", True)
+    alone = first("damage", {"ra": 0.9}, None, {"ra": 1.0})
+    assert (alone.level, "in the original 100.0 %" in alone.text) == ("failed", True)
+    assert first("damage", {"ra": 0.9}).level == "unknown"
 
 
 def test_a_mean_does_not_hide_the_class_that_suffered():
-    ours = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(10)}, "class_accuracy.7": 0.6}
-    theirs = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(10)}}
-    mean, worst = on("damage", ours, theirs, names=[*"abcdefg", "owl", *"ij"])
-    assert (mean.level, worst.level) == ("shown", "failed")
-    assert "class 7 (owl)" in worst.text
-    assert "60.0 %, retrained model 99.0 %" in worst.text
+    ours: dict[str, Given] = {"ra": 0.95, "class_accuracy.0": 0.99, "class_accuracy.1": (0.6, 0.57, 0.63)}
+    aim: dict[str, Given] = {"ra": 0.95, "class_accuracy.0": 0.9, "class_accuracy.1": 0.95}
+    found = on("damage", ours, aim, names=["cat", "dog"])
+    assert [f.level for f in found] == ["shown", "failed"]
+    assert "class 1 (dog) lost most: 60.0 %, retrained model 95.0 %" in found[1].text
 
 
 def test_the_forgotten_class_does_not_count_as_the_one_that_suffered():
-    ours = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(4)}, "class_accuracy.3": 0.0}
-    before = {"ta_retain": 0.95, **{f"class_accuracy.{k}": 0.99 for k in range(4)}}
-    assert [f.level for f in on("damage", ours, {}, before)] == ["shown", "shown"]
+    ours: dict[str, Given] = {"class_accuracy.0": 0.9, "class_accuracy.3": 0.0}
+    aim: dict[str, Given] = {"class_accuracy.0": 0.9, "class_accuracy.3": 0.9}
+    assert on("damage", ours, aim)[1].level == "shown"
 
 
 def test_a_class_of_few_samples_may_look_bad_by_chance():
-    ours = {"ta_retain": 0.95, "class_accuracy.1": (0.9, 0.8, 1.0, 10)}
-    worst = on("damage", ours, {"ta_retain": 0.95, "class_accuracy.1": 1.0})[1]
-    assert worst.level == "unknown"
-    assert "With 10 samples" in worst.text
+    found = on("damage", {"class_accuracy.0": (0.8, 0.4, 1.0, 5)}, {"class_accuracy.0": (1.0, 1.0, 1.0, 5)})[
+        1
+    ]
+    assert found.level == "unknown"
+    assert "5 samples" in found.text
 
 
 # -- membership ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ours", "level"),
-    [
-        ((0.52, 0.48, 0.56), "shown"),
-        ((0.54, 0.53, 0.55), "shown"),  # significant, but as small as between two retrainings
-        ((0.70, 0.65, 0.75), "failed"),
-        ((0.30, 0.25, 0.35), "failed"),  # forgotten too well is also a mark
-        ((0.60, 0.45, 0.75), "unknown"),  # nearly anything would fit
-    ],
-)
-def test_membership_is_judged_by_whether_the_retrained_value_fits(ours, level):
-    assert first("membership", {"mia_loss": ours}, {"mia_loss": 0.5}).level == level
-    assert first("membership", {"mia_loss": ours}).level == level  # without one: guessing, 0.5
-
-
 def test_the_aim_is_the_retrained_value_not_one_half():
-    ours = {"mia_loss": (0.70, 0.65, 0.75)}
-    assert first("membership", ours, {"mia_loss": 0.69}).level == "shown"
-    assert first("membership", {"mia_loss": 0.8}, {"mia_loss": 0.69}).level == "failed"
+    knows: dict[str, Given] = {"mia_loss": (0.8, 0.79, 0.81)}
+    aim: dict[str, Given] = {"mia_loss": (0.6, 0.59, 0.61)}
+    assert first("membership", aim, aim, knows).level == "shown"
+    assert first("membership", {"mia_loss": (0.5, 0.49, 0.51)}, aim, knows).level == "failed"
 
 
-def test_an_attack_that_gains_less_than_against_the_retrained_model_is_no_failure():
-    theirs: dict[str, Given] = {"mia_loss": (0.426, 0.335, 0.511)}
-    assert first("membership", {"mia_loss": 0.5}, theirs).level == "shown"
-    assert first("membership", {"mia_loss": 0.5}, {"mia_loss": 0.69}).level == "shown"
-    assert first("membership", {"mia_loss": (0.35, 0.31, 0.39)}, theirs).level == "shown"  # they overlap
-    assert first("membership", {"mia_loss": (0.2, 0.15, 0.25)}, theirs).level == "failed"
-    assert first("membership", {"mia_loss": 0.0}, {"mia_loss": 1.0}).level == "failed"  # the other side
+def test_an_attack_without_a_retrained_model_is_told_but_not_judged():
+    found = first("membership", {"mia_loss": (0.9, 0.89, 0.91)})
+    assert found.level == "unknown"
+    assert "0.900 (95 % interval 0.890 to 0.910)" in found.text
+    assert found.next.startswith("audit it beside a model that was retrained")
 
 
-def test_attacks_on_a_handful_of_samples_tell_nothing():
-    ours: dict[str, Given] = {"mia_loss": (0.9, 0.85, 0.95), "fa_test": (0.0, 0.0, 0.0, 1)}
-    assert first("membership", ours, {"mia_loss": 0.5}).level == "unknown"
-    assert first("membership", {"mia_loss": 0.9}, {"mia_loss": 0.5}, forget_samples=1).level == "unknown"
-
-
-def test_one_attack_that_succeeds_is_not_averaged_away():
-    ours: dict[str, Given] = {
-        f"mia_{s}": (0.5, 0.48, 0.52) for s in ("loss", "confidence", "entropy", "margin")
-    }
-    calm = first("membership", ours, ours)
-    assert (calm.level, calm.text[:9]) == ("shown", "4 attacks")
-    found = first("membership", {**ours, "u_lira.auroc": (0.8, 0.75, 0.85)}, {**ours, "u_lira.auroc": 0.5})
-    assert found.level == "failed"
-    assert "U-LiRA: 0.800" in found.text
-
-
-def test_attacks_with_few_false_alarms():
-    def found(ours: Given) -> Finding:
-        values: dict[str, Given] = {"mia_loss": (0.5, 0.48, 0.52), "tpr_1pct.loss": ours}
-        return on("membership", values, {"mia_loss": 0.5, "tpr_1pct.loss": 0.01})[1]
-
-    assert found((0.02, 0.01, 0.03)).level == "shown"
-    assert found((0.30, 0.25, 0.35)).level == "failed"
-    assert found((0.05, 0.01, 0.12)).level == "unknown"
-    assert "30.0 %" in found((0.30, 0.25, 0.35)).text
-
-
-def test_an_svc_counts_the_samples_that_it_calls_unseen():
-    def found(ours: Given, theirs: Given) -> Finding:
-        return on("membership", {"mia_svc.confidence": ours}, {"mia_svc.confidence": theirs})[1]
-
-    leaks = found((0.40, 0.35, 0.45), 0.90)  # 60 % are called members, of the retrained model's 10 %
-    assert leaks.level == "failed"
-    assert (
-        "takes 60.0 % of the forgotten samples for training data (95 % interval 55.0 % to 65.0 %)"
-        in leaks.text
-    )
-    assert found((0.98, 0.97, 0.99), 0.90).level == "shown"
-    assert not on("membership", {"mia_svc.confidence": 0.5})[1:]  # nothing to compare with
-
-
-def test_a_regression_counts_the_samples_that_it_calls_members():
-    assert on("membership", {"mia_lr": 0.6}, {"mia_lr": 0.1})[1].level == "failed"
-    assert on("membership", {"mia_lr": 0.05}, {"mia_lr": 0.1})[1].level == "shown"
-
-
-def test_samples_that_all_look_like_training_data_are_only_compared():
-    alike = on("membership", {"mia_lr": 1.0}, {"mia_lr": 1.0})[1]
-    assert alike.level == "shown"
-    assert alike.title == "They look no more like training data than in the retrained model"
-    rare = on("membership", {"mia_lr": 0.0}, {"mia_lr": 0.0})[1]
-    assert rare.title == "The forgotten samples do not look like training data"
+def test_learned_attacks_are_judged_for_single_samples_alone():
+    values: dict[str, Given] = {"mia_svc.confidence": (0.9, 0.88, 0.92)}
+    aim: dict[str, Given] = {"mia_svc.confidence": (0.2, 0.18, 0.22)}
+    samples = on("membership", values, aim, values, forget_classes=[])
+    assert [f.level for f in samples] == ["unknown", "failed"]
+    assert len(on("membership", values, aim, values)) == 1
 
 
 # -- robustness ---------------------------------------------------------------------------------
 
-FORGOT: dict[str, Given] = {"fa_test": 0.0}
 
-
-def lasts(name: str, ours: Given, theirs: Given | None = None) -> Finding:
-    (found,) = on(
-        "robustness", {**FORGOT, name: ours}, {**FORGOT, **({} if theirs is None else {name: theirs})}
-    )
-    return found
-
-
-@pytest.mark.parametrize("name", ["bn_recal.delta", "relearn_retain.recovered", "noise.delta", "prune.delta",
-                                  "quantise.int8_delta", "quantise.bf16_delta"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["bn_recal.after", "relearn_retain.after", "noise.5pct", "prune.50", "quantise.int8"]
+)
 def test_what_comes_back_was_not_forgotten(name):
-    assert lasts(name, 0.0, 0.0).level == "shown"
-    found = lasts(name, (0.9, 0.8, 1.0), 0.0)
-    assert found.level == "failed"
-    assert "by +90.0 points (95 % interval +80.0 to +100.0); in the retrained model 0.0 points." in found.text
-    assert lasts(name, (0.03, 0.0, 0.1), 0.0).level == "unknown"
-    alike = lasts(name, (0.9, 0.85, 0.95), (0.95, 0.9, 1.0))  # nor is the retrained model immune
-    assert alike.level == "shown"
-    assert "no more than in a model that never saw it" in alike.title
-    assert lasts(name, 0.9).level == "failed"
-
-
-def test_the_worst_of_several_treatments_counts():
-    values: dict[str, Given] = {**FORGOT, "quantise.int8_delta": 0.0, "prune.delta": -0.1, "noise.delta": 0.5}
-    (found,) = on("robustness", values, FORGOT)
-    assert found.level == "failed"
-    assert "+50.0 points" in found.text
+    aim, knows = {**FORGOT, name: (0.0, 0.0, 0.02)}, {**KNEW, name: (0.9, 0.88, 0.92)}
+    assert on("robustness", {**FORGOT, name: (0.4, 0.38, 0.42)}, aim, knows)[0].level == "failed"
+    assert on("robustness", {**FORGOT, name: (0.0, 0.0, 0.02)}, aim, knows)[0].level == "shown"
+    assert on("robustness", {**FORGOT, name: (0.1, 0.05, 0.2)}, aim, knows)[0].level == "unknown"
 
 
 def test_a_model_that_never_forgot_is_not_called_robust():
-    values: dict[str, Given] = {"fa_test": 1.0, "bn_recal.delta": 0.0, "relearn_ratio": 1.0}
-    (found,) = on("robustness", values, FORGOT)
+    values = {**KNEW, "bn_recal.after": (0.9, 0.88, 0.92)}
+    (found,) = on("robustness", values, {**FORGOT, "bn_recal.after": 0.0}, values)
     assert found.level == "unknown"
+    assert "no forgetting that could last" in found.title
 
 
 def test_treatments_judged_by_classes_say_nothing_about_single_samples():
-    values: dict[str, Given] = {"fa_train": 0.9, "bn_recal.delta": 0.0, "noise.delta": 0.0}
-    (found,) = on("robustness", values, {"fa_train": 0.9}, forget_classes=[])
+    (found,) = on("robustness", {"bn_recal.after": 0.9}, {"bn_recal.after": 0.9}, forget_classes=[])
     assert found.level == "unknown"
-    assert "do not tell" in found.text
+    assert "single samples" in found.title
 
 
 def test_attacks_that_were_asked_for_and_could_not_run_say_why():
-    why = "the test data has no sample of the forgotten classes"
-    (found,) = on("robustness", {"fa_train": 0.0, "bn_recal": why, "noise": why, "probe_gap": why})
-    assert found.level == "unknown"
-    assert found.text == f"The attacks that try to bring it back could not be run: {why}."
-    (found,) = on("robustness", {"fa_train": 0.0})
-    assert "the panel 'standard' has them" in found.text
+    values: dict[str, Given] = {**FORGOT, "bn_recal": "the model has no BatchNorm statistics to recalibrate"}
+    (found,) = on("robustness", values, FORGOT)
+    assert "could not be run: the model has no BatchNorm statistics" in found.text
 
 
 @pytest.mark.parametrize(
     ("ratio", "level"),
-    [((1.0, 0.9, 1.1), "shown"), ((0.2, 0.1, 0.3), "failed"), ((0.6, 0.4, 0.8), "unknown"), (3.0, "shown")],
-)
+    [((0.4, 0.3, 0.5), "failed"), ((1.0, 0.9, 1.1), "shown"), ((0.8, 0.7, 0.9), "unknown"),
+     ((2.0, 1.8, 2.2), "shown")],
+)  # fmt: skip
 def test_relearning_is_compared_with_the_retrained(ratio, level):
-    assert lasts("relearn_ratio", ratio).level == level
+    (found,) = on(
+        "robustness", {**FORGOT, "relearn_ratio": ratio}, FORGOT, {"relearn_ratio": (0.5, 0.4, 0.6)}
+    )
+    assert found.level == level
+
+
+@pytest.mark.parametrize(
+    ("note", "level"),
+    [("at least this: the model had not recovered within 50 steps", "failed"),
+     ("at most this: the retrained model had not recovered within 50 steps", "unknown"),
+     ("neither model had recovered within 50 steps", "unknown")],
+)  # fmt: skip
+def test_a_model_that_cannot_relearn_earns_nothing(note, level):
+    report = made({**FORGOT, "relearn_ratio": (3.0, 2.9, 3.1)}, FORGOT, {"relearn_ratio": (0.5, 0.4, 0.6)})
+    report["values"]["relearn_ratio"]["why"] = note
+    (found,) = [f for f in verdict(report) if f.topic == "robustness"]
+    assert found.level == level
+    assert note in found.text
 
 
 @pytest.mark.parametrize("name", ["probe_gap", "head_refit_gap"])
 def test_inner_layers_are_compared_with_the_retrained(name):
-    assert lasts(name, (0.01, 0.0, 0.03)).level == "shown"
-    assert lasts(name, (0.2, 0.15, 0.25)).level == "failed"
-    assert lasts(name, (0.03, 0.0, 0.1)).level == "unknown"
+    before: dict[str, Given] = {name: (0.2, 0.18, 0.22)}
+    for gap, level in (
+        ((0.02, 0.0, 0.04), "shown"),
+        ((0.2, 0.18, 0.22), "failed"),
+        ((0.04, 0.0, 0.1), "unknown"),
+    ):
+        assert on("robustness", {**FORGOT, name: gap}, FORGOT, before)[-1].level == level
 
 
 # -- distance -----------------------------------------------------------------------------------
@@ -390,33 +457,30 @@ def test_inner_layers_are_compared_with_the_retrained(name):
 @pytest.mark.parametrize(
     ("name", "ours", "floor", "level"),
     [
-        ("agreement", (0.7, 0.65, 0.75), (0.72, 0.70, 0.74), "shown"),
-        ("agreement", (0.9, 0.85, 0.95), (0.72, 0.70, 0.74), "shown"),  # nearer than another one
+        ("agreement", (0.7, 0.68, 0.74), (0.72, 0.70, 0.74), "shown"),
+        ("agreement", (0.6, 0.55, 0.65), (0.72, 0.70, 0.74), "shown"),  # as chance in training may do
+        ("agreement", (0.5, 0.45, 0.65), (0.72, 0.70, 0.74), "unknown"),
         ("agreement", (0.3, 0.25, 0.35), (0.72, 0.70, 0.74), "failed"),
         ("kl_retrain", (0.5, 0.4, 0.6), (1.0, 0.9, 1.1), "shown"),
-        ("kl_retrain", (1.5, 1.4, 1.6), (1.0, 0.9, 1.1), "unknown"),  # as chance in training may do
+        ("kl_retrain", (1.6, 1.5, 1.8), (1.0, 0.9, 1.1), "unknown"),
         ("kl_retrain", (2.1, 2.0, 2.2), (1.0, 0.9, 1.1), "failed"),
-        ("kl_retrain", (2.1, 2.0, 2.2), (1.0, 1.0, 1.0, 1), "unknown"),  # beside a single one
+        ("kl_retrain", (2.1, 1.9, 2.2), (1.0, 1.0, 1.0, 1), "unknown"),  # beside a single one
         ("kl_retrain", (2.3, 2.2, 2.4), (1.0, 1.0, 1.0, 1), "failed"),
-        ("destinations_tv", (0.1, 0.075, 0.125), (0.0, 0.0, 0.0, 1), "unknown"),
-        ("cka.layer3", (0.9, 0.9, 0.9), (0.5, 0.5, 0.5), "shown"),
-        ("cka.layer3", (0.2, 0.2, 0.2), (0.5, 0.5, 0.5), "failed"),
     ],
 )
 def test_as_close_as_another_retraining_or_not(name, ours, floor, level):
-    (found,) = on("distance", {name: ours}, {"ra": 1.0}, {}, {name: floor})
+    far: Given = (0.01, 0.0, 0.02) if name == "agreement" else (9.0, 8.9, 9.1)
+    (found,) = on("distance", {name: ours}, {"ra": 1.0}, {name: far}, {name: floor})
     assert found.level == level
     assert "another retraining" in found.text
+    assert found.text.endswith("1 of 1 distances tell the original.")
 
 
-def test_distances_without_an_interval_do_not_speak_against_a_model():
-    def found(cka: float, **others: Given) -> Finding:
-        report = made(others, {"ra": 1.0}, {}, {"cka.1": 0.9, **others})
-        report["values"]["cka.1"] = {"value": cka, "low": None, "high": None, "n": 100, "why": ""}
-        return next(f for f in verdict(report) if f.topic == "distance")
-
-    assert found(0.3).level == "unknown"
-    assert found(0.3, agreement=0.9).level == "shown"
+def test_a_distance_that_does_not_tell_the_original_shows_nothing():
+    same: dict[str, Given] = {"kl_retrain": (0.5, 0.4, 0.6)}
+    (found,) = on("distance", same, {"ra": 1.0}, same, {"kl_retrain": (1.0, 0.9, 1.1)})
+    assert found.level == "unknown"
+    assert found.text.endswith("None of 1 distances tell the original.")
 
 
 def test_a_genuine_retraining_is_not_called_further_than_another():
@@ -426,7 +490,7 @@ def test_a_genuine_retraining_is_not_called_further_than_another():
     original = fitted(0, x, y)
     asked = ["agreement", "agreement_test", "kl_retrain", "js_retrain", "feature_cosine", "feature_l2",
              "fid_feat", "cka", "tow"]  # fmt: skip
-    auditor = Auditor((x[~kept], y[~kept]), (x[kept], y[kept]), one, retrained=genuine[:2])
+    auditor = Auditor((x[~kept], y[~kept]), (x[kept], y[kept]), one, original=original, retrained=genuine[:2])
 
     def closeness(model: nn.Module) -> str:
         found = verdict(auditor.audit(model, metrics=asked, progress=False).to_dict())
@@ -460,7 +524,7 @@ def test_without_a_second_retraining_closeness_is_not_judged():
     (found,) = on("distance", {"agreement": 0.99, "kl_retrain": 0.0}, {"ra": 1.0})
     assert found.level == "unknown"
     assert "99.0 %" in found.text
-    assert "two retrained models" in found.text
+    assert "two retrained models" in found.next
     assert on("distance", {"agreement": "no retrained model was given to compare with"}) == []
 
 
@@ -483,6 +547,11 @@ def test_a_verdict_says_what_was_not_given():
     assert "There was nothing to compare with" not in titles({}, {"ra": 1.0})
     assert "Attacks with shadow models were not run" in titles({"mia_loss": 0.5})
     assert "Attacks with shadow models were not run" not in titles({"lira.auroc": 0.5})
+
+
+def test_data_that_changes_when_it_is_read_is_told():
+    (found,) = [f for f in verdict(made({}, augmented="retain is flipped at random")) if "random" in f.title]
+    assert found.text == "retain is flipped at random."
 
 
 def test_reasons_for_missing_numbers_are_given_once():
@@ -532,7 +601,7 @@ def test_a_table_names_classes_and_has_the_floor_where_there_is_one():
 
 
 def test_the_verdict_on_real_models(base, retrained, digits):
-    asked = ["fa_test", "ta_retain", "ra", "mia_loss", "agreement"]
+    asked = ["fa_train", "fa_test", "ta_retain", "ra", "mia_loss", "agreement"]
     data = (digits.forget, digits.retain, digits.test)
     never = purge.audit(base, *data, retrained=retrained, metrics=asked, progress=False).verdict()
     assert never[0].startswith("✘ Failed: It still recognises what was to be forgotten.")

@@ -80,6 +80,27 @@ feature_cosine_original = partial(feature_cosine, which="original")
 feature_l2_original = partial(feature_l2, which="original")
 
 
+def hidden_change(subject: Subject) -> Value:
+    """1 − CKA of the penultimate features with the original's, on the forget set: 0 is unchanged.
+
+    CKA does not see a rotation or a scale, so neither hides that the layers are still the original's. Far
+    is not the same as forgotten: a model that was merely disturbed is far from the original too.
+    """
+    pair = subject.features("forget"), subject.other("original").features("forget")
+    if len(pair[0]) < 2:
+        raise Missing("similarity of representations needs at least two forget samples")
+    found = linear_cka(*pair)
+    if found is None:
+        raise Missing("the features are the same for all samples")
+    return Value(max(1 - found, 0.0), n=len(pair[0]))
+
+
+def output_change(subject: Subject) -> Value:
+    """Mean over the forget set of JS(model, original), in nats: 0 is unchanged, ln 2 the most."""
+    p, q = (np.exp(s.log_probs("forget")) for s in (subject, subject.other("original")))
+    return subject.mean(js(p, q))
+
+
 def fid_feat(subject: Subject) -> Value:
     """Fréchet distance between the penultimate features of the model and of the retrained one."""
     a, b = _feature_pair(subject, "retrained")

@@ -22,6 +22,7 @@ from purge.metrics.bootstrap import Array, interval, mean_value, resamples
 from purge.metrics.subject import Hits, Part, Subject, once
 from purge.metrics.value import Missing, Value
 from purge.models.batchnorm import batchnorms, recalibrate
+from purge.models.copies import with_neutral_head
 from purge.models.forward import forward, logits, passing
 from purge.models.inspect import device_of
 
@@ -120,8 +121,14 @@ def relearn(subject: Subject, few: int) -> Hits:
 
     Each batch is half ``few`` forget samples, over and over, half retain samples; with ``few`` = 0 all
     of it is retain samples. All weights are trained by SGD, BatchNorm in training mode, dropout off.
+
+    With few samples the question is what the layers below the head remember. So it starts from a head
+    whose rows for the forgotten classes are the mean of the others, and looks at what the head itself
+    answers: neither a saturated bias nor code behind the head can block it.
     """
     model = copy.deepcopy(subject.model).eval()
+    if few:
+        model = with_neutral_head(model, subject.anatomy().head, subject.split.forget_classes)
     params = [p.requires_grad_(True) for p in model.parameters() if p.is_floating_point()]
     if not params:
         raise Missing("the model has no weights to fine-tune")
@@ -139,7 +146,8 @@ def relearn(subject: Subject, few: int) -> Hits:
         for samples, rows, size in parts
     ]
     optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM, fused=device.type == "cuda")
-    unseen, guesses, bf16 = _unseen(subject), [], has_bf16(device)
+    unseen, bf16 = _unseen(subject), has_bf16(device)
+    guesses = [_guesses(model, subject, unseen)]
     cudnn = torch.backends.cudnn  # equal models must relearn equally, so gradients must be repeatable
     with torch.enable_grad(), cudnn.flags(cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32):
         for step, batch in enumerate(zip(*streams, strict=True), 1):
@@ -154,10 +162,10 @@ def relearn(subject: Subject, few: int) -> Hits:
             optimizer.step()
             if step in STEPS:
                 guesses.append(_guesses(model, subject, unseen))
-    after = _right(guesses, subject, unseen)  # the device is read here for the first time
-    if any(hits is None for hits in after):
+    found = _right(guesses, subject, unseen)  # the device is read here for the first time
+    if any(hits is None for hits in found):
         raise Missing("fine-tuning did not stay finite")
-    return np.array([subject.hits(SAME)[unseen.numpy()], *after])
+    return np.array(found)
 
 
 def balanced(labels: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -194,7 +194,8 @@ class Subject:
         return self._pass("test" if part.endswith("test") else part)
 
     @once
-    def _anatomy(self) -> Anatomy:
+    def anatomy(self) -> Anatomy:
+        """Where its head and its blocks are."""
         few = torch.arange(min(2, len(self.split.forget)))
         return anatomy(self.model, self.split.forget.take(few)[0])
 
@@ -202,7 +203,7 @@ class Subject:
     def _pass(self, whole: Part) -> Outputs:
         """The one forward pass over a data set."""
         samples = self.samples(whole)
-        n, (head, layers, _) = len(samples), self._anatomy()
+        n, (head, layers, _) = len(samples), self.anatomy()
         rows = np.arange(n)
         if n > FEATURE_SAMPLES:
             rows = np.sort(np.random.default_rng(self.seed).choice(n, FEATURE_SAMPLES, replace=False))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 
+import torch
 from torch import Tensor, nn
 
 from purge.core.errors import ModelError
+from purge.models.forward import HeadOnly
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
@@ -33,6 +36,24 @@ def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
             "pass fresh=…, an untrained model of the same kind",
         )
     return twin
+
+
+@torch.no_grad()
+def with_neutral_head(model: nn.Module, head: str | None, classes: Collection[int]) -> nn.Module:
+    """A copy that prefers none of ``classes``: their rows of the head are the mean of all other rows.
+
+    The copy answers with the output of its head. Where no head is known, it is a plain copy.
+    """
+    twin = copy.deepcopy(model).eval()
+    if head is None:
+        return twin
+    rows = sorted(classes)
+    for p in twin.get_submodule(head).parameters(recurse=False):
+        if max(rows, default=0) < len(p) > len(rows):
+            others = torch.ones(len(p), dtype=torch.bool, device=p.device)
+            others[rows] = False
+            p[rows] = p[others].mean(0)
+    return HeadOnly(twin, head)
 
 
 def keep_frozen(twin: nn.Module, model: nn.Module) -> nn.Module:

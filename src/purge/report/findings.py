@@ -1,228 +1,304 @@
 """What an audit showed, in words for the person who signs for it.
 
-Fixed rules turn the numbers of a report into findings; nothing is measured here, and nothing is claimed
-that was not measured. ``shown``: the numbers support it. ``failed``: they contradict it. ``unknown``: they
-do not tell, or are missing.
+The rules of :mod:`purge.report.rules` turn the numbers of a report into findings. Nothing is measured here,
+and nothing is claimed that was not measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
 from purge.report import rules
-from purge.report.numbers import Level, Number, Numbers, together
-from purge.report.rules import AUROC, CLASS_POINTS, FEWEST, LIMITS, POINTS, PROBE, RATIO, Bound, Finding
+from purge.report.numbers import Level, Number, Numbers
+from purge.report.rules import LIMITS, Finding, Rule, Side
 from purge.report.tables import Report, class_words, described
+
+RETRAINED = "audit it beside a model that was retrained without the data (--retrained RUN)"
+ORIGINAL = "audit it beside the original model (--original RUN)"
+MORE = "measure on more samples"
+SHARPER = "measure on more samples, or with attacks by shadow models (--metrics full)"
 
 
 def verdict(report: Report) -> list[Finding]:
-    """What the report shows about forgetting, damage, membership, robustness and distance, and its limits."""
+    """What the report shows about forgetting, damage, membership, robustness and distance, and its limits.
+
+    Where a request has whole classes and single samples, each of the two is judged on its own.
+    """
+    parts = report.get("parts") or {}
+    words = {"classes": "The classes", "samples": "The single samples"}
+    judged = [
+        replace(f, title=f"{words.get(name, name)}: {f.title[:1].lower()}{f.title[1:]}")
+        for name, part in parts.items()
+        for f in _about_the_request(Numbers(part))
+    ]
     of = Numbers(report)
-    forgot = _class(of) if of.info.get("forget_classes") else _samples(of)
-    found = [forgot, *_damage(of), *_membership(of), *_robustness(of, forgot.level), *_distance(of)]
-    return [*found, *_unchecked(of), LIMITS]
+    return [*(judged or _about_the_request(of)), *_damage(of), *_unchecked(of), LIMITS]
 
 
-def _bounded(of: Numbers, bound: Bound) -> list[Finding]:
-    """The finding of a bound; none if nothing was measured."""
-    measured = {_read(v): t and _read(t) for v, t in of.beside(bound.values).items()}
-    aims = {v: max(0.0, t.value) if t else bound.alone for v, t in measured.items()}
-    excess = {v: v.value - aim for v, aim in aims.items() if aim is not None}
-    if not excess:
-        return []
-    worst = max(excess, key=lambda v: excess[v])
-    level = worst.at_most((aims[worst] or 0.0) + bound.margin)
-    told = bound.text.format(which=bound.values[worst.name], ours=worst)
-    theirs = measured[worst]
-    beside = f"in the retrained model {theirs.words}" if theirs else bound.beside
-    alike = bound.alike if level == "shown" and worst.value > bound.margin else ""
-    return [bound.rule.finding(level, f"{told}; {beside}." if beside else f"{told}.", alike)]
+def headline(findings: Sequence[Finding]) -> Finding:
+    """The whole verdict in one sentence that can be quoted."""
+    failed = [f for f in findings if f.level == "failed"]
+    if failed:
+        more = f", and {_count(len(failed) - 1, 'more finding')} failed" if len(failed) > 1 else ""
+        text = f"{failed[0].title}{more}."
+        return Finding("failed", "headline", "This audit contradicts the deletion", text)
+    asked = [f for f in findings if f.topic in ("forgetting", "membership")]
+    told = [f for f in asked if f.level == "shown" and not f.title.endswith(rules.MOVED.shown[1:])]
+    open_ = _count(sum(f.level == "unknown" and f.topic != "limits" for f in findings), "question")
+    parts = {f.title.partition(": ")[0] for f in asked if f.title.startswith("The ") and ": " in f.title}
+    proved = {f.title.partition(": ")[0] for f in told}
+    if told and parts <= proved:
+        text = f"{told[0].title}, within the margins stated; {open_} could not be answered."
+        return Finding("shown", "headline", "No test of this audit contradicts the deletion", text)
+    text = f"No test that can tell the original model apart shows that it was forgotten; {open_} are open."
+    return Finding("unknown", "headline", "This audit cannot say whether the data was forgotten", text)
 
 
-def _read(v: Number) -> Number:
-    """A number as its bound needs it."""
-    if v.name.startswith("mia_svc"):
-        return v.rest  # it counts the samples called unseen
-    return v._replace(unit="change") if v.name.endswith(("delta", "recovered")) else v
+def _about_the_request(of: Numbers) -> list[Finding]:
+    kind = "classes" if of.info.get("forget_classes") else "samples"
+    forgot = [f for rule in (rules.CLASS, rules.SAMPLES) if kind in rule.kinds for f in judge(of, rule)]
+    found = [*forgot, *_moved(of, kind)]
+    attacks = [rule for rule in (rules.ATTACKED, rules.ACCUSED, rules.MEMBERS) if kind in rule.kinds]
+    found += [f for rule in attacks for f in judge(of, rule)]
+    return [*found, *_robustness(of, kind, forgot[0].level), *_distance(of)]
 
 
-# -- forgetting -------------------------------------------------------------------------------
+# -- one rule ---------------------------------------------------------------------------------
 
 
-def _class(of: Numbers) -> Finding:
-    """A class: a model that never saw it is right about it as often as the retrained one, or by guessing."""
-    name = "fa_test" if of.get("fa_test") else "fa_train"
-    ours, theirs, before = (of.get(name, part) for part in ("values", "retrained", "original"))
+class Compared(NamedTuple):
+    """A number beside the retrained model's."""
+
+    ours: Number
+    theirs: Number
+    off: Number  # the difference
+    original: Number | None  # the original's difference; None: not measured
+    level: Level
+    tells: bool  # does the same test tell the original?
+
+
+def judge(of: Numbers, rule: Rule) -> list[Finding]:
+    """The finding of a rule; none if nothing was measured and the rule has no title for that.
+
+    One number beyond the margin is enough to fail. It is shown if at least one number shows it, and no
+    other lies beyond the margin even by its value alone.
+    """
+    found = [one for name in rule.numbers if (one := _compared(of, rule, name))]
+    if not found:
+        return _not_judged(of, rule)
+    failed = [one for one in found if one.level == "failed"]
+    shown = [one for one in found if one.level == "shown"]
+    contradicted = [one for one in found if _place(one.off.value, one.off.value, rule) == "failed"]
+    level: Level = "failed" if failed else "shown" if shown and not contradicted else "unknown"
+    named = failed or contradicted or shown or [one for one in found if one.tells] or found
+    one = max(named, key=lambda c: _excess(c.off, rule)) if level != "shown" else named[0]
+    return [_finding(of, rule, level, one, found)]
+
+
+def _compared(of: Numbers, rule: Rule, name: str) -> Compared | None:
+    ours, before = of.get(name), of.get(name, "original")
     if ours is None:
-        return rules.CLASS.not_measured(of.why(name))
-    aim = theirs.value if theirs else of.chance
-    on = "unseen samples of" if name == "fa_test" else "the training samples of"
-    what = class_words(of.info["forget_classes"], of.info.get("names") or [])
-    told = f"On {on} {what} the model is right in {ours.words} of cases{ours.spread}; {of.others(name)}."
-    if before and before.value <= aim + POINTS:
-        if theirs and aim > of.chance + CLASS_POINTS:
-            told += " The retrained model recognises it too: check that it was trained without it."
-            return rules.CLASS.finding("unknown", told, "There is nothing to compare forgetting with")
-        told += " The original did not recognise it either, so nothing follows from this."
-        return rules.CLASS.finding("unknown", told, "There was nothing to forget")
-    level = ours.at_most(aim + POINTS)
-    if ours.value == 0 and ours.unseen > POINTS:  # nothing found among few samples proves little
-        told += (
-            f" With only {ours.samples} a true share of up to {100 * ours.unseen:.0f} % cannot be ruled out."
-        )
-        title = "It recognises none of the samples, but they are too few" if level == "unknown" else ""
-        return rules.CLASS.finding(level, told, title)
-    if level == "failed":
-        told += f" That is {_points(ours.value - aim)} more than it should be."
+        return None
+    theirs, only_fails = of.get(name, "retrained"), False
+    if rule.aim is not None:
+        theirs = _exactly(ours, rule.aim)
+    elif theirs is None and rule.fallback == "original":
+        theirs = before
+    elif theirs is None and rule.fallback == "chance":
+        theirs, only_fails = _exactly(ours, of.chance), True
+    if theirs is None:
+        return None
+    off, original = ours.minus(theirs), before.minus(theirs) if before else None
+    level = _place(off.low, off.high, rule)
+    tells = original is not None and _place(original.low, original.high, rule) == "failed"
+    if level == "shown" and ((rule.power and not tells) or only_fails):
+        level = "unknown"
+    return Compared(ours, theirs, off, original, level, tells)
+
+
+def _exactly(number: Number, value: float) -> Number:
+    """A number that is known, without an interval."""
+    return number._replace(value=value, low=value, high=value, n=None)
+
+
+def _place(low: float, high: float, rule: Rule) -> Level:
+    """Does an interval lie within the margin, beyond it, or across it?"""
+    margin, sides = rule.margin + 1e-9, _sides(rule.side)
+    if ("above" in sides and low > margin) or ("below" in sides and high < -margin):
+        return "failed"
+    inside = ("above" not in sides or high <= margin) and ("below" not in sides or low >= -margin)
+    return "shown" if inside else "unknown"
+
+
+def _sides(side: Side) -> tuple[Side, ...]:
+    return ("above", "below") if side == "both" else (side,)
+
+
+def _excess(off: Number, rule: Rule) -> float:
+    """How far a difference goes in the direction that counts."""
+    return max({"above": off.value, "below": -off.value}[side] for side in _sides(rule.side))
+
+
+def _finding(of: Numbers, rule: Rule, level: Level, one: Compared, found: list[Compared]) -> Finding:
+    ours, theirs, off, original, _, tells = one
+    words = rule.numbers[ours.name]
+    told = f"{words[:1].upper()}{words[1:]}: {ours.words}"
+    beside = [] if theirs.n is None and rule.aim is not None else [f"{_whose(of, rule, ours)} {theirs.words}"]
+    if (before := of.get(ours.name, "original")) and not (rule.fallback == "original" and theirs == before):
+        beside.append(f"in the original {before.words}")
+    told += "".join(f", {part}" for part in beside) + "."
+    n = f", {ours.samples}" if ours.n else ""
+    margin = f"{100 * rule.margin:g} points" if off.unit == "change" else f"{rule.margin:g}"
+    told += f" The difference is {off.range} (95 % interval{n}); the margin is {margin}."
+    told += _power(rule, one, level)
+    told += _several(found, rule)
+    next_ = ""
     if level == "unknown":
-        told += f" With {ours.samples} it is open whether that is within {_points(POINTS)} of the aim."
-    return rules.CLASS.finding(level, told)
+        no_retrained = rule.aim is None and not of.get(ours.name, "retrained")
+        next_ = RETRAINED if no_retrained else ORIGINAL if rule.power and original is None else MORE
+        next_ = SHARPER if next_ == MORE and rule.topic == "membership" else next_
+        if rule.power and original is not None and not tells and not no_retrained and rule.aim is not None:
+            next_ = ""  # more samples do not make these models differ
+    return Finding(level, rule.topic, getattr(rule, level), told, next_)
 
 
-def _samples(of: Numbers) -> Finding:
-    """Single samples: a model that never saw them is right about them as often as about unseen ones."""
-    ours, theirs, before = (of.get("fa_train", part) for part in ("values", "retrained", "original"))
-    aim = theirs or of.get("fa_test")
-    if ours is None or aim is None:
-        return rules.SAMPLES.finding(
-            "unknown", of.why("fa_test" if ours else "fa_train"), rules.SAMPLES.missing
-        )
-    told = f"It is right about {ours.words} of the forgotten samples{ours.spread}, " + (
-        f"the retrained model, which never saw them, about {aim.words}."
-        if theirs
-        else f"and about {aim.words} of unseen samples of the same classes."
-    )
-    if before:
-        told += f" The original was right about {before.words}."
-    if before and abs(before.value - aim.value) <= POINTS:
-        told += " So accuracy cannot tell; the membership attacks can."
-        return rules.SAMPLES.finding("unknown", told, "Accuracy does not tell whether it forgot")
-    return rules.SAMPLES.finding(ours.like(aim, POINTS), told)
+def _whose(of: Numbers, rule: Rule, ours: Number) -> str:
+    """What a number was compared with."""
+    if of.get(ours.name, "retrained"):
+        return "in the retrained model"
+    return "in the original" if rule.fallback == "original" else "by guessing"
+
+
+def _power(rule: Rule, one: Compared, level: Level) -> str:
+    """Could this test have found anything? Said wherever that is a condition."""
+    if not rule.power:
+        return ""
+    if one.original is None:
+        return "" if level == "failed" else " Without the original, nothing shows that this test can tell."
+    if one.tells:
+        return f" The original's is {one.original.range}, so this test can tell."
+    few = f"these {one.ours.samples} are too few, or there is nothing to tell: " if one.ours.n else ""
+    return f" The original's is {one.original.range}: {few}the test does not tell the original either."
+
+
+def _several(found: list[Compared], rule: Rule) -> str:
+    if len(found) == 1:
+        return ""
+    telling = sum(c.tells for c in found)
+    power = f", of which {telling or 'none'} can tell the original" if rule.power else ""
+    return f" It is one of {len(found)} numbers of this kind{power}."
+
+
+def _not_judged(of: Numbers, rule: Rule) -> list[Finding]:
+    """Nothing to compare: was it not measured, or is there no retrained model?"""
+    measured = [v for name in rule.numbers if (v := of.get(name))]
+    if measured and not of.report["retrained"]:
+        told = f"{rule.numbers[measured[0].name].capitalize()}: {measured[0].words}{measured[0].spread}. "
+        told += "What a model that never saw the data would reach is not known."
+        return [Finding("unknown", rule.topic, rule.unknown, told, RETRAINED)]
+    if not rule.missing:
+        return []
+    return [Finding("unknown", rule.topic, rule.missing, of.why(next(iter(rule.numbers))))]
+
+
+# -- has anything changed at all? -------------------------------------------------------------
+
+
+def _moved(of: Numbers, kind: str) -> list[Finding]:
+    """A model that is still the original has forgotten nothing, whatever the numbers say."""
+    rule, digests = rules.MOVED, of.info.get("digests") or {}
+    if digests.get("audited") and digests.get("audited") == digests.get("original"):
+        told = "Every weight equals the original's, so nothing was forgotten, whatever the numbers say."
+        return [Finding("failed", rule.topic, "Its weights are the original's", told)]
+    shares, least = {}, rules.MOVED_LEAST[kind]
+    for name in rule.numbers:
+        ours, theirs = of.get(name), of.get(name, "retrained")
+        if ours and theirs and theirs.value > 0:
+            shares[name] = ours.value / theirs.value
+    if not shares:
+        return []
+    texts = [
+        f"its {rule.numbers[name]} moved by {_percent(share)} of that (below {100 * least[name]:g} % counts "
+        "as unchanged)"
+        for name, share in shares.items()
+    ]
+    told = f"Retraining moves a model away from the original on the forgotten samples; {', '.join(texts)}."
+    stuck = [name for name, share in shares.items() if share < least[name]]
+    if not stuck:
+        return [Finding("shown", rule.topic, rule.shown, told)]
+    title = rule.failed if "hidden_change" in stuck else "It still answers as the original does"
+    return [Finding("failed", rule.topic, title, told)]
 
 
 # -- damage -----------------------------------------------------------------------------------
 
 
 def _damage(of: Numbers) -> list[Finding]:
-    name = "ta_retain" if of.get("ta_retain") else "ra"
-    ours, aim = of.get(name), of.get(name, "retrained") or of.get(name, "original")
-    if ours is None or aim is None:
-        why = "There was no other model to compare its accuracy with." if ours else of.why(name)
-        return [rules.KEPT.not_measured(why)]
-    on = "test data of the classes that stay" if name == "ta_retain" else "the retained training data"
-    told = f"On {on} it is right in {ours.words} of cases{ours.spread}; {of.others(name)}."
-    drop = aim.value - ours.value
-    level: Level = "shown"
-    if drop > POINTS:
-        level = "failed" if aim.value - ours.wide.high > POINTS else "unknown"
-        told += f" That is {_points(drop)} less."
-    elif ours.few(CLASS_POINTS):
-        level = "unknown"
-        told += f" With {ours.samples} that may be chance."
-    return [rules.KEPT.finding(level, told), *_worst_class(of)]
+    return [*judge(of, rules.KEPT), *_worst_class(of)]
 
 
 def _worst_class(of: Numbers) -> list[Finding]:
     """The class that lost most among those that stay: a mean can hide it."""
     side = "retrained" if of.by_class("retrained") else "original"
     ours, aim, gone = of.by_class("values"), of.by_class(side), of.info.get("forget_classes") or []
-    lost = {k: aim[k].value - v.value for k, v in ours.items() if k in aim and k not in gone}
+    lost = {k: v.minus(aim[k]) for k, v in ours.items() if k in aim and k not in gone}
     if not lost:
         return []
-    worst = max(lost, key=lambda k: lost[k])
-    v, theirs = ours[worst], aim[worst]
+    rule = rules.WORST_CLASS
+    levels = {k: _place(off.low, off.high, rule) for k, off in lost.items()}
+    level: Level = "failed" if "failed" in levels.values() else "unknown"
+    level = "shown" if set(levels.values()) == {"shown"} else level
+    worst = min((k for k in lost if levels[k] == level), key=lambda k: lost[k].value)
     words = class_words([worst], of.info.get("names") or [])
-    told = f"Of the classes that stay, {words} comes off worst: {v.words}, {side} model {theirs.words}."
-    if lost[worst] <= CLASS_POINTS and not v.few(2 * CLASS_POINTS):
-        return [rules.WORST_CLASS.finding("shown", told)]
-    if theirs.value - v.wide.high > CLASS_POINTS:
-        return [rules.WORST_CLASS.finding("failed", told)]
-    return [rules.WORST_CLASS.finding("unknown", f"{told} With {v.samples} of it that may be chance.")]
-
-
-# -- membership -------------------------------------------------------------------------------
-
-
-def _membership(of: Numbers) -> list[Finding]:
-    measured = of.beside(rules.ATTACKS)
-    more = [*_bounded(of, rules.ACCUSED), *_bounded(of, rules.MEMBERS)]
-    if not measured:
-        return [rules.ATTACKED.not_measured(of.why("mia_loss")), *more]
-    unseen = of.get("fa_test")
-    sides = (of.info.get("forget_samples"), unseen.n if unseen else None)
-    few = any(n is not None and n < FEWEST for n in sides)
-    levels: dict[Number, Level] = {v: "unknown" if few else _attacked(v, t) for v, t in measured.items()}
-    off = {v: abs(v.value - (t.value if t else 0.5)) for v, t in measured.items()}
-    level = together(levels.values())
-    furthest = max((v for v in off if levels[v] == level), key=lambda v: off[v])
-    beside = "and guessing 0.500; there was no retrained model to compare with"
-    if theirs := measured[furthest]:
-        beside = f"the retrained model {theirs.words}"
     told = (
-        f"{_count(len(off), 'attack')} tried to tell forgotten samples from unseen ones of the same kind. "
-        f"Furthest off is {rules.ATTACKS[furthest.name]}: {furthest.words}{furthest.spread}, {beside}."
+        f"Of the classes that stay, {words} lost most: {ours[worst].words}, {side} model {aim[worst].words}. "
+        f"The difference is {lost[worst].range} (95 % interval, {ours[worst].samples}); the margin is "
+        f"{100 * rule.margin:g} points."
     )
-    return [rules.ATTACKED.finding(level, told), *more]
-
-
-def _attacked(ours: Number, theirs: Number | None) -> Level:
-    """Like the retrained model's AUROC, or nearer to guessing than that: such an attack gains nothing."""
-    level = ours.like(theirs or ours._replace(value=0.5, low=0.5, high=0.5), AUROC)
-    between = theirs and min(0.5, theirs.value) <= ours.value <= max(0.5, theirs.value)
-    return "shown" if level == "failed" and between else level
+    return [Finding(level, rule.topic, getattr(rule, level), told, MORE if level == "unknown" else "")]
 
 
 # -- robustness -------------------------------------------------------------------------------
 
 
-def _robustness(of: Numbers, forgot: Level) -> list[Finding]:
-    if forgot == "failed":
-        title = "There is no forgetting that could last"
-        told = "What is still recognised cannot come back, so attacks that try to bring it back say nothing."
-    elif not of.info.get("forget_classes"):
+def _robustness(of: Numbers, kind: str, forgot: Level) -> list[Finding]:
+    if kind == "samples":
         title = "Whether single samples come back was not measured"
         told = (
             "Recalibration, rounding, pruning and relearning are judged by the accuracy on whole classes. "
             "Here single samples were forgotten, whose classes stay, so these attacks do not tell."
         )
-    else:
-        found = [one for bound in rules.TREATMENTS for one in _bounded(of, bound)]
-        found += [*_relearning(of), *_inside(of)]
-        if found:
-            return found
-        title = "Whether the forgetting lasts was not measured"
-        names = [name for bound in rules.TREATMENTS for name in bound.values]
-        values = [of.raw(name) for name in (*names, "relearn_ratio", "probe_gap", "head_refit_gap")]
-        reasons = dict.fromkeys(v["why"] for v in values if v.get("why"))
-        told = "No attack that tries to bring it back was run: the panel 'standard' has them."
-        if reasons:
-            told = f"The attacks that try to bring it back could not be run: {'; '.join(reasons)}."
-    return [Finding("unknown", "robustness", title, told)]
+        return [Finding("unknown", "robustness", title, told)]
+    treated = [one for rule in rules.TREATMENTS for one in judge(of, rule)]
+    if forgot == "failed" and treated:
+        title = "There is no forgetting that could last"
+        told = "What is still recognised cannot come back, so attacks that try to bring it back say nothing."
+        treated = [Finding("unknown", "robustness", title, told)]
+    found = [*treated, *_relearning(of), *judge(of, rules.INSIDE)]
+    if found:
+        return found
+    names = [name for rule in (*rules.TREATMENTS, rules.RELEARNED, rules.INSIDE) for name in rule.numbers]
+    reasons = dict.fromkeys(v["why"] for v in map(of.raw, names) if v.get("why"))
+    told = "No attack that tries to bring it back was run: the panel 'standard' has them."
+    if reasons:
+        told = f"The attacks that try to bring it back could not be run: {'; '.join(reasons)}."
+    return [Finding("unknown", "robustness", "Whether the forgetting lasts was not measured", told)]
 
 
 def _relearning(of: Numbers) -> list[Finding]:
-    ratio = of.get("relearn_ratio")
-    if ratio is None:
-        return []
-    level: Level = "shown" if ratio.low >= RATIO else "failed" if ratio.high < RATIO else "unknown"
-    note = of.raw("relearn_ratio")["why"]
-    told = (
-        f"Trained on a few forgotten samples, the model needs {ratio.value:.2f} times the retrained model's "
-        f"steps to get it back{ratio.spread}{f'; {note}' if note else ''}."
-    )
-    return [rules.RELEARNED.finding(level, told)]
-
-
-def _inside(of: Numbers) -> list[Finding]:
-    """What the layers below the last still know, as the distance to what the retrained model's know."""
-    words = {"probe_gap": "a linear probe", "head_refit_gap": "a new last layer"}
-    gaps = list(of.beside(words))
-    if not gaps:
-        return []
-    worst = max(gaps, key=lambda v: v.high)
-    told = (
-        f"What {' and '.join(words[v.name] for v in gaps)} can read from them differs from the retrained "
-        f"model by up to {_points(worst.value)}{worst.spread}."
-    )
-    return [rules.INSIDE.finding(worst.at_most(PROBE), told)]
+    """A model that cannot relearn while the retrained one can is blocked, which hides what it knows."""
+    note, found = of.raw("relearn_ratio").get("why") or "", judge(of, rules.RELEARNED)
+    if not found or not note:
+        return found
+    if note.startswith("at least"):
+        title = "It cannot be relearned, while a model that never knew it can be"
+        return [replace(found[0], level="failed", title=title, text=f"{found[0].text} It is {note}.")]
+    open_ = note.startswith("neither") or found[0].level == "shown"
+    return [
+        replace(found[0], level="unknown" if open_ else found[0].level, text=f"{found[0].text} It is {note}.")
+    ]
 
 
 # -- distance ---------------------------------------------------------------------------------
@@ -232,32 +308,35 @@ def _distance(of: Numbers) -> list[Finding]:
     """Is the model as close to the retrained one as another retraining is?"""
     if not of.report["retrained"]:
         return []  # said once, under what was not checked
-    told_apart = [name for name in of.values if _is_distance(of, name)]
-    pairs = {v: floor for v, floor in of.beside(told_apart, "floor").items() if floor}
+    names = [name for name in of.values if _is_distance(of, name)]
+    pairs = {v: floor for v, floor in of.beside(names, "floor").items() if floor and v.sure}
     if not pairs:
         main = of.get("agreement")
         said = f"It agrees with the retrained model on {main.words} of the forget set. " if main else ""
         told = (
-            f"{said}How far apart two retrainings are was not measured, so it is open whether this is close: "
-            "audit with two retrained models."
+            f"{said}How far apart two retrainings are was not measured, so it is open whether this is close."
         )
-        return [rules.DISTANCE.not_measured(told)]
-    pairs = {v: floor for v, floor in pairs.items() if v.sure} or pairs  # those with an interval say more
+        return [
+            Finding("unknown", "distance", rules.DISTANCE.missing, told, "audit with two retrained models")
+        ]
     levels = {v: _as_close(of, v, floor) for v, floor in pairs.items()}
-    level = together(levels.values())
-    off = [v for v in pairs if levels[v] == level]
-    usual = [v for v in pairs if v.name in ("agreement", "kl_retrain")]
-    named = ((usual if level == "shown" else off) or list(pairs))[:3]
-    told = "; ".join(f"{v.name} {v.words}, another retraining {pairs[v].words}" for v in named)
+    telling = [
+        v for v in pairs if (o := of.get(v.name, "original")) and _as_close(of, o, pairs[v]) == "failed"
+    ]
+    level: Level = "failed" if "failed" in levels.values() else "unknown"
+    if level != "failed" and telling and {levels[v] for v in telling} == {"shown"}:
+        level = "shown"
+    off = [v for v in pairs if levels[v] == level] or list(pairs)
+    told = "; ".join(f"{v.name} {v.words}, another retraining {pairs[v].words}" for v in off[:3])
     others = _count(max(floor.n or 1 for floor in pairs.values()), "further retraining")
+    power = f" {len(telling) or 'None'} of {len(pairs)} distances tell the original."
     text = {
-        "shown": f"This holds for all {len(pairs)} distances that were compared: {told}.",
-        "unknown": f"It is further in {len(off)} of {len(pairs)} distances, but by no more than chance in "
-        f"training may cause: {told}. {others} cannot tell more.",
+        "shown": f"It is no further in any of the distances that tell the original: {told}.",
+        "unknown": f"{others} cannot tell more: {told}.",
         "failed": f"It is much further in {len(off)} of {len(pairs)} distances: {told}. That does not mean "
         "that something is remembered, but that it can be told from a model that never saw the data.",
     }[level]
-    return [rules.DISTANCE.finding(level, text)]
+    return [Finding(level, "distance", getattr(rules.DISTANCE, level), text + power)]
 
 
 def _is_distance(of: Numbers, name: str) -> bool:
@@ -266,35 +345,43 @@ def _is_distance(of: Numbers, name: str) -> bool:
 
 
 def _as_close(of: Numbers, ours: Number, floor: Number) -> Level:
-    """Does our interval reach the furthest of the other retrainings, or come as near as chance may bring?
+    """Is its whole interval within what chance may bring, or beyond it?
 
     One other retraining is a single draw: honest ones are up to 1.8 times as far off, beside three up
-    to 1.2 times. Only a distance that has an interval can contradict a model.
+    to 1.2 times.
     """
     metric = described(of.report, ours.name)
     likeness = metric["direction"] == "higher"  # 1 is the same model
-    distance, furthest = (1 - ours.high, 1 - floor.low) if likeness else (ours.low, floor.high)
-    if distance <= furthest:
-        return "shown"
+    near, far = (1 - ours.high, 1 - ours.low) if likeness else (ours.low, ours.high)
+    furthest = 1 - floor.low if likeness else floor.high
     factor = rules.FURTHER if (floor.n or 1) < 3 else rules.FURTHER_OF_THREE
     chance = max(factor * furthest, furthest + metric.get("slack", 0.0))
-    return "failed" if ours.sure and distance > chance else "unknown"
+    return "failed" if near > chance else "shown" if far <= chance else "unknown"
 
 
 # -- what was not checked ---------------------------------------------------------------------
 
 
 def _unchecked(of: Numbers) -> list[Finding]:
-    found = {}
+    found = []
     if not of.report["retrained"]:
-        found["There was nothing to compare with"] = (
-            "No model retrained without the data was given. So it could not be checked whether this one "
-            "behaves like a model that never saw the data, which is the only complete yardstick."
+        told = (
+            "No model retrained without the data was given. So it cannot be known whether this one behaves "
+            "like a model that never saw the data, which is the only complete yardstick: nothing about "
+            "forgetting can be shown, it can only fail. A retrained model adds the difference to it, with a "
+            "margin, for every number here."
         )
+        found.append(Finding("unknown", "limits", "There was nothing to compare with", told, RETRAINED))
     if not of.beside(f"{name}.auroc" for name in rules.SHADOWS):
-        found["Attacks with shadow models were not run"] = (
+        told = (
             "LiRA, RMIA and U-LiRA, the sharpest attacks known, train models of their own to compare with. "
-            "They were not run; the panel 'full' has them."
+            "They were not run."
+        )
+        title = "Attacks with shadow models were not run"
+        found.append(Finding("unknown", "limits", title, told, "audit with --metrics full"))
+    if augmented := of.info.get("augmented"):
+        found.append(
+            Finding("unknown", "limits", "The data changes at random when it is read", f"{augmented}.")
         )
     reasons: dict[str, list[str]] = {}
     for name, v in of.values.items():
@@ -302,13 +389,13 @@ def _unchecked(of: Numbers) -> list[Finding]:
             reasons.setdefault(v["why"], []).append(name)
     if reasons:
         told = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-        found["Some numbers could not be computed"] = f"{told}."
-    return [Finding("unknown", "limits", title, text) for title, text in found.items()]
+        found.append(Finding("unknown", "limits", "Some numbers could not be computed", f"{told}."))
+    return found
 
 
-def _points(difference: float) -> str:
-    return f"{100 * difference:.1f} points"
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2f} %"
 
 
 def _count(n: int, thing: str) -> str:
-    return f"One {thing}" if n == 1 else f"{n} {thing}s"
+    return f"one {thing}" if n == 1 else f"{n} {thing}s"

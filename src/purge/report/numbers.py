@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -9,10 +10,7 @@ from purge.report.tables import Report, shown, unit_of
 
 Level = Literal["shown", "failed", "unknown"]
 
-# An interval wider than this contains nearly every answer, so it says nothing.
-WIDE = 0.25
-# The share that chance may hide when nothing was found: a tenth, which takes 29 samples to rule out.
-MISSED = 0.1
+Z = 1.96  # the 97.5 % point of the normal distribution
 
 
 class Number(NamedTuple):
@@ -24,18 +22,23 @@ class Number(NamedTuple):
     high: float
     n: int | None
     sure: bool  # does it have an interval?
-    unit: str  # of the metric, or "change": a difference of two shares, with its sign
+    unit: str  # of the metric; "change": a difference of two shares; "difference": of two other numbers
 
     def _shown(self, value: float) -> str:
-        if self.unit != "change":
+        if self.unit not in ("change", "difference"):
             return shown(value, self.unit)
-        words = f"{100 * value:+.1f}".replace("-", "−")
-        return "0.0" if words[1:] == "0.0" else words
+        words = (f"{100 * value:+.1f}" if self.unit == "change" else f"{value:+.3f}").replace("-", "−")
+        return words[1:] if set(words[1:]) <= {"0", "."} else words
 
     @property
     def words(self) -> str:
         """The value as text."""
         return self._shown(self.value) + (" points" if self.unit == "change" else "")
+
+    @property
+    def range(self) -> str:
+        """Its interval as text."""
+        return f"{self._shown(self.low)} to {self._shown(self.high)}" + self.words.partition(" points")[1]
 
     @property
     def spread(self) -> str:
@@ -50,42 +53,25 @@ class Number(NamedTuple):
         return "one sample" if self.n == 1 else f"{self.n or 0} samples"
 
     @property
-    def unseen(self) -> float:
-        """The share that goes unnoticed in n samples with a chance of 5 %, exactly (about 3/n)."""
-        return 1 - 0.05 ** (1 / self.n) if self.n else 0.0
-
-    @property
     def wide(self) -> Number:
         """With an interval that allows for few samples: resampling equal samples gives a point."""
-        if self.low < self.high:
+        if self.low < self.high or self.unit != "share" or not self.n:
             return self
-        return self._replace(low=self.low - self.unseen, high=self.high + self.unseen)
+        reach = Z**2 / (self.n + Z**2)  # Wilson's interval of a share of 0 or 1
+        return self._replace(low=max(self.low - reach, 0.0), high=min(self.high + reach, 1.0))
 
-    @property
-    def rest(self) -> Number:
-        """The share of all other samples."""
-        return self._replace(value=1 - self.value, low=1 - self.high, high=1 - self.low)
+    def minus(self, other: Number) -> Number:
+        """The difference, with an interval made of both (Newcombe's square-and-add; MOVER).
 
-    def at_most(self, limit: float) -> Level:
-        """Is it certainly no larger than a limit, certainly larger, or neither?
-
-        Finding nothing is enough if little can have been missed.
+        It takes the two as independent. Two models measured on the same samples are not: the true interval
+        over samples is narrower, and the rest allows for chance in training.
         """
-        if self.value == 0 and self.unseen <= MISSED:
-            return "shown"
-        low, high = self.wide.low, self.wide.high
-        return "shown" if high <= limit else "failed" if low > limit else "unknown"
-
-    def like(self, aim: Number, margin: float) -> Level:
-        """Is it near its aim, or at least not distinguishable from it?"""
-        ours, theirs = self.wide, aim.wide
-        if abs(self.value - aim.value) > margin and (ours.low > theirs.high or ours.high < theirs.low):
-            return "failed"
-        return "unknown" if ours.high - ours.low > WIDE else "shown"
-
-    def few(self, margin: float) -> bool:
-        """Are the samples all alike and so few that the true share may be further off than a margin?"""
-        return self.low == self.high and self.unseen > margin
+        a, b = self.wide, other.wide
+        value = self.value - other.value
+        below = math.hypot(self.value - a.low, b.high - other.value)
+        above = math.hypot(a.high - self.value, other.value - b.low)
+        unit = "change" if self.unit == "share" else "difference"
+        return self._replace(value=value, low=value - below, high=value + above, unit=unit)
 
 
 class Numbers:
@@ -137,9 +123,3 @@ class Numbers:
         if "retrained" not in theirs and name in ("fa_test", "fa_train"):
             words.append(f"guessing would be right in {shown(self.chance, 'share')}")
         return ", ".join(words) or "there was no other model to compare with"
-
-
-def together(levels: Iterable[Level]) -> Level:
-    """The level of several numbers: one failure is enough, and so is one doubt."""
-    found = set(levels)
-    return "failed" if "failed" in found else "unknown" if "unknown" in found else "shown"

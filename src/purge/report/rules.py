@@ -1,32 +1,46 @@
-"""The rules of a verdict: thresholds with their reasons, and a title for every answer."""
+"""The rules of a verdict, as a table: which numbers answer a question, and how near is near enough.
+
+Every rule compares the model with one that was retrained without the data. ``shown``: the whole interval of
+the difference lies within the margin, and the same test tells the original model from the retrained one.
+``failed``: the whole interval lies beyond the margin. ``unknown``: neither. Two intervals that overlap prove
+nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal
 
 from purge.report.numbers import Level
 
 # Two points of accuracy: about what two trainings from different seeds differ by anyway.
 POINTS = 0.02
-# A single class has a tenth of the test samples or fewer, so its accuracy varies more by chance.
-CLASS_POINTS = 0.05
+# One sample in twenty: a share of what was forgotten that chance in training does not explain.
+FORGOTTEN = 0.05
+# One in ten: a single class has few test samples, and a treated copy of a model is measured on them alone.
+CLASS_POINTS = 0.10
 # Two retrained models differ by a few hundredths in the AUROC of the same attack.
 AUROC = 0.05
-# Five found in a hundred, beyond the one false alarm that is allowed anyway, are a finding.
+# Five found in a hundred, beyond those that the same attack finds in a model that never saw them.
 RATE = 0.05
-# Relearning twice as fast as a model that never knew is no accident of the order of the batches.
-RATIO = 0.5
+# Honest retrainings relearn within a fifth of each other's steps; one that remembers needs much fewer.
+RATIO = 0.2
 # Linear probes of two retrained models differ by a few points.
 PROBE = 0.05
-# Fewer samples than this on either side of an attack say nothing about it.
-FEWEST = 10
 # By chance one retraining may be twice as far off as another, or half as far again as the furthest of three.
 FURTHER, FURTHER_OF_THREE = 2.0, 1.5
+# Forgetting a class moves outputs and hidden layers by a seventh or more of what retraining moves them by;
+# hiding it behind the outputs leaves the hidden layers where they were. Single samples may need very little.
+MOVED_LEAST = {
+    "classes": {"hidden_change": 0.05, "output_change": 0.05},
+    "samples": {"hidden_change": 0.0005, "output_change": 0.01},
+}
 
 SIGNS: dict[Level, str] = {"shown": "✔", "failed": "✘", "unknown": "?"}
 WORDS: dict[Level, str] = {"shown": "Shown", "failed": "Failed", "unknown": "Not known"}
+
+Side = Literal["both", "above", "below"]  # which differences from the retrained model count against a model
 
 
 @dataclass(frozen=True)
@@ -37,69 +51,32 @@ class Finding:
     topic: str  # forgetting, damage, membership, robustness, distance or limits
     title: str
     text: str
+    next: str = ""  # what would decide it, if it is not known
 
     def __str__(self) -> str:
-        return f"{SIGNS[self.level]} {WORDS[self.level]}: {self.title}. {self.text}"
+        more = f" To decide it: {self.next}." if self.next else ""
+        return f"{SIGNS[self.level]} {WORDS[self.level]}: {self.title}. {self.text}{more}"
 
 
-class Rule(NamedTuple):
-    """A question that the numbers of a report answer: the titles of its answers."""
+@dataclass(frozen=True)
+class Rule:
+    """A question, the numbers that answer it, and the titles of its answers."""
 
     topic: str
     shown: str
     failed: str
     unknown: str
-    missing: str = ""  # if there are no numbers
+    numbers: Mapping[str, str]  # name → what it is about, in words
+    margin: float
+    side: Side = "both"
+    aim: float | None = None  # what to compare with, if it is not the retrained model's number
+    fallback: Literal["", "original", "chance"] = ""  # … or without a retrained model: it can only fail
+    power: bool = True  # must the same test tell the original from the retrained model?
+    missing: str = ""  # the title if there are no numbers; empty: no finding
+    kinds: frozenset[str] = frozenset({"classes", "samples"})  # of requests that it is about
 
-    def finding(self, level: Level, text: str, title: str = "") -> Finding:
-        """The answer of that level; ``title`` replaces the usual one."""
-        return Finding(level, self.topic, title or getattr(self, level), text)
 
-    def not_measured(self, why: str) -> Finding:
-        """No answer, and why."""
-        return Finding("unknown", self.topic, self.missing, why)
-
-
-CLASS = Rule(
-    "forgetting", "It no longer recognises what was to be forgotten",
-    "It still recognises what was to be forgotten", "It may still recognise what was to be forgotten",
-    missing="Whether it forgot was not measured",
-)  # fmt: skip
-SAMPLES = Rule(
-    "forgetting", "It treats the forgotten samples like ones it never saw",
-    "It does not treat the forgotten samples like ones it never saw",
-    "There are too few samples to say whether it forgot", missing="Whether it forgot was not measured",
-)  # fmt: skip
-KEPT = Rule(
-    "damage", "What was to stay works as before", "What was to stay has suffered",
-    "What was to stay may have suffered", missing="Whether the rest suffered was not measured",
-)  # fmt: skip
-WORST_CLASS = Rule(
-    "damage", "No single class has suffered much", "A single class has suffered",
-    "A single class may have suffered",
-)  # fmt: skip
-ATTACKED = Rule(
-    "membership", "None of the attacks tells the forgotten samples from unseen ones",
-    "An attack tells the forgotten samples from unseen ones",
-    "There are too few samples to say whether forgotten ones can be told from unseen ones",
-    missing="Whether forgotten samples can be told from unseen ones was not measured",
-)  # fmt: skip
-RELEARNED = Rule(
-    "robustness", "It is not relearned much faster than by a model that never knew it",
-    "It is relearned much faster than by a model that never knew it",
-    "It may be relearned faster than by a model that never knew it",
-)  # fmt: skip
-INSIDE = Rule(
-    "robustness", "Its inner layers reveal about as much as those of a model that never saw it",
-    "Its inner layers can be told from those of a model that never saw it",
-    "It may be possible to tell its inner layers from those of a model that never saw it",
-)  # fmt: skip
-DISTANCE = Rule(
-    "distance", "It is as close to the retrained model as another retraining",
-    "It is further from the retrained model than another retraining is",
-    "It may be further from the retrained model than another retraining is",
-    missing="Whether it is as close as another retraining was not measured",
-)  # fmt: skip
+OF_CLASSES, OF_SAMPLES = frozenset({"classes"}), frozenset({"samples"})
 
 # Membership attacks by the signal that they use; those with shadow models train models of their own.
 SIGNALS = {"loss": "loss", "confidence": "confidence", "entropy": "entropy", "m_entropy": "modified entropy",
@@ -108,64 +85,101 @@ SHADOWS = {"lira": "LiRA", "rmia": "RMIA", "u_lira": "U-LiRA"}
 ATTACKS = {f"mia_{k}": v for k, v in SIGNALS.items()} | {f"{k}.auroc": v for k, v in SHADOWS.items()}
 ALARMS = {f"tpr_1pct.{k}": v for k, v in SIGNALS.items()} | {f"{k}.tpr_1pct": v for k, v in SHADOWS.items()}
 
+CLASS = Rule(
+    "forgetting", "It no longer recognises what was to be forgotten",
+    "It still recognises what was to be forgotten", "It may still recognise what was to be forgotten",
+    {"fa_train": "accuracy on the forgotten samples", "fa_test": "accuracy on unseen samples of their class"},
+    FORGOTTEN, "above", fallback="chance", missing="Whether it forgot was not measured", kinds=OF_CLASSES,
+)  # fmt: skip
+SAMPLES = Rule(
+    "forgetting", "It is right about the forgotten samples as often as a model that never saw them",
+    "It is not right about the forgotten samples as often as a model that never saw them",
+    "Accuracy does not tell whether it forgot",
+    {"fa_train": "accuracy on the forgotten samples"}, FORGOTTEN,
+    missing="Whether it forgot was not measured", kinds=OF_SAMPLES,
+)  # fmt: skip
+KEPT = Rule(
+    "damage", "What was to stay works as before", "What was to stay has suffered",
+    "What was to stay may have suffered",
+    {"ta_retain": "accuracy on test data of the classes that stay", "ra": "accuracy on retained data"},
+    POINTS, "below", fallback="original", power=False, missing="Whether the rest suffered was not measured",
+)  # fmt: skip
+WORST_CLASS = Rule(
+    "damage", "No single class has suffered much", "A single class has suffered",
+    "A single class may have suffered", {}, CLASS_POINTS, "below", fallback="original", power=False,
+)  # fmt: skip
+ATTACKED = Rule(
+    "membership", "No attack that finds them in the original tells the forgotten samples from unseen ones",
+    "An attack tells the forgotten samples from unseen ones",
+    "It is open whether forgotten samples can be told from unseen ones",
+    {name: f"AUROC of the attack by {words}" for name, words in ATTACKS.items()}, AUROC,
+    missing="Whether forgotten samples can be told from unseen ones was not measured",
+)  # fmt: skip
+ACCUSED = Rule(
+    "membership", "Hardly any forgotten sample can be identified without many false accusations",
+    "Some forgotten samples can be identified with few false accusations",
+    "It is open whether forgotten samples can be identified with few false accusations",
+    {name: f"forgotten samples found by {w} if one false accusation in a hundred is allowed"
+     for name, w in ALARMS.items()}, RATE, "above",
+)  # fmt: skip
+MEMBERS = Rule(
+    "membership", "The forgotten samples look no more like training data than in the retrained model",
+    "The forgotten samples do not look as they do to a model that never saw them",
+    "It is open whether the forgotten samples still look like training data",
+    {"mia_svc.confidence": "forgotten samples that a support-vector machine takes for unseen data",
+     "mia_lr": "forgotten samples that a regression takes for training data"}, RATE, kinds=OF_SAMPLES,
+)  # fmt: skip
+RELEARNED = Rule(
+    "robustness", "It is not relearned faster than by a model that never knew it",
+    "It is relearned faster than by a model that never knew it",
+    "It is open whether it is relearned faster than by a model that never knew it",
+    {"relearn_ratio": "steps to get it back from a few forgotten samples, with all marks in the last layer "
+     "removed, over the retrained model's"}, RATIO, "below", aim=1.0, kinds=OF_CLASSES,
+)  # fmt: skip
+INSIDE = Rule(
+    "robustness", "Its inner layers reveal about as much as those of a model that never saw it",
+    "Its inner layers can be told from those of a model that never saw it",
+    "It is open whether its inner layers can be told from those of a model that never saw it",
+    {"probe_gap": "distance from the retrained model in what a linear probe reads from them",
+     "head_refit_gap": "distance from the retrained model in what a new last layer reads from them"},
+    PROBE, "above", aim=0.0, kinds=OF_CLASSES,
+)  # fmt: skip
+MOVED = Rule(
+    "forgetting", "Its outputs and hidden layers are no longer the original's",
+    "Its hidden layers are still the original's", "It is open whether its hidden layers have changed",
+    {"hidden_change": "hidden layers", "output_change": "outputs"}, 0.0,
+)  # fmt: skip
+DISTANCE = Rule(
+    "distance", "It is as close to the retrained model as another retraining",
+    "It is further from the retrained model than another retraining is",
+    "It may be further from the retrained model than another retraining is", {}, 0.0,
+    missing="Whether it is as close as another retraining was not measured",
+)  # fmt: skip
 
-class Bound(NamedTuple):
-    """A rule for the worst of several numbers: it may exceed the retrained model's by a margin."""
 
-    rule: Rule
-    margin: float
-    values: Mapping[str, str]  # the names of the numbers, and {which} in the text
-    text: str  # with {which} and {ours}, the worst number
-    alone: float | None  # what counts as the retrained model's number without one; None: do not judge
-    beside: str = ""  # what is said then in place of the retrained model's number
-    alike: str = ""  # the title if the number is large, but no larger than the retrained model's
-
-
-def _comes_back(when: str, text: str, *values: str) -> Bound:
+def _comes_back(when: str, after: str, *names: str) -> Rule:
     """A treatment that may bring back what was forgotten."""
-    verbs = ("stays forgotten", "comes back", "may come back")
-    rule = Rule("robustness", *(f"It {verb} when {when}" for verb in verbs))
-    text += " changes the accuracy on what was forgotten by {ours.words}{ours.spread}"
-    alike = "It comes back, but no more than in a model that never saw it"
-    return Bound(rule, POINTS, dict.fromkeys(values, ""), text, alone=0.0, alike=alike)
+    return Rule(
+        "robustness", f"It stays forgotten when {when}", f"It comes back when {when}",
+        f"It may come back when {when}", dict.fromkeys(names, f"accuracy on what was forgotten {after}"),
+        CLASS_POINTS, "above", fallback="chance", kinds=OF_CLASSES,
+    )  # fmt: skip
 
 
-ACCUSED = Bound(
-    Rule(
-        "membership", "Hardly any forgotten sample can be identified without many false accusations",
-        "Some forgotten samples can be identified with few false accusations",
-        "It may be possible to identify forgotten samples with few false accusations",
-    ),
-    RATE, ALARMS,
-    "If one false accusation in a hundred is allowed, the best attack ({which}) finds {ours.words} of the "
-    "forgotten samples{ours.spread}",
-    alone=0.01, beside="guessing finds 1 %",
-)  # fmt: skip
-MEMBERS = Bound(
-    Rule(
-        "membership", "The forgotten samples do not look like training data",
-        "The forgotten samples still look like training data",
-        "The forgotten samples may still look like training data",
-    ),
-    RATE, {"mia_svc.confidence": "a support-vector machine", "mia_lr": "a regression"},
-    "Having learned how the model treats retained and unseen data, {which} takes {ours.words} of the "
-    "forgotten samples for training data{ours.spread}",
-    alone=None, alike="They look no more like training data than in the retrained model",
-)  # fmt: skip
 TREATMENTS = (
     _comes_back(
         "BatchNorm is recalibrated",
-        "Estimating the BatchNorm statistics again on retained data, as any redeployment may,",
-        "bn_recal.delta",
+        "after the BatchNorm statistics (running means and variances) are estimated again on retained data",
+        "bn_recal.after",
     ),
     _comes_back(
         "the weights are rounded, pruned or disturbed",
-        "Rounding to int8 or bf16, pruning, or slight noise on the weights, whichever brings back most,",
-        "quantise.int8_delta", "quantise.bf16_delta", "prune.delta", "noise.delta",
+        "after the weights are rounded, pruned or slightly disturbed, whichever brings back most",
+        "quantise.int8", "quantise.bf16", "prune.20", "prune.50", "prune.80", "noise.1pct", "noise.5pct",
     ),
     _comes_back(
-        "training continues on retained data alone", "Further training on retained data alone",
-        "relearn_retain.recovered",
+        "training continues on retained data alone", "after further training on retained data alone",
+        "relearn_retain.after",
     ),
 )  # fmt: skip
 
