@@ -43,6 +43,7 @@ from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
+from purge.models.checkpoint import digest
 from purge.models.checks import (
     check_augment,
     check_batch_size,
@@ -184,6 +185,7 @@ class Auditor:
         others |= {} if original is None else {"original": original}
         self._data, self._seed, self._device = (forget, retain, test), seed, device
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
+        self._digests: dict[str, str] = {}  # of the others' weights
         self._split: Split | None = None
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
 
@@ -205,6 +207,7 @@ class Auditor:
         seed = self._seed = checked_seed(self._seed)
         subjects = {"audited": self._subject("audited", model), **self._beside}
         if not self._beside:
+            self._digests = {name: digest(one) for name, one in self._models.items()}
             self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
             subjects |= self._beside
         split = subjects["audited"].split
@@ -229,7 +232,8 @@ class Auditor:
                     if not further or metric.cost == "forward" or "retrained" in metric.needs:
                         values.setdefault(name, {}).update(_flat(metric, subject))
                 advance(1, metric.name)
-        info = {"seed": seed, "finished": now(), **_sizes(split), **environment()}
+        digests = {"audited": digest(model), **self._digests}
+        info = {"seed": seed, "finished": now(), **_sizes(split), "digests": digests, **environment()}
         curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
