@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
-from purge.data.images import Images
+from purge.data.request import DeletionRequest, content_digest, described
 from purge.data.samples import Data, Samples
 from purge.data.split import Split
 from purge.engine.precision import (
@@ -57,7 +56,7 @@ from purge.models.checks import (
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 from purge.models.inspect import device_of
-from purge.result import Report, Result, columns, environment, now
+from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
 
 
 @torch.enable_grad()
@@ -76,6 +75,7 @@ def unlearn(
     fresh: nn.Module | None = None,
     precision: Precision | None = None,
     graph: bool | None = None,
+    request: DeletionRequest | None = None,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -94,6 +94,8 @@ def unlearn(
     ``float32`` (weights, losses and the arithmetic on gradients are float32 in any case). ``graph``:
     steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps, unless
     you say False.
+
+    ``request``: who asked for it and when, for the record; a :class:`purge.DeletionRequest`.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):
@@ -111,6 +113,7 @@ def unlearn(
         split = make_split(edited, forget, retain, test, at)
         parameters_to_train(edited)
         check_differentiable(edited, split.retain)
+        asked = described(split, forget)
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
@@ -126,10 +129,12 @@ def unlearn(
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     edited.zero_grad(set_to_none=True)
+    finished = now()
     info = {
-        "preset": name, "seed": seed, "precision": precision, "graph": graph,
-        "forget_digest": _digest(split.forget), **_sizes(split), "forget_target": run.forget_target,
-        "retain_budget": run.retain_budget,
+        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **_sizes(split),
+        "forget_target": run.forget_target, "retain_budget": run.retain_budget,
+        "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
+        "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
     result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
     if out is not None:
@@ -187,6 +192,7 @@ class Auditor:
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
         self._digests: dict[str, str] = {}  # of the others' weights
         self._split: Split | None = None
+        self._content: str | None = None  # a digest of the forgotten samples
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
 
     @torch.enable_grad()
@@ -233,7 +239,10 @@ class Auditor:
                         values.setdefault(name, {}).update(_flat(metric, subject))
                 advance(1, metric.name)
         digests = {"audited": digest(model), **self._digests}
-        info = {"seed": seed, "finished": now(), **_sizes(split), "digests": digests, **environment()}
+        info = {
+            "seed": seed, "finished": now(), **_sizes(split), "forget_content": self._content,
+            "digests": digests, "models": models_in_words(digests, run), **environment(),
+        }  # fmt: skip
         curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
@@ -241,7 +250,7 @@ class Auditor:
         others = [found for name, found in values.items() if name.startswith("retrained ")]
         audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
         told = {metric.name: metric.describe() for metric in wanted}
-        return Report(audited, retrained, original, info, _floor(others), curves, told)
+        return Report(audited, retrained, original, info, floor_of(others), curves, told)
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
@@ -251,21 +260,11 @@ class Auditor:
         if self._split is None:
             with seeded(self._seed, at):
                 self._split = make_split(own, *self._data, at)
+                self._content = content_digest(self._split.forget)
         check_same_classes(own, self._split, name)
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
         return Subject(own, self._split, seed=self._seed)
-
-
-def _floor(others: list[dict[str, Value]]) -> dict[str, Value]:
-    """What further retrained models reach: mean, lowest, highest, and how many there are."""
-    found = {}
-    for name in others[0] if others else {}:
-        found_in = [other[name].value for other in others if name in other]
-        numbers = [v for v in found_in if v is not None]
-        if numbers:
-            found[name] = Value(sum(numbers) / len(numbers), min(numbers), max(numbers), len(numbers))
-    return found
 
 
 @torch.enable_grad()
@@ -338,7 +337,7 @@ def train(
             state.unlink(missing_ok=True)
         raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
-    info = {"seed": seed, "samples": len(samples), **_accuracies(trained, unseen)}
+    info = {"seed": seed, "samples": len(samples), **accuracies(trained, unseen)}
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
@@ -377,7 +376,7 @@ def train_sharded(
     trained = train_sisa(model, dataset, plan, device=device, progress=progress)
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
-    info = {"seed": seed, "samples": len(trained.ids), **_accuracies(trained, unseen)}
+    info = {"seed": seed, "samples": len(trained.ids), **accuracies(trained, unseen)}
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
@@ -396,7 +395,7 @@ def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False,
     result.save(folder, force=force, **extra)
 
 
-def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
+def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
     """The accuracy on test data, and that of each class in it."""
     if test is None:
         return {}
@@ -416,13 +415,6 @@ def _copy(model: nn.Module, device: torch.device) -> nn.Module:
             f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
             "make every tensor in it a parameter or a buffer, and see that the device has room",
         ) from error
-
-
-def _digest(forget: Samples) -> str | None:
-    """SHA-256 of the samples' sorted numbers (64 bits each, lowest byte first); None where they have none."""
-    if not isinstance(forget, Images):
-        return None
-    return hashlib.sha256(forget.ids.sort().values.numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def _sizes(split: Split) -> dict[str, Any]:

@@ -264,7 +264,8 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
     elsewhere = ("method", "versions", "hardware", "seconds", "steps", "seed")  # in the result of the job
-    found = {k: v for k, v in result.to_dict().items() if k not in elsewhere}
+    of_one = ("request", "forget_rows", "deletion_request", "finished")  # for the record of a single run
+    found = {k: v for k, v in result.to_dict().items() if k not in (*elsewhere, *of_one)}
     if job.base.logged:  # no path of this machine
         found["settings"]["log"] = f"{scene.folders[0].name}/updates"
     # Trainings that ran side by side took longer, so their seconds are not the cost of retraining.

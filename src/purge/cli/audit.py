@@ -19,7 +19,9 @@ def audit(
         list[Path] | None,
         Option(help="Run folder of the retrained model; further ones show how far apart they are."),
     ] = None,
-    original: Annotated[Path | None, Option(help="Default: the run folder that the run names.")] = None,
+    original: Annotated[
+        Path | None, Option(help="Default: the model that the first request began with.")
+    ] = None,
     data: opt.DataName = None,
     model: opt.ModelName = None,
     data_dir: opt.DataDir = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,17 @@ class RunFile(Mapping[str, Any]):
     skip_bad: bool = False
     source: str | None = None  # a fingerprint of the data
     original: str | None = None  # the run folder that it began with
+    original_digest: str | None = None
+    deployed: str | None = None  # the one that the first of several requests began with
+    deployed_digest: str | None = None
+    digest: str | None = None
+    forget_rows: list[int] | None = None  # of single samples, in the data that the caller had
+    rows_of: int | None = None  # how many rows that data had
+    forget_digest: str | None = None
+    forget_content: str | None = None
+    retain_content: str | None = None
+    test_content: str | None = None
+    deletion_request: dict[str, str] = field(default_factory=dict)
     request: Request = field(default_factory=dict)
     gone: Request = field(default_factory=dict)  # what the original had forgotten before
     preset: str | None = None
@@ -147,6 +159,27 @@ def choose_data(
         facts.split_seed if split_seed is None else split_seed,
         skip_bad or facts.skip_bad,
     )
+
+
+def first_of(checkpoint: Path, facts: RunFile, digest: str | None = None) -> tuple[Path, str | None]:
+    """The model that a chain of requests began with, and the digest of its weights, where it is known.
+
+    ``digest``: of the weights in ``checkpoint``, which may be a file that says nothing about itself.
+    """
+    at, digest, seen = checkpoint.absolute(), facts.digest or digest, set[Path]()
+    while facts.original is not None and at not in seen:
+        if facts.deployed is not None:
+            return Path(facts.deployed), facts.deployed_digest
+        seen.add(at)
+        at, digest = Path(facts.original), facts.original_digest
+        facts = read_facts(at) if (at / "run.json").is_file() else RunFile()
+    return at, digest or facts.digest
+
+
+def shown_path(path: Path, run: Path) -> str:
+    """A path as people are shown it: from the run folder if it is near, and its name otherwise."""
+    near = os.path.relpath(path, run)
+    return near if near.count("..") <= 3 else path.name
 
 
 def recipe_of(run: Path, facts: RunFile) -> dict[str, Any]:
