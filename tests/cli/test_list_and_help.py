@@ -62,7 +62,7 @@ OPTIONS = {
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "
         "--forget-class --forget-ids --method --set --seed --device --trust --precision --graph "
-        "--force --json --quiet"
+        "--request-id --received --done --by --model-version --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --model "

@@ -117,7 +117,9 @@ def test_a_class_is_named_and_single_samples_beside_it_are_listed():
 
 
 def test_images_are_told_apart_by_their_pixels_whatever_is_made_of_them():
-    pixels = torch.randint(0, 256, (9, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = torch.randint(
+        0, 256, (9, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     labels = torch.arange(9) % 3
     for more in ({}, {"mean": (0.5,), "std": (0.2,), "size": 16}):
         images = purge.Images(pixels, labels, **more)

@@ -82,7 +82,7 @@ def in_words(forgotten: Mapping[str, Sequence[int]], run: Facts, info: Facts) ->
     names = run.get("names") or info.get("names") or []
     classes = class_words(forgotten.get("forget_classes") or [], names)
     ids = len(forgotten.get("forget_ids") or [])
-    told = " and ".join(filter(None, (classes, f"{ids:,} samples by number" if ids else "")))
+    told = " and ".join(filter(None, (classes, f"{ids:,} sample{'s' * (ids > 1)} by number" if ids else "")))
     n = run.get("forget_samples")
     if not told and n:
         return f"{n:,} samples, given as data; their row numbers were {NOT}"
