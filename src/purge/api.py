@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.core.errors import MethodError, ModelError, RunError
+from purge.core.errors import MethodError, RunError
 from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
@@ -48,11 +47,13 @@ from purge.models.checks import (
     check_batch_size,
     check_classifier,
     check_differentiable,
+    check_knows,
     check_same_classes,
     make_split,
     parameters_to_train,
     training_data,
 )
+from purge.models.copies import copied
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 from purge.models.inspect import device_of
@@ -76,6 +77,7 @@ def unlearn(
     precision: Precision | None = None,
     graph: bool | None = None,
     request: DeletionRequest | None = None,
+    check: bool = True,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -95,7 +97,8 @@ def unlearn(
     steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps, unless
     you say False.
 
-    ``request``: who asked for it and when, for the record; a :class:`purge.DeletionRequest`.
+    ``request``: who asked for it and when, for the record; a :class:`purge.DeletionRequest`. A model that
+    is no better than chance on ``retain`` is refused unless ``check`` is False.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):
@@ -108,12 +111,14 @@ def unlearn(
     seed = checked_seed(seed)
     if out is not None:
         out_folder(out)
-    edited = _copy(model, at)
+    edited = copied(model, at)
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
         split = make_split(edited, forget, retain, test, at)
         parameters_to_train(edited)
         check_differentiable(edited, split.retain)
         asked = described(split, forget)
+        if check:
+            check_knows(edited, split.retain, "a model")
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
@@ -155,6 +160,7 @@ def audit(
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = True,
+    check: bool = True,
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
@@ -162,9 +168,12 @@ def audit(
     Of several ``retrained`` models the first is what everything is compared with; the others tell how
     far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
-    describes and attacks by comparison with them.
+    describes and attacks by comparison with them. An original that is no better than chance on
+    ``retain`` is refused unless ``check`` is False.
     """
-    auditor = Auditor(forget, retain, test, original=original, retrained=retrained, seed=seed, device=device)
+    auditor = Auditor(
+        forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
+    )
     return auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
 
 
@@ -184,11 +193,12 @@ class Auditor:
         retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
+        check: bool = True,
     ) -> None:
         given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
         others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
         others |= {} if original is None else {"original": original}
-        self._data, self._seed, self._device = (forget, retain, test), seed, device
+        self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
         self._digests: dict[str, str] = {}  # of the others' weights
         self._split: Split | None = None
@@ -256,12 +266,14 @@ class Auditor:
         """A copy of a model, ready to be measured."""
         check_classifier(model)
         at = choose_device(self._device, model)
-        own = _copy(model, at)
+        own = copied(model, at)
         if self._split is None:
             with seeded(self._seed, at):
                 self._split = make_split(own, *self._data, at)
                 self._content = content_digest(self._split.forget)
         check_same_classes(own, self._split, name)
+        if name == "original" and self._check:
+            check_knows(own, self._split.retain, "an original")
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
         return Subject(own, self._split, seed=self._seed)
@@ -307,7 +319,7 @@ def train(
     at = choose_device(device, model)
     seed = checked_seed(seed)
     folder = training_folder(out, resume=resume, force=force)
-    trained = _copy(model, at)
+    trained = copied(model, at)
     with seeded(seed, at):
         samples = training_data(trained, dataset, at)
         unseen = None if test is None else training_data(trained, test, at)
@@ -403,18 +415,6 @@ def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
         right = logits(model, test).argmax(1).cpu() == test.labels
     classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
     return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
-
-
-def _copy(model: nn.Module, device: torch.device) -> nn.Module:
-    """A deep copy on the device; the caller's model is never touched after this."""
-    try:
-        return copy.deepcopy(model).to(device)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            "a model that can be copied",
-            f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
-            "make every tensor in it a parameter or a buffer, and see that the device has room",
-        ) from error
 
 
 def _sizes(split: Split) -> dict[str, Any]:

@@ -28,6 +28,8 @@ def audit(
     size: opt.Size = None,
     split_seed: opt.SplitSeed = None,
     skip_bad: opt.SkipBad = False,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
@@ -68,8 +70,9 @@ def audit(
     facts = facts_of(run)
     choose_model(facts, model, trust)
     choice = choose_data(
-        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
-    )
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
+        mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+    )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     for gate in gates:
         gate.check_class(len(images.names))

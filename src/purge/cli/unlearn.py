@@ -20,6 +20,8 @@ def unlearn(
     size: opt.Size = None,
     split_seed: opt.SplitSeed = None,
     skip_bad: opt.SkipBad = False,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     forget_class: Annotated[
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
     ] = None,
@@ -62,7 +64,7 @@ def unlearn(
         read_model,
         request_of,
     )  # fmt: skip
-    from purge.runs.make import facts_for, needed, request_words, unlearn_run
+    from purge.runs.make import check_recorded, facts_for, needed, request_words, unlearn_run
 
     settings = opt.settings_from(set_)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
@@ -73,16 +75,19 @@ def unlearn(
     facts = facts_of(checkpoint)
     name = choose_model(facts, model, trust)
     choice = choose_data(
-        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
-    )
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
+        mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+    )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, images)
+    at = opt.pick_device(device)
+    check_recorded(checkpoint, facts, trained, test, at)
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
     gone = gone_of(facts)  # what the model has forgotten before must not be taught again
     forget, retain = cut(images, request, gone)
     result = unlearn_run(
         trained, name, forget, retain, facts=facts, method=method, settings=settings,
-        test=test, seed=seed, device=opt.pick_device(device), progress=not quiet, precision=precision,
+        test=test, seed=seed, device=at, progress=not quiet, precision=precision,
         graph=graph, request=asked,
     )  # fmt: skip
     first = first_of(checkpoint, facts, result.info["original_digest"])

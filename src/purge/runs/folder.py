@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from purge.core.schema import build
 from purge.data.catalog import DATASETS
 from purge.data.images import Images
 from purge.data.load import load
+from purge.data.own import from_function, is_function
 from purge.data.prefetch import say_once
 from purge.data.split import rows_of_classes, rows_of_indices
 from purge.methods.sisa_model import SisaModel
@@ -31,18 +32,29 @@ Request = dict[Literal["forget_classes", "forget_ids"], list[int]]
 class DataChoice:
     """Which data, and how to read it: run.json says so, and the data can be read again."""
 
-    data: str  # a name, or an absolute path
+    data: str  # a name, an absolute path, or module:function
     data_dir: str | None = None
     size: int | None = None
     split_seed: int = 0
     skip_bad: bool = False
+    mean: tuple[float, ...] | None = None  # None: that of the data
+    std: tuple[float, ...] | None = None
 
     def load(self, *, progress: bool) -> tuple[Images, Images]:
         """The training and test images."""
+        if is_function(self.data):
+            return self._from_function()
         return load(
             self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
-            skip_bad=self.skip_bad, progress=progress,
+            skip_bad=self.skip_bad, mean=self.mean, std=self.std, progress=progress,
         )  # fmt: skip
+
+    def _from_function(self) -> tuple[Images, Images]:
+        for option in ("size", "mean", "std"):
+            if getattr(self, option) is not None:
+                fix = f"prepare the data in {self.data}"
+                raise DataError(f"data of a function without --{option}", f"--{option}", fix)
+        return cast("tuple[Images, Images]", from_function(self.data))  # Rows has all that is used below
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,8 @@ class RunFile(Mapping[str, Any]):
     size: int | None = None
     split_seed: int = 0
     skip_bad: bool = False
+    mean: list[float] | None = None
+    std: list[float] | None = None
     source: str | None = None  # a fingerprint of the data
     original: str | None = None  # the run folder that it began with
     original_digest: str | None = None
@@ -87,6 +101,9 @@ class RunFile(Mapping[str, Any]):
     forget_target: float | None = None
     retain_budget: float | None = None
     finished: str | None = None
+    names: list[str] | None = None  # of the classes
+    test_accuracy: float | None = None
+    class_accuracy: dict[str, float] = field(default_factory=dict)
     content: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
@@ -144,20 +161,30 @@ def choose_model(facts: RunFile, name: str | None, trust: bool = False) -> str:
 
 def choose_data(
     facts: RunFile, *, data: str | None, data_dir: Path | None, size: int | None, split_seed: int | None,
-    skip_bad: bool,
+    skip_bad: bool, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
+    trust: bool = False,
 ) -> DataChoice:  # fmt: skip
-    """The data that is named, or else the run's; paths become absolute."""
+    """The data that is named, or else the run's; paths become absolute.
+
+    Images are scaled as the run scaled them. Code that run.json names is refused unless ``trust`` is true.
+    """
     name = data or facts.data
+    if data is None and name is not None and is_function(name):
+        trusted(name, "run.json", trust, option="--data")
     if name is None:
         raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
     if data is not None and data not in DATASETS and Path(data).exists():
         name = str(Path(data).absolute())
+    same = name == facts.data and not is_function(name)  # other data has another mean
+    mean, std = mean or (facts.mean if same else None), std or (facts.std if same else None)
     return DataChoice(
         name,
         facts.data_dir if data_dir is None else str(data_dir.absolute()),
         facts.size if size is None else size,
         facts.split_seed if split_seed is None else split_seed,
         skip_bad or facts.skip_bad,
+        None if mean is None else tuple(mean),
+        None if std is None else tuple(std),
     )
 
 
@@ -202,8 +229,8 @@ def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool =
 
 def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Module:
     """A model with an output for each class of the images and an input of their shape."""
-    channels, height, width = images.shape
-    size = min(height, width)
+    channels, *sides = images.shape if images.shape else (1,)  # of a table: how many columns
+    size = min(sides) if sides else None
     return zoo.build(name, classes=len(images.names), channels=channels, size=size, pretrained=pretrained)
 
 
@@ -219,6 +246,14 @@ def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
 
 def same_kind(facts: RunFile, choice: DataChoice, gone: Request, what: str) -> None:
     """Refuse a reference model trained on other images; warn if it was retrained without other samples."""
+    for key in ("mean", "std"):
+        own, theirs = getattr(choice, key), getattr(facts, key)
+        if own and theirs and own != tuple(theirs):
+            got = f"{key} {', '.join(map(str, theirs))}"
+            raise DataError(
+                f"images scaled alike ({key} {', '.join(map(str, own))}) for the {what} model", got,
+                "train it with purge train --like RUN",
+            )  # fmt: skip
     if facts and (facts.size, facts.data) != (choice.size, choice.data):
         wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
                        ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.api import audit, train, train_sharded, unlearn
+from purge.api import accuracies, audit, train, train_sharded, unlearn
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.images import Images
 from purge.data.request import DeletionRequest
-from purge.engine.precision import Precision
+from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import all_methods, resolve_method
 from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
+from purge.models.checks import training_data
 from purge.report.tables import class_words
 from purge.result import Report, Result
 from purge.runs.folder import (
@@ -61,6 +62,7 @@ def facts_for(
     facts = {
         "model": name, **dataclasses.asdict(choice), "request": request, "classes": len(data.names),
         "channels": data.shape[0], "names": data.names, "source": data.source,
+        **({"mean": data.mean, "std": data.std} if isinstance(data, Images) else {}),
     }  # fmt: skip
     if original is None:
         return facts
@@ -124,6 +126,37 @@ def unlearn_run(
     )  # fmt: skip
 
 
+def check_recorded(run: Path, facts: RunFile, model: nn.Module, test: Images, device: str | None) -> None:
+    """Refuse a model that does on its test data other than its run recorded: it is not the same data."""
+    fix = (
+        "check --data, --mean and --std, the order of the classes and the weights in it; to go on without "
+        f"this check, name {run / 'model.safetensors'} itself, with --data and --model"
+    )
+    if facts.names is not None and tuple(facts.names) != tuple(test.names):
+        wanted, got = (", ".join(names[:10]) for names in (facts.names, test.names))
+        raise DataError(f"the classes of {run.name} ({wanted})", got, fix)
+    if facts.test_accuracy is None:
+        return
+    at = choose_device(device, model)
+    found = accuracies(model.to(at), training_data(model, test, at))
+    n = torch.bincount(test.labels)
+    if not _near(found["test_accuracy"], facts.test_accuracy, 0.01, len(test)):
+        what = f"{facts.test_accuracy:.1%} right on test data, as {run.name} recorded"
+        raise DataError(what, f"{found['test_accuracy']:.1%}", fix)
+    for c, accuracy in found["class_accuracy"].items():
+        recorded = facts.class_accuracy.get(str(c))
+        if recorded is not None and not _near(accuracy, recorded, 0.1, int(n[c])):
+            what = (
+                f"{recorded:.1%} right on test data of {class_words([c], test.names)}, as {run.name} recorded"
+            )
+            raise DataError(what, f"{accuracy:.1%}", fix)
+
+
+def _near(found: float, recorded: float, points: float, n: int) -> bool:
+    """Do two accuracies on ``n`` samples differ by no more than another device may cause?"""
+    return abs(found - recorded) <= max(points, 2.5 / n)
+
+
 def audit_run(
     run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images, request: Request, *,
     model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
@@ -156,10 +189,13 @@ def audit_run(
     if before is not None and original is not None and began not in (None, digest(before)):
         fix = "pass --original with the model that it began with"
         raise FileError(f"the weights that {run.name} began with in {original}", "others", fix)
+    others = [read_model(path, model, data, trust) for path in retrained]
+    for folder, one in ((run, unlearned), (original, before), *zip(retrained, others, strict=True)):
+        if folder is not None and one is not None:
+            check_recorded(folder, facts_of(folder), one, test, device)
     report = audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
-        original=before, retrained=[read_model(path, model, data, trust) for path in retrained],
-        progress=progress,
+        original=before, retrained=others, progress=progress,
     )  # fmt: skip
     models = _models_in_words(run, facts, original, retrained, data.names)
     return dataclasses.replace(report, info={**report.info, "models": models})
