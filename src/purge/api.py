@@ -223,8 +223,8 @@ class Auditor:
         seed = self._seed = checked_seed(self._seed)
         subjects = {"audited": self._subject("audited", model), **self._beside}
         if not self._beside:
-            self._digests = {name: digest(one) for name, one in self._models.items()}
             self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
+            self._digests = {name: digest(one) for name, one in self._models.items()}
             subjects |= self._beside
         split = subjects["audited"].split
         if shadows is not None:

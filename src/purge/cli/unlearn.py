@@ -63,6 +63,7 @@ def unlearn(
         gone_of,
         read_model,
         request_of,
+        same_scale,
     )  # fmt: skip
     from purge.runs.make import check_recorded, facts_for, needed, request_words, unlearn_run
 
@@ -81,6 +82,7 @@ def unlearn(
     images, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, images)
     at = opt.pick_device(device)
+    same_scale(facts, choice, "given")
     check_recorded(checkpoint, facts, trained, test, at)
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
     gone = gone_of(facts)  # what the model has forgotten before must not be taught again

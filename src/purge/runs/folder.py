@@ -244,16 +244,19 @@ def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
         )
 
 
-def same_kind(facts: RunFile, choice: DataChoice, gone: Request, what: str) -> None:
-    """Refuse a reference model trained on other images; warn if it was retrained without other samples."""
+def same_scale(facts: RunFile, choice: DataChoice, what: str) -> None:
+    """Refuse images that are scaled otherwise than those that a model was trained on."""
     for key in ("mean", "std"):
         own, theirs = getattr(choice, key), getattr(facts, key)
         if own and theirs and own != tuple(theirs):
-            got = f"{key} {', '.join(map(str, theirs))}"
-            raise DataError(
-                f"images scaled alike ({key} {', '.join(map(str, own))}) for the {what} model", got,
-                "train it with purge train --like RUN",
-            )  # fmt: skip
+            wanted, got = (f"{key} {', '.join(map(str, numbers))}" for numbers in (theirs, own))
+            fix = f"leave out --{key}, or train the model with purge train --like RUN"
+            raise DataError(f"images scaled as for the {what} model ({wanted})", got, fix)
+
+
+def same_kind(facts: RunFile, choice: DataChoice, gone: Request, what: str) -> None:
+    """Refuse a reference model trained on other images; warn if it was retrained without other samples."""
+    same_scale(facts, choice, what)
     if facts and (facts.size, facts.data) != (choice.size, choice.data):
         wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
                        ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip

@@ -40,6 +40,7 @@ from purge.runs.folder import (
     read_model,
     same_data,
     same_kind,
+    same_scale,
     shown_path,
 )
 
@@ -109,7 +110,7 @@ def unlearn_run(
     model: nn.Module, name: str, forget: Images, retain: Images, *, facts: RunFile, method: str,
     settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
-    request: DeletionRequest | None = None,
+    request: DeletionRequest | None = None, check: bool = True,
 ) -> Result:  # fmt: skip
     """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
 
@@ -122,7 +123,8 @@ def unlearn_run(
         settings = {"log": facts.log_updates, **settings}
     return unlearn(
         model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
-        fresh=fresh, precision=precision, graph=graph, request=request, **settings,
+        fresh=fresh, precision=precision, graph=graph, request=request, check=check,
+        **settings,
     )  # fmt: skip
 
 
@@ -170,6 +172,7 @@ def audit_run(
     a run name code to import?
     """
     unlearned = read_model(run, model, data, trust)
+    same_scale(facts, choice, "audited")
     if not request:
         same_data(facts, choice, data)
     gone = both(gone_of(facts), request)
