@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from purge.data.catalog import list_datasets
     from purge.data.images import Images
     from purge.data.load import load
+    from purge.data.request import DeletionRequest
     from purge.data.split import split
     from purge.engine.stopping import Stopping
     from purge.methods.base import Method
@@ -31,8 +32,8 @@ __version__ = "0.2.0"
 
 # The module of each public name; they are imported when first used, since torch takes seconds to import.
 _HOMES = {
-    "Images": "data.images", "Method": "methods.base", "Metric": "metrics.metric",
-    "PurgeError": "core.errors",
+    "DeletionRequest": "data.request", "Images": "data.images", "Method": "methods.base",
+    "Metric": "metrics.metric", "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo", "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
@@ -41,9 +42,9 @@ _HOMES = {
 _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
-    "Images", "Method", "Metric", "PurgeError", "Report", "Result", "Shadows", "Stopping", "Value", "audit",
-    "build", "data", "list_datasets", "list_methods", "list_metrics", "list_models", "load", "methods",
-    "metrics", "models", "split", "train", "train_sharded", "unlearn",
+    "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result", "Shadows", "Stopping",
+    "Value", "audit", "build", "data", "list_datasets", "list_methods", "list_metrics", "list_models", "load",
+    "methods", "metrics", "models", "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.core.errors import MethodError, ModelError, RunError
+from purge.core.errors import MethodError, RunError
 from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
-from purge.data.images import Images
+from purge.data.request import DeletionRequest, content_digest, described
 from purge.data.samples import Data, Samples
 from purge.data.split import Split
 from purge.engine.precision import (
@@ -43,20 +41,23 @@ from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.metrics.subject import Subject
 from purge.metrics.value import Value
+from purge.models.checkpoint import digest
 from purge.models.checks import (
     check_augment,
     check_batch_size,
     check_classifier,
     check_differentiable,
+    check_knows,
     check_same_classes,
     make_split,
     parameters_to_train,
     training_data,
 )
+from purge.models.copies import copied
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 from purge.models.inspect import device_of
-from purge.result import Report, Result, columns, environment, now
+from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
 
 
 @torch.enable_grad()
@@ -75,6 +76,8 @@ def unlearn(
     fresh: nn.Module | None = None,
     precision: Precision | None = None,
     graph: bool | None = None,
+    request: DeletionRequest | None = None,
+    check: bool = True,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -93,6 +96,9 @@ def unlearn(
     ``float32`` (weights, losses and the arithmetic on gradients are float32 in any case). ``graph``:
     steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps, unless
     you say False.
+
+    ``request``: who asked for it and when, for the record; a :class:`purge.DeletionRequest`. A model that
+    is no better than chance on ``retain`` is refused unless ``check`` is False.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     for given in (model,) if fresh is None else (model, fresh):
@@ -105,11 +111,14 @@ def unlearn(
     seed = checked_seed(seed)
     if out is not None:
         out_folder(out)
-    edited = _copy(model, at)
+    edited = copied(model, at)
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
         split = make_split(edited, forget, retain, test, at)
         parameters_to_train(edited)
         check_differentiable(edited, split.retain)
+        asked = described(split, forget)
+        if check:
+            check_knows(edited, split.retain, "a model")
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
@@ -125,10 +134,12 @@ def unlearn(
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     edited.zero_grad(set_to_none=True)
+    finished = now()
     info = {
-        "preset": name, "seed": seed, "precision": precision, "graph": graph,
-        "forget_digest": _digest(split.forget), **_sizes(split), "forget_target": run.forget_target,
-        "retain_budget": run.retain_budget,
+        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **_sizes(split),
+        "forget_target": run.forget_target, "retain_budget": run.retain_budget,
+        "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
+        "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
     result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
     if out is not None:
@@ -149,6 +160,7 @@ def audit(
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = True,
+    check: bool = True,
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
@@ -156,9 +168,12 @@ def audit(
     Of several ``retrained`` models the first is what everything is compared with; the others tell how
     far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
-    describes and attacks by comparison with them.
+    describes and attacks by comparison with them. An original that is no better than chance on
+    ``retain`` is refused unless ``check`` is False.
     """
-    auditor = Auditor(forget, retain, test, original=original, retrained=retrained, seed=seed, device=device)
+    auditor = Auditor(
+        forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
+    )
     return auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
 
 
@@ -178,13 +193,16 @@ class Auditor:
         retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
+        check: bool = True,
     ) -> None:
         given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
         others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
         others |= {} if original is None else {"original": original}
-        self._data, self._seed, self._device = (forget, retain, test), seed, device
+        self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
+        self._digests: dict[str, str] = {}  # of the others' weights
         self._split: Split | None = None
+        self._content: str | None = None  # a digest of the forgotten samples
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
 
     @torch.enable_grad()
@@ -206,6 +224,7 @@ class Auditor:
         subjects = {"audited": self._subject("audited", model), **self._beside}
         if not self._beside:
             self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
+            self._digests = {name: digest(one) for name, one in self._models.items()}
             subjects |= self._beside
         split = subjects["audited"].split
         if shadows is not None:
@@ -229,7 +248,11 @@ class Auditor:
                     if not further or metric.cost == "forward" or "retrained" in metric.needs:
                         values.setdefault(name, {}).update(_flat(metric, subject))
                 advance(1, metric.name)
-        info = {"seed": seed, "finished": now(), **_sizes(split), **environment()}
+        digests = {"audited": digest(model), **self._digests}
+        info = {
+            "seed": seed, "finished": now(), **_sizes(split), "forget_content": self._content,
+            "digests": digests, "models": models_in_words(digests, run), **environment(),
+        }  # fmt: skip
         curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
@@ -237,31 +260,23 @@ class Auditor:
         others = [found for name, found in values.items() if name.startswith("retrained ")]
         audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
         told = {metric.name: metric.describe() for metric in wanted}
-        return Report(audited, retrained, original, info, _floor(others), curves, told)
+        return Report(audited, retrained, original, info, floor_of(others), curves, told)
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
         check_classifier(model)
         at = choose_device(self._device, model)
-        own = _copy(model, at)
+        own = copied(model, at)
         if self._split is None:
             with seeded(self._seed, at):
                 self._split = make_split(own, *self._data, at)
+                self._content = content_digest(self._split.forget)
         check_same_classes(own, self._split, name)
+        if name == "original" and self._check:
+            check_knows(own, self._split.retain, "an original")
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
         return Subject(own, self._split, seed=self._seed)
-
-
-def _floor(others: list[dict[str, Value]]) -> dict[str, Value]:
-    """What further retrained models reach: mean, lowest, highest, and how many there are."""
-    found = {}
-    for name in others[0] if others else {}:
-        found_in = [other[name].value for other in others if name in other]
-        numbers = [v for v in found_in if v is not None]
-        if numbers:
-            found[name] = Value(sum(numbers) / len(numbers), min(numbers), max(numbers), len(numbers))
-    return found
 
 
 @torch.enable_grad()
@@ -304,7 +319,7 @@ def train(
     at = choose_device(device, model)
     seed = checked_seed(seed)
     folder = training_folder(out, resume=resume, force=force)
-    trained = _copy(model, at)
+    trained = copied(model, at)
     with seeded(seed, at):
         samples = training_data(trained, dataset, at)
         unseen = None if test is None else training_data(trained, test, at)
@@ -334,7 +349,7 @@ def train(
             state.unlink(missing_ok=True)
         raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
-    info = {"seed": seed, "samples": len(samples), **_accuracies(trained, unseen)}
+    info = {"seed": seed, "samples": len(samples), **accuracies(trained, unseen)}
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
@@ -373,7 +388,7 @@ def train_sharded(
     trained = train_sisa(model, dataset, plan, device=device, progress=progress)
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
-    info = {"seed": seed, "samples": len(trained.ids), **_accuracies(trained, unseen)}
+    info = {"seed": seed, "samples": len(trained.ids), **accuracies(trained, unseen)}
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
@@ -392,7 +407,7 @@ def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False,
     result.save(folder, force=force, **extra)
 
 
-def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
+def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
     """The accuracy on test data, and that of each class in it."""
     if test is None:
         return {}
@@ -400,25 +415,6 @@ def _accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
         right = logits(model, test).argmax(1).cpu() == test.labels
     classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
     return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
-
-
-def _copy(model: nn.Module, device: torch.device) -> nn.Module:
-    """A deep copy on the device; the caller's model is never touched after this."""
-    try:
-        return copy.deepcopy(model).to(device)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            "a model that can be copied",
-            f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
-            "make every tensor in it a parameter or a buffer, and see that the device has room",
-        ) from error
-
-
-def _digest(forget: Samples) -> str | None:
-    """SHA-256 of the samples' sorted numbers (64 bits each, lowest byte first); None where they have none."""
-    if not isinstance(forget, Images):
-        return None
-    return hashlib.sha256(forget.ids.sort().values.numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def _sizes(split: Split) -> dict[str, Any]:

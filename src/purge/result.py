@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -86,10 +87,12 @@ class Report:
     def html(self, path: str | os.PathLike[str]) -> Path:
         """Write the report as one HTML page that needs no other file; an existing file is replaced."""
         from purge.report.page import page
+        from purge.report.record import record_of
 
-        name = (self.info.get("run") or {}).get("preset") or "audit"
+        run = self.info.get("run") or {}
+        name, records = run.get("preset") or "audit", record_of(run, self.info) if run else {}
         with told(Path(path)):
-            write_text(Path(path), page({name: self.to_dict()}, written=now()))
+            write_text(Path(path), page({name: self.to_dict()}, records={name: records}, written=now()))
         return Path(path)
 
     def _repr_html_(self) -> str:
@@ -125,6 +128,9 @@ class AuditInfo:
     forget_classes: list[int] | None = None
     forget_samples: int | None = None
     retain_samples: int | None = None
+    forget_content: str | None = None
+    digests: dict[str, str] | None = None  # of the weights of each model
+    models: dict[str, str] | None = None  # which model each column is, in words
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,7 @@ class Result:
             atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
             if self.history:
                 atomically(path / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
-            write_json(path / "run.json", {**self.to_dict(), "finished": now(), **extra})
+            write_json(path / "run.json", {"finished": now(), **self.to_dict(), **extra})
         except OSError as error:
             raise FileError(f"a folder that can be written at {path}", str(error), "choose another") from None
         return path
@@ -184,6 +190,34 @@ class Result:
             **self.info,
             **environment(),
         }
+
+
+def floor_of(others: list[dict[str, Value]]) -> dict[str, Value]:
+    """What further retrained models reach: mean, lowest, highest, and how many there are."""
+    found = {}
+    for name in others[0] if others else {}:
+        found_in = [other[name].value for other in others if name in other]
+        numbers = [v for v in found_in if v is not None]
+        if numbers:
+            found[name] = Value(sum(numbers) / len(numbers), min(numbers), max(numbers), len(numbers))
+    return found
+
+
+def models_in_words(digests: Mapping[str, str], run: Result | None) -> dict[str, str]:
+    """Which model each column of an audit is, as far as an audit in Python can know."""
+    first = {} if run is None else run.info
+    made = "a model that was passed" if run is None else f"the result of “{first.get('preset') or 'train'}”"
+    began = first.get("original_digest")
+    words = {
+        "audited": made,
+        "original": "passed as the original" if began is None
+        else "the model that the unlearning began with" if began == digests.get("original")
+        else "passed as the original, but not the model that the unlearning began with",
+    }  # fmt: skip
+    return {
+        name: f"{words.get(name, 'passed as retrained without the data')} (weights {digest[:12]}…)"
+        for name, digest in digests.items()
+    }
 
 
 def columns(history: list[dict[str, Any]]) -> dict[str, list[Any]]:

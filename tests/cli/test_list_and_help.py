@@ -55,17 +55,17 @@ def test_list_names_every_setting_of_a_method(name: str) -> None:
 OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
-        "--out --data --model --like --data-dir --size --split-seed --skip-bad --without-class --without-ids "
-        "--pretrained --set --seed --device --trust --shards --slices --log-updates --log-only-ids "
-        "--resume --force --json --quiet"
+        "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
+        "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices "
+        "--log-updates --log-only-ids --resume --force --json --quiet"
     ),
     "unlearn": (
-        "checkpoint --out --data --data-dir --size --split-seed --skip-bad --model "
+        "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--forget-class --forget-ids --method --set --seed --device --trust --precision --graph "
-        "--force --json --quiet"
+        "--request-id --received --done --by --model-version --force --json --quiet"
     ),
     "audit": (
-        "run --data --data-dir --size --split-seed --skip-bad --model "
+        "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device "
         "--trust --json --quiet"
     ),

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import purge
+import purge.api
 from purge.core.errors import FileError, MetricError
 from purge.core.files import atomically, read_json, told, write_json
 from purge.engine.trainer import Recipe
@@ -120,6 +121,23 @@ def test_the_original_may_be_given_as_a_result_like_the_retrained_model(toy, res
     assert by_result.original == by_model.original != {}
     assert by_result["feature_l2_original"].value == 0.0
     assert by_result.values == by_model.values
+
+
+def test_a_report_names_the_weights_that_it_looked_at(toy, result):
+    model, *sets = toy
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1
+    auditor = purge.api.Auditor(*sets, original=model, retrained=[other, model])
+    for audited in (result, model):  # the second audit computes those of the others no more
+        found = auditor.audit(audited, metrics="ra", progress=False).info["digests"]
+        assert found == {
+            "audited": digest(audited.model if audited is result else model),
+            "retrained": digest(other), "retrained 1": digest(model), "original": digest(model),
+        }  # fmt: skip
+    assert purge.audit(model, *sets, metrics="ra", progress=False).info["digests"] == {
+        "audited": digest(model)
+    }
 
 
 def test_a_report_writes_its_page(report, tmp_path):

@@ -19,13 +19,17 @@ def audit(
         list[Path] | None,
         Option(help="Run folder of the retrained model; further ones show how far apart they are."),
     ] = None,
-    original: Annotated[Path | None, Option(help="Default: the run folder that the run names.")] = None,
+    original: Annotated[
+        Path | None, Option(help="Default: the model that the first request began with.")
+    ] = None,
     data: opt.DataName = None,
     model: opt.ModelName = None,
     data_dir: opt.DataDir = None,
     size: opt.Size = None,
     split_seed: opt.SplitSeed = None,
     skip_bad: opt.SkipBad = False,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
@@ -66,8 +70,9 @@ def audit(
     facts = facts_of(run)
     choose_model(facts, model, trust)
     choice = choose_data(
-        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
-    )
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
+        mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+    )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     for gate in gates:
         gate.check_class(len(images.names))

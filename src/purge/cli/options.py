@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from purge.core.errors import MethodError
+from purge.core.errors import DataError, MethodError
 
 Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
 Seed = Annotated[int, Option(help="Seed for everything random.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]
-DataName = Annotated[str | None, Option("--data", help="A name, folder or file; default: the run's.")]
+DataName = Annotated[
+    str | None, Option("--data", help="A name, folder, file or module:function; default: the run's.")
+]
 ModelName = Annotated[str | None, Option("--model", help="The architecture; default: the run's.")]
 DataDir = Annotated[
     Path | None, Option(help="Folder of named data sets; default: $PURGE_DATA, then the user's cache.")
@@ -22,6 +24,10 @@ Size = Annotated[int | None, Option(help="Resize images to this many pixels per 
 SplitSeed = Annotated[
     int | None, Option(help="Seed for the fifth held out of a folder without a test set; default: 0.")
 ]
+Mean = Annotated[
+    str | None, Option("--mean", help="Of each channel, as 0.49,0.48,0.45; default: the run's or the data's.")
+]
+Std = Annotated[str | None, Option("--std", help="The spread of each channel, likewise.")]
 SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
 Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
 Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]
@@ -34,6 +40,14 @@ def settings_from(pairs: list[str] | None) -> dict[str, Any]:
         if "=" not in pair:
             raise MethodError("--set key=value", repr(pair), "write --set lr=0.01, say")
     return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs or [])}
+
+
+def numbers_from(text: str | None, option: str) -> list[float] | None:
+    """The numbers in ``0.49,0.48,0.45``."""
+    try:
+        return None if text is None else [float(word) for word in text.split(",")]
+    except ValueError:
+        raise DataError(f"numbers with commas as {option}", repr(text), f"write {option} 0.5, say") from None
 
 
 def pick_device(wanted: str | None) -> str | None:

@@ -29,7 +29,8 @@ def report(
     """
     from purge.core.files import out_folder, told, write_text
     from purge.report import page as html
-    from purge.runs.record import audited, record, utc
+    from purge.report.record import utc
+    from purge.runs.record import audited, record
 
     if out is None and len(run) > 1:
         raise FileError("--out for several runs", "none", "add --out FILE.html")

@@ -25,6 +25,8 @@ def train(
     size: opt.Size = None,
     split_seed: opt.SplitSeed = None,
     skip_bad: opt.SkipBad = False,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     without_class: Annotated[
         list[str] | None, Option(help="A class to leave out, by number or name; repeatable.")
     ] = None,
@@ -75,8 +77,9 @@ def train(
     facts = RunFile() if like is None else facts_of(like)
     name = choose_model(facts, model, trust)
     choice = choose_data(
-        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
-    )
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
+        mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+    )  # fmt: skip
     published = dict(DATASETS[choice.data].recipe) if choice.data in DATASETS else {}
     copied = {} if like is None else recipe_of(like, facts)
     changes = {**published, **copied, **opt.settings_from(set_)}

@@ -20,6 +20,8 @@ def unlearn(
     size: opt.Size = None,
     split_seed: opt.SplitSeed = None,
     skip_bad: opt.SkipBad = False,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
     forget_class: Annotated[
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
     ] = None,
@@ -31,6 +33,11 @@ def unlearn(
     trust: opt.Trust = False,
     precision: Annotated[Literal["float32", "bf16"] | None, Option(help="Default on a GPU: bf16.")] = None,
     graph: Annotated[bool | None, Option(help="Replay steps as a CUDA graph; GPU only.")] = None,
+    request_id: Annotated[str | None, Option(help="Of the request, for the record.")] = None,
+    received: Annotated[str | None, Option(help="When it came, as 2026-11-01; for the record.")] = None,
+    done: Annotated[str | None, Option(help="When it was carried out; default: now.")] = None,
+    by: Annotated[str | None, Option(help="Who carried it out; for the record.")] = None,
+    model_version: Annotated[str | None, Option(help="Of the model; for the record.")] = None,
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -45,11 +52,23 @@ def unlearn(
     from purge.core.files import out_folder
     from purge.core.plugins import current_folder_importable
     from purge.core.settings import checked_seed
+    from purge.data.request import DeletionRequest
     from purge.methods.registry import resolve_method
-    from purge.runs.folder import choose_data, choose_model, cut, facts_of, gone_of, read_model, request_of
-    from purge.runs.make import facts_for, needed, request_words, unlearn_run
+    from purge.runs.folder import (
+        choose_data,
+        choose_model,
+        cut,
+        facts_of,
+        first_of,
+        gone_of,
+        read_model,
+        request_of,
+        same_scale,
+    )  # fmt: skip
+    from purge.runs.make import check_recorded, facts_for, needed, request_words, unlearn_run
 
     settings = opt.settings_from(set_)
+    asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
     with current_folder_importable(":" in method):
         resolve_method(method, settings)
     checked_seed(seed)
@@ -57,19 +76,24 @@ def unlearn(
     facts = facts_of(checkpoint)
     name = choose_model(facts, model, trust)
     choice = choose_data(
-        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad
-    )
+        facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
+        mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+    )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, images)
+    at = opt.pick_device(device)
+    same_scale(facts, choice, "given")
+    check_recorded(checkpoint, facts, trained, test, at)
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
     gone = gone_of(facts)  # what the model has forgotten before must not be taught again
     forget, retain = cut(images, request, gone)
     result = unlearn_run(
         trained, name, forget, retain, facts=facts, method=method, settings=settings,
-        test=test, seed=seed, device=opt.pick_device(device), progress=not quiet, precision=precision,
-        graph=graph,
+        test=test, seed=seed, device=at, progress=not quiet, precision=precision,
+        graph=graph, request=asked,
     )  # fmt: skip
-    about = facts_for(name, choice, images, request, original=checkpoint, gone=gone)
+    first = first_of(checkpoint, facts, result.info["original_digest"])
+    about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
     save(result, out, force=force, **about)
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {

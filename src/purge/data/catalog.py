@@ -149,6 +149,7 @@ FORMS = {
     "DIR": "your images: DIR/train/<class>/* and DIR/test/<class>/*, or DIR/<class>/*, a fifth held out",
     "FILE.parquet": "or a folder of them: columns image and label, as Hugging Face lays out images",
     "FILE.npz": "arrays images and labels, or train_images, train_labels, test_images, test_labels",
+    "module:function": "a function of yours that returns (train, test): purge.Images, (x, y) or a dataset",
 }
 
 

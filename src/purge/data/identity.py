@@ -44,15 +44,21 @@ def identities(samples: Samples) -> Tensor:
     A name does not depend on which other samples there are. Samples of equal content share a name. Data
     that differs whenever it is read is refused.
     """
-    if isinstance(samples, Lazy):
-        first, again = (inputs.leaves(few(samples, 8)) for _ in range(2))
-        if not all(map(torch.equal, first, again)):
-            raise DataError(
-                "samples that can be told apart by what they are",
-                "items that differ when read again (random transforms?)",
-                "use purge.Images and let the recipe augment",
-            )
+    if not steady(samples):
+        raise DataError(
+            "samples that can be told apart by what they are",
+            "items that differ when read again (random transforms?)",
+            "use purge.Images and let the recipe augment",
+        )
     return samples.ids if isinstance(samples, Images) else fingerprints(samples)
+
+
+def steady(samples: Samples) -> bool:
+    """Are the samples the same whenever they are read? A few of those that are not kept are read twice."""
+    if not isinstance(samples, Lazy):
+        return True
+    first, again = (inputs.leaves(few(samples, 8)) for _ in range(2))
+    return all(map(torch.equal, first, again))
 
 
 def fingerprints(samples: Samples) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,8 @@ def load(
     size: int | None = None,
     split_seed: int = 0,
     skip_bad: bool = False,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     device_fraction: float = DEVICE_FRACTION,
     progress: bool = True,
 ) -> tuple[Images, Images]:
@@ -47,6 +50,9 @@ def load(
             sets, otherwise the images' own (224 if they are large or differ in size).
         split_seed: draws the fifth that is held out if the data has no test part.
         skip_bad: leave out images that cannot be read, instead of raising an error that names them.
+        mean: of each channel (pixels from 0 to 1), or one for all; default: the data set's published one,
+            or that of your images. Pass what the model was trained with.
+        std: the spread of each channel, likewise.
         device_fraction: share of the free device memory that the images may take up.
         progress: show a progress line on a terminal.
 
@@ -56,6 +62,7 @@ def load(
     checked_seed(split_seed)
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", repr(size), "pass size=32, say")
+    mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
     entry = DATASETS.get(str(data))
     size = size or (entry.size if entry else None)
     if entry is not None and not entry.layouts:
@@ -68,8 +75,8 @@ def load(
         which: Images(
             part.pixels,
             torch.tensor(part.labels),
-            mean=entry.mean if entry else facts["mean"],
-            std=entry.std if entry else facts["std"],
+            mean=mean or (entry.mean if entry else facts["mean"]),
+            std=std or (entry.std if entry else facts["std"]),
             size=size,
             channels=entry.channels if entry else None,
             names=facts["names"],
@@ -83,6 +90,21 @@ def load(
         return images["train"], images["test"]
     train, test = _split(images["all"].labels.numpy(), split_seed)
     return images["all"].select(torch.from_numpy(train)), images["all"].select(torch.from_numpy(test))
+
+
+def _constants(given: Sequence[float] | None, what: str) -> tuple[float, ...] | None:
+    """Finite numbers, one for each channel or one for all."""
+    if given is None:
+        return None
+    try:
+        found = tuple(float(value) for value in given)
+    except (TypeError, ValueError):
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise DataError(
+            f"a number per channel as {what}", repr(given), f"pass {what}=(0.49, 0.48, 0.45), say"
+        )
+    return found
 
 
 class _Part(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from scipy.special import bdtrc
 from torch import nn
 
 from purge.core.errors import DataError, MethodError, ModelError, PurgeError, did_you_mean, first_line
@@ -16,9 +17,13 @@ from purge.data.samples import Data, Lazy, Samples, as_samples, batches, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import evaluating, forward
+from purge.models.forward import evaluating, forward, logits
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
+
+FEWEST_ASKED, MOST_ASKED = 100, 2000  # retained samples that tell whether a model knows its data
+FEWEST_OTHERS = 30  # of them that are not of the largest class
+KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
 def make_split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:
@@ -66,6 +71,31 @@ def check_same_classes(model: nn.Module, split: Split, what: str) -> None:
     """A further model for the same data: it must have as many outputs as the others."""
     if (k := _classes(model, split.retain, "retain")) != split.classes:
         raise ModelError(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
+
+
+def check_knows(model: nn.Module, retain: Samples, what: str) -> None:
+    """Refuse a model that is no better than chance on data that it should have been trained on.
+
+    Chance is what answers of these frequencies would get right if they did not depend on the sample. Where
+    too few samples are not of the largest class, nothing can be said and nothing is refused.
+    """
+    rows = torch.linspace(0, len(retain) - 1, min(len(retain), MOST_ASKED)).long()
+    labels = retain.labels[rows]
+    if len(rows) < FEWEST_ASKED or len(rows) - int(labels.bincount().max()) < FEWEST_OTHERS:
+        return
+    answers, n = logits(model, retain, rows).argmax(1).cpu(), len(rows)
+    longest = int(torch.cat([answers, labels]).max()) + 1
+    shares = (answers.bincount(minlength=longest) / n, labels.bincount(minlength=longest) / n)
+    right, chance = int((answers == labels).sum()), float((shares[0] * shares[1]).sum())
+    above = (right / n - chance) / max(1 - chance, 1e-9)  # Cohen's kappa
+    if above > KAPPA and bdtrc(right - 1, n, chance) < 0.01:  # as many right by chance alone
+        return
+    raise DataError(
+        f"{what} that knows the retained data",
+        f"{right / n:.1%} right, no better than chance ({chance:.1%})",
+        "check the normalisation (mean and std), the order of the labels and that it is the right "
+        "checkpoint; check=False in Python skips this",
+    )
 
 
 def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:

@@ -1,4 +1,4 @@
-"""Copies of a model: a frozen teacher, or the same layers with fresh weights."""
+"""Copies of a model: on a device, a frozen teacher, or the same layers with fresh weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from torch import Tensor, nn
 
 from purge.core.errors import ModelError
 from purge.models.forward import HeadOnly
+
+
+def copied(model: nn.Module, device: torch.device) -> nn.Module:
+    """A deep copy on a device; the model that was given is never touched after this."""
+    try:
+        return copy.deepcopy(model).to(device)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            "a model that can be copied",
+            f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
+            "make every tensor in it a parameter or a buffer, and see that the device has room",
+        ) from error
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:

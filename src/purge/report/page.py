@@ -77,6 +77,7 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "asked": _asked(report["info"]),
         "done": _done(report["info"]),
         "compared": _compared(report),
+        "models": _models(report["info"]),
         "headline": _headline(findings),
         "findings": findings,
         "counts": {level: sum(f.level == level for f in findings if f != LIMITS) for level in WORDS},
@@ -134,6 +135,13 @@ def _compared(report: Report) -> str:
     ]
     given = " and ".join(filter(None, parts))
     return f"{given[:1].upper()}{given[1:]}." if given else "There was no other model to compare it with."
+
+
+def _models(info: Mapping[str, Any]) -> dict[str, str]:
+    """Which model each column is."""
+    columns = {"audited": "this model", **OTHERS}
+    found = {columns.get(name, OTHERS["floor"]): which for name, which in (info.get("models") or {}).items()}
+    return {column: found[column] for column in columns.values() if column in found}
 
 
 def _headline(findings: Sequence[Finding]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from purge.core.schema import build
 from purge.data.catalog import DATASETS
 from purge.data.images import Images
 from purge.data.load import load
+from purge.data.own import from_function, is_function
 from purge.data.prefetch import say_once
 from purge.data.split import rows_of_classes, rows_of_indices
 from purge.methods.sisa_model import SisaModel
@@ -30,18 +32,29 @@ Request = dict[Literal["forget_classes", "forget_ids"], list[int]]
 class DataChoice:
     """Which data, and how to read it: run.json says so, and the data can be read again."""
 
-    data: str  # a name, or an absolute path
+    data: str  # a name, an absolute path, or module:function
     data_dir: str | None = None
     size: int | None = None
     split_seed: int = 0
     skip_bad: bool = False
+    mean: tuple[float, ...] | None = None  # None: that of the data
+    std: tuple[float, ...] | None = None
 
     def load(self, *, progress: bool) -> tuple[Images, Images]:
         """The training and test images."""
+        if is_function(self.data):
+            return self._from_function()
         return load(
             self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
-            skip_bad=self.skip_bad, progress=progress,
+            skip_bad=self.skip_bad, mean=self.mean, std=self.std, progress=progress,
         )  # fmt: skip
+
+    def _from_function(self) -> tuple[Images, Images]:
+        for option in ("size", "mean", "std"):
+            if getattr(self, option) is not None:
+                fix = f"prepare the data in {self.data}"
+                raise DataError(f"data of a function without --{option}", f"--{option}", fix)
+        return cast("tuple[Images, Images]", from_function(self.data))  # Rows has all that is used below
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,21 @@ class RunFile(Mapping[str, Any]):
     size: int | None = None
     split_seed: int = 0
     skip_bad: bool = False
+    mean: list[float] | None = None
+    std: list[float] | None = None
     source: str | None = None  # a fingerprint of the data
     original: str | None = None  # the run folder that it began with
+    original_digest: str | None = None
+    deployed: str | None = None  # the one that the first of several requests began with
+    deployed_digest: str | None = None
+    digest: str | None = None
+    forget_rows: list[int] | None = None  # of single samples, in the data that the caller had
+    rows_of: int | None = None  # how many rows that data had
+    forget_digest: str | None = None
+    forget_content: str | None = None
+    retain_content: str | None = None
+    test_content: str | None = None
+    deletion_request: dict[str, str] = field(default_factory=dict)
     request: Request = field(default_factory=dict)
     gone: Request = field(default_factory=dict)  # what the original had forgotten before
     preset: str | None = None
@@ -75,6 +101,9 @@ class RunFile(Mapping[str, Any]):
     forget_target: float | None = None
     retain_budget: float | None = None
     finished: str | None = None
+    names: list[str] | None = None  # of the classes
+    test_accuracy: float | None = None
+    class_accuracy: dict[str, float] = field(default_factory=dict)
     content: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
@@ -132,21 +161,52 @@ def choose_model(facts: RunFile, name: str | None, trust: bool = False) -> str:
 
 def choose_data(
     facts: RunFile, *, data: str | None, data_dir: Path | None, size: int | None, split_seed: int | None,
-    skip_bad: bool,
+    skip_bad: bool, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
+    trust: bool = False,
 ) -> DataChoice:  # fmt: skip
-    """The data that is named, or else the run's; paths become absolute."""
+    """The data that is named, or else the run's; paths become absolute.
+
+    Images are scaled as the run scaled them. Code that run.json names is refused unless ``trust`` is true.
+    """
     name = data or facts.data
+    if data is None and name is not None and is_function(name):
+        trusted(name, "run.json", trust, option="--data")
     if name is None:
         raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
     if data is not None and data not in DATASETS and Path(data).exists():
         name = str(Path(data).absolute())
+    same = name == facts.data and not is_function(name)  # other data has another mean
+    mean, std = mean or (facts.mean if same else None), std or (facts.std if same else None)
     return DataChoice(
         name,
         facts.data_dir if data_dir is None else str(data_dir.absolute()),
         facts.size if size is None else size,
         facts.split_seed if split_seed is None else split_seed,
         skip_bad or facts.skip_bad,
+        None if mean is None else tuple(mean),
+        None if std is None else tuple(std),
     )
+
+
+def first_of(checkpoint: Path, facts: RunFile, digest: str | None = None) -> tuple[Path, str | None]:
+    """The model that a chain of requests began with, and the digest of its weights, where it is known.
+
+    ``digest``: of the weights in ``checkpoint``, which may be a file that says nothing about itself.
+    """
+    at, digest, seen = checkpoint.absolute(), facts.digest or digest, set[Path]()
+    while facts.original is not None and at not in seen:
+        if facts.deployed is not None:
+            return Path(facts.deployed), facts.deployed_digest
+        seen.add(at)
+        at, digest = Path(facts.original), facts.original_digest
+        facts = read_facts(at) if (at / "run.json").is_file() else RunFile()
+    return at, digest or facts.digest
+
+
+def shown_path(path: Path, run: Path) -> str:
+    """A path as people are shown it: from the run folder if it is near, and its name otherwise."""
+    near = os.path.relpath(path, run)
+    return near if near.count("..") <= 3 else path.name
 
 
 def recipe_of(run: Path, facts: RunFile) -> dict[str, Any]:
@@ -169,8 +229,8 @@ def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool =
 
 def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Module:
     """A model with an output for each class of the images and an input of their shape."""
-    channels, height, width = images.shape
-    size = min(height, width)
+    channels, *sides = images.shape if images.shape else (1,)  # of a table: how many columns
+    size = min(sides) if sides else None
     return zoo.build(name, classes=len(images.names), channels=channels, size=size, pretrained=pretrained)
 
 
@@ -184,8 +244,19 @@ def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
         )
 
 
+def same_scale(facts: RunFile, choice: DataChoice, what: str) -> None:
+    """Refuse images that are scaled otherwise than those that a model was trained on."""
+    for key in ("mean", "std"):
+        own, theirs = getattr(choice, key), getattr(facts, key)
+        if own and theirs and own != tuple(theirs):
+            wanted, got = (f"{key} {', '.join(map(str, numbers))}" for numbers in (theirs, own))
+            fix = f"leave out --{key}, or train the model with purge train --like RUN"
+            raise DataError(f"images scaled as for the {what} model ({wanted})", got, fix)
+
+
 def same_kind(facts: RunFile, choice: DataChoice, gone: Request, what: str) -> None:
     """Refuse a reference model trained on other images; warn if it was retrained without other samples."""
+    same_scale(facts, choice, what)
     if facts and (facts.size, facts.data) != (choice.size, choice.data):
         wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
                        ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip

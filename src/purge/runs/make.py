@@ -11,16 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.api import audit, train, train_sharded, unlearn
+from purge.api import accuracies, audit, train, train_sharded, unlearn
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.images import Images
-from purge.engine.precision import Precision
+from purge.data.request import DeletionRequest
+from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import all_methods, resolve_method
 from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
+from purge.models.checkpoint import digest
+from purge.models.checks import training_data
 from purge.report.tables import class_words
 from purge.result import Report, Result
 from purge.runs.folder import (
@@ -32,10 +35,13 @@ from purge.runs.folder import (
     choose_model,
     cut,
     facts_of,
+    first_of,
     gone_of,
     read_model,
     same_data,
     same_kind,
+    same_scale,
+    shown_path,
 )
 
 
@@ -47,17 +53,23 @@ def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = Fals
 
 def facts_for(
     name: str, choice: DataChoice, data: Images, request: Request, *, original: Path | None = None,
-    gone: Request | None = None,
+    gone: Request | None = None, deployed: tuple[Path, str | None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What run.json must say so that the model and its data can be found again.
 
-    ``original``: where an unlearned model came from; ``gone``: what that had forgotten before.
+    ``original``: where an unlearned model came from; ``gone``: what that had forgotten before;
+    ``deployed``: the model that the first request began with, and its digest.
     """
     facts = {
         "model": name, **dataclasses.asdict(choice), "request": request, "classes": len(data.names),
         "channels": data.shape[0], "names": data.names, "source": data.source,
+        **({"mean": data.mean, "std": data.std} if isinstance(data, Images) else {}),
     }  # fmt: skip
-    return facts if original is None else {**facts, "gone": gone or {}, "original": str(original.absolute())}
+    if original is None:
+        return facts
+    first, weights = deployed or (original, None)
+    chain = {"deployed": str(first.absolute()), "deployed_digest": weights}
+    return {**facts, "gone": gone or {}, "original": str(original.absolute()), **chain}
 
 
 def train_run(
@@ -98,6 +110,7 @@ def unlearn_run(
     model: nn.Module, name: str, forget: Images, retain: Images, *, facts: RunFile, method: str,
     settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
+    request: DeletionRequest | None = None, check: bool = True,
 ) -> Result:  # fmt: skip
     """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
 
@@ -110,8 +123,40 @@ def unlearn_run(
         settings = {"log": facts.log_updates, **settings}
     return unlearn(
         model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
-        fresh=fresh, precision=precision, graph=graph, **settings,
+        fresh=fresh, precision=precision, graph=graph, request=request, check=check,
+        **settings,
     )  # fmt: skip
+
+
+def check_recorded(run: Path, facts: RunFile, model: nn.Module, test: Images, device: str | None) -> None:
+    """Refuse a model that does on its test data other than its run recorded: it is not the same data."""
+    fix = (
+        "check --data, --mean and --std, the order of the classes and the weights in it; to go on without "
+        f"this check, name {run / 'model.safetensors'} itself, with --data and --model"
+    )
+    if facts.names is not None and tuple(facts.names) != tuple(test.names):
+        wanted, got = (", ".join(names[:10]) for names in (facts.names, test.names))
+        raise DataError(f"the classes of {run.name} ({wanted})", got, fix)
+    if facts.test_accuracy is None:
+        return
+    at = choose_device(device, model)
+    found = accuracies(model.to(at), training_data(model, test, at))
+    n = torch.bincount(test.labels)
+    if not _near(found["test_accuracy"], facts.test_accuracy, 0.01, len(test)):
+        what = f"{facts.test_accuracy:.1%} right on test data, as {run.name} recorded"
+        raise DataError(what, f"{found['test_accuracy']:.1%}", fix)
+    for c, accuracy in found["class_accuracy"].items():
+        recorded = facts.class_accuracy.get(str(c))
+        if recorded is not None and not _near(accuracy, recorded, 0.1, int(n[c])):
+            what = (
+                f"{recorded:.1%} right on test data of {class_words([c], test.names)}, as {run.name} recorded"
+            )
+            raise DataError(what, f"{accuracy:.1%}", fix)
+
+
+def _near(found: float, recorded: float, points: float, n: int) -> bool:
+    """Do two accuracies on ``n`` samples differ by no more than another device may cause?"""
+    return abs(found - recorded) <= max(points, 2.5 / n)
 
 
 def audit_run(
@@ -122,17 +167,20 @@ def audit_run(
     """Audit a run folder beside those of the original and of retrained models.
 
     An empty request stands for the run's, and all that was forgotten before. ``original``: by default the
-    one that the run names. ``model``: the architecture of all of them; by default each run's own.
-    ``shadows``: how many models of each kind an attack with shadow models trains. ``trust``: may a run name
-    code to import?
+    model that the first request began with. ``model``: the architecture of all of them; by default each
+    run's own. ``shadows``: how many models of each kind an attack with shadow models trains. ``trust``: may
+    a run name code to import?
     """
     unlearned = read_model(run, model, data, trust)
+    same_scale(facts, choice, "audited")
     if not request:
         same_data(facts, choice, data)
     gone = both(gone_of(facts), request)
     forget, retain = cut(data, request or needed(gone), gone)
-    if original is None and facts.original is not None and Path(facts.original).exists():
-        original = Path(facts.original)
+    began = None
+    if original is None and facts.original is not None:
+        first, began = first_of(run, facts)
+        original = first if first.exists() and not (run.exists() and first.samefile(run)) else None
     for path in retrained:
         same_kind(facts_of(path), choice, gone, "retrained")
     if original is not None:
@@ -140,11 +188,47 @@ def audit_run(
     like = None
     if any(metric.cost == "shadow" for metric in metrics):
         like = _shadows(facts, original, shadows, build_for(choose_model(facts, model, trust), data))
-    return audit(
+    before = None if original is None else read_model(original, model, data, trust)
+    if before is not None and original is not None and began not in (None, digest(before)):
+        fix = "pass --original with the model that it began with"
+        raise FileError(f"the weights that {run.name} began with in {original}", "others", fix)
+    others = [read_model(path, model, data, trust) for path in retrained]
+    for folder, one in ((run, unlearned), (original, before), *zip(retrained, others, strict=True)):
+        if folder is not None and one is not None:
+            check_recorded(folder, facts_of(folder), one, test, device)
+    report = audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
-        original=None if original is None else read_model(original, model, data, trust),
-        retrained=[read_model(path, model, data, trust) for path in retrained], progress=progress,
+        original=before, retrained=others, progress=progress,
     )  # fmt: skip
+    models = _models_in_words(run, facts, original, retrained, data.names)
+    return dataclasses.replace(report, info={**report.info, "models": models})
+
+
+def _models_in_words(
+    run: Path, facts: RunFile, original: Path | None, retrained: Sequence[Path], names: Sequence[str]
+) -> dict[str, str]:
+    """Which model each column of an audit is: its folder as seen from the run, and how it came about."""
+
+    def told(path: Path, what: str) -> str:
+        return f"{shown_path(path.absolute(), run.absolute())}, {what}"
+
+    made = f"unlearned by “{facts.preset}”" if facts.preset else "how it was made is not recorded"
+    made = "trained, not unlearned" if facts and facts.preset is None else made
+    found = {"audited": f"{run.absolute().name}, {made}"}
+    if original is not None:
+        first, source = first_of(run, facts)[0], facts.original and Path(facts.original)
+        what = "given as the original"
+        if original.absolute() == first:
+            later = " before the first of several requests" if source != first else ""
+            what = f"the deployed model, as it was{later}"
+        elif original.absolute() == source:
+            what = "the model that this run began with, which had forgotten other data before"
+        found["original"] = told(original, what)
+    for i, path in enumerate(retrained):
+        gone = gone_of(facts_of(path))
+        what = f"trained without {request_words(gone, names)}" if gone else "given as retrained"
+        found[f"retrained {i}" if i else "retrained"] = told(path, what)
+    return found
 
 
 def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:
@@ -171,7 +255,6 @@ def needed(request: Request) -> Request:
 
 
 def request_words(request: Request, names: Sequence[str]) -> str:
-    """A request in words: the classes by name, or how many samples."""
-    if "forget_classes" in request:
-        return class_words(request["forget_classes"], names)
-    return f"{len(request['forget_ids'])} samples"
+    """A request in words: the classes by name, and how many samples."""
+    classes, ids = class_words(request.get("forget_classes") or [], names), request.get("forget_ids")
+    return " and ".join(filter(None, (classes, f"{len(ids)} samples" if ids else "")))

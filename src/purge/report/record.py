@@ -1,0 +1,151 @@
+"""The record of a deletion: who asked for what and when, which data and weights, as digests.
+
+It is made of run.json and the ``info`` of an audit, both as plain dicts. What they do not say is "not
+recorded"; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+from purge.core.errors import FileError
+from purge.report.tables import class_words
+
+NOT = "not recorded"
+MOST_ROWS = 60  # runs of row numbers that the page shows; run.json has all
+Facts = Mapping[str, Any]
+
+
+def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, Any]:
+    """The record of a run and its audit, a row for each key.
+
+    ``files``: rows about files, which only the one who reads a run folder can fill.
+    """
+    asked, files = run.get("deletion_request") or {}, files or {}
+    forgotten = what_was_asked(run)
+    return {
+        "Request": in_words(forgotten, run, info),
+        "Request id": asked.get("id", NOT),
+        "Received": asked.get("received", NOT),
+        "Done": _time(asked.get("done"), "done in run.json"),
+        "By": asked.get("by", NOT),
+        "Model version": asked.get("model_version", NOT),
+        "Rows to forget": rows_in_words(forgotten.get("forget_ids") or [], run.get("rows_of")),
+        "Digest of the request": digest_of(forgotten) if forgotten else NOT,
+        "Digest of forgotten numbers": run.get("forget_digest") or NOT,
+        "Digest of forgotten samples": run.get("forget_content") or NOT,
+        "Samples": _sizes(run),
+        "Digest of retained samples": run.get("retain_content") or NOT,
+        "Digest of test samples": run.get("test_content") or NOT,
+        "Data": _data(run, files),
+        "Model": run.get("model") or run.get("model_class") or NOT,
+        "Source weights": files.get("source", NOT),
+        "Digest of source weights": run.get("original_digest") or files.get("source_digest") or NOT,
+        **files.get("deployed", {}),
+        "Result weights": files.get("result", NOT),
+        "Digest of result weights": run.get("digest") or NOT,
+        "Audited weights": _same(run.get("digest"), (info.get("digests") or {}).get("audited"), "weights"),
+        "Audited samples": _audited(run, info),
+        "Method": run.get("preset") or run.get("method") or NOT,
+        "Digest of the settings": digest_of(run["settings"]) if run.get("settings") else NOT,
+        "Seeds": f"unlearning {run.get('seed', NOT)}, audit {info.get('seed', NOT)}",
+        "Time taken": f"{run['seconds']:.1f} s in {run['steps']} steps" if "steps" in run else NOT,
+        "Run finished": _time(run.get("finished"), "finished in run.json"),
+        "Audited": _time(info.get("finished"), "finished in audit.json"),
+        "Digest of audit.json": files.get("audit_digest", NOT),
+        "Settings": run.get("settings") or {},
+        "Versions and hardware": {
+            "unlearning": {key: run.get(key, NOT) for key in ("versions", "hardware")},
+            "audit": {key: info.get(key, NOT) for key in ("versions", "hardware")},
+        },
+    }
+
+
+def what_was_asked(run: Facts) -> dict[str, list[int]]:
+    """Classes and row numbers that had to go, those of earlier requests included; empty if not recorded.
+
+    A run from the shell names them in ``request`` and ``gone``, one from Python finds them in its data.
+    """
+    own = {"forget_classes": run.get("forget_classes"), "forget_ids": run.get("forget_rows")}
+    parts = [run.get("gone") or {}, run.get("request") or own]
+    found = {key: {n for part in parts for n in part.get(key) or []} for key in own}
+    return {key: sorted(numbers) for key, numbers in found.items() if numbers}
+
+
+def in_words(forgotten: Mapping[str, Sequence[int]], run: Facts, info: Facts) -> str:
+    """What had to be forgotten: classes by name, samples by how many they are."""
+    names = run.get("names") or info.get("names") or []
+    classes = class_words(forgotten.get("forget_classes") or [], names)
+    ids = len(forgotten.get("forget_ids") or [])
+    told = " and ".join(filter(None, (classes, f"{ids:,} sample{'s' * (ids > 1)} by number" if ids else "")))
+    n = run.get("forget_samples")
+    if not told and n:
+        return f"{n:,} samples, given as data; their row numbers were {NOT}"
+    return told or NOT
+
+
+def rows_in_words(rows: Sequence[int], of: int | None) -> str:
+    """Row numbers as people write them.
+
+    >>> rows_in_words([1, 2, 3, 7], 675)
+    '1–3, 7 (counted from 0, of 675)'
+    """
+    if not rows:
+        return NOT
+    ends = [i for i, (a, b) in enumerate(pairwise(rows)) if b != a + 1]
+    spans = [(rows[a + 1], rows[b]) for a, b in pairwise([-1, *ends, len(rows) - 1])]
+    told = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in spans[:MOST_ROWS])
+    more = " … (all in run.json)" if len(spans) > MOST_ROWS else ""
+    return f"{told}{more} (counted from 0{f', of {of:,}' if of else ''})"
+
+
+def _sizes(run: Facts) -> str:
+    words = {"forget_samples": "to forget", "retain_samples": "retained", "test_samples": "for testing"}
+    told = [f"{run[key]:,} {word}" for key, word in words.items() if run.get(key) is not None]
+    return ", ".join(told) or NOT
+
+
+def _data(run: Facts, files: Facts) -> str:
+    name = files.get("data") or run.get("data")
+    return f"{name} (fingerprint {run.get('source') or NOT})" if name else f"name {NOT}, see the digests"
+
+
+def _same(written: str | None, seen: str | None, what: str) -> str:
+    """Did the audit look at what the run wrote down?"""
+    if not seen or not written:
+        return NOT
+    return f"the {what} of this run" if seen == written else f"{what} with another digest: {seen}"
+
+
+def _audited(run: Facts, info: Facts) -> str:
+    seen, earlier = info.get("forget_content"), run.get("gone")
+    if seen and earlier:
+        return f"{info.get('forget_samples', '?')}, with those of earlier requests; digest {seen}"
+    return _same(run.get("forget_content"), seen, "forgotten samples")
+
+
+def digest_of(content: Any) -> str:
+    """SHA-256 of JSON with sorted keys and without spaces, so that anyone can compute it again."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _time(text: Any, key: str) -> str:
+    """A time that was written down, in UTC; a date without a time zone as it is."""
+    if text is None:
+        return NOT
+    try:
+        when = datetime.fromisoformat(text)
+        return str(text) if when.tzinfo is None else utc(when.timestamp())
+    except (ValueError, TypeError, OverflowError):
+        fix = "use the file that purge wrote"
+        raise FileError(f"a time as {key}", repr(text)[:80], fix) from None
+
+
+def utc(seconds: float) -> str:
+    """A time as people write it."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

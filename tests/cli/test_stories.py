@@ -1,0 +1,208 @@
+"""37 of 675 rows of a user's own data must go: the whole story, in Python and in the shell.
+
+Each ends in a record that is true, and an untouched model beside it is not said to have forgotten anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import purge
+from purge.models.checkpoint import digest
+from purge.report import page as html
+from purge.report.findings import verdict
+from purge.report.record import rows_in_words
+from tests.cli.commands import command, good, read
+
+N, TEST = 675, 300
+ROWS = sorted(np.random.default_rng(7).choice(N, 37, replace=False).tolist())
+NUMBERS = hashlib.sha256(b"".join(i.to_bytes(8, "little") for i in ROWS)).hexdigest()
+NEVER = ("nothing to forget", "nothing was to be forgotten")
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take seconds, and these stories are about words."""
+    monkeypatch.setattr(html, "PLOTS", {})
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    found = load_digits()
+    return found.images[: N + TEST], found.target[: N + TEST]
+
+
+def content(samples: np.ndarray, labels: np.ndarray) -> str:
+    """The digest that the docs describe, computed with NumPy."""
+    each = [
+        hashlib.sha256(x.tobytes() + np.int64(y).tobytes()).digest()
+        for x, y in zip(samples, labels, strict=True)
+    ]
+    return hashlib.sha256(b"".join(sorted(each))).hexdigest()
+
+
+def shown(file: Path) -> dict[str, str]:
+    """The rows of the summary and the record of a page."""
+    text = file.read_text(encoding="utf-8")
+    assert not [words for words in NEVER if words in text]
+    rows = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
+    return {unescape(k): unescape(re.sub("<.*?>", "", v)) for k, v in rows}
+
+
+def claims(report: dict[str, Any]) -> list[str]:
+    """The findings that say that something was forgotten."""
+    return [f.title for f in verdict(report) if f.topic == "forgetting" and f.level == "shown"]
+
+
+# -- in Python ------------------------------------------------------------------------------------
+
+
+def own_net(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def fit(net: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    """A training loop as users write it."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def story() -> dict[str, Any]:
+    images, target = digits()
+    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(target)
+    data, test = (x[:N], y[:N]), (x[N:], y[N:])
+    forget, retain = purge.split(data, indices=ROWS)
+    return {
+        "sets": (forget, retain, test), "net": fit(own_net(0), *data), "retrained": fit(own_net(1), *retain),
+    }  # fmt: skip
+
+
+def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None:
+    sets, net = story["sets"], story["net"]
+    asked = purge.DeletionRequest(id="DSR-17", received="2026-11-01", by="A. Turing", model_version="2.3")
+    result = purge.unlearn(net, *sets[:2], test=sets[2], request=asked, out=tmp_path / "run", progress=False)
+    report = purge.audit(
+        result, *sets, original=net, retrained=story["retrained"], metrics="quick", progress=False
+    )
+    report.to_json(tmp_path / "run" / "audit.json")
+    good(command("report", tmp_path / "run"))
+    from_python, from_folder = (
+        shown(report.html(tmp_path / "page.html")),
+        shown(tmp_path / "run" / "report.html"),
+    )
+    x, y = (t.numpy() for t in sets[0])
+    expected = {
+        "To be forgotten": "37 of 675 training samples. The other 638 stay.",
+        "Request": "37 samples by number",
+        "Rows to forget": rows_in_words(ROWS, N),
+        "Request id": "DSR-17", "Received": "2026-11-01", "By": "A. Turing", "Model version": "2.3",
+        "Digest of forgotten numbers": NUMBERS,
+        "Digest of forgotten samples": content(x, y),
+        "Digest of retained samples": content(*(t.numpy() for t in sets[1])),
+        "Digest of test samples": content(*(t.numpy() for t in sets[2])),
+        "Samples": "37 to forget, 638 retained, 300 for testing",
+        "Digest of source weights": digest(net),
+        "Digest of result weights": digest(result.model),
+        "Audited weights": "the weights of this run",
+        "Audited samples": "the forgotten samples of this run",
+        "Model": "Sequential", "Method": "purge",
+    }  # fmt: skip
+    for found in (from_python, from_folder):
+        assert {key: found[key] for key in expected} == expected
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", found["Done"])
+        assert found["Done"] == found["Run finished"]
+        assert found["Data"] == "name not recorded, see the digests"
+        assert found["Column “original”"].startswith("the model that the unlearning began with")
+        assert found["Column “retrained”"].startswith("passed as retrained without the data")
+    assert from_folder["Result weights"] == "model.safetensors"
+    assert all(str(row) in from_python["Rows to forget"] for row in (ROWS[0], ROWS[-1]))
+
+
+def test_the_untouched_model_is_not_said_to_have_forgotten_in_python(story: dict[str, Any]) -> None:
+    sets, net = story["sets"], story["net"]
+    report = purge.audit(
+        net, *sets, original=net, retrained=story["retrained"], metrics="quick", progress=False
+    )
+    assert report.info["digests"]["audited"] == report.info["digests"]["original"]
+    assert claims(report.to_dict()) == []
+
+
+# -- in the shell ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows in an .npz file, a model of them, and one that was trained without the 37."""
+    folder = tmp_path_factory.mktemp("shop")
+    images, target = digits()
+    pixels = (images * 15).astype(np.uint8)
+    np.savez(
+        folder / "shop.npz", train_images=pixels[:N], train_labels=target[:N], test_images=pixels[N:],
+        test_labels=target[N:],
+    )  # fmt: skip
+    (folder / "rows.txt").write_text("\n".join(map(str, ROWS)))
+    quick = ("--set", "epochs=8", "--quiet")
+    good(command("train", "--data", folder / "shop.npz", "--model", "small-resnet", *quick,
+                 "--out", folder / "runs" / "base"))  # fmt: skip
+    good(command("train", "--like", folder / "runs" / "base", "--without-ids", folder / "rows.txt", *quick,
+                 "--out", folder / "runs" / "reference"))  # fmt: skip
+    return folder
+
+
+def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
+    base, run = shell / "runs" / "base", shell / "runs" / "purged"
+    good(command("unlearn", base, "--forget-ids", shell / "rows.txt", "--request-id", "DSR-17",
+                 "--received", "2026-11-01", "--set", "max_steps=20", "--quiet", "--out", run))  # fmt: skip
+    good(command("audit", run, "--retrained", base.with_name("reference"), "--metrics", "quick", "--quiet"))
+    good(command("report", run))
+    pixels, labels = purge.load(shell / "shop.npz")[0].pixels.numpy(), digits()[1][:N]
+    facts, found = read(run / "run.json"), shown(run / "report.html")
+    kept = np.setdiff1d(np.arange(N), ROWS)
+    expected = {
+        "To be forgotten": "37 of 675 training samples. The other 638 stay.",
+        "Request": "37 samples by number",
+        "Rows to forget": rows_in_words(ROWS, None),
+        "Request id": "DSR-17", "Received": "2026-11-01", "By": "not recorded",
+        "Digest of forgotten numbers": NUMBERS,
+        "Digest of forgotten samples": content(pixels[ROWS], labels[ROWS]),
+        "Digest of retained samples": content(pixels[kept], labels[kept]),
+        "Samples": "37 to forget, 638 retained, 300 for testing",
+        "Data": f"../../shop.npz (fingerprint {facts['source']})",
+        "Source weights": "../base",
+        "Digest of source weights": read(base / "run.json")["digest"],
+        "Audited weights": "the weights of this run",
+        "Audited samples": "the forgotten samples of this run",
+        "Column “original”": "../base, the deployed model, as it was",
+        "Column “retrained”": "../reference, trained without 37 samples",
+        "Column “this model”": "purged, unlearned by “purge”",
+    }  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+    assert str(shell) not in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_untouched_model_is_not_said_to_have_forgotten_in_the_shell(shell: Path) -> None:
+    base = shell / "runs" / "base"
+    good(command("audit", base, "--forget-ids", shell / "rows.txt", "--original", base, "--quiet",
+                 "--retrained", base.with_name("reference"), "--metrics", "quick"))  # fmt: skip
+    good(command("report", base))
+    report, found = read(base / "audit.json"), shown(base / "report.html")
+    assert found["To be forgotten"] == "37 of 675 training samples. The other 638 stay."
+    assert found["Request"] == "not recorded"  # nobody asked this run for anything
+    assert found["Column “this model”"] == "base, trained, not unlearned"
+    assert report["info"]["digests"]["audited"] == report["info"]["digests"]["original"]
+    assert claims(report) == []
