@@ -44,10 +44,12 @@ def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, 
     _check_parts(source.name, parts, names)
     try:
         at.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=at, prefix=".making-") as making:
-            native, facts = _decode_into(Path(making), source.name, parts, names, size, progress)
+        with tempfile.TemporaryDirectory(dir=at, prefix=".making-") as private:
+            making = Path(private) / "decoded"
+            making.mkdir()  # the umask decides who may read it
+            native, facts = _decode_into(making, source.name, parts, names, size, progress)
             folder = at / f"{digest}-{'native' if native else size or DEFAULT_SIZE}"
-            _rename(Path(making), folder)
+            _rename(making, folder)
     except OSError as error:
         got = error.strerror or str(error)
         raise FileError(
@@ -79,7 +81,6 @@ def _decode_into(
 
 def _rename(made: Path, final: Path) -> None:
     """Move a finished folder to its place, unless another process was faster; replace a damaged one."""
-    made.chmod(0o755)  # temporary folders are private, but a cache may be shared
     if final.exists() and not _facts(final):
         shutil.rmtree(final)
     try:
