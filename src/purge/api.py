@@ -128,7 +128,7 @@ def unlearn(
     info = {
         "preset": name, "seed": seed, "precision": precision, "graph": graph,
         "forget_digest": _digest(split.forget), **_sizes(split), "forget_target": run.forget_target,
-        "retain_budget": run.retain_budget,
+        "retain_budget": run.retain_budget, "cache": _cached(split.forget, split.retain, split.test),
     }  # fmt: skip
     result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
     if out is not None:
@@ -230,6 +230,7 @@ class Auditor:
                         values.setdefault(name, {}).update(_flat(metric, subject))
                 advance(1, metric.name)
         info = {"seed": seed, "finished": now(), **_sizes(split), **environment()}
+        info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
         curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
@@ -335,6 +336,7 @@ def train(
         raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
     info = {"seed": seed, "samples": len(samples), **_accuracies(trained, unseen)}
+    info["cache"] = _cached(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
@@ -374,6 +376,7 @@ def train_sharded(
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **_accuracies(trained, unseen)}
+    info["cache"] = _cached(dataset, unseen)
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
@@ -419,6 +422,11 @@ def _digest(forget: Samples) -> str | None:
     if not isinstance(forget, Images):
         return None
     return hashlib.sha256(forget.ids.sort().values.numpy().astype("<i8").tobytes()).hexdigest()
+
+
+def _cached(*parts: Data | Samples | Ensemble | None) -> list[str]:
+    """Where in the user's cache copies of the data and models trained on it are kept."""
+    return sorted({p.cached for p in parts if isinstance(p, (Images, Ensemble)) and p.cached})
 
 
 def _sizes(split: Split) -> dict[str, Any]:

@@ -125,6 +125,7 @@ class AuditInfo:
     forget_classes: list[int] | None = None
     forget_samples: int | None = None
     retain_samples: int | None = None
+    cache: list[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,7 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
     elsewhere = ("method", "versions", "hardware", "seconds", "steps", "seed")  # in the result of the job
+    elsewhere += ("cache",)  # of this machine
     found = {k: v for k, v in result.to_dict().items() if k not in elsewhere}
     if job.base.logged:  # no path of this machine
         found["settings"]["log"] = f"{scene.folders[0].name}/updates"

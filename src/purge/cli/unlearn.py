@@ -31,6 +31,7 @@ def unlearn(
     trust: opt.Trust = False,
     precision: Annotated[Literal["float32", "bf16"] | None, Option(help="Default on a GPU: bf16.")] = None,
     graph: Annotated[bool | None, Option(help="Replay steps as a CUDA graph; GPU only.")] = None,
+    no_cache: opt.NoCache = False,
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,

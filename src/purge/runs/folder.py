@@ -75,6 +75,7 @@ class RunFile(Mapping[str, Any]):
     forget_target: float | None = None
     retain_budget: float | None = None
     finished: str | None = None
+    cache: list[str] | None = None  # copies of its data that are kept
     content: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:

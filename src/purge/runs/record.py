@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError
+from purge.data.cache import copies
 from purge.report.tables import class_words
 from purge.result import Report, columns, read_history
 from purge.runs.folder import RunFile, facts_of, gone_of
@@ -57,6 +58,7 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
         "Run finished": _when(facts.finished, run / "run.json"),
         "Audited": _when(info.get("finished"), run / "audit.json"),
         "Digest of audit.json": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
+        "Copies in the cache": copies(facts.cache, info.get("cache")),
         "Settings": facts.settings,
         "Versions and hardware": {
             "unlearning": {key: facts.get(key) for key in ("versions", "hardware")},
