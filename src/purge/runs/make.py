@@ -34,6 +34,7 @@ from purge.runs.folder import (
     facts_of,
     gone_of,
     read_model,
+    rows_of,
     same_data,
     same_kind,
 )
@@ -134,9 +135,10 @@ def audit_run(
     if original is None and facts.original is not None and Path(facts.original).exists():
         original = Path(facts.original)
     for path in retrained:
-        same_kind(facts_of(path), choice, gone, "retrained")
+        same_kind(facts_of(path), choice, "retrained")
+        _same_request(path, data, gone)
     if original is not None:
-        same_kind(facts_of(original), choice, gone, "original")
+        same_kind(facts_of(original), choice, "original")
     like = None
     if any(metric.cost == "shadow" for metric in metrics):
         like = _shadows(facts, original, shadows, build_for(choose_model(facts, model, trust), data))
@@ -145,6 +147,22 @@ def audit_run(
         original=None if original is None else read_model(original, model, data, trust),
         retrained=[read_model(path, model, data, trust) for path in retrained], progress=progress,
     )  # fmt: skip
+
+
+def _same_request(path: Path, data: Images, gone: Request) -> None:
+    """Refuse a retrained model that was trained without other samples than those that had to be forgotten.
+
+    Of a file of weights nothing is known, and of a run folder without a request neither: they are taken.
+    """
+    facts = facts_of(path)
+    if "request" not in facts or torch.equal(rows_of(data, gone_of(facts)), rows_of(data, gone)):
+        return
+    theirs = gone_of(facts)
+    got = f"one without {request_words(theirs, data.names)}" if theirs else "one trained on all of the data"
+    classes = [f"--without-class {c}" for c in gone.get("forget_classes", [])]
+    options = " ".join(classes if "forget_ids" not in gone else ["--without-ids FILE"])
+    fix = f"purge train --like RUN {options} --out DIR, or name its file of weights if that is an error"
+    raise DataError(f"a model trained without {request_words(gone, data.names)} in {path}", got, fix)
 
 
 def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:
@@ -171,7 +189,6 @@ def needed(request: Request) -> Request:
 
 
 def request_words(request: Request, names: Sequence[str]) -> str:
-    """A request in words: the classes by name, or how many samples."""
-    if "forget_classes" in request:
-        return class_words(request["forget_classes"], names)
-    return f"{len(request['forget_ids'])} samples"
+    """A request in words: the classes by name, and how many samples."""
+    classes, ids = class_words(request.get("forget_classes") or [], names), request.get("forget_ids")
+    return " and ".join(filter(None, (classes, f"{len(ids)} samples" if ids else "")))
