@@ -131,6 +131,7 @@ class AuditInfo:
     forget_content: str | None = None
     digests: dict[str, str] | None = None  # of the weights of each model
     models: dict[str, str] | None = None  # which model each column is, in words
+    cache: list[str] | None = None
 
 
 @dataclass(frozen=True)

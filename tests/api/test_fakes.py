@@ -15,11 +15,12 @@ from purge.report.rules import Finding
 from tests.fakes import FAKES, KINDS, Request, fitted, make_request, network
 
 # Every number that a rule of the verdict looks at, but for those that need shadow models.
-ASKED = (
-    "fa_train fa_test ta_retain ra class_accuracy mia_loss mia_confidence mia_entropy mia_m_entropy mia_margin "
-    "tpr_1pct mia_lr mia_svc hidden_change output_change bn_recal relearn_retain relearn_ratio quantise prune "
-    "noise probe_gap head_refit_gap"
-).split()
+ASKED = [
+    "fa_train", "fa_test", "ta_retain", "ra", "class_accuracy", "mia_loss", "mia_confidence", "mia_entropy",
+    "mia_m_entropy", "mia_margin", "tpr_1pct", "mia_lr", "mia_svc", "hidden_change", "output_change",
+    "bn_recal", "relearn_retain", "relearn_ratio", "quantise", "prune", "noise", "probe_gap",
+    "head_refit_gap",
+]  # fmt: skip
 
 # 40 samples, and 2 % of the samples (29), are too few for these: they leave weights that were truly trained
 # otherwise, and the attacks find nothing in the original either.

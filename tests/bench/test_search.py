@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from purge.bench import runner
+from purge.bench.expand import Plan
 from purge.bench.search import score_of, winners
 from purge.core.errors import PurgeError
-from tests.bench.plans import plan_of
+from purge.core.files import write_json
+from tests.bench.plans import place_of, plan_of, result_of
 
 SEARCH: dict[str, Any] = {
     "holdout": 0.2,
@@ -75,26 +78,45 @@ def test_the_score_is_the_distance_to_the_aims() -> None:
     assert score_of(weights, report) is None
 
 
-def test_the_best_trial_wins_unless_it_failed_somewhere() -> None:
-    def result(trial: int, score: float | None, seed: int = 0) -> dict[str, Any]:
-        made = {
-            "label": f"a #{trial}",
-            "trial_of": "a",
-            "method": "m",
-            "changes": {"lr": trial},
-            "seed": seed,
-        }
-        return made | ({"error": "x"} if score is None else {"numbers": {"score": score}})
+def searched(tmp_path: Path) -> Plan:
+    """Three trials of one method with two seeds each."""
+    search = {"trials": 3, "score": {"ra": 1}}
+    methods = ["purge", {"method": "finetune", "label": "a", "search": {"lr": {"low": 0.01, "high": 0.1}}}]
+    return plan_of(tmp_path, holdout=0.2, search=search, methods=methods, seeds=[0, 1])
 
-    results = [
-        result(0, 0.5), result(0, 0.5, 1), result(1, 0.1), result(1, None, 1), result(2, 0.2),
-        result(2, 0.6, 1), {"label": "b", "trial_of": ""},
-    ]  # fmt: skip
-    (winner,) = winners(results)
-    assert (winner["label"], winner["trial"], winner["set"]) == ("a", "a #2", {"lr": 2})
+
+def test_the_best_trial_wins_unless_it_failed_somewhere(tmp_path: Path) -> None:
+    scores: dict[str, list[float | None]] = {"a #0": [0.5, 0.5], "a #1": [0.1, None], "a #2": [0.2, 0.6]}
+    jobs = searched(tmp_path).jobs
+    results = []
+    for job in jobs:
+        score = scores[job.label][job.seed] if job.trial_of == "a" else 0.0
+        results.append({"error": "x"} if score is None else {"numbers": {"score": score}})
+    _, winner = winners(list(zip(jobs, results, strict=True)))
+    assert (winner["label"], winner["trial"]) == ("a", "a #2")
+    assert winner["set"] == next(job.changes for job in jobs if job.label == "a #2")
     assert winner["score"] == pytest.approx(0.4)
     assert winner["first_score"] == pytest.approx(0.5)
     assert winner["trials"] == 3
+
+
+@pytest.mark.parametrize(
+    "left", [None, "", "{", '{"numbers": {"score": NaN}}', '{"numbers": {"score": "0"}}', "{}"]
+)
+def test_a_trial_with_a_result_that_cannot_be_read_does_not_win(tmp_path: Path, left: str | None) -> None:
+    """Its other seed alone would have won; with --only it is not run again."""
+    plan, place = searched(tmp_path), place_of(tmp_path / "out")
+    (place.out / "jobs").mkdir(parents=True)
+    scores = {"a #0": 0.5, "a #1": 0.1, "a #2": 0.3, "purge #0": 0.0}
+    for job in plan.jobs:
+        found = result_of(job, {"ra": 0.5}, score=scores[job.label])
+        write_json(place.file(job), {**found, "trial_of": job.trial_of, "method": job.method,
+                                     "changes": job.changes})  # fmt: skip
+    damaged = next(place.file(job) for job in plan.jobs if job.label == "a #1" and job.seed == 1)
+    damaged.unlink() if left is None else damaged.write_text(left)
+    runner.bench(plan, place, only=["purge"], resume=True, progress=False)
+    _, winner = yaml.safe_load((place.out / "presets.yaml").read_text())["methods"]
+    assert (winner["trial"], winner["score"]) == ("a #2", 0.3)
 
 
 def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:

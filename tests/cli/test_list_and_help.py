@@ -57,20 +57,21 @@ OPTIONS = {
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices "
-        "--log-updates --log-only-ids --resume --force --json --quiet"
+        "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--forget-class --forget-ids --method --set --seed --device --trust --precision --graph "
-        "--request-id --received --done --by --model-version --force --json --quiet"
+        "--request-id --received --done --by --model-version --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device "
-        "--trust --json --quiet"
+        "--trust --no-cache --json --quiet"
     ),
     "report": "run --out --figures --force --json",
     "list": "shelf name --json",
+    "cache": "action kind --json",
 }
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from purge.data.prefetch import say_once
-from tests.cli.commands import command, read
+from purge.data.load import load
+from tests.cli.commands import command, good, read, refusal
 
 # -- one request after the other ------------------------------------------------------------------
 
@@ -40,13 +40,32 @@ def test_what_was_forgotten_before_is_not_taught_again(twice: Path) -> None:
     assert only["info"]["retain_samples"] == report["info"]["retain_samples"]
 
 
-def test_another_reference_is_remarked_upon(twice: Path, caplog: pytest.LogCaptureFixture) -> None:
-    say_once.cache_clear()
+def test_a_reference_of_another_request_is_refused(twice: Path) -> None:
     quick = ["--metrics", "fa_train"]
     assert command("audit", twice / "three", "--retrained", twice / "without3", *quick).code == 0
-    assert not caplog.records
-    assert command("audit", twice / "both", "--retrained", twice / "without3", *quick).code == 0
-    assert "without other data" in caplog.text
+    said = refusal(command("audit", twice / "both", "--retrained", twice / "without3", *quick))
+    assert "trained without class 3, class 5" in said
+    assert "got one without class 3" in said
+    assert "--without-class 3 --without-class 5" in said
+    said = refusal(command("audit", twice / "three", "--retrained", twice / "base", *quick))
+    assert "got one trained on all of the data" in said
+
+
+def test_a_reference_is_known_by_its_samples_and_not_by_words(twice: Path, tmp_path: Path) -> None:
+    """A class may also be left out by the numbers of its samples; of a file of weights nothing is known."""
+    train, _ = load("digits", progress=False)
+    numbers = (train.labels == 3).nonzero()[:, 0].tolist()
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, numbers)))
+    like = ["train", "--like", twice / "base", "--set", "epochs=1", "--quiet"]
+    good(command(*like, "--without-ids", tmp_path / "ids.txt", "--out", tmp_path / "same"))
+    quick = ["--metrics", "fa_train", "--quiet"]
+    good(command("audit", twice / "three", "--retrained", tmp_path / "same", *quick))
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, numbers[1:])))
+    good(command(*like, "--without-ids", tmp_path / "ids.txt", "--out", tmp_path / "other"))
+    said = refusal(command("audit", twice / "three", "--retrained", tmp_path / "other", *quick))
+    assert f"{len(numbers) - 1} samples" in said
+    weights = tmp_path / "other" / "model.safetensors"
+    good(command("audit", twice / "three", "--retrained", weights, "--model", "small-resnet", *quick))
 
 
 def test_a_reference_for_images_of_another_size_is_refused(twice: Path, tmp_path: Path) -> None:
@@ -92,7 +111,7 @@ def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> No
         assert done.code == 0, done.err
     assert read(gone / "run.json")["digest"] == read(reference / "run.json")["digest"]  # exact deletion
     assert 1 <= len(read(again / "run.json")["retrained"]) <= 2  # two samples are in two shards at most
-    report = command("audit", again, "--retrained", reference, "--metrics", "fa_train,ra", "--json").json
+    report = command("audit", gone, "--retrained", reference, "--metrics", "fa_train,ra", "--json").json
     assert report["values"]["ra"]["value"] is not None
     refused = command(
         "train", "--data", "digits", "--model", "small-resnet", "--slices", 2, "--out", tmp_path / "z"

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import purge
+from purge.core.errors import RunError
 from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
 from purge.engine.stopping import Stopping
@@ -113,6 +114,43 @@ def test_nothing_is_left_behind_when_the_model_raises(name, after, toy):
         assert not any(flag for flags in facts(twin)[4:] for flag in flags), (
             "no hook and no patched forward survives"
         )
+
+
+class Spiky(nn.Module):
+    """A classifier whose outputs are finite and whose gradient is not, for inputs that begin with zero."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.height = inner, nn.Parameter(torch.ones(()))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.height)
+
+    def forward(self, x):
+        return self.inner(x) + (self.height * x[:, :1]).abs().sqrt()  # the same for all classes
+
+
+def spiked(data):
+    """Inputs that begin with zero."""
+    x, y = data
+    return torch.cat([torch.zeros(len(x), 1), x[:, 1:]], 1), y
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_that_are_not_finite_end_the_run(name, toy):
+    """A method may not leave out what it cannot compute and hand back the weights that it was given."""
+    model, forget, retain, test = toy
+    with pytest.raises(RunError, match=r"NaN or infinity at step [12] .nothing was returned"):
+        run(name, (Spiky(model), spiked(forget), spiked(retain), test))
+
+
+@pytest.mark.parametrize("space", ["update", "gradient", "none"])
+@pytest.mark.parametrize("where", ["forget", "retain"])
+def test_purge_needs_finite_gradients_of_both_sets(where, space, toy):
+    model, forget, retain, test = toy
+    parts = (spiked(forget), retain) if where == "forget" else (forget, spiked(retain))
+    with pytest.raises(RunError, match="NaN or infinity"):
+        run("purge", (Spiky(model), *parts, test), space=space)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -94,7 +94,7 @@ def test_maps_are_quartered_unless_they_are_too_wide():
     assert _quartered(h).tolist() == [[2.5, 4.5, 10.5, 12.5, 18.5, 20.5, 26.5, 28.5]]
     assert _quartered(torch.ones(3, 1024, 4, 4)).shape == (3, 1024)
     assert _quartered(torch.ones(3, 7, 1, 1)).shape == (3, 7)
-    assert _quartered(torch.ones(3, 5, 7)).shape == (3, 7)  # tokens
+    assert _quartered(torch.ones(3, 7, 5)).shape == (3, 7)  # tokens
 
 
 def test_at_most_so_many_layers_are_asked_from_first_to_last():

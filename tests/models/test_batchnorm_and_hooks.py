@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from purge.models.batchnorm import batchnorms, recalibrate, statistics
-from purge.models.hooks import capture, capture_input, pooled
+from purge.models.hooks import capture, capture_input
 
 
 def net():
@@ -203,15 +203,6 @@ def test_capture_pools_over_positions_and_keeps_the_graph():
     assert torch.allclose(h["0"], model[0](x).mean((2, 3)), atol=1e-6)
     assert h["0"].requires_grad
     assert inputs[0].shape == (5, 144)
-
-
-def test_pooling_of_tokens_and_vectors():
-    assert pooled(torch.ones(2, 7, 3)).shape == (2, 3)
-    assert pooled(torch.ones(2, 3)).shape == (2, 3)
-    assert pooled(torch.ones(2, 3, 4, 5, 6)).shape == (2, 3)
-    last = torch.randn(2, 7, 7, 16)  # channels last, as Swin has them
-    assert torch.allclose(pooled(last), last.mean((1, 2)), atol=1e-6)
-    assert pooled(torch.ones(2, 7, 7, 7)).shape == (2, 7)
 
 
 def test_what_is_captured_is_not_overwritten_by_layers_in_place():

@@ -17,6 +17,7 @@ from purge.models.checkpoint import digest
 from purge.models.forward import logits_of
 from purge.models.hooks import capture, capture_input, pooled
 from purge.models.inspect import anatomy
+from purge.models.layout import fed_to
 from purge.models.small_resnet import SmallResNet
 from purge.models.zoo import FORMS, MODELS, build
 from tests.data.image_files import Payload
@@ -92,7 +93,7 @@ def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
         assert all(h.shape == (2, h.shape[1]) and h.shape[1] > 7 for h in rows.values())
         assert rows[found.blocks[-1]].shape[1] == head.in_features
         if "distilled" not in name:  # there the logits are the average of two heads
-            torch.testing.assert_close(head(pooled(fed[0])), z)
+            torch.testing.assert_close(head(pooled(fed_to(head, fed[0]))), z)
     if name in FOREIGN:
         last = tuple(block.rpartition(".")[2] for block in found.blocks)
         assert (found.head, last if name.startswith("hf:") else found.blocks) == FOREIGN[name]

@@ -85,15 +85,15 @@ def bench(
             advance(1, str(done.what))
             error = f": {done.error}" if done.error else ""
             say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{error}")
-    results = [(job, found) for job in plan.jobs if (found := result_in(place.file(job))) is not None]
+    results = [(job, result_in(place.file(job))) for job in plan.jobs]
     return Summary(
         ran=len(todo),
         skipped=len(asked.jobs) - len(todo),
         left=len(plan.jobs) - len(asked.jobs),
         trained=sum(t.spec not in broken for t in missing),
-        failed={str(job): str(found["error"]) for job, found in results if "error" in found},
-        files=[*_write_presets(place.out, [found for _, found in results]), *make(place.out)],
-        unread=sum(place.file(job).is_file() for job in plan.jobs) - len(results),
+        failed={str(job): str(found["error"]) for job, found in results if found and "error" in found},
+        files=[*_write_presets(place.out, results), *make(place.out)],
+        unread=sum(found is None and place.file(job).is_file() for job, found in results),
     )
 
 
@@ -146,7 +146,7 @@ def write_manifest(plan: Plan, out: Path) -> None:
     write_json(out / "bench.json", {**about, "metrics": own, **wanted})
 
 
-def _write_presets(out: Path, results: list[dict[str, Any]]) -> list[Path]:
+def _write_presets(out: Path, results: list[tuple[Job, dict[str, Any] | None]]) -> list[Path]:
     """Write the best settings that a search found as a file that a later bench can read."""
     found = winners(results)
     if not found:
@@ -260,12 +260,13 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     for _ in range(job.repeats):
         result = unlearn_run(
             scene.base, job.base.model, scene.forget, scene.retain, facts=scene.facts[0], method=job.method,
-            settings=changes, test=scene.test, seed=job.seed, device=place.device, progress=False, check=False,
+            settings=changes, test=scene.test, seed=job.seed, device=place.device, progress=False,
+            check=False,
         )  # fmt: skip
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
     elsewhere = ("method", "versions", "hardware", "seconds", "steps", "seed")  # in the result of the job
-    of_one = ("request", "forget_rows", "deletion_request", "finished")  # for the record of a single run
+    of_one = ("request", "forget_rows", "deletion_request", "finished", "cache")  # for the record of a run
     found = {k: v for k, v in result.to_dict().items() if k not in (*elsewhere, *of_one)}
     if job.base.logged:  # no path of this machine
         found["settings"]["log"] = f"{scene.folders[0].name}/updates"

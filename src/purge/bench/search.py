@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from purge.core.schema import build
 from purge.core.settings import setting
 from purge.metrics.metric import Metric
 from purge.metrics.registry import check_value_name, find_metric
+
+if TYPE_CHECKING:
+    from purge.bench.expand import Job
 
 
 @dataclass(frozen=True)
@@ -99,27 +102,31 @@ def _metric(name: str) -> Metric:
     return find_metric(name.partition(".")[0])
 
 
-def winners(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def winners(results: Iterable[tuple[Job, Mapping[str, Any] | None]]) -> list[dict[str, Any]]:
     """For each label that was searched for, the trial with the lowest mean score over its jobs.
 
-    A trial with a job that failed, or that could not be scored, does not win.
+    A trial with a job that failed, that could not be scored, or whose result is missing or cannot be read
+    (None) does not win: the mean over its other jobs is not comparable.
     """
-    trials: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for result in results:
-        if result["trial_of"]:
-            trials.setdefault(result["trial_of"], {}).setdefault(result["label"], []).append(result)
+    trials: dict[str, dict[str, list[tuple[Job, float | None]]]] = {}
+    for job, result in results:
+        if job.trial_of:
+            trials.setdefault(job.trial_of, {}).setdefault(job.label, []).append((job, _score_in(result)))
     found = []
     for label, of in trials.items():
-        scored = {
-            trial: statistics.fmean(r["numbers"]["score"] for r in jobs)
-            for trial, jobs in of.items()
-            if all(r.get("numbers", {}).get("score") is not None for r in jobs)
-        }
+        each = {trial: [score for _, score in jobs if score is not None] for trial, jobs in of.items()}
+        scored = {t: statistics.fmean(scores) for t, scores in each.items() if len(scores) == len(of[t])}
         if scored:
             best = min(scored, key=lambda trial: scored[trial])
-            first = of[best][0]
+            first = of[best][0][0]
             found.append(
-                {"method": first["method"], "label": label, "set": first["changes"], "trial": best,
+                {"method": first.method, "label": label, "set": first.changes, "trial": best,
                  "score": scored[best], "trials": len(of), "first_score": scored.get(f"{label} #0")}
             )  # fmt: skip
     return found
+
+
+def _score_in(result: Mapping[str, Any] | None) -> float | None:
+    """The score that a result has, if it is a number."""
+    score = (result or {}).get("numbers", {}).get("score")
+    return score if isinstance(score, (int, float)) and math.isfinite(score) else None

@@ -20,6 +20,7 @@ from typer import Option
 import purge
 from purge.cli.audit import audit
 from purge.cli.bench import bench
+from purge.cli.cache import cache
 from purge.cli.demo import demo
 from purge.cli.list import list_
 from purge.cli.report import report
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo, "train": train, "unlearn": unlearn, "audit": audit, "report": report, "bench": bench,
-    "list": list_,
+    "list": list_, "cache": cache,
 }  # fmt: skip
 for name, command in COMMANDS.items():
     app.command(name)(command)

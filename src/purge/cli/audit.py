@@ -40,6 +40,7 @@ def audit(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
+    no_cache: opt.NoCache = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -24,6 +24,7 @@ def bench(
     device: opt.Device = None,
     data_dir: opt.DataDir = None,
     trust: opt.Trust = False,
+    no_cache: opt.NoCache = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from typer import Option
 
 from purge.core.errors import DataError, MethodError
+
+
+def _no_cache(context: typer.Context, wanted: bool) -> bool:
+    if wanted:
+        from purge.data.cache import no_cache
+
+        context.with_resource(no_cache())
+    return wanted
+
 
 Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
@@ -31,6 +41,9 @@ Std = Annotated[str | None, Option("--std", help="The spread of each channel, li
 SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
 Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
 Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]
+NoCache = Annotated[
+    bool, Option("--no-cache", callback=_no_cache, help="Keep no decoded images and no shadow models.")
+]
 Force = Annotated[bool, Option("--force", help="Write into a folder that is not empty.")]
 
 

@@ -40,6 +40,7 @@ def train(
     slices: Annotated[int | None, Option(help="Checkpoints per shard; more: cheaper deletions.")] = None,
     log_updates: Annotated[Path | None, Option(help="Folder for all updates, for amnesiac.")] = None,
     log_only_ids: Annotated[Path | None, Option(help="Log only steps with a sample of this file.")] = None,
+    no_cache: opt.NoCache = False,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted training.")] = False,
     force: opt.Force = False,
     json_: opt.Json = False,

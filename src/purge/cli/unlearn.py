@@ -38,6 +38,7 @@ def unlearn(
     done: Annotated[str | None, Option(help="When it was carried out; default: now.")] = None,
     by: Annotated[str | None, Option(help="Who carried it out; for the record.")] = None,
     model_version: Annotated[str | None, Option(help="Of the model; for the record.")] = None,
+    no_cache: opt.NoCache = False,
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,

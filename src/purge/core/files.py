@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +26,16 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
         raise FileError(f"a file or nothing at {path}", got, "choose another name")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:  # opened here, so that the user's umask decides who may read it
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        opened = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        mode = stat.S_IMODE(os.fstat(opened).st_mode)
+        os.close(opened)
     except OSError as error:
         got = str(error.strerror)
         raise FileError(f"a folder that can be written, {path.parent}", got, "choose another") from None
     try:
         write(temporary)
+        if stat.S_IMODE(temporary.stat().st_mode) != mode:  # safetensors puts a private file in its place
+            temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,19 +1,25 @@
-"""Decoded images, kept on disk: each source is decoded once and mapped into memory afterwards.
+"""The user's cache, and the decoded images in it: each source is decoded once and mapped into memory then.
 
-They are in the user's cache, in a folder named by a digest of the source's files. A folder holds one
+Decoded images are in a folder named by a digest of the source's files. A folder holds one
 ``<part>.bin`` of uint8 pixels per part, and ``facts.json``, which is written last.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
 import math
 import os
 import shutil
+import stat
 import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +31,130 @@ from purge.data.decode import DEFAULT_SIZE, form_of, threads, write
 from purge.data.formats.source import Parts, Source
 
 LAYOUT = 2  # of the folders; with another number, all images are decoded again
+NO_CACHE = "PURGE_NO_CACHE"  # a variable; while a private folder is in use, it is the path of that
+Kind = Literal["decoded", "shadows", "data"]
+KINDS: dict[Kind, str] = {
+    "decoded": "decoded images",
+    "shadows": "models that audits have trained",
+    "data": "downloaded data sets",
+}
 
 
-def cache_folder() -> Path:
+# -- the folder -------------------------------------------------------------------------------
+
+
+def user_folder() -> Path:
     """``$PURGE_CACHE``, or ``purge`` in the user's cache."""
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("PURGE_CACHE") or Path(user) / "purge")
+
+
+def cache_folder() -> Path:
+    """The folder for copies: the user's, or with ``$PURGE_NO_CACHE`` a private one that is not kept."""
+    if not _private():
+        return user_folder()
+    given = Path(os.environ[NO_CACHE])
+    return given if given.is_absolute() else _until_exit()
+
+
+@contextmanager
+def no_cache() -> Iterator[None]:
+    """Within the block a private folder takes the place of the cache, also for processes that are started."""
+    before = os.environ.get(NO_CACHE)
+    with tempfile.TemporaryDirectory(prefix="purge-", ignore_cleanup_errors=True) as folder:
+        os.environ[NO_CACHE] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(NO_CACHE)
+            os.environ |= {} if before is None else {NO_CACHE: before}
+
+
+def _private() -> bool:
+    return os.environ.get(NO_CACHE, "") not in ("", "0")
+
+
+@functools.cache
+def _until_exit() -> Path:
+    block = no_cache()
+    block.__enter__()
+    atexit.register(block.__exit__, None, None, None)
+    return Path(os.environ[NO_CACHE])
+
+
+def name_in_cache(folder: Path) -> str:
+    """The path of a folder within the user's cache; empty if it is elsewhere and not kept there."""
+    inside = not _private() and folder.is_relative_to(user_folder())
+    return folder.relative_to(user_folder()).as_posix() if inside else ""
+
+
+# -- what is in it ----------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """Something that is kept."""
+
+    kind: Kind
+    about: str
+    bytes: int
+    age_seconds: float  # since something in it was last written
+    path: str  # within the cache
+
+
+def entries(kinds: Collection[Kind] = KINDS) -> list[Entry]:
+    """What the user's cache holds, kind by kind, the largest first."""
+    found = [_entry(kind, path) for kind in KINDS if kind in kinds for path in _within(kind)]
+    return sorted(found, key=lambda entry: (list(KINDS).index(entry.kind), -entry.bytes))
+
+
+def clear(kinds: Collection[Kind]) -> list[Entry]:
+    """Remove what is kept of these kinds, and return it; other files in the folder are left alone."""
+    found = entries(kinds)
+    for entry in found:
+        path = user_folder() / entry.path
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            got = error.strerror or str(error)
+            raise FileError(f"to be able to remove {path}", got, "check its permissions") from None
+    for kind in kinds:
+        shutil.rmtree(user_folder() / kind / ".locks", ignore_errors=True)
+    return found
+
+
+def copies(*recorded: Sequence[str] | None) -> str:
+    """In words, what is left of the copies that a run and its audit recorded."""
+    names = sorted({name for part in recorded for name in part or ()})
+    if all(part is None for part in recorded):
+        return "not recorded"
+    left = [name for name in names if (user_folder() / name).exists()]
+    if not left:
+        return f"{', '.join(names)}, removed since" if names else "none"
+    return f"{', '.join(left)} (purge cache clear removes them)"
+
+
+def _within(kind: Kind) -> list[Path]:
+    folder = user_folder() / kind
+    return sorted(p for p in folder.iterdir() if p.name != ".locks") if folder.is_dir() else []
+
+
+def _entry(kind: Kind, path: Path) -> Entry:
+    files = [path, *([] if path.is_symlink() else path.rglob("*"))]
+    stats = [file.lstat() for file in files]
+    size = sum(s.st_size for s in stats if not stat.S_ISDIR(s.st_mode))
+    about = path.name
+    if kind == "shadows":
+        about = f"{sum(file.suffix == '.safetensors' for file in files)} models"
+    if kind == "decoded":
+        about = str(_facts(path).get("source", "unfinished"))
+    age = max(0.0, time.time() - max(s.st_mtime for s in stats))
+    return Entry(kind, about, size, age, path.relative_to(user_folder()).as_posix())
+
+
+# -- decoded images ---------------------------------------------------------------------------
 
 
 def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, dict[str, Any]]:
@@ -44,10 +168,12 @@ def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, 
     _check_parts(source.name, parts, names)
     try:
         at.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=at, prefix=".making-") as making:
-            native, facts = _decode_into(Path(making), source.name, parts, names, size, progress)
+        with tempfile.TemporaryDirectory(dir=at, prefix=".making-") as private:
+            making = Path(private) / "decoded"
+            making.mkdir()  # the umask decides who may read it
+            native, facts = _decode_into(making, source.name, parts, names, size, progress)
             folder = at / f"{digest}-{'native' if native else size or DEFAULT_SIZE}"
-            _rename(Path(making), folder)
+            _rename(making, folder)
     except OSError as error:
         got = error.strerror or str(error)
         raise FileError(
@@ -79,7 +205,6 @@ def _decode_into(
 
 def _rename(made: Path, final: Path) -> None:
     """Move a finished folder to its place, unless another process was faster; replace a damaged one."""
-    made.chmod(0o755)  # temporary folders are private, but a cache may be shared
     if final.exists() and not _facts(final):
         shutil.rmtree(final)
     try:
@@ -94,8 +219,8 @@ def _digest(source: Source) -> str:
     h = hashlib.sha256(json.dumps([LAYOUT, source.name, *source.names]).encode())
     for path in source.files:
         try:
-            stat = path.stat()
-            known = [stat.st_size, stat.st_mtime_ns]
+            found = path.stat()
+            known = [found.st_size, found.st_mtime_ns]
         except OSError:  # a broken link: decoding will report it
             known = []
         h.update(json.dumps([str(path.absolute()), *known]).encode())

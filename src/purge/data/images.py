@@ -55,6 +55,7 @@ class Images:
         self.ids = torch.arange(len(pixels)) if ids is None else ids
         self.paths = tuple(paths)  # by id; empty where the images had no names of their own
         self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
+        self.cached = ""  # where in the user's cache they are kept too
         self.device_fraction = device_fraction
         self.dtype = torch.float32
         self._deliver_to(pixels.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from purge.core.errors import DataError, FileError, did_you_mean
 from purge.core.settings import checked_seed
-from purge.data.cache import cache_folder, decoded
+from purge.data.cache import decoded, name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
 from purge.data.decode import channels_first
 from purge.data.download import fetch
@@ -86,6 +86,8 @@ def load(
         )
         for which, part in parts.items()
     }
+    for part in images.values():
+        part.cached = facts.get("cached", "")
     if "all" not in images:
         return images["train"], images["test"]
     train, test = _split(images["all"].labels.numpy(), split_seed)
@@ -140,7 +142,7 @@ def _from_cache(
             str(at / f"{which}.bin"), shared=False, size=math.prod(shape), dtype=torch.uint8
         )
         found[which] = _Part(flat.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}")
-    return found, facts
+    return found, {**facts, "cached": name_in_cache(at)}
 
 
 def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
@@ -187,7 +189,7 @@ def _own_source(path: Path) -> Source:
 def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:
     """Parquet in a folder of the data set's name, or its published files; downloads them if missing."""
     given = os.environ.get("PURGE_DATA")
-    default = [*([Path(given)] if given else []), cache_folder() / "data"]
+    default = [*([Path(given)] if given else []), user_folder() / "data"]
     roots = default if data_dir is None else [data_dir]
     for root in roots:
         for at in (root / name, *([root] if root.name == name else [])):

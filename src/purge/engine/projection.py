@@ -6,6 +6,7 @@ The guarantee of PURGE lives here. A displacement θ − θ' is *retain-safe* wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -28,7 +29,7 @@ class StepInfo(NamedTuple):
     """What one optimiser step did, as 0-d tensors on the device."""
 
     projected: Tensor  # bool: did the projection change anything?
-    cosine: Tensor  # of the displacement θ − θ' really applied, with the retain gradient
+    cosine: Tensor  # of the displacement θ − θ' really applied, with the retain gradient; NaN: none was found
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -143,7 +144,8 @@ def step(
     ``gradient`` projects ``g`` against ``retain`` and then lets the optimiser add momentum and
     decay, which may break what the projection promised (the paper's method and its limitation).
     ``update`` lets the optimiser propose its whole displacement and projects that, so the promise
-    ⟨θ − θ', retain⟩ ≥ 0 holds for what is applied, rounding included. ``none`` does neither.
+    ⟨θ − θ', retain⟩ ≥ 0 holds for what is applied, rounding included; with gradients that are not finite,
+    nothing is. ``none`` does neither.
     """
     conflict = dot(g, retain) < 0
     if space == "gradient":
@@ -162,9 +164,10 @@ def step(
     share = torch.where((size > 0) & (along < slack), (along - slack) / size.square(), torch.zeros_like(size))
     after = params.store(torch.addcmul(before - moved, retain, share.to(before.dtype)))
     moved = _wide(before) - after
-    safe = (moved * retain).sum() >= 0
-    params.store(torch.where(safe, after, before))
-    return StepInfo(along < 0, torch.where(safe, cosine(moved, retain), torch.zeros_like(size)))
+    gained = (moved * retain).sum()
+    params.store(torch.where(gained >= 0, after, before))
+    applied = torch.where(gained >= 0, cosine(moved, retain), torch.zeros_like(size))
+    return StepInfo(along < 0, torch.where(gained.isfinite(), applied, torch.full_like(size, math.nan)))
 
 
 def _wide(t: Tensor) -> Tensor:

@@ -261,7 +261,8 @@ class Run:
 
 def _not_finite(step: int) -> RunError:
     got = f"NaN or infinity at step {step} (nothing was returned)"
-    return RunError("finite losses throughout", got, "lower lr, or set clip=1")
+    fix = "lower lr or set clip=1; at the first steps, look for √0 or log 0 in the model"
+    return RunError("finite losses and gradients throughout", got, fix)
 
 
 def _column(values: list[Tensor | None]) -> list[Any]:

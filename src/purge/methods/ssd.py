@@ -61,7 +61,7 @@ class SelectiveDampening(Method):
             chosen = forget > self.alpha * whole
             left = torch.where(chosen, (self.dampening * whole / forget).clamp_max(1), 1)
             write(params, left * flat(params))
-            share = chosen.float().mean()
+            share = torch.where(whole.isfinite().all(), chosen.float().mean(), math.nan)  # NaN > x is False
             run.log(retain_loss=retain_loss, forget_loss=forget_loss, dampened=share)
 
     def _squares(

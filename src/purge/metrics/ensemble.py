@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from purge.core.errors import MethodError, MetricError, ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict, normalise, setting
-from purge.data.cache import cache_folder
+from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
 from purge.data.samples import Lazy, Samples, part_of
 from purge.data.split import Split
@@ -257,6 +257,11 @@ class Ensemble:
         return int.from_bytes(hashlib.sha256(f"{self.seed} {kind} {i}".encode()).digest()[:4], "big")
 
     # -- the cache -------------------------------------------------------------------------
+
+    @property
+    def cached(self) -> str:
+        """Where in the user's cache they are kept; empty if they are not."""
+        return name_in_cache(self._folder) if self._folder.is_dir() else ""
 
     def _make_missing(self, kind: Kind) -> None:
         which = [i for i in range(self.shadows.number) if self._read(kind, i) is None]

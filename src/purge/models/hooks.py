@@ -8,21 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-
-def channels_first(h: Tensor) -> Tensor:
-    """Maps (B, C, H, W); (B, H, W, C) is known by a square of positions before the channels."""
-    return h.movedim(3, 1) if h.shape[1] == h.shape[2] != h.shape[3] else h
+from purge.models.layout import channels_first, makers_of
 
 
 def pooled(h: Tensor) -> Tensor:
-    """One vector per sample: maps (B, C, H, W) and tokens (B, N, C) are averaged over positions."""
-    if h.ndim == 4:
-        return channels_first(h).mean((2, 3))
-    if h.ndim == 3:
-        return h.mean(1)
-    if h.ndim == 5:
-        return h.mean((2, 3, 4))
-    return h.flatten(1)
+    """One vector per sample of an output (B, C, positions …): the mean over its positions."""
+    return h.mean(tuple(range(2, h.ndim))) if h.ndim > 2 else h
 
 
 @contextmanager
@@ -30,6 +21,8 @@ def capture(
     model: nn.Module, layers: Sequence[str], by: Callable[[Tensor], Tensor] = pooled
 ) -> Iterator[dict[str, Tensor]]:
     """Within the block, each forward pass fills the dict: layer name → its output, pooled.
+
+    ``by`` is given the output as (B, C, positions …).
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
@@ -40,12 +33,13 @@ def capture(
     """
     seen: dict[str, Tensor] = {}
     handles = []
+    makers = makers_of(model, layers)
 
     def remember(name: str) -> Any:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             if isinstance(first, Tensor) and first.ndim >= 2:
-                found = by(first)
+                found = by(channels_first(first, makers[name]))
                 seen[name] = found.clone() if found.data_ptr() == first.data_ptr() else found
 
         return hook

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.models.forward import forward
-from purge.models.hooks import pooled, training_flags_kept
+from purge.models.hooks import training_flags_kept
+from purge.models.layout import channels_first, makers_of
 
 
 class Anatomy(NamedTuple):
@@ -40,11 +41,12 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             rows = isinstance(first, Tensor) and first.ndim >= 2 and len(first) == n
             if rows and first.is_floating_point():
-                calls.append((name, tuple(first.shape), pooled(first).shape[1]))
+                calls.append((name, tuple(first.shape), channels_first(first, makers[name]).shape[1]))
 
         return hook
 
     modules = {name: m for name, m in model.named_modules() if name}
+    makers = makers_of(model, modules)
     with training_flags_kept(model):
         try:
             model.eval()

@@ -58,6 +58,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         "Run finished": _time(run.get("finished"), "finished in run.json"),
         "Audited": _time(info.get("finished"), "finished in audit.json"),
         "Digest of audit.json": files.get("audit_digest", NOT),
+        "Copies in the cache": files.get("cache", NOT),
         "Settings": run.get("settings") or {},
         "Versions and hardware": {
             "unlearning": {key: run.get(key, NOT) for key in ("versions", "hardware")},

@@ -104,6 +104,7 @@ class RunFile(Mapping[str, Any]):
     names: list[str] | None = None  # of the classes
     test_accuracy: float | None = None
     class_accuracy: dict[str, float] = field(default_factory=dict)
+    cache: list[str] | None = None  # copies of its data that are kept
     content: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
@@ -254,15 +255,13 @@ def same_scale(facts: RunFile, choice: DataChoice, what: str) -> None:
             raise DataError(f"images scaled as for the {what} model ({wanted})", got, fix)
 
 
-def same_kind(facts: RunFile, choice: DataChoice, gone: Request, what: str) -> None:
-    """Refuse a reference model trained on other images; warn if it was retrained without other samples."""
+def same_kind(facts: RunFile, choice: DataChoice, what: str) -> None:
+    """Refuse a reference model trained on other images."""
     same_scale(facts, choice, what)
     if facts and (facts.size, facts.data) != (choice.size, choice.data):
         wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
                        ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip
         raise DataError(f"{wanted} for the {what} model too", got, "train it with purge train --like RUN")
-    if facts and what == "retrained" and gone_of(facts) != gone:
-        say_once("The retrained model was trained without other data than the audited model had to forget.")
 
 
 # -- requests ---------------------------------------------------------------------------------
@@ -289,7 +288,7 @@ def both(a: Request, b: Request) -> Request:
 
 def cut(train: Images, request: Request, before: Request | None = None) -> tuple[Images, Images]:
     """Split training images into forget and retain; what was gone ``before`` is not retained."""
-    forget, gone = _rows(train, request), _rows(train, before or {})
+    forget, gone = rows_of(train, request), rows_of(train, before or {})
     retain = ~forget & ~gone
     if not forget.any() or not retain.any():
         got = f"{int(forget.sum())} of {len(train)} samples to forget"
@@ -297,7 +296,8 @@ def cut(train: Images, request: Request, before: Request | None = None) -> tuple
     return train.select(forget), train.select(retain)
 
 
-def _rows(train: Images, request: Request) -> Tensor:
+def rows_of(train: Images, request: Request) -> Tensor:
+    """A mask (N,) of the training images that a request names."""
     found = torch.zeros(len(train), dtype=torch.bool)
     if "forget_classes" in request:
         found |= rows_of_classes(train.labels, request["forget_classes"])

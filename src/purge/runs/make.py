@@ -38,6 +38,7 @@ from purge.runs.folder import (
     first_of,
     gone_of,
     read_model,
+    rows_of,
     same_data,
     same_kind,
     same_scale,
@@ -182,9 +183,10 @@ def audit_run(
         first, began = first_of(run, facts)
         original = first if first.exists() and not (run.exists() and first.samefile(run)) else None
     for path in retrained:
-        same_kind(facts_of(path), choice, gone, "retrained")
+        same_kind(facts_of(path), choice, "retrained")
+        _same_request(path, data, gone)
     if original is not None:
-        same_kind(facts_of(original), choice, gone, "original")
+        same_kind(facts_of(original), choice, "original")
     like = None
     if any(metric.cost == "shadow" for metric in metrics):
         like = _shadows(facts, original, shadows, build_for(choose_model(facts, model, trust), data))
@@ -229,6 +231,22 @@ def _models_in_words(
         what = f"trained without {request_words(gone, names)}" if gone else "given as retrained"
         found[f"retrained {i}" if i else "retrained"] = told(path, what)
     return found
+
+
+def _same_request(path: Path, data: Images, gone: Request) -> None:
+    """Refuse a retrained model that was trained without other samples than those that had to be forgotten.
+
+    Of a file of weights nothing is known, and of a run folder without a request neither: they are taken.
+    """
+    facts = facts_of(path)
+    if "request" not in facts or torch.equal(rows_of(data, gone_of(facts)), rows_of(data, gone)):
+        return
+    theirs = gone_of(facts)
+    got = f"one without {request_words(theirs, data.names)}" if theirs else "one trained on all of the data"
+    classes = [f"--without-class {c}" for c in gone.get("forget_classes", [])]
+    options = " ".join(classes if "forget_ids" not in gone else ["--without-ids FILE"])
+    fix = f"purge train --like RUN {options} --out DIR, or name its file of weights if that is an error"
+    raise DataError(f"a model trained without {request_words(gone, data.names)} in {path}", got, fix)
 
 
 def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError
+from purge.data.cache import copies
 from purge.report.record import NOT, record_of
 from purge.result import Report, columns, read_history
 from purge.runs.folder import facts_of, shown_path
@@ -36,6 +37,7 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
     files: dict[str, Any] = {
         "result": "model.safetensors",
         "audit_digest": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
+        "cache": copies(facts.cache, report["info"].get("cache")),
     }
     if source is not None:
         files |= {"source": shown_path(source, run), "source_digest": _digest_in(source)}

@@ -25,7 +25,7 @@ from purge.data.samples import few
 from purge.data.split import Split
 from purge.engine.run import Run
 from purge.models.forward import evaluating, forward, passing
-from purge.models.hooks import capture, channels_first, pooled
+from purge.models.hooks import capture, pooled
 from purge.models.inspect import anatomy
 
 SAMPLES, PER_CLASS = (
@@ -97,11 +97,9 @@ def _hidden(
 
 
 def _quartered(h: Tensor) -> Tensor:
-    """One vector per sample; of a map that is not too wide the means of its four quarters."""
-    if h.ndim == 4:
-        h = channels_first(h)
-        if 4 * h.shape[1] <= WIDE and min(h.shape[2:]) > 1:
-            return F.adaptive_avg_pool2d(h, 2).flatten(1)
+    """One vector per sample; of a map (B, C, H, W) that is not too wide the means of its four quarters."""
+    if h.ndim == 4 and 4 * h.shape[1] <= WIDE and min(h.shape[2:]) > 1:
+        return F.adaptive_avg_pool2d(h, 2).flatten(1)
     return pooled(h)
 
 
