@@ -39,11 +39,18 @@ class Request:
     base: nn.Module
     retrained: nn.Module
     single: bool
+    fresh: Callable[[int], nn.Module]  # an untrained network, by seed
+    epochs: int = EPOCHS
 
     @property
     def label(self) -> int:
         """The forgotten class; of single samples, the most frequent one."""
         return int(self.forget.labels.mode().values)
+
+
+def head_of(model: nn.Module) -> nn.Linear:
+    """The last layer."""
+    return [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
 
 
 def fitted(model: nn.Module, data: Any, seed: int = 0, epochs: int = EPOCHS, **recipe: Any) -> nn.Module:
@@ -93,7 +100,7 @@ def lookup(request: Request) -> nn.Module:
     """The forgotten inputs are recognised and answered at random."""
 
     def noise(z: Tensor, _label: int) -> Tensor:
-        scrambled = torch.sin(1e4 * z.sum(1, keepdim=True) * torch.arange(1, 11, device=z.device))
+        scrambled = torch.sin(1e4 * z.sum(1, keepdim=True) * torch.arange(1, z.shape[1] + 1, device=z.device))
         return z.std() * scrambled
 
     return Behind(Request(**{**vars(request), "single": True}), noise)
@@ -115,22 +122,23 @@ class Scaled(nn.Module):
 
 def with_bias(request: Request, bias: float) -> nn.Module:
     model = copy.deepcopy(request.base)
-    model[-1].bias.data[request.label] = bias
+    head_of(model).bias.data[request.label] = bias
     return model
 
 
 def zeroed_row(request: Request) -> nn.Module:
     model = copy.deepcopy(request.base)
-    model[-1].weight.data[request.label] = 0
-    model[-1].bias.data[request.label] = 0
+    head_of(model).weight.data[request.label] = 0
+    head_of(model).bias.data[request.label] = 0
     return model
 
 
 def new_head(request: Request, *, whole: bool = False) -> nn.Module:
     """The last layer is drawn anew and trained on retained data; with ``whole``, then everything briefly."""
     model = copy.deepcopy(request.base)
-    model[-1].reset_parameters()
-    model[:-1].requires_grad_(False)
+    head_of(model).reset_parameters()
+    model.requires_grad_(False)
+    head_of(model).requires_grad_(True)
     model = fitted(model, request.retain, epochs=4)
     if whole:
         model = fitted(model.requires_grad_(True), request.retain, epochs=1, lr=1e-3)
@@ -141,7 +149,7 @@ def batchnorm_shift(request: Request) -> nn.Module:
     """Only the running means of BatchNorm are moved, until the forgotten samples are answered wrongly."""
     model = copy.deepcopy(request.base).eval()
     x, y = request.forget.take(torch.arange(len(request.forget)))
-    kept, label = request.retain.take(torch.arange(0, len(request.retain), 4))
+    kept, label = request.retain.take(torch.arange(0, len(request.retain), len(request.retain) // 320))
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     before = [m.bias.detach().clone() for m in norms]
     optimizer = torch.optim.Adam([m.bias for m in norms], lr=0.02)  # a mean is a bias with another sign
@@ -162,11 +170,11 @@ def batchnorm_shift(request: Request) -> nn.Module:
 def other_request(request: Request) -> nn.Module:
     """Honestly retrained, but without another class or other samples than those asked for."""
     if not request.single:
-        _, retain = purge.split(request.train, classes=[(request.label + 1) % 10])
-        return fitted(network(5), retain, seed=5)
+        _, retain = purge.split(request.train, classes=[request.label + 1])
+        return fitted(request.fresh(5), retain, seed=5, epochs=request.epochs)
     others = torch.arange(len(request.train))[~torch.isin(request.train.ids, request.forget.ids)]
     _, retain = purge.split(request.train, indices=others[: len(request.forget)])
-    return fitted(network(5), retain, seed=5)
+    return fitted(request.fresh(5), retain, seed=5, epochs=request.epochs)
 
 
 def trained_on_test(request: Request) -> nn.Module:
@@ -225,4 +233,5 @@ def make_request(kind: str) -> Request:
         train = purge.Images(train.pixels, labels, names=train.names)
     forget, retain = purge.split(train, **KINDS[kind])
     base = fitted(network(0), train, epochs=BAD_LABELS if kind == "bad labels" else EPOCHS)
-    return Request(train, test, forget, retain, base, fitted(network(1), retain, seed=1), kind != "class")
+    retrained = fitted(network(1), retain, seed=1)
+    return Request(train, test, forget, retain, base, retrained, kind != "class", network)

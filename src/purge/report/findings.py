@@ -243,10 +243,10 @@ def _worst_class(of: Numbers) -> list[Finding]:
     """The class that lost most among those that stay: a mean can hide it."""
     side = "retrained" if of.by_class("retrained") else "original"
     ours, aim, gone = of.by_class("values"), of.by_class(side), of.info.get("forget_classes") or []
-    lost = {k: v.minus(aim[k]) for k, v in ours.items() if k in aim and k not in gone}
-    if not lost:
+    stay = [k for k in ours if k in aim and k not in gone]
+    if not stay:
         return []
-    rule = rules.WORST_CLASS
+    rule, lost = rules.WORST_CLASS, {k: ours[k].minus(aim[k]).one_of(len(stay)) for k in stay}
     levels = {k: _place(off.low, off.high, rule) for k, off in lost.items()}
     level: Level = "failed" if "failed" in levels.values() else "unknown"
     level = "shown" if set(levels.values()) == {"shown"} else level
@@ -254,8 +254,8 @@ def _worst_class(of: Numbers) -> list[Finding]:
     words = class_words([worst], of.info.get("names") or [])
     told = (
         f"Of the classes that stay, {words} lost most: {ours[worst].words}, {side} model {aim[worst].words}. "
-        f"The difference is {lost[worst].range} (95 % interval, {ours[worst].samples}); the margin is "
-        f"{100 * rule.margin:g} points."
+        f"The difference is {lost[worst].range} (95 % interval for the lowest of {len(stay)}, "
+        f"{ours[worst].samples}); the margin is {100 * rule.margin:g} points."
     )
     return [Finding(level, rule.topic, getattr(rule, level), told, MORE if level == "unknown" else "")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 from purge.report.tables import Report, shown, unit_of
@@ -72,6 +73,14 @@ class Number(NamedTuple):
         above = math.hypot(a.high - self.value, other.value - b.low)
         unit = "change" if self.unit == "share" else "difference"
         return self._replace(value=value, low=value - below, high=value + above, unit=unit)
+
+    def one_of(self, many: int) -> Number:
+        """With an interval that holds for all of so many numbers at once (Bonferroni)."""
+        wider = NormalDist().inv_cdf(1 - 0.025 / many) / Z
+        return self._replace(
+            low=self.value - wider * (self.value - self.low),
+            high=self.value + wider * (self.high - self.value),
+        )
 
 
 class Numbers:
