@@ -85,8 +85,8 @@ def test_scores_are_those_of_a_ridge_regression_by_linear_algebra():
 
 def test_what_is_seen_of_the_inputs_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(80, 9)) @ rng.normal(size=(9, 9)), rng.integers(0, 3, 80)
-    found = described(x, y, unseen=40)  # four components of ten samples each
+    x, y = rng.normal(size=(80, 9)) @ rng.normal(size=(9, 9)), np.arange(80) % 3
+    found = described(x, y, np.arange(80) >= 40)  # four components of ten samples each
     pca = PCA(4).fit(x)
     z = pca.transform(x)
     rest = np.linalg.norm(x - pca.inverse_transform(z), axis=1)
@@ -104,7 +104,7 @@ def test_the_metric_is_the_auroc_of_its_scores():
     phi = margins(np.concatenate([s.log_probs("forget"), s.log_probs("same_class_test")]), y)
     rng, out = np.random.default_rng(0), np.arange(190) >= 60
     folds = np.r_[rng.permutation(60) % FOLDS, rng.permutation(130) % FOLDS]
-    scores = surprise(phi, described(x, y, 130), out, folds)
+    scores = surprise(phi, described(x, y, out), out, folds)
     assert found["auroc"].value == pytest.approx(roc_auc_score(~out, scores), abs=1e-12)
     assert found["auroc"].n == 190
     assert s.curves["roc"]["quantile"]["tpr"][-1] == 1
@@ -199,9 +199,19 @@ def test_margins_far_outside_the_usual_range(task):
 
 def test_inputs_that_are_all_the_same_leave_the_label():
     y = np.arange(40) % 2
-    found = described(np.full((40, 5), 3.0), y, 40)
+    found = described(np.full((40, 5), 3.0), y, np.ones(40, dtype=bool))
     assert not found[:, :-2].any()
     assert found[:, -1] == pytest.approx(2 * y - 1)
+
+
+def test_only_classes_with_enough_unseen_samples_have_a_column(monkeypatch):
+    y = np.repeat([0, 1, 2, 3], [50, 9, 12, 30])
+    x = np.zeros((len(y), 1))
+    found = described(x, y, np.ones(len(y), dtype=bool))[:, -3:]
+    for column, k in zip(found.T, (0, 2, 3), strict=True):
+        assert set(y[column > 0]) == {k}
+    monkeypatch.setattr(quantile, "CLASSES", 1)
+    assert set(y[described(x, y, np.ones(len(y), dtype=bool))[:, -1] > 0]) == {0}
 
 
 def test_few_unseen_samples_are_a_reason():

@@ -21,7 +21,7 @@ from purge.data.inputs import Inputs, leaves
 from purge.metrics.bootstrap import Array, auroc, auroc_draws, interval
 from purge.metrics.likelihood import LEAST_SPREAD, margins
 from purge.metrics.membership import SEEN, roc, tpr_value
-from purge.metrics.subject import Labels, Part, Subject
+from purge.metrics.subject import Hits, Labels, Part, Subject
 from purge.metrics.value import Missing, Value
 from purge.models.forward import passing
 
@@ -29,7 +29,8 @@ LEAST = 20  # unseen samples that a regression learns from
 MOST = 5000  # of either kind, at most, drawn by the seed
 FOLDS = 5
 SIDE, LENGTH = 8, 1024  # images are reduced to 8 × 8 per channel, other inputs to so many numbers
-COMPONENTS, PER_COMPONENT = 16, 10  # principal components, and the unseen samples that each must have
+COMPONENTS, CLASSES = 16, 100  # columns for principal components and for classes, at most,
+PER_COLUMN = 10  # and the unseen samples that each must have
 PENALTIES = np.logspace(-1, 4, 11)
 FLOOR = 1e-3  # of the overall spread, added before a logarithm
 
@@ -54,7 +55,7 @@ def mia_quantile(subject: Subject) -> dict[str, Value]:
     )
     unseen = np.repeat([False, True], [len(at) for at in rows])
     folds = np.concatenate([rng.permutation(len(at)) % FOLDS for at in rows])
-    scores = surprise(phi, described(x, y, int(unseen.sum())), unseen, folds)
+    scores = surprise(phi, described(x, y, unseen), unseen, folds)
     inside, outside = scores[~unseen], scores[unseen]
     subject.curves.setdefault("roc", {})["quantile"] = roc(inside, outside)
     draws = auroc_draws(inside, outside, subject.seed)
@@ -65,7 +66,7 @@ def mia_quantile(subject: Subject) -> dict[str, Value]:
     }
 
 
-def surprise(phi: Array, design: Array, unseen: np.ndarray, folds: Labels) -> Array:
+def surprise(phi: Array, design: Array, unseen: Hits, folds: Labels) -> Array:
     """(φ − mean) / spread of all samples (N,), as predicted from the unseen samples of other folds."""
     from sklearn.linear_model import RidgeCV  # takes long to import
 
@@ -81,20 +82,23 @@ def surprise(phi: Array, design: Array, unseen: np.ndarray, folds: Labels) -> Ar
     return found
 
 
-def described(x: Array, y: Labels, unseen: int) -> Array:
+def described(x: Array, y: Labels, unseen: Hits) -> Array:
     """What a regression sees of N samples, in columns of unit spread.
 
     Principal components of the inputs (as many as the unseen samples can carry), the logarithm of the
-    distance from them, which is large for unusual inputs, and a column for each class.
+    distance from them, which is large for unusual inputs, and a column for each class that is frequent.
     """
     centred = x - x.mean(0)
     size = float(np.sqrt((centred**2).sum(1).mean()))
-    most = min(COMPONENTS, unseen // PER_COMPONENT, x.shape[1])
+    most = min(COMPONENTS, int(unseen.sum()) // PER_COLUMN, x.shape[1])
+    classes, counts = np.unique(y[unseen], return_counts=True)
+    most_frequent = np.argsort(-counts, kind="stable")[:CLASSES]
+    frequent = np.sort(classes[most_frequent[counts[most_frequent] >= PER_COLUMN]])
     _, axes = np.linalg.eigh(centred.T @ centred / max(size, LEAST_SPREAD) ** 2)
     components = centred @ axes[:, ::-1][:, :most]
     rest = np.sqrt(np.maximum((centred**2).sum(1) - (components**2).sum(1), 0.0))
     found = np.column_stack(
-        [components, np.log(rest + FLOOR * max(size, LEAST_SPREAD)), y[:, None] == np.unique(y)]
+        [components, np.log(rest + FLOOR * max(size, LEAST_SPREAD)), y[:, None] == frequent]
     ).astype(np.float64)
     found -= found.mean(0)
     spread = found.std(0)
