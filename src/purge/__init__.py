@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from purge import data, methods, metrics, models
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
+    from purge.data.canaries import plant_canaries
     from purge.data.catalog import list_datasets
     from purge.data.images import Images
     from purge.data.load import load
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from purge.engine.stopping import Stopping
     from purge.methods.base import Method
     from purge.methods.registry import list_methods
+    from purge.metrics.canaries import epsilon_canaries
     from purge.metrics.metric import Metric
     from purge.metrics.registry import list_metrics
     from purge.metrics.shadow import Shadows
@@ -35,16 +37,19 @@ _HOMES = {
     "DeletionRequest": "data.request", "Images": "data.images", "Method": "methods.base",
     "Metric": "metrics.metric", "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
-    "Value": "metrics.value", "audit": "api", "build": "models.zoo", "list_datasets": "data.catalog",
+    "Value": "metrics.value", "audit": "api", "build": "models.zoo",
+    "epsilon_canaries": "metrics.canaries", "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
-    "load": "data.load", "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
+    "load": "data.load", "plant_canaries": "data.canaries", "split": "data.split", "train": "api",
+    "train_sharded": "api", "unlearn": "api",
 }  # fmt: skip
 _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
     "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result", "Shadows", "Stopping",
-    "Value", "audit", "build", "data", "list_datasets", "list_methods", "list_metrics", "list_models", "load",
-    "methods", "metrics", "models", "split", "train", "train_sharded", "unlearn",
+    "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets", "list_methods", "list_metrics",
+    "list_models", "load", "methods", "metrics", "models", "plant_canaries", "split", "train",
+    "train_sharded", "unlearn",
 ]  # fmt: skip
 
 

@@ -158,7 +158,7 @@ def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
     for name in names:
         check_value_name(name, "the audit")
     told = {name for kind in wanted if METRICS[kind].parts != "classes" for name in METRICS[kind].names()}
-    assert {name for name in told if not name.startswith("tpr")} <= names
+    assert {name for name in told if "tpr_" not in name} <= names  # there are too few samples for those
     for name in ("destinations", "destinations.all", "cka", "ta.0", "noise.2pct", "tpr_1pct"):
         with pytest.raises(PurgeError, match=f"a number of {name.partition('.')[0]} in table t"):
             check_value_name(name, "table t")

@@ -1,0 +1,114 @@
+"""A forgotten class beside the class that it is most like.
+
+Ali Ebrahimpour-Boroojeny, Yian Wang, Hari Sundaram: "On the Necessity of Output Distribution Reweighting for
+Effective Class Unlearning" (2025, arXiv 2506.20893), the nearest-neighbour attack MIA-NN. A model that never
+saw a class takes its images for a similar class; one that had the class and suppresses it deals them out
+differently. The attack finds the class that retrained models answer most often, trains an SVM on the outputs
+of the classes that stay to recognise that class, and counts how many images of the forgotten class it takes
+for it. The number is compared with the retrained model's.
+
+Where we differ: the nearest class comes from one retrained model (they use several); the forgotten images
+are the forget set (they take test images of the class, which are fewer); outputs are taken among the classes
+that stay, so that no mask on the forgotten class changes the number. ``auroc`` is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import log_softmax
+
+from purge.metrics.accuracy import change
+from purge.metrics.bootstrap import Array, auroc, interval, rate_draws
+from purge.metrics.likelihood import margins
+from purge.metrics.subject import Hits, Part, Subject
+from purge.metrics.value import Missing, Value
+
+LEAST = 10  # samples of the nearest class, and of the others, that the SVM learns from
+LEARN, ASK = 2000, 5000  # samples that it learns from and is asked about, at most
+
+
+class Answers(NamedTuple):
+    """What a model makes of forgotten images (N,) and of unseen samples of their nearest classes (M,)."""
+
+    taken: Hits  # (N,) which images the SVM takes for their nearest class
+    forgotten: Array  # (N,) the logit of the nearest class's probability on forgotten images,
+    unseen: Array  # (M,) and on samples of that class
+
+
+def nearest_class(subject: Subject) -> dict[str, Value]:
+    """Is a forgotten class taken for its nearest one as the retrained model takes it? Model − retrained.
+
+    The nearest class is the one that the retrained model gives most probability on the images of a forgotten
+    class. ``taken``: the share of the forget set that an SVM on a model's outputs calls that class; it has
+    learned to from unseen samples of the classes that stay. ``auroc``: the chance that an unseen sample of
+    the nearest class is given more of that class than a forgotten image is, as the models are not equally
+    sure. Outputs are probabilities among the classes that stay: a mask on the forgotten class leaves the
+    numbers of the untouched original. Two retrained models differ too: compare with the floor. The
+    intervals are over samples; the SVM is not fitted again.
+    """
+    other = subject.other("retrained")
+    near = nearest(other)
+    ours, theirs = (_answers(s, near) for s in (subject, other))
+    pairs = [(a.unseen, a.forgotten) for a in (ours, theirs)]
+    values, draws = [auroc(*pair) for pair in pairs], rate_draws(pairs, subject.seed)[:, 0]
+    subject.curves["nearest_class"] = {
+        "class": {str(u): k for u, k in near.items()},
+        "taken": [float(a.taken.mean()) for a in (ours, theirs)],
+        "auroc": values,
+    }
+    n = len(ours.forgotten) + len(ours.unseen)
+    return {
+        "taken": change(ours.taken, theirs.taken, subject.seed),
+        "auroc": Value(values[0] - values[1], *interval(draws[0] - draws[1]), n),
+    }
+
+
+def nearest(subject: Subject) -> dict[int, int]:
+    """Each forgotten class → the class that stays to which the model gives its images, in the mean."""
+    there = np.unique(subject.labels("kept_class_test"))
+    p, y = np.exp(among_kept(subject, "forget")), subject.labels("forget")
+    return {u: int(there[p[y == u].mean(0)[there].argmax()]) for u in sorted(subject.split.forget_classes)}
+
+
+def _answers(subject: Subject, near: dict[int, int]) -> Answers:
+    rng, y = np.random.default_rng(subject.seed), subject.labels("forget")
+    rows = np.flatnonzero(np.isin(y, [*near]))
+    rows = rows if len(rows) <= ASK else np.sort(rng.choice(rows, ASK, replace=False))
+    forgotten, y = among_kept(subject, "forget")[rows], y[rows]
+    unseen, labels = among_kept(subject, "kept_class_test"), subject.labels("kept_class_test")
+    taken, likeness, usual = np.zeros(len(y), dtype=bool), np.zeros(len(y)), []
+    for u, k in near.items():
+        own, like = y == u, labels == k
+        taken[own] = _recogniser(unseen, like, rng)(forgotten[own])
+        likeness[own] = margins(forgotten[own], np.full(int(own.sum()), k))
+        usual.append(margins(unseen[like], labels[like]))
+    return Answers(taken, likeness, np.concatenate(usual))
+
+
+def among_kept(subject: Subject, part: Part) -> Array:
+    """Log-probabilities (N, K) among the classes that stay; −∞ for those that do not."""
+    found, gone = subject.log_probs(part), sorted(subject.split.forget_classes)
+    if not gone:
+        raise Missing("no class is forgotten as a whole")
+    if found.shape[1] - len(gone) < 2:
+        raise Missing("a nearest class needs two classes that stay")
+    found[:, gone] = -np.inf
+    return np.asarray(log_softmax(found, axis=1))
+
+
+def _recogniser(unseen: Array, like: Hits, rng: np.random.Generator) -> Callable[[Array], Hits]:
+    """An SVM that tells outputs of the nearest class from those of the other classes that stay."""
+    from sklearn.pipeline import make_pipeline  # takes long to import
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
+
+    if (least := min(int(like.sum()), int((~like).sum()))) < LEAST:
+        raise Missing(f"an SVM learns from at least {LEAST} samples of each kind, not {least}")
+    drawn = [rng.permutation(np.flatnonzero(kind))[: LEARN // 2] for kind in (like, ~like)]
+    kept, rows = np.isfinite(unseen[0]), np.sort(np.concatenate(drawn))
+    svm = make_pipeline(StandardScaler(), SVC(class_weight="balanced", random_state=0))
+    svm.fit(unseen[rows][:, kept], like[rows])
+    return lambda asked: np.asarray(svm.predict(asked[:, kept]), dtype=bool)
