@@ -135,7 +135,9 @@ def test_tug_of_war_by_hand(case):
     found = case.report["tow"]
     assert found.value == pytest.approx(np.prod([1 - abs(g) for g in gaps]))
     assert found.low < found.value < found.high <= 1
-    assert audit(case, model=case.retrained)["tow"] == purge.Value(1.0, 1.0, 1.0, 390)
+    same = audit(case, model=case.retrained)["tow"]
+    assert (same.value, same.high, same.n) == (1, 1, 390)
+    assert 0.9 < same.low < 1  # on other samples the two might still differ
 
 
 def test_the_interval_of_the_tug_of_war_holds_the_truth():

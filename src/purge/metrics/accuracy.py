@@ -41,9 +41,14 @@ def change(after: Hits, before: Hits, seed: int) -> Value:
 
 
 def change_draws(after: Hits, before: Hits, seed: int) -> Array:
-    """Bootstrap draws of the change: how many resampled pairs gain, lose or stay is multinomial."""
+    """Bootstrap draws of the change: how many resampled pairs gain, lose or stay is multinomial.
+
+    Half a pair is added to each of the four cells of before and after (Agresti & Min, 2005): that no pair
+    of n changed does not mean that none could.
+    """
     n = len(after)
     won, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    drawn = np.random.default_rng(seed).multinomial(n, np.array([won, lost, n - won - lost]) / n, DRAWS)
+    chances = np.array([won + 0.5, lost + 0.5, n - won - lost + 1]) / (n + 2)
+    drawn = np.random.default_rng(seed).multinomial(n, chances, DRAWS)
     found: Array = (drawn[:, 0] - drawn[:, 1]) / n
     return found

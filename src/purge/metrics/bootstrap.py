@@ -1,4 +1,4 @@
-"""Bootstrap intervals, and the rates of a threshold attack."""
+"""Intervals: Wilson's for shares, the bootstrap for everything else; and the rates of a threshold attack."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from purge.metrics.value import Value
 
@@ -17,17 +18,28 @@ Array = NDArray[np.float64]
 
 DRAWS = 1000  # bootstrap resamples behind every interval
 BLOCK = 50  # of them at a time, to save memory
+Z = float(ndtri(0.975))  # standard errors on either side of a 95 % interval
 
 
 def mean_value(x: Any, seed: int) -> Value:
-    """The mean of N numbers with a 95 % bootstrap interval."""
+    """The mean of N numbers with a 95 % interval: Wilson's for yes and no, the bootstrap's for others."""
     x = np.asarray(x)
-    n = len(x)
-    if x.dtype == np.bool_:  # the number of hits in a resample is binomial: no need to resample
-        draws = np.random.default_rng(seed).binomial(n, x.mean(), DRAWS) / n
-    else:
-        draws = np.concatenate([counts @ x / n for counts in resamples(n, seed)])
-    return Value(float(x.mean()), *interval(draws), n)
+    n, mean = len(x), float(x.mean())
+    if x.dtype == np.bool_:
+        return Value(mean, *wilson(mean, n), n)
+    draws = np.concatenate([counts @ x / n for counts in resamples(n, seed)])
+    return Value(mean, *interval(draws), n)
+
+
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of n samples; it has a width even for 0 of n and n of n.
+
+    >>> [round(end, 3) for end in wilson(0.0, 40)]
+    [0.0, 0.088]
+    """
+    middle, reach = share + Z**2 / (2 * n), Z * np.sqrt(share * (1 - share) / n + (Z / (2 * n)) ** 2)
+    low, high = ((middle + side) / (1 + Z**2 / n) for side in (-reach, reach))
+    return min(max(float(low), 0.0), share), max(min(float(high), 1.0), share)
 
 
 def interval(draws: Array) -> tuple[float, float]:

@@ -92,6 +92,6 @@ def aus(subject: Subject) -> Value:
     kept, gap = float(after.mean() - before.mean()), float(forgotten.mean() - aim.mean())
     value = (1 + kept) / (1 + abs(gap))
     rng = np.random.default_rng(subject.seed + 1)
-    a, b = (rng.binomial(len(x), x.mean(), DRAWS) / len(x) for x in (forgotten, aim))
+    a, b = (rng.binomial(len(x), (x.sum() + 0.5) / (len(x) + 1), DRAWS) / len(x) for x in (forgotten, aim))
     noise = np.abs(change_draws(after, before, subject.seed) - kept) + value * np.abs(a - b - gap)
     return wide_value(value, noise, len(after) + len(forgotten))
