@@ -86,21 +86,25 @@ def rates(inside: Array, outside: Array, fprs: Sequence[float] = ()) -> Array:
     ``outside`` is above; a score that ties with the threshold is not above it.
     """
     ones = np.ones((1, len(inside))), np.ones((1, len(outside)))
-    found: Array = _weighted_rates(_ranked(inside, outside), *ones, fprs)[:, 0]
+    found: Array = _weighted_rates(_ranked(inside, outside), *ones, fprs, np.zeros(1))[:, 0]
     return found
 
 
 def rate_draws(pairs: Sequence[tuple[Array, Array]], seed: int, fprs: Sequence[float] = ()) -> Array:
     """Bootstrap draws of :func:`rates` of each (inside, outside): (pairs, 1 + fprs, DRAWS).
 
-    Every pair has scores of the same samples, and all share their resamples.
+    Every pair has scores of the same samples, and all share their resamples. A threshold is estimated from
+    the few highest of ``outside``, and no resample of them knows that the next one may exceed all so far:
+    one more of them is resampled for the thresholds, and it lies above every score.
     """
     ranked = [_ranked(*pair) for pair in pairs]
+    beyond = np.random.default_rng(seed + 2).poisson(1.0, (DRAWS // BLOCK, BLOCK)).astype(np.float64)
     inside, outside = (resamples(len(x), seed + i) for i, x in enumerate(pairs[0]))
     found = []
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy releases the GIL to sort and sum
-        for a, b in zip(inside, outside, strict=True):
-            found.append(list(pool.map(partial(_weighted_rates, w_in=a, w_out=b, fprs=fprs), ranked)))
+        for a, b, c in zip(inside, outside, beyond, strict=True):
+            rates_of = partial(_weighted_rates, w_in=a, w_out=b, fprs=fprs, beyond=c)
+            found.append(list(pool.map(rates_of, ranked)))
     return np.concatenate(found, axis=2)
 
 
@@ -119,8 +123,13 @@ def _ranked(inside: Array, outside: Array) -> _Ranked:
     return _Ranked(order, np.argsort(-outside), upto, less)
 
 
-def _weighted_rates(ranked: _Ranked, w_in: Array, w_out: Array, fprs: Sequence[float]) -> Array:
-    """Rates (1 + fprs, draws) of samples that count as often as ``w_in`` and ``w_out`` (draws, N) say."""
+def _weighted_rates(
+    ranked: _Ranked, w_in: Array, w_out: Array, fprs: Sequence[float], beyond: Array
+) -> Array:
+    """Rates (1 + fprs, draws) of samples that count as often as ``w_in`` and ``w_out`` (draws, N) say.
+
+    ``beyond`` of the threshold's ``outside`` lie above all scores there are.
+    """
     order, top, upto, less = ranked
     (draws, n), m = w_in.shape, w_out.shape[1]
     summed = np.zeros((draws, n + 1))
@@ -132,7 +141,8 @@ def _weighted_rates(ranked: _Ranked, w_in: Array, w_out: Array, fprs: Sequence[f
     for fpr in fprs:
         allowed = int(fpr * m + 1e-9)  # the product may lie just below a whole number
         first = top[: 2 * allowed + 50]  # a resample of these exceeds what is allowed (but for e⁻⁵⁰)
-        over = w_out[:, first].cumsum(1) > allowed
+        over = w_out[:, first].cumsum(1) > (allowed - beyond)[:, None]
         threshold = upto[first[over.argmax(1)]]
-        found.append(np.where(over[:, -1], (n - summed[np.arange(draws), threshold]) / n, 1.0))
+        tpr = np.where(over[:, -1], (n - summed[np.arange(draws), threshold]) / n, 1.0)
+        found.append(np.where(beyond > allowed, 0.0, tpr))
     return np.stack(found)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from purge.metrics.bootstrap import Array, interval, rate_draws, rates
+from purge.metrics.bootstrap import Array, interval, rate_draws, rates, wilson
 from purge.metrics.likelihood import margins
 from purge.metrics.subject import Hits, Labels, Part, Subject, once
 from purge.metrics.value import Missing, Value
@@ -26,7 +26,7 @@ from purge.metrics.value import Missing, Value
 FPRS = (0.01, 0.001)
 GRID = tuple(float(f"{fpr:.6g}") for fpr in np.geomspace(1e-4, 1, 61))  # where ROC curves are kept
 
-LEAST = 10  # samples of each kind that an attack learns from
+LEAST = 10  # samples of each kind that an attack learns from, and forgotten ones behind a TPR
 LEARN = 1000  # of each kind, at most, for the SVC, whose cost is quadratic …
 ASK = 5000  # … and forget samples that it is asked about, at most
 AT_ONCE = 1000  # answers that a thread gives
@@ -89,18 +89,28 @@ def tpr_at(inside: Array, outside: Array, fpr: float) -> float:
 
 
 def tpr_value(inside: Array, outside: Array, fpr: float, seed: int) -> Value:
-    """:func:`tpr_at` with a bootstrap interval; missing where ``outside`` is too few for such an FPR."""
-    if why := _too_few(len(outside), fpr):
-        return Value.missing(why)
+    """:func:`tpr_at` with its interval; missing where the samples are too few for such an FPR."""
     draws = rate_draws([(inside, outside)], seed, [fpr])[0, 1]
-    return Value(tpr_at(inside, outside, fpr), *interval(draws), len(inside) + len(outside))
+    return _found_at(fpr, tpr_at(inside, outside, fpr), draws, len(inside), len(outside))
 
 
-def _too_few(others: int, fpr: float) -> str:
-    """Why an FPR cannot be told from so many non-members; empty if it can."""
-    least = round(1 / fpr)
-    why = f"an FPR of {100 * fpr:g} % needs at least {least} non-members, and there are {others}"
-    return "" if others >= least else why
+def _found_at(fpr: float, tpr: float, draws: Array, members: int, others: int) -> Value:
+    """A TPR with its interval: that of the resamples, or Wilson's where it is wider.
+
+    Resamples know that the threshold is estimated too, but not that 0 of n found is no proof of 0.
+    """
+    if why := _too_few(members, others, fpr):
+        return Value.missing(why)
+    ends = [interval(draws), wilson(tpr, members)]
+    return Value(tpr, min(low for low, _ in ends), max(high for _, high in ends), members + others)
+
+
+def _too_few(members: int, others: int, fpr: float) -> str:
+    """Why a TPR at this FPR cannot be told from so many samples; empty if it can."""
+    for n, least, name in ((others, round(1 / fpr), "non-members"), (members, LEAST, "forgotten samples")):
+        if n < least:
+            return f"a TPR at {100 * fpr:g} % FPR needs at least {least} {name}, and there are {n}"
+    return ""
 
 
 class Attacks(NamedTuple):
@@ -132,10 +142,10 @@ def auroc_of(subject: Subject, signals: tuple[str, ...]) -> Value:
 def tpr_of(subject: Subject, fpr: float) -> Value | dict[str, Value]:
     """The share of the forget set that each signal finds at this FPR."""
     found, k = attacks(subject), 1 + FPRS.index(fpr)
-    if why := _too_few(found.others, fpr):
+    members, others, each = found.members, found.others, zip(SIGNALS, found.points, found.draws, strict=True)
+    if why := _too_few(members, others, fpr):
         return Value.missing(why)
-    n, each = found.members + found.others, zip(SIGNALS, found.points, found.draws, strict=True)
-    return {name: Value(float(point[k]), *interval(draws[k]), n) for name, point, draws in each}
+    return {name: _found_at(fpr, float(point[k]), draws[k], members, others) for name, point, draws in each}
 
 
 mia = partial(auroc_of, signals=("loss", "confidence"))
