@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -229,11 +230,12 @@ class Auditor:
             self._digests = {name: digest(one) for name, one in self._models.items()}
             subjects |= self._beside
         split = subjects["audited"].split
+        ensemble = None
         if shadows is not None:
-            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress)
-            subjects["audited"].shadows = ensemble
-            if "retrained" in subjects:
-                subjects["retrained"].shadows = ensemble
+            how = None if run is None else run.info.get("precision")
+            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
+        for name in {"audited", "retrained"} & subjects.keys():
+            subjects[name].shadows = ensemble
         for subject in subjects.values():
             subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
@@ -256,7 +258,8 @@ class Auditor:
             "digests": digests, "models": models_in_words(digests, run), **environment(),
         }  # fmt: skip
         info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
-        curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
+        drawn = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
+        curves = copy.deepcopy(drawn)  # a later audit adds to those of the others
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
             curves["audited"]["history"] = columns(run.history)

@@ -532,3 +532,22 @@ def test_all_values_are_finite_and_within_their_intervals(planted):
         for value in report.values.values():
             assert 0 <= value.low <= value.value <= value.high <= 1
             assert type(value.value) is type(value.low) is type(value.high) is float
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["class", "samples"])
+def test_attacks_on_the_gpu_find_what_they_find_on_the_cpu(digits, base, kind):
+    """Within the tolerances of docs/metrics.md, with the convolutions in TF32, as torch computes them."""
+    forget, retain = digits.forget, digits.retain
+    if kind == "samples":
+        forget, retain = purge.split(digits.train, indices=range(0, 1000, 5))
+    found = [
+        purge.audit(base, forget, retain, digits.test, metrics=NAMES, device=device, progress=False)
+        for device in ("cpu", "cuda")
+    ]
+    values = [{k: v.value for k, v in report.values.items()} for report in found]
+    assert values[0].keys() == values[1].keys()
+    counted = {k for k in values[0] if k.startswith(("tpr_", "mia_svc", "mia_lr", "mia_split"))}
+    for name, cpu in values[0].items():
+        tolerance = 0.02 if name in counted else 0.005
+        assert values[1][name] == (None if cpu is None else pytest.approx(cpu, abs=tolerance)), name

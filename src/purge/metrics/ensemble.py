@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from purge import __version__
 from purge.core.errors import MethodError, MetricError, ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict, normalise, setting
@@ -30,6 +31,7 @@ from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
 from purge.data.samples import Lazy, Samples, part_of
 from purge.data.split import Split
+from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
@@ -49,7 +51,8 @@ Kind = Literal["original", "unlearned", "retrained"]
 MOST = 5000  # forget samples, and samples of the population, that are looked at
 SMALL = 1_000_000  # models with fewer weights than this are trained together
 AT_ONCE = 32  # models trained together
-FORM = 2  # of the files; a change of this number invalidates the cache
+FORM = 2  # of the files; a change of this number invalidates the cache, as other versions of these two do
+MADE_BY = (__version__, str(torch.__version__))
 NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 FIX = "pass cache=…, a folder with space that can be written"
 
@@ -68,6 +71,7 @@ class Shadows:
     fresh: nn.Module | None = None  # an untrained model; None: the audited one with weights drawn anew
     cache: str | os.PathLike[str] | None = None  # folder where they are kept; None: $PURGE_CACHE/shadows
     together: bool | None = None  # train many at once; None: where that is faster
+    precision: Precision | None = None  # of unlearning; None: that of the audited Result, or of the device
 
     def __post_init__(self) -> None:
         if isinstance(self.cache, os.PathLike):
@@ -105,13 +109,14 @@ class Ensemble:
         device: torch.device,
         seed: int,
         progress: bool,
+        precision: Precision | None = None,  # of the run that made the audited model, if it is known
     ) -> None:
         if not isinstance(shadows, Shadows):
             raise MetricError(
                 "purge.Shadows for shadows", repr(shadows), "pass shadows=purge.Shadows(number=16)"
             )
         self.shadows, self.split = shadows, split
-        self.device, self.seed, self.progress = device, seed, progress
+        self.device, self.seed, self.progress, self._of_run = device, seed, progress, precision
         self._model = copy.deepcopy(model).cpu()
         self._fresh = copy.deepcopy(shadows.fresh).cpu() if shadows.fresh is not None else None
         rng, parts = np.random.default_rng(seed), Subject(model, split)
@@ -218,11 +223,21 @@ class Ensemble:
                 forget, split.retain, self._not_seen_by(i), split.classes, frozenset(gone), split.names
             )
             fresh = self._drawn("unlearned", i)
-            run = Run(model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh)
-            with seeded(seed, self.device), training_flags_kept(model):
+            run = Run(
+                model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh,
+                precision=self._precision,
+            )  # fmt: skip
+            kept_flags, laid = training_flags_kept(model), laid_out(model, own.retain)
+            with seeded(seed, self.device), kept_flags, laid, run.autocast():
                 model.eval()
                 method.run(model, own, run)
             yield i, model
+
+    @property
+    def _precision(self) -> Precision:
+        """That of :func:`purge.unlearn`."""
+        method, wanted = self.shadows.method, self.shadows.precision or self._of_run
+        return choose_precision(wanted, self.device, full=method is not None and method.full_precision)
 
     def _seen_by(self, i: int) -> Tensor:
         """The rows of the pool with the targets that shadow model i was trained on."""
@@ -303,7 +318,7 @@ class Ensemble:
     @cached_property
     def _method_digest(self) -> str:
         method = self.shadows.method
-        return digest_of(_code(type(method)), as_dict(method))
+        return digest_of(_code(type(method)), as_dict(method), self._precision)
 
     @cached_property
     def _folder(self) -> Path:
@@ -311,6 +326,7 @@ class Ensemble:
         parts = [self.split.forget, self.split.retain, self.split.test]
         name = digest_of(
             FORM,
+            MADE_BY,
             [(name, _code(type(m)), m.extra_repr()) for name, m in self._model.named_modules()],
             digest(self._drawn("original", 0)),
             as_dict(self.shadows.recipe),

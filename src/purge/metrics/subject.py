@@ -75,14 +75,32 @@ class Subject:
     figures (plain lists and dicts).
     """
 
-    retrained: Subject | None = None  # set by the audit, like the next two
+    retrained: Subject | None = None  # set by the audit, like the next one and ``shadows``
     original: Subject | None = None
-    shadows: Ensemble | None = None
 
     def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
         self.curves: dict[str, Any] = {}
         self.kept: dict[Hashable, Any] = {}
+        self._shadows: Ensemble | None = None
+
+    @property
+    def shadows(self) -> Ensemble | None:
+        """The shadow models of the audit; with others, what was computed from these is dropped."""
+        return self._shadows
+
+    @shadows.setter
+    def shadows(self, ensemble: Ensemble | None) -> None:
+        if ensemble is self._shadows:
+            return
+        self._shadows = ensemble
+        for key in [*self.kept]:
+            metric = next(iter(key[1]), None)  # type: ignore[index]
+            if isinstance(metric, Metric) and "shadows" in metric.needs:
+                del self.kept[key]
+                self.curves.get("roc", {}).pop(metric.name, None)
+        if not self.curves.get("roc", True):
+            del self.curves["roc"]
 
     @once
     def value(self, metric: Metric) -> Found:
