@@ -17,7 +17,7 @@ from torch import nn
 
 import purge
 from purge.metrics import membership
-from purge.metrics.bootstrap import auroc_draws, rate_draws, resamples
+from purge.metrics.bootstrap import auroc_draws, rate_draws, rates, resamples
 from purge.metrics.membership import GRID, SIGNALS, called_members, roc, tpr_at, tpr_value
 from purge.metrics.registry import METRICS
 
@@ -136,16 +136,24 @@ def test_attacks_are_the_auroc_of_scikit_learn(name):
     report = purge.audit(identity(4), forget, logits(40, 3.0, 2, (2, 3)), test, metrics=f"mia_{name}")
     scores = [signals_by_loop(log_probs(part), part[1].numpy())[name] for part in (forget, same)]
     truth = np.r_[np.ones(len(scores[0])), np.zeros(len(scores[1]))]
-    expected = roc_auc_score(truth, np.concatenate(scores))
+    every = np.r_[np.ones(len(scores[0])), weights_of(forget, same)]
+    expected = roc_auc_score(truth, np.concatenate(scores), sample_weight=every)
     value = report[f"mia_{name}"]
     assert value.value == pytest.approx(expected, abs=1e-12)
     assert expected > 0.55
     assert value.n == len(truth)
 
 
-def tpr_of_sklearn(inside: np.ndarray, outside: np.ndarray, fpr: float) -> float:
+def weights_of(forget, test) -> np.ndarray:
+    """Weights of test samples under which their classes are as frequent as in the forget set."""
+    shares = [np.bincount(part[1], minlength=4) / len(part[1]) for part in (forget, test)]
+    return (shares[0] / np.where(shares[1] > 0, shares[1], np.inf))[test[1]]
+
+
+def tpr_of_sklearn(inside: np.ndarray, outside: np.ndarray, fpr: float, weights=1.0) -> float:
     truth = np.r_[np.ones(len(inside)), np.zeros(len(outside))]
-    false, true, _ = roc_curve(truth, np.r_[inside, outside], drop_intermediate=False)
+    every = np.r_[np.ones(len(inside)), weights * np.ones(len(outside))]
+    false, true, _ = roc_curve(truth, np.r_[inside, outside], sample_weight=every, drop_intermediate=False)
     return float(true[false <= fpr + 1e-12].max())
 
 
@@ -267,7 +275,8 @@ def test_rates_at_low_fpr_are_reported_for_every_signal():
         for signal, value in report[name].items():
             inside, outside = (SIGNALS[signal](log_probs(d), d[1].numpy()) for d in (forget, test))
             assert value.n == 1300
-            assert value.value == pytest.approx(tpr_of_sklearn(inside, outside, fpr), abs=1e-12)
+            expected = tpr_of_sklearn(inside, outside, fpr, weights_of(forget, test))
+            assert value.value == pytest.approx(expected, abs=1e-12)
             assert value.low <= value.value <= value.high
     assert report["tpr_1pct"]["loss"].value > 0.02  # members are surer, so more than chance is found
     assert report["tpr_1pct"]["loss"].value > report["tpr_01pct"]["loss"].value
@@ -289,7 +298,7 @@ def test_roc_curves_are_left_for_the_figures(metric):
     assert list(curves) == list(SIGNALS)
     for signal, curve in curves.items():
         scores = [SIGNALS[signal](log_probs(d), d[1].numpy()) for d in (forget, test)]
-        assert curve == roc(*scores)
+        assert curve == roc(*scores, (forget[1].numpy(), test[1].numpy()))
         assert curve["tpr"] == sorted(curve["tpr"])
         assert curve["tpr"][-1] == 1
 
@@ -309,6 +318,112 @@ def test_one_signal_asked_for_alone_has_the_number_it_has_among_all():
     together = purge.audit(identity(4), *data, metrics=NAMES, progress=False)
     for name in ("mia_margin", "mia", "mia_split", "mia_lr"):
         assert purge.audit(identity(4), *data, metrics=name, progress=False)[name] == together[name]
+
+
+# -- like is compared with like ----------------------------------------------------------------
+
+
+def unbalanced(forget: int, test: int, seed: int = 0):
+    """Class 0 is hard, class 1 easy; class 0 is 3/4 of the forget set and 1/10 of the test data."""
+    g = torch.Generator().manual_seed(seed)
+
+    def drawn(n: int, share: float):
+        y = (torch.arange(n) >= share * n).long()
+        x = torch.randn(n, 2, generator=g)
+        x[torch.arange(n), y] += torch.where(y == 1, 4.0, 0.5)
+        return x, y
+
+    return drawn(forget, 0.75), drawn(200, 0.5), drawn(test, 0.1)
+
+
+@pytest.fixture(scope="module")
+def never_seen():
+    """The audit of a model that was not trained at all, so cannot know the samples."""
+    return purge.audit(
+        identity(2), *unbalanced(400, 2000), metrics=[*NAMES, "fa_test", "fa_train"], progress=False
+    )
+
+
+@pytest.mark.parametrize("name", [*AUROCS, "mia", "mia_split"])
+def test_classes_of_other_shares_do_not_look_like_memory(never_seen, name):
+    value = never_seen[name]
+    assert value.low <= 0.5 <= value.high
+    assert value.value == pytest.approx(0.5, abs=0.05)
+    forget, _, test = unbalanced(400, 2000)
+    scores = [SIGNALS["loss"](log_probs(d), d[1].numpy()) for d in (forget, test)]
+    assert roc_auc_score(np.repeat([1, 0], [400, 2000]), np.concatenate(scores)) < 0.35  # without weights
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_the_rate_at_a_low_fpr_is_chance_for_classes_of_other_shares(never_seen, signal):
+    value = never_seen["tpr_1pct"][signal]
+    assert value.low <= 0.01 <= value.high
+
+
+def test_weights_of_classes_are_those_of_scikit_learn():
+    (a, ya), _, (b, yb) = unbalanced(60, 300)
+    inside, outside = (
+        SIGNALS["loss"](log_softmax(x.double().numpy(), axis=1), y.numpy()) for x, y in ((a, ya), (b, yb))
+    )
+    classes = ya.numpy(), yb.numpy()
+    weights = np.where(classes[1] == 0, 0.75 / 0.1, 0.25 / 0.9)
+    truth, scores = np.repeat([1, 0], [60, 300]), np.concatenate([inside, outside])
+    every = np.concatenate([np.ones(60), weights])
+    assert rates(inside, outside, classes=classes)[0] == pytest.approx(
+        roc_auc_score(truth, scores, sample_weight=every), abs=1e-12
+    )
+    false, true, _ = roc_curve(truth, scores, sample_weight=every, drop_intermediate=False)
+    for fpr in (0.01, 0.1, 0.5):
+        found = rates(inside, outside, [fpr], classes)[1]
+        assert found == pytest.approx(true[false <= fpr + 1e-9].max(), abs=1e-12)
+
+
+def test_every_resample_is_matched_by_its_own_classes():
+    rng = np.random.default_rng(0)
+    classes = rng.integers(3, size=40), rng.integers(3, size=90) % 2  # class 2 has no unseen sample
+    inside, outside = rng.normal(classes[0], 1), rng.normal(classes[1], 1)
+    draws = rate_draws([(inside, outside)], 3, [0.1], classes)
+    w_in, w_out = (np.concatenate(list(resamples(n, s))) for n, s in ((40, 3), (90, 4)))
+    for i in (0, 1, 400):
+        a, b = w_in[i] * (classes[0] < 2), w_out[i].copy()
+        for k in (0, 1):
+            b[classes[1] == k] *= a[classes[0] == k].sum() / b[classes[1] == k].sum()
+        truth, scores = np.repeat([1, 0], [40, 90]), np.concatenate([inside, outside])
+        expected = roc_auc_score(truth, scores, sample_weight=np.concatenate([a, b]))
+        assert draws[0, 0, i] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_request_of_one_class_has_no_weights():
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(1, 1, 50), rng.normal(0, 1, 300)
+    classes = np.full(50, 3), np.full(300, 3)
+    for given in (None, classes):
+        assert np.array_equal(rates(inside, outside, [0.01], given), rates(inside, outside, [0.01]))
+        draws = rate_draws([(inside, outside)], 1, [0.01], given)
+        assert np.array_equal(draws, rate_draws([(inside, outside)], 1, [0.01]))
+
+
+def test_accuracy_on_unseen_samples_is_that_of_the_forgotten_classes(never_seen):
+    test = unbalanced(400, 2000)[2]
+    right = (test[0].argmax(1) == test[1]).numpy()
+    weights = np.where(test[1] == 0, 0.75 / 0.1, 0.25 / 0.9)
+    found = never_seen["fa_test"]
+    assert found.value == pytest.approx(np.average(right, weights=weights))
+    assert found.value < right.mean() - 0.1
+    effective = weights.sum() ** 2 / (weights**2).sum()
+    assert found.n == 2000
+    p, z = found.value, stats.norm.ppf(0.975)
+    reach = z * math.sqrt(p * (1 - p) / effective + z**2 / (4 * effective**2)) / (1 + z**2 / effective)
+    assert found.high - found.low == pytest.approx(2 * reach)
+    assert abs(found.value - never_seen["fa_train"].value) < 0.06
+
+
+def test_few_unseen_samples_of_the_forgotten_classes_do_not_carry_a_rate():
+    forget, retain, test = unbalanced(400, 200)
+    found = purge.audit(identity(2), forget, retain, test, metrics="tpr_1pct", progress=False)["tpr_1pct"]
+    assert found.value is None
+    assert "100 non-members" in found.why
+    assert "200 weigh as much as 35" in found.why
 
 
 # -- attacks that learn ------------------------------------------------------------------------
@@ -417,7 +532,7 @@ def test_the_logistic_regression_is_that_of_scikit_learn(whole_class):
 
 @pytest.mark.parametrize(("members", "others"), [(80, 80), (120, 70)])
 def test_the_split_attack_is_that_of_scikit_learn(members, others):
-    forget, test = logits(members, 7.0, 0, (0, 1)), logits(others, 2.0, 1, (0, 1))
+    forget, test = logits(members, 7.0, 0, (1,)), logits(others, 2.0, 1, (1,))
     everything = mixed(test, logits(50, 2.0, 3, (2, 3)))  # test data of other classes is left out
     report = purge.audit(
         identity(4), forget, logits(30, 2.0, 2, (2, 3)), everything, metrics="mia_split", seed=4,

@@ -35,6 +35,20 @@ class Split:
         return bool(set(self.forget.labels.tolist()) - self.forget_classes)
 
 
+def matched_to(labels: Tensor, like: Tensor) -> Tensor:
+    """Weights (N,) that give the classes of ``labels`` the shares that they have in ``like``.
+
+    Equal weights where the two have no class in common.
+
+    >>> matched_to(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 1, 1])).tolist()
+    [2.0, 1.0, 1.0, 0.0]
+    """
+    k = 1 + int(torch.cat([labels, like]).max())
+    ours, wanted = (torch.bincount(part, minlength=k).double() for part in (labels, like))
+    weights = (wanted * (ours > 0) / ours.clamp_min(1))[labels]
+    return weights * len(labels) / weights.sum() if bool(weights.any()) else torch.ones_like(weights)
+
+
 class Pair(tuple[Any, Tensor]):
     """A pair ``(x, y)`` cut out of larger tensors; it remembers which rows it is."""
 

@@ -19,8 +19,16 @@ def accuracy(subject: Subject, part: Part) -> Value:
 ta = partial(accuracy, part="test")
 ta_retain = partial(accuracy, part="kept_class_test")
 fa_train = partial(accuracy, part="forget")
-fa_test = partial(accuracy, part="same_class_test")
 ra = partial(accuracy, part="retain")
+
+
+def fa_test(subject: Subject) -> Value:
+    """Accuracy on unseen samples of the classes in the forget set.
+
+    Where single samples are forgotten, their classes have the weights they have among these samples.
+    """
+    weights = subject.matched() if subject.split.single else None
+    return subject.mean(subject.hits("same_class_test"), weights)
 
 
 def unlearning_accuracy(subject: Subject) -> Value:

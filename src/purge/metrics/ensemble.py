@@ -37,7 +37,7 @@ from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
-from purge.metrics.bootstrap import Array
+from purge.metrics.bootstrap import Array, Classes
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest, tensors_of
@@ -51,7 +51,7 @@ Kind = Literal["original", "unlearned", "retrained"]
 MOST = 5000  # forget samples, and samples of the population, that are looked at
 SMALL = 1_000_000  # models with fewer weights than this are trained together
 AT_ONCE = 32  # models trained together
-FORM = 2  # of the files; a change of this number invalidates the cache, as other versions of these two do
+FORM = 3  # of the files; a change of this number invalidates the cache, as other versions of these two do
 MADE_BY = (__version__, str(torch.__version__))
 NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 FIX = "pass cache=…, a folder with space that can be written"
@@ -94,8 +94,8 @@ class Shadows:
 class Ensemble:
     """The shadow models of one audit, made when first asked for.
 
-    The targets are the forget set and at most as many unseen samples of its classes. *Original* shadow
-    models are trained on the retain set and a random half of the targets. They come in pairs: one has
+    The targets are the forget set and at most as many unseen samples of each of its classes. *Original*
+    shadow models are trained on the retain set and a random half of the targets. They come in pairs: one has
     the targets that the other lacks, so every target is in half of the models. *Unlearned* ones are
     these after unlearning their half of the targets. *Retrained* ones saw the retain set alone.
     """
@@ -125,7 +125,7 @@ class Ensemble:
             for part in ("same_class_test", "kept_class_test")
         )
         self.forget = _some(torch.arange(len(split.forget)), MOST, rng)  # targets in the forget set,
-        self.unseen = _some(same, len(self.forget), rng)  # and in the test set
+        self.unseen = self._alike(same, rng)  # and in the test set
         self.population = _some(kept, MOST, rng)  # rows of the test set to compare with
         self.targets = len(self.forget) + len(self.unseen)
         self.inside = _halves(shadows.number, self.targets, seed)
@@ -136,6 +136,20 @@ class Ensemble:
         self._drawn("original", 0)  # refuses layers that cannot be drawn anew
         check_batch_size(self._model, min(shadows.recipe.batch_size, len(split.retain)))
         check_augment(split.retain, shadows.recipe.augment, shadows.recipe.colour)
+
+    def _alike(self, same: Tensor, rng: np.random.Generator) -> Tensor:
+        """Of each class at most as many unseen samples as there are forgotten ones, in order."""
+        found = [same[:0]]
+        if self.split.test is not None:
+            labels, wanted = self.split.test.labels[same], self.split.forget.labels[self.forget]
+            found += [_some(same[labels == k], int((wanted == k).sum()), rng) for k in wanted.unique()]
+        return torch.cat(found).sort().values
+
+    @property
+    def target_classes(self) -> Classes:
+        """The labels of the targets: of the forgotten ones, then of the unseen ones."""
+        unseen = self.unseen if self.split.test is None else self.split.test.labels[self.unseen]
+        return self.split.forget.labels[self.forget].numpy(), unseen.numpy()
 
     def signals(self, kind: Kind) -> Array:
         """φ of the targets, then of the population, under each model: (number, samples)."""

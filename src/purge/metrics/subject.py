@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from purge.core.errors import ModelError
 from purge.data.samples import Samples
 from purge.data.split import Split
-from purge.metrics.bootstrap import Array, mean_value
+from purge.metrics.bootstrap import Array, matched, mean_value
 from purge.metrics.metric import Found, Metric
 from purge.metrics.value import Missing, Value
 from purge.models.forward import evaluating, forward, passing
@@ -139,9 +139,9 @@ class Subject:
         except Missing as reason:
             raise Missing(f"retrained model: {reason}") from None
 
-    def mean(self, x: Any) -> Value:
-        """The mean of N numbers with a bootstrap interval, drawn by the seed of the audit."""
-        return mean_value(x, self.seed)
+    def mean(self, x: Any, weights: Array | None = None) -> Value:
+        """The mean of N numbers with its interval: Wilson's for a share, a bootstrap one for other means."""
+        return mean_value(x, self.seed, weights)
 
     # -- data ------------------------------------------------------------------------------
 
@@ -166,6 +166,16 @@ class Subject:
     def labels(self, part: Part) -> Labels:
         """The labels (N,) of a part."""
         return self.samples(part).labels[self.index(part)].numpy()
+
+    @once
+    def matched(self) -> Array:
+        """Weights (N,) of ``same_class_test`` that give its classes the shares they have in the forget set.
+
+        Their mean is 1, and where a single class is forgotten each of them is.
+        """
+        ours, theirs = self.labels("forget"), self.labels("same_class_test")
+        found: Array = matched(np.ones((1, len(ours))), np.ones((1, len(theirs))), (ours, theirs))[1][0]
+        return found
 
     # -- outputs ---------------------------------------------------------------------------
 
