@@ -172,7 +172,8 @@ def audit(
     far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
     describes and attacks by comparison with them. An original that is no better than chance on
-    ``retain`` is refused unless ``check`` is False.
+    ``retain`` is refused unless ``check`` is False. A request that mixes whole classes with single samples
+    is also audited in these two ``parts``.
     """
     auditor = Auditor(
         forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
@@ -207,6 +208,7 @@ class Auditor:
         self._split: Split | None = None
         self._content: str | None = None  # a digest of the forgotten samples
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
+        self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
     @torch.enable_grad()
     def audit(
@@ -250,7 +252,7 @@ class Auditor:
                 for name, subject in subjects.items():
                     further = name.startswith("retrained ")  # only what is quick, or a distance
                     if not further or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(name, {}).update(_flat(metric, subject))
+                        values.setdefault(name, {}).update(subject.named(metric))
                 advance(1, metric.name)
         digests = {"audited": digest(model), **self._digests}
         info = {
@@ -258,15 +260,27 @@ class Auditor:
             "digests": digests, "models": models_in_words(digests, run), **environment(),
         }  # fmt: skip
         info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
-        drawn = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
-        curves = copy.deepcopy(drawn)  # a later audit adds to those of the others
+        curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
             curves["audited"]["history"] = columns(run.history)
         others = [found for name, found in values.items() if name.startswith("retrained ")]
         audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
         told = {metric.name: metric.describe() for metric in wanted}
-        return Report(audited, retrained, original, info, floor_of(others), curves, told)
+        alone = [metric for metric in wanted if metric.cost != "shadow"]
+        parts = {
+            name: one.audit(run or model, metrics=alone, progress=progress)
+            for name, one in (self._kinds(split) if alone else {}).items()
+        }
+        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
+
+    def _kinds(self, split: Split) -> dict[str, Auditor]:
+        """An auditor each of the classes and of the single samples in a request that mixes them."""
+        for name, own in split.kinds().items() if not self._apart else ():
+            self._apart[name] = apart = copy.copy(self)
+            apart._split, apart._beside, apart._apart = own, {}, {}
+            apart._content = content_digest(own.forget)
+        return self._apart
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
@@ -439,11 +453,3 @@ def _sizes(split: Split) -> dict[str, Any]:
         "retain_samples": len(split.retain),
         "test_samples": None if split.test is None else len(split.test),
     }
-
-
-def _flat(metric: Metric, subject: Subject) -> dict[str, Value]:
-    """The values of a metric under dotted names."""
-    found = subject.value(metric)
-    if isinstance(found, Value):
-        return {metric.name: found}
-    return {f"{metric.name}.{part}": value for part, value in found.items()}

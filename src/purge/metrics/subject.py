@@ -113,6 +113,13 @@ class Subject:
         except Missing as reason:
             return Value.missing(str(reason))
 
+    def named(self, metric: Metric) -> dict[str, Value]:
+        """The values of a metric under dotted names."""
+        found = self.value(metric)
+        if isinstance(found, Value):
+            return {metric.name: found}
+        return {f"{metric.name}.{part}": value for part, value in found.items()}
+
     def why_not(self, need: str) -> str:
         """Why something that a metric needs is missing; empty if it is there."""
         if need == "shadows":
