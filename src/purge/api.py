@@ -16,6 +16,7 @@ from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
+from purge.data.augmented import still_random, without_random_transforms
 from purge.data.images import Images
 from purge.data.request import DeletionRequest, content_digest, described
 from purge.data.samples import Data, Samples
@@ -260,6 +261,8 @@ class Auditor:
             "digests": digests, "models": models_in_words(digests, run), **environment(),
         }  # fmt: skip
         info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
+        if why := still_random(split):
+            info["augmented"] = why
         curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
@@ -289,7 +292,7 @@ class Auditor:
         own = copied(model, at)
         if self._split is None:
             with seeded(self._seed, at):
-                self._split = make_split(own, *self._data, at)
+                self._split = make_split(own, *without_random_transforms(*self._data), at)
                 self._content = content_digest(self._split.forget)
         check_same_classes(own, self._split, name)
         if name == "original" and self._check:

@@ -131,6 +131,7 @@ class AuditInfo:
     forget_samples: int | None = None
     retain_samples: int | None = None
     forget_content: str | None = None
+    augmented: str | None = None  # which data could not be read without random transforms
     digests: dict[str, str] | None = None  # of the weights of each model
     models: dict[str, str] | None = None  # which model each column is, in words
     cache: list[str] | None = None
