@@ -482,7 +482,6 @@ def test_the_svc_is_that_of_scikit_learn(whole_class):
 
 def test_the_svc_learns_equally_many_of_each_kind_drawn_by_the_seed(monkeypatch):
     monkeypatch.setattr(membership, "LEARN", 60)
-    monkeypatch.setattr(membership, "ASK", 50)
     forget, retain, test = logits(70, 4.0, 0, (0,)), logits(200, 6.0, 1, (1, 2, 3)), logits(99, 2.0, 2)
     kept = test[0][test[1] > 0], test[1][test[1] > 0]
     assert len(kept[1]) > 60
@@ -490,16 +489,34 @@ def test_the_svc_learns_equally_many_of_each_kind_drawn_by_the_seed(monkeypatch)
     for seed in (0, 1):
         report = purge.audit(identity(4), forget, retain, test, metrics="mia_svc", seed=seed, progress=False)
         rng = np.random.default_rng(seed)
-        parts = [
-            rows(part, rng.choice(len(part[1]), n, replace=False))
-            for part, n in ((retain, 60), (kept, 60), (forget, 50))
-        ]
+        parts = [rows(part, rng.choice(len(part[1]), 60, replace=False)) for part in (retain, kept)]
         found = report["mia_svc"]
         for name in ("confidence", "prob"):
-            assert found[name].value == pytest.approx(svc_by_hand(*parts, name), abs=1e-12)
-        assert found["prob"].n == 50
+            assert found[name].value == pytest.approx(svc_by_hand(*parts, forget, name), abs=1e-12)
+        assert found["prob"].n == 70  # all of the forget set
         shares.append(found["prob"].value)
     assert shares[0] != shares[1]
+
+
+def test_the_svc_learns_from_all_test_data_and_as_many_retain_samples(monkeypatch):
+    forget, retain, test = logits(300, 4.0, 0), logits(1600, 6.0, 1), logits(1400, 3.0, 2)
+    sizes = []
+    plain = membership.called_members
+    monkeypatch.setattr(
+        membership, "called_members",
+        lambda *given, **how: (sizes.append([*map(len, given[1:]), how]), plain(*given, **how))[1],
+    )  # fmt: skip
+    purge.audit(identity(4), forget, retain, test, metrics="mia_svc", progress=False)
+    assert sizes == [[1400, 1400, 300, {"exact": False}]] * 5
+
+
+@pytest.mark.parametrize("feature", ["confidence", "correctness", "entropy", "m_entropy", "prob"])
+def test_many_samples_are_rounded_and_counted_without_another_answer(feature):
+    retain, test, forget = logits(1100, 6.0, 1), logits(1100, 3.0, 2), logits(500, 4.0, 0)
+    x = [svc_features(part)[feature] for part in (retain, test, forget)]
+    answers = [called_members(SVC(C=3, gamma="auto"), *x, exact=exact) for exact in (True, False)]
+    assert (answers[0] == answers[1]).mean() > 0.99
+    assert 0 < answers[0].mean() < 1
 
 
 def test_fewer_test_samples_than_retain_samples_are_balanced():
