@@ -139,7 +139,7 @@ def unlearn(
     edited.zero_grad(set_to_none=True)
     finished = now()
     info = {
-        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **_sizes(split),
+        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
         "cache": _cached(split.forget, split.retain, split.test),
@@ -257,7 +257,7 @@ class Auditor:
                 advance(1, metric.name)
         digests = {"audited": digest(model), **self._digests}
         info = {
-            "seed": seed, "finished": now(), **_sizes(split), "forget_content": self._content,
+            "seed": seed, "finished": now(), **split.sizes(), "forget_content": self._content,
             "digests": digests, "models": models_in_words(digests, run), **environment(),
         }  # fmt: skip
         info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
@@ -445,14 +445,3 @@ def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
 def _cached(*parts: Data | Samples | Ensemble | None) -> list[str]:
     """Where in the user's cache copies of the data and models trained on it are kept."""
     return sorted({p.cached for p in parts if isinstance(p, (Images, Ensemble)) and p.cached})
-
-
-def _sizes(split: Split) -> dict[str, Any]:
-    return {
-        "classes": split.classes,
-        "forget_classes": sorted(split.forget_classes),
-        "names": list(split.names),
-        "forget_samples": len(split.forget),
-        "retain_samples": len(split.retain),
-        "test_samples": None if split.test is None else len(split.test),
-    }

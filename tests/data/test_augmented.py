@@ -59,7 +59,8 @@ def test_data_that_is_not_a_number_is_not_random():
 RANDOM = {
     "v1": transforms.Compose([
         transforms.RandomCrop(12, padding=2), transforms.RandomHorizontalFlip(0.1),
-        transforms.ColorJitter(0.3), transforms.ToTensor(), transforms.Normalize(0.5, 0.25), transforms.RandomErasing(0.1),
+        transforms.ColorJitter(0.3), transforms.ToTensor(),
+        transforms.Normalize(0.5, 0.25), transforms.RandomErasing(0.1),
     ]),
     "v2": v2.Compose([
         v2.ToImage(), v2.RandomCrop(12, padding=2), v2.RandomApply([v2.RandomRotation(30)], 0.1),

@@ -34,6 +34,17 @@ class Split:
         """Are there samples to forget whose class stays?"""
         return bool(set(self.forget.labels.tolist()) - self.forget_classes)
 
+    def sizes(self) -> dict[str, Any]:
+        """How many classes and samples there are, for a record."""
+        return {
+            "classes": self.classes,
+            "forget_classes": sorted(self.forget_classes),
+            "names": list(self.names),
+            "forget_samples": len(self.forget),
+            "retain_samples": len(self.retain),
+            "test_samples": None if self.test is None else len(self.test),
+        }
+
     def kinds(self) -> dict[str, Split]:
         """The two requests in one that mixes them: ``classes`` and single ``samples``; empty if it does not.
 
