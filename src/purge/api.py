@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
+from purge.data.augmented import still_random, without_random_transforms
 from purge.data.images import Images
 from purge.data.request import DeletionRequest, content_digest, described
 from purge.data.samples import Data, Samples
@@ -137,7 +139,7 @@ def unlearn(
     edited.zero_grad(set_to_none=True)
     finished = now()
     info = {
-        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **_sizes(split),
+        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
         "cache": _cached(split.forget, split.retain, split.test),
@@ -171,7 +173,8 @@ def audit(
     far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
     describes and attacks by comparison with them. An original that is no better than chance on
-    ``retain`` is refused unless ``check`` is False.
+    ``retain`` is refused unless ``check`` is False. A request that mixes whole classes with single samples
+    is also audited in these two ``parts``.
     """
     auditor = Auditor(
         forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
@@ -206,6 +209,7 @@ class Auditor:
         self._split: Split | None = None
         self._content: str | None = None  # a digest of the forgotten samples
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
+        self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
     @torch.enable_grad()
     def audit(
@@ -229,11 +233,12 @@ class Auditor:
             self._digests = {name: digest(one) for name, one in self._models.items()}
             subjects |= self._beside
         split = subjects["audited"].split
+        ensemble = None
         if shadows is not None:
-            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress)
-            subjects["audited"].shadows = ensemble
-            if "retrained" in subjects:
-                subjects["retrained"].shadows = ensemble
+            how = None if run is None else run.info.get("precision")
+            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
+        for name in {"audited", "retrained"} & subjects.keys():
+            subjects[name].shadows = ensemble
         for subject in subjects.values():
             subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
@@ -248,22 +253,37 @@ class Auditor:
                 for name, subject in subjects.items():
                     further = name.startswith("retrained ")  # only what is quick, or a distance
                     if not further or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(name, {}).update(_flat(metric, subject))
+                        values.setdefault(name, {}).update(subject.named(metric))
                 advance(1, metric.name)
         digests = {"audited": digest(model), **self._digests}
         info = {
-            "seed": seed, "finished": now(), **_sizes(split), "forget_content": self._content,
+            "seed": seed, "finished": now(), **split.sizes(), "forget_content": self._content,
             "digests": digests, "models": models_in_words(digests, run), **environment(),
         }  # fmt: skip
         info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
-        curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
+        if why := still_random(split):
+            info["augmented"] = why
+        curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
             curves["audited"]["history"] = columns(run.history)
         others = [found for name, found in values.items() if name.startswith("retrained ")]
         audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
         told = {metric.name: metric.describe() for metric in wanted}
-        return Report(audited, retrained, original, info, floor_of(others), curves, told)
+        alone = [metric for metric in wanted if metric.cost != "shadow"]
+        parts = {
+            name: one.audit(run or model, metrics=alone, progress=progress)
+            for name, one in (self._kinds(split) if alone else {}).items()
+        }
+        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
+
+    def _kinds(self, split: Split) -> dict[str, Auditor]:
+        """An auditor each of the classes and of the single samples in a request that mixes them."""
+        for name, own in split.kinds().items() if not self._apart else ():
+            self._apart[name] = apart = copy.copy(self)
+            apart._split, apart._beside, apart._apart = own, {}, {}
+            apart._content = content_digest(own.forget)
+        return self._apart
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
@@ -272,7 +292,7 @@ class Auditor:
         own = copied(model, at)
         if self._split is None:
             with seeded(self._seed, at):
-                self._split = make_split(own, *self._data, at)
+                self._split = make_split(own, *without_random_transforms(*self._data), at)
                 self._content = content_digest(self._split.forget)
         check_same_classes(own, self._split, name)
         if name == "original" and self._check:
@@ -425,22 +445,3 @@ def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
 def _cached(*parts: Data | Samples | Ensemble | None) -> list[str]:
     """Where in the user's cache copies of the data and models trained on it are kept."""
     return sorted({p.cached for p in parts if isinstance(p, (Images, Ensemble)) and p.cached})
-
-
-def _sizes(split: Split) -> dict[str, Any]:
-    return {
-        "classes": split.classes,
-        "forget_classes": sorted(split.forget_classes),
-        "names": list(split.names),
-        "forget_samples": len(split.forget),
-        "retain_samples": len(split.retain),
-        "test_samples": None if split.test is None else len(split.test),
-    }
-
-
-def _flat(metric: Metric, subject: Subject) -> dict[str, Value]:
-    """The values of a metric under dotted names."""
-    found = subject.value(metric)
-    if isinstance(found, Value):
-        return {metric.name: found}
-    return {f"{metric.name}.{part}": value for part, value in found.items()}

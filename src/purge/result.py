@@ -38,7 +38,8 @@ class Report:
     ``report["bn_recal"]``, and each has a dotted name, ``report["bn_recal.delta"]``.
 
     ``floor`` holds what further retrained models reach against the first: mean, lowest, highest and number
-    of models. ``curves`` holds what the figures of each model are drawn from.
+    of models. ``curves`` holds what the figures of each model are drawn from. ``parts``: if the request
+    mixes whole classes with single samples, a report on the ``classes`` and one on the ``samples``.
     """
 
     values: dict[str, Value]
@@ -48,6 +49,7 @@ class Report:
     floor: dict[str, Value] = field(default_factory=dict)  # empty with fewer than two retrained models
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)  # model → name → lists
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # name → Metric.describe()
+    parts: dict[str, Report] = field(default_factory=dict)  # without attacks by shadow models
 
     def __post_init__(self) -> None:
         """Describe the metrics that were given no description and that the registry knows."""
@@ -129,6 +131,7 @@ class AuditInfo:
     forget_samples: int | None = None
     retain_samples: int | None = None
     forget_content: str | None = None
+    augmented: str | None = None  # which data could not be read without random transforms
     digests: dict[str, str] | None = None  # of the weights of each model
     models: dict[str, str] | None = None  # which model each column is, in words
     cache: list[str] | None = None

@@ -99,6 +99,34 @@ def test_confidences_become_those_of_unseen_data_in_the_same_order():
         assert float(got.quantile(q)) == pytest.approx(float(unseen.quantile(q)), abs=0.02)
 
 
+def test_confidences_are_those_of_unseen_data_of_the_same_classes():
+    g = torch.Generator().manual_seed(0)
+    y = torch.tensor([0, 1]).repeat_interleave(torch.tensor([300, 100]))
+    yu = torch.tensor([0, 1, 2]).repeat_interleave(torch.tensor([100, 900, 500]))
+    z = 5 * torch.randn(400, 3, generator=g)
+    zu = torch.randn(1500, 3, generator=g)
+    zu[yu == 1, 1] += 3  # class 1 is easy, and frequent in the unseen data
+    got = unseen_confidence(z, y, zu, yu)
+    unseen = zu.softmax(1).gather(1, yu[:, None])[:, 0]
+    equal = torch.cat([unseen[yu == 0].repeat(27), unseen[yu == 1]])  # 3 : 1, as in the forget set
+    for q in (0.1, 0.5, 0.9):
+        assert float(got.quantile(q)) == pytest.approx(float(equal.quantile(q)), abs=0.02)
+    assert float(got.median()) < float(unseen.median()) - 0.2
+
+
+def test_with_the_same_classes_on_both_sides_confidences_are_plain_quantiles():
+    g = torch.Generator().manual_seed(0)
+    z, y = torch.randn(40, 3, generator=g), torch.arange(40) % 2
+    zu, yu = torch.randn(90, 3, generator=g), torch.arange(90) % 2
+    own, unseen = (a.softmax(1).gather(1, b[:, None])[:, 0] for a, b in ((z, y), (zu, yu)))
+    want = torch.quantile(unseen, (own.argsort().argsort() + 0.5) / 40)
+    assert unseen_confidence(z, y, zu, yu).tolist() == pytest.approx(want.tolist(), abs=1e-6)
+    alone = unseen_confidence(z, y, zu[:1], yu[:1])  # a single unseen sample is all there is to go by
+    assert alone.tolist() == pytest.approx([float(unseen[0])] * 40)
+    others = unseen_confidence(z, y, zu, torch.full((90,), 2))  # none of the same classes: all of them
+    assert len(set(others.tolist())) == 40
+
+
 def test_a_sample_of_the_only_class_left_keeps_its_label():
     """All other classes are forgotten: a retrained model would know nothing but this one."""
     z, y = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])

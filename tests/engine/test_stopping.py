@@ -49,6 +49,22 @@ def test_default_target_is_chance_for_a_class(toy):
     assert all(a > 1 / 3 for a in accuracies[:-1]), "it stops at the first check below the target"
 
 
+def test_default_target_of_single_samples_is_the_accuracy_on_unseen_ones_of_their_classes(toy):
+    model, _, (x, y), (x_test, y_test) = toy
+    y_test = torch.where((y_test == 2) & (torch.arange(len(y_test)) % 2 == 0), 1, y_test)  # many wrong 1s
+    order = y.argsort(descending=True)  # class 2 first, then 1
+    single = torch.cat([order[:6], order[-1:]])
+    forget, retain = purge.split((x, y), indices=single)
+    result = purge.unlearn(
+        model, forget, retain, test=(x_test, y_test), method="finetune", epochs=1, progress=False
+    )
+    with torch.no_grad():
+        right = (model.eval()(x_test).argmax(1) == y_test).double()
+    expected = (6 * right[y_test == 2].mean() + right[y_test == 1].mean()) / 7
+    assert result.info["forget_target"] == pytest.approx(float(expected))
+    assert abs(float(expected) - float(right.mean())) > 0.05
+
+
 def test_cooldown_steps_follow_the_target(toy):
     model, forget, retain, _ = toy
     stops = [

@@ -179,8 +179,9 @@ def test_one_forget_sample_is_enough_for_all_but_a_covariance(case):
                                   torch.cat([case.forget[1], case.retain[1]])), indices=[0])  # fmt: skip
     report = audit(case, forget=forget, retain=retain)
     missing = {k: v.why for k, v in report.values.items() if v.value is None}
-    few = {"fid_feat", "cka", "hidden_change", "silhouette", "mia_split", "probe", "probe_gap"}
-    assert set(missing) == few | {"nearest_class"}  # which is about whole classes
+    alike = {"fid_feat", "cka", "hidden_change", "silhouette"}
+    few = {"mia_split", "probe", "probe_gap", "tpr_1pct", "tpr_01pct"}
+    assert set(missing) == alike | few | {"nearest_class"}  # which is about whole classes
     assert all(missing.values())
 
 
@@ -272,7 +273,7 @@ def test_audit_leaves_all_three_models_as_they_were(case, name):
 def test_a_metric_cleans_up_after_itself(case, name):
     # audit() works on copies; here the metric is given the model itself
     split = SimpleNamespace(
-        classes=3, forget_classes=frozenset({0}),
+        classes=3, forget_classes=frozenset({0}), single=False,
         **{part: samples(*getattr(case, part)) for part in ("forget", "retain", "test")},
     )  # fmt: skip
     models = [mixed(i) for i in range(3)]
@@ -472,8 +473,10 @@ def test_single_samples(case):
     report = audit(case, forget=forget, retain=retain)
     assert report.info["forget_classes"] == []
     assert report.info["forget_samples"] == 5
-    missing = {k for k, v in report.values.items() if v.value is None}
-    assert missing == {"mia_split", "nearest_class"}  # learns from ten; is about whole classes
+    assert {k for k, v in report.values.items() if v.value is None} == {
+        "mia_split", "tpr_1pct", "tpr_01pct",  # which need ten
+        "nearest_class",  # which is about whole classes
+    }  # fmt: skip
     assert report["ta_retain"].value == report["ta"].value  # every class stays
 
 

@@ -99,6 +99,13 @@ def test_the_interval_of_a_change_is_that_of_paired_samples(case):
     assert_like_scipy(case.report["class_change.2"], (right[0].astype(float) - right[1])[y == k])
 
 
+def test_that_no_sample_changed_does_not_mean_that_none_could():
+    right = np.arange(40) < 30
+    found = change(right, right, 0)
+    assert found.value == 0
+    assert -0.1 < found.low < 0 < found.high < 0.1
+
+
 def test_a_class_without_test_data_is_left_out(case):
     x, y = case.test
     report = audit(case, test=(x[y != 3], y[y != 3]))
@@ -139,8 +146,10 @@ def test_the_worst_change_is_the_largest_loss_of_a_class_that_stays(case):
     assert report["worst_change"] == report[f"class_change.{kept.argmin()}"]
     lost = audit(case, model=knows_not(3, model))  # a class that was destroyed is seen
     assert lost["worst_change"].value == pytest.approx(-recalls(case.original, case.test)[3])
-    assert lost["worst_class"] == {"accuracy": purge.Value(0.0, 0.0, 0.0, int((case.test[1] == 3).sum())),
-                                   "class": purge.Value(3.0, n=int((case.test[1] == 3).sum()))}  # fmt: skip
+    n = int((case.test[1] == 3).sum())
+    above = stats.binomtest(0, n).proportion_ci(method="wilson").high
+    assert lost["worst_class"]["accuracy"] == purge.Value(0.0, 0.0, pytest.approx(above), n)
+    assert lost["worst_class"]["class"] == purge.Value(3.0, n=n)
 
 
 # -- calibration -------------------------------------------------------------------------------

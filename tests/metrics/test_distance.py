@@ -135,7 +135,9 @@ def test_tug_of_war_by_hand(case):
     found = case.report["tow"]
     assert found.value == pytest.approx(np.prod([1 - abs(g) for g in gaps]))
     assert found.low < found.value < found.high <= 1
-    assert audit(case, model=case.retrained)["tow"] == purge.Value(1.0, 1.0, 1.0, 390)
+    same = audit(case, model=case.retrained)["tow"]
+    assert (same.value, same.high, same.n) == (1, 1, 390)
+    assert 0.9 < same.low < 1  # on other samples the two might still differ
 
 
 def test_the_interval_of_the_tug_of_war_holds_the_truth():
@@ -444,7 +446,11 @@ def test_adaptive_score_of_a_class(case):
 
 def test_adaptive_score_of_single_samples(case):
     gained = accuracy(case.model, case.test) - accuracy(case.original, case.test)
-    apart = abs(accuracy(case.model, case.some[0]) - accuracy(case.model, case.test))
+    shares = np.bincount(case.some[0][1]) / len(case.some[0][1])  # of classes among the forgotten samples
+    of_class = [
+        accuracy(case.model, [part[case.test[1] == k] for part in case.test]) for k in range(len(shares))
+    ]
+    apart = abs(accuracy(case.model, case.some[0]) - shares @ of_class)
     assert apart > 0.01
     found = case.singles["aus"]
     assert found.value == pytest.approx((1 + gained) / (1 + apart))

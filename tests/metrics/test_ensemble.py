@@ -238,6 +238,49 @@ def test_another_training_has_its_own_models(tmp_path, trainings, what):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_another_version_of_purge_or_torch_has_its_own_models(tmp_path, trainings, monkeypatch, which):
+    made(tmp_path).signals("original")
+    versions = [purge.__version__, torch.__version__]
+    assert list(ensemble.MADE_BY) == versions
+    versions[which] = "99.0"
+    monkeypatch.setattr(ensemble, "MADE_BY", tuple(versions))
+    made(tmp_path).signals("original")
+    assert trainings["together"] == 12
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_shadow_models_unlearn_at_the_precision_of_the_run(tmp_path, trainings):
+    ensembles = [made(tmp_path, method=FINE, precision=p) for p in (None, "float32", "bf16")]
+    found = [e.signals("unlearned") for e in ensembles]
+    assert np.array_equal(found[0], found[1])  # what a CPU chooses
+    assert trainings["unlearned"] == 12
+    assert not np.array_equal(found[1], found[2])
+    assert found[1] == pytest.approx(found[2], abs=0.3)
+    first, split = ensembles[2], ensembles[2].split
+    forget, left = ensemble.part_of(first._pool, first._seen_by(0)), first._not_seen_by(0)
+    parts = [s.take(torch.arange(len(s))) for s in (forget, split.retain, left)]
+    original = plain_mlp(0)
+    kept = load_file(next(tmp_path.glob("*/original-000.safetensors")))
+    original.load_state_dict({k[2:]: v for k, v in kept.items() if k.startswith("w.")})
+    run = purge.unlearn(original, *parts[:2], test=parts[2], method=FINE, seed=first._seed("unlearned", 0),
+                        precision="bf16", progress=False)  # fmt: skip
+    with torch.no_grad():
+        z = run.model(split.forget.take(first.forget)[0]).double().numpy()
+    assert found[2][0, :11] == pytest.approx(margins(z, split.forget.labels.numpy()), abs=1e-5)
+
+
+def test_an_audit_of_a_result_unlearns_its_shadow_models_at_its_precision(tmp_path, monkeypatch):
+    asked = []
+    plain = ensemble.Run
+    monkeypatch.setattr(ensemble, "Run", lambda *a, **k: (asked.append(k["precision"]), plain(*a, **k))[1])
+    forget, retain, test = noise(11, 0), noise(40, 1), noise(30, 2)
+    run = purge.unlearn(plain_mlp(0), forget, retain, method=FINE, precision="bf16", progress=False)
+    shadows = Shadows(number=4, recipe=QUICK, method=FINE, cache=tmp_path)
+    purge.audit(run, forget, retain, test, metrics="u_lira", shadows=shadows, progress=False)
+    assert asked == ["bf16"] * 4
+
+
 def test_other_initial_weights_have_their_own_models(tmp_path, trainings):
     for fresh in (Free(1), Free(2), Free(1)):
         made(tmp_path, model=Free(0), fresh=fresh).signals("original")

@@ -507,8 +507,6 @@ def test_intervals_of_means_are_those_of_scipy(seed):
     rng = np.random.default_rng(seed)
     skewed = rng.exponential(size=120)
     assert_like_scipy(mean_value(skewed, seed), skewed)
-    hits = rng.random(400) < 0.3
-    assert_like_scipy(mean_value(hits, seed), hits.astype(float))
 
 
 def pairs_above(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -551,26 +549,26 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(kind):
     assert 0.88 <= np.mean(covered) <= 0.99
 
 
-def test_the_binomial_shortcut_draws_from_the_same_distribution():
-    hits = np.random.default_rng(0).random(80) < 0.2
-    n, p = len(hits), hits.mean()
-    # resampled means follow the binomial law that the shortcut draws from
-    general = np.concatenate([counts @ hits for counts in resamples(n, 0)])
-    assert len(general) == DRAWS
-    expected = DRAWS * stats.binom.pmf(np.arange(n + 1), n, p)
-    middle = expected >= 5
-    observed = np.bincount(general.astype(int), minlength=n + 1)
-    rest = [observed[~middle].sum(), expected[~middle].sum()]
-    chi2 = stats.chisquare([*observed[middle], rest[0]], [*expected[middle], rest[1]])
-    assert chi2.pvalue > 0.01
-    # and so the intervals agree, on average over seeds, to a fraction of one hit
-    ends = np.array(
-        [
-            [(v.low, v.high) for v in (mean_value(hits, s), mean_value(hits.astype(float), s))]
-            for s in range(30)
-        ]
-    )
-    assert np.abs(ends.mean(0)[0] - ends.mean(0)[1]).max() < 0.35 / n
+@pytest.mark.parametrize(("hits", "n"), [(0, 40), (40, 40), (1, 1), (0, 1), (3, 7), (17, 400), (5000, 9999)])
+def test_the_interval_of_a_share_is_that_of_scipy(hits, n):
+    reference = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    found = mean_value(np.arange(n) < hits, 0)
+    assert (found.value, found.n) == (hits / n, n)
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=1e-12)
+    assert found.low < found.high
+    assert (found.low == 0) == (hits == 0)
+    assert (found.high == 1) == (hits == n)
+
+
+def test_a_share_of_nothing_is_not_known_exactly(case):
+    assert round(mean_value(np.zeros(40, dtype=bool), 0).high, 3) == 0.088
+    model = copy.deepcopy(case.model)
+    with torch.no_grad():
+        model[-1].bias[0] = -1e9  # no sample is predicted as the forgotten class
+    found = purge.audit(model, case.forget, case.retain, case.test, metrics=["fa_train"], progress=False)
+    reference = stats.binomtest(0, len(case.forget[1])).proportion_ci(method="wilson")
+    assert (found["fa_train"].value, found["fa_train"].low) == (0, 0)
+    assert found.to_dict()["values"]["fa_train"]["high"] == pytest.approx(reference.high)
 
 
 def test_resamples_draw_n_of_n_independently():
@@ -618,9 +616,8 @@ def test_intervals_are_the_same_for_a_seed_and_others_for_another(case):
             assert other[name].value == v.value
 
 
-def test_the_mean_of_one_sample_has_an_interval_without_width():
+def test_the_mean_of_one_number_has_an_interval_without_width():
     assert mean_value([0.25], 0) == purge.Value(0.25, 0.25, 0.25, 1)
-    assert mean_value([True], 0) == purge.Value(1.0, 1.0, 1.0, 1)
 
 
 def test_more_data_gives_narrower_intervals():

@@ -175,6 +175,23 @@ def test_with_everything_given_there_is_a_finite_number_with_its_interval(full):
     assert set(full.curves["audited"]["roc"]) == {"lira", "rmia", "u_lira"}
 
 
+def test_a_reused_auditor_computes_anew_what_shadow_models_change(case, full, tmp_path):
+    from purge.api import Auditor
+
+    others = {k: case[k] for k in ("original", "retrained")} | {"check": False}
+    auditor = Auditor(case["forget"], case["retain"], case["test"], **others)
+    fewer = dataclasses.replace(case["shadows"], number=4)
+    given = [None, case["shadows"], fewer, None]
+    found = [auditor.audit(case["model"], metrics=NAMES, shadows=s, progress=False) for s in given]
+    alone = [audit(case, shadows=s) for s in given]
+    for ours, expected in zip(found, alone, strict=True):
+        for part in ("values", "retrained", "original", "curves"):
+            assert getattr(ours, part) == getattr(expected, part)
+    assert found[1].retrained["lira.auroc"] != found[2].retrained["lira.auroc"]
+    assert found[3].retrained["lira"].value is None
+    assert found[3].curves["retrained"] == {}
+
+
 def test_columns(case, full):
     for name in NAMES:
         assert of(full.original, name)[name].why == "no shadow models were asked for"

@@ -26,6 +26,7 @@ from purge.data.inputs import Inputs
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
+ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
 
 INPUT_KEYS = ("pixel_values", "image", "x")  # where items that are dicts keep their input,
 LABEL_KEYS = ("label", "labels", "y")  # and their label
@@ -103,8 +104,10 @@ class Tensors:
 class Lazy:
     """A map-style dataset too large to keep: a DataLoader reads its items in every pass."""
 
-    def __init__(self, dataset: Dataset[Any], labels: Tensor, device: torch.device) -> None:
-        self.labels = labels
+    def __init__(
+        self, dataset: Dataset[Any], labels: Tensor, device: torch.device, *, moving: bool = False
+    ) -> None:
+        self.labels, self.moving = labels, moving  # moving: items differ whenever they are read
         self._dataset, self._device = dataset, device
 
     def __len__(self) -> int:
@@ -134,7 +137,7 @@ class _Part:
     """Some rows of other samples."""
 
     def __init__(self, whole: Samples, rows: Tensor) -> None:
-        self.labels = whole.labels[rows]
+        self.labels, self.moving = whole.labels[rows], getattr(whole, "moving", False)
         self._whole, self._rows = whole, rows
 
     def __len__(self) -> int:
@@ -264,13 +267,13 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         untouched = base is dataset  # then nothing need be copied
         x, y = base.tensors if untouched else (t[index] for t in base.tensors)
         return Tensors(x, as_labels(y, n, what), device)
-    size, moving = n * inputs.size(_item(dataset, what)), _differ_when_read_again(dataset, what)
+    size, moving = n * inputs.size(item_of(dataset, what)), differ_when_read_again(dataset, what)
     if moving:
         say_once("Items of the data differ when read again (random transforms?): every pass reads them anew.")
     keep = size <= RESIDENT_BYTES and not moving
     labels = None if keep else _known_labels(base, index)
     if labels is not None:
-        return _lazy(dataset, as_labels(labels, n, what), device, size)
+        return _lazy(dataset, as_labels(labels, n, what), device, size, moving)
     xs, ys = [], []
     try:
         for batch in DataLoader(dataset, batch_size=256, generator=torch.Generator()):  # not the caller's
@@ -288,22 +291,36 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
             "bring all inputs to one size and return an input and its label each time",
         ) from error
     labels = as_labels(torch.cat(ys), n, what)
-    return _lazy(dataset, labels, device, size) if whole is None else Tensors(whole, labels, device)
+    return _lazy(dataset, labels, device, size, moving) if whole is None else Tensors(whole, labels, device)
 
 
-def _differ_when_read_again(dataset: Any, what: str) -> bool:
-    """Does a dataset draw random numbers for its items? Reads a few of them twice."""
-    first = range(min(8, len(dataset)))
-    twice = ([t for i in first for t in inputs.leaves(_item(dataset, what, i))] for _ in range(2))
-    return any(a.shape == b.shape and not torch.equal(a, b) for a, b in zip(*twice, strict=True))
+def differ_when_read_again(dataset: Any, what: str) -> bool:
+    """Does a dataset draw random numbers for its items? Reads some of them again and again.
+
+    A transform that is applied with p = 0.1 is missed with a probability of 0.9^READS, below 1e-7.
+    """
+    items = min(ITEMS, len(dataset))
+    for i in range(items):
+        at = i * len(dataset) // items
+        first = inputs.leaves(item_of(dataset, what, at))
+        for _ in range(math.ceil(READS / items)):
+            again = inputs.leaves(item_of(dataset, what, at))
+            if any(a.shape == b.shape and not _same(a, b) for a, b in zip(first, again, strict=False)):
+                return True
+    return False
 
 
-def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int) -> Lazy:
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal in every number; NaN equals NaN."""
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int, moving: bool) -> Lazy:
     if size > RESIDENT_BYTES:
         say_once(
             f"The inputs ({size / 1e9:.1f} GB) are too large to keep: a DataLoader reads them in every pass."
         )
-    return Lazy(dataset, labels, device)
+    return Lazy(dataset, labels, device, moving=moving)
 
 
 def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
@@ -317,7 +334,7 @@ def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
         return None
 
 
-def _item(dataset: Any, what: str, i: int = 0) -> Inputs:
+def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:
     """The inputs of one item, if it is an input and a label."""
     try:
         x, y = input_and_label(dataset[i], what)

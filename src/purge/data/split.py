@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from purge.core.errors import DataError
 from purge.core.settings import checked_seed
 from purge.data import inputs
 from purge.data.images import Images
-from purge.data.samples import Data, Samples, labels_of, length
+from purge.data.samples import Data, Samples, labels_of, length, part_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,50 @@ class Split:
     def single(self) -> bool:
         """Are there samples to forget whose class stays?"""
         return bool(set(self.forget.labels.tolist()) - self.forget_classes)
+
+    def sizes(self) -> dict[str, Any]:
+        """How many classes and samples there are, for a record."""
+        return {
+            "classes": self.classes,
+            "forget_classes": sorted(self.forget_classes),
+            "names": list(self.names),
+            "forget_samples": len(self.forget),
+            "retain_samples": len(self.retain),
+            "test_samples": None if self.test is None else len(self.test),
+        }
+
+    def kinds(self) -> dict[str, Split]:
+        """The two requests in one that mixes them: ``classes`` and single ``samples``; empty if it does not.
+
+        Both have the whole retain set. The test data of the single samples is without the classes that go.
+        """
+        gone = torch.tensor(sorted(self.forget_classes), dtype=torch.long)
+        whole = torch.isin(self.forget.labels, gone)
+        if bool(whole.all()) or not bool(whole.any()):
+            return {}
+        forget = [part_of(self.forget, at.nonzero()[:, 0]) for at in (whole, ~whole)]
+        test = self.test
+        if test is not None:
+            left = (~torch.isin(test.labels, gone)).nonzero()[:, 0]
+            test = part_of(test, left) if len(left) else None
+        return {
+            "classes": replace(self, forget=forget[0]),
+            "samples": replace(self, forget=forget[1], test=test, forget_classes=frozenset()),
+        }
+
+
+def matched_to(labels: Tensor, like: Tensor) -> Tensor:
+    """Weights (N,) that give the classes of ``labels`` the shares that they have in ``like``.
+
+    Equal weights where the two have no class in common.
+
+    >>> matched_to(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 1, 1])).tolist()
+    [2.0, 1.0, 1.0, 0.0]
+    """
+    k = 1 + int(torch.cat([labels, like]).max())
+    ours, wanted = (torch.bincount(part, minlength=k).double() for part in (labels, like))
+    weights = (wanted * (ours > 0) / ours.clamp_min(1))[labels]
+    return weights * len(labels) / weights.sum() if bool(weights.any()) else torch.ones_like(weights)
 
 
 class Pair(tuple[Any, Tensor]):

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from purge.data.split import matched_to
+
 
 def kl(z: Tensor, target: Tensor) -> Tensor:
     """Mean over the batch of KL(target ‖ softmax(z)); logits (B, K), probabilities (B, K)."""
@@ -73,10 +75,28 @@ def unseen_confidence(z: Tensor, y: Tensor, z_unseen: Tensor, y_unseen: Tensor) 
     """The confidence in its own label that each sample would get had it not been trained on.
 
     The sample that the teacher finds hardest gets the lowest confidence found on unseen data, the
-    easiest the highest, and so on by rank: the distribution becomes that of unseen data while the
-    order of the samples stays. (N, K), (N,), (M, K), (M,) → (N,).
+    easiest the highest, and so on by rank: the distribution becomes that of unseen data in the class shares
+    of the samples, while their order stays. (N, K), (N,), (M, K), (M,) → (N,).
     """
     own = z.float().softmax(1).gather(1, y[:, None])[:, 0]
     unseen = z_unseen.float().softmax(1).gather(1, y_unseen[:, None])[:, 0]
-    rank = own.argsort().argsort().float()
-    return torch.quantile(unseen, (rank + 0.5) / len(own))
+    rank = own.argsort().argsort().double()
+    weights = matched_to(y_unseen.cpu(), y.cpu()).to(unseen.device)
+    return _quantile(unseen, weights, (rank + 0.5) / len(own))
+
+
+def _quantile(x: Tensor, weights: Tensor, q: Tensor) -> Tensor:
+    """Quantiles of weighted numbers; with equal weights those of ``torch.quantile``."""
+    there = weights > 0
+    x, order = x[there].sort()
+    w = weights[there][order]
+    middle = w.cumsum(0) - w / 2
+    at = (middle - middle[0]) / (middle[-1] - middle[0]).clamp_min(1e-300)  # from 0 to 1
+    right = (
+        torch.searchsorted(at, q.clamp(0, 1)).clamp(1, len(x) - 1)
+        if len(x) > 1
+        else torch.zeros_like(q).long()
+    )
+    left = (right - 1).clamp_min(0)
+    part = ((q - at[left]) / (at[right] - at[left]).clamp_min(1e-300)).clamp(0, 1)
+    return torch.lerp(x[left].double(), x[right].double(), part).to(x.dtype)

@@ -16,7 +16,7 @@ from purge.core.errors import RunError
 from purge.core.progress import progress_line
 from purge.data.prefetch import Order
 from purge.data.samples import Batch, Samples
-from purge.data.split import Split
+from purge.data.split import Split, matched_to
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import Precision
 from purge.engine.stopping import Check, Stopping
@@ -176,15 +176,16 @@ class Run:
         """The check before the first step: the starting retain loss L₀, and the forget target.
 
         A target that was left open is 1/K for samples whose class must go, and for single samples the
-        accuracy on test data (1/K without any), weighted by how many there are of each.
+        accuracy on test data of their classes (1/K without any), weighted by how many there are of each.
         """
         with self._delivered():
             self.forget_target = self.stop.forget_target
             if self.forget_target is None:
                 split, chance = self._split, 1 / self._split.classes
                 gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-                whole = int(torch.isin(split.forget.labels, gone).sum()) / len(split.forget)
-                unseen = chance if split.test is None or whole == 1 else self._accuracy(split.test)
+                single = split.forget.labels[~torch.isin(split.forget.labels, gone)]
+                whole = 1 - len(single) / len(split.forget)
+                unseen = chance if split.test is None or whole == 1 else self._accuracy(split.test, single)
                 self.forget_target = whole * chance + (1 - whole) * unseen
             self._checks[0] = self._measure()
 
@@ -210,12 +211,15 @@ class Run:
             raise _not_finite(self.step)
         return Check(self._accuracy(self._split.forget), loss)
 
-    def _accuracy(self, samples: Samples) -> float:
+    def _accuracy(self, samples: Samples, like: Tensor | None = None) -> float:
+        """The accuracy on some of the samples; with ``like``, in the class shares of these labels."""
         at = self._sample(samples)
         z = logits(self._model, samples, at)
         if not bool(torch.isfinite(z).all()):
             raise _not_finite(self.step)
         hits = z.argmax(1).cpu() == samples.labels[at]
+        if like is not None:
+            return float(hits.double() @ matched_to(samples.labels[at], like)) / len(at)
         return int(hits.sum()) / len(at)  # exact: 1/K must be able to equal 1/K
 
     def _sample(self, samples: Samples) -> Tensor:

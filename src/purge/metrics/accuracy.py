@@ -19,8 +19,16 @@ def accuracy(subject: Subject, part: Part) -> Value:
 ta = partial(accuracy, part="test")
 ta_retain = partial(accuracy, part="kept_class_test")
 fa_train = partial(accuracy, part="forget")
-fa_test = partial(accuracy, part="same_class_test")
 ra = partial(accuracy, part="retain")
+
+
+def fa_test(subject: Subject) -> Value:
+    """Accuracy on unseen samples of the classes in the forget set.
+
+    Where single samples are forgotten, their classes have the weights they have among these samples.
+    """
+    weights = subject.matched() if subject.split.single else None
+    return subject.mean(subject.hits("same_class_test"), weights)
 
 
 def unlearning_accuracy(subject: Subject) -> Value:
@@ -41,9 +49,14 @@ def change(after: Hits, before: Hits, seed: int) -> Value:
 
 
 def change_draws(after: Hits, before: Hits, seed: int) -> Array:
-    """Bootstrap draws of the change: how many resampled pairs gain, lose or stay is multinomial."""
+    """Bootstrap draws of the change: how many resampled pairs gain, lose or stay is multinomial.
+
+    Half a pair is added to each of the four cells of before and after (Agresti & Min, 2005): that no pair
+    of n changed does not mean that none could.
+    """
     n = len(after)
     won, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    drawn = np.random.default_rng(seed).multinomial(n, np.array([won, lost, n - won - lost]) / n, DRAWS)
+    chances = np.array([won + 0.5, lost + 0.5, n - won - lost + 1]) / (n + 2)
+    drawn = np.random.default_rng(seed).multinomial(n, chances, DRAWS)
     found: Array = (drawn[:, 0] - drawn[:, 1]) / n
     return found

@@ -1,4 +1,4 @@
-"""Bootstrap intervals, and the rates of a threshold attack."""
+"""Intervals: Wilson's for shares, the bootstrap for everything else; and the rates of a threshold attack."""
 
 from __future__ import annotations
 
@@ -10,24 +10,42 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from purge.metrics.value import Value
 
 Array = NDArray[np.float64]
+Classes = tuple[NDArray[np.int64], NDArray[np.int64]]  # the labels of two sets of samples
 
 DRAWS = 1000  # bootstrap resamples behind every interval
 BLOCK = 50  # of them at a time, to save memory
+Z = float(ndtri(0.975))  # standard errors on either side of a 95 % interval
 
 
-def mean_value(x: Any, seed: int) -> Value:
-    """The mean of N numbers with a 95 % bootstrap interval."""
-    x = np.asarray(x)
-    n = len(x)
-    if x.dtype == np.bool_:  # the number of hits in a resample is binomial: no need to resample
-        draws = np.random.default_rng(seed).binomial(n, x.mean(), DRAWS) / n
-    else:
-        draws = np.concatenate([counts @ x / n for counts in resamples(n, seed)])
-    return Value(float(x.mean()), *interval(draws), n)
+def mean_value(x: Any, seed: int, weights: Array | None = None) -> Value:
+    """The mean of N numbers with a 95 % interval: Wilson's for yes and no, the bootstrap's for others."""
+    x, w = np.asarray(x), np.ones(len(x)) if weights is None else weights
+    n, mean = len(x), float(x.mean() if weights is None else np.average(x, weights=w))
+    if x.dtype == np.bool_:
+        return Value(mean, *wilson(mean, effective(w)), n)
+    draws = np.concatenate([counts @ (w * x) / (counts @ w) for counts in resamples(n, seed)])
+    return Value(mean, *interval(draws), n)
+
+
+def effective(weights: Array) -> float:
+    """How many samples of equal weight tell as much as these (Kish, 1965)."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of n samples; it has a width even for 0 of n and n of n.
+
+    >>> [round(end, 3) for end in wilson(0.0, 40)]
+    [0.0, 0.088]
+    """
+    middle, reach = share + Z**2 / (2 * n), Z * np.sqrt(share * (1 - share) / n + (Z / (2 * n)) ** 2)
+    low, high = ((middle + side) / (1 + Z**2 / n) for side in (-reach, reach))
+    return min(max(float(low), 0.0), share), max(min(float(high), 1.0), share)
 
 
 def interval(draws: Array) -> tuple[float, float]:
@@ -56,40 +74,73 @@ def resamples(n: int, seed: int) -> Iterator[Array]:
 # -- threshold attacks -------------------------------------------------------------------------
 
 
-def auroc(inside: Array, outside: Array) -> float:
+def auroc(inside: Array, outside: Array, classes: Classes | None = None) -> float:
     """P(a score of ``inside`` > one of ``outside``); ties count half."""
-    return float(rates(inside, outside)[0])
+    return float(rates(inside, outside, classes=classes)[0])
 
 
-def auroc_draws(inside: Array, outside: Array, seed: int) -> Array:
+def auroc_draws(inside: Array, outside: Array, seed: int, classes: Classes | None = None) -> Array:
     """Bootstrap draws of the AUROC; equal sizes and seeds give the same resamples."""
-    found: Array = rate_draws([(inside, outside)], seed)[0, 0]
+    found: Array = rate_draws([(inside, outside)], seed, classes=classes)[0, 0]
     return found
 
 
-def rates(inside: Array, outside: Array, fprs: Sequence[float] = ()) -> Array:
+def rates(inside: Array, outside: Array, fprs: Sequence[float] = (), classes: Classes | None = None) -> Array:
     """The AUROC, and the TPR at each FPR: (1 + fprs,).
 
     The TPR at an FPR is the largest share of ``inside`` above a threshold that at most that share of
-    ``outside`` is above; a score that ties with the threshold is not above it.
+    ``outside`` is above; a score that ties with the threshold is not above it. With the ``classes`` of
+    both, ``outside`` is weighted to the class shares of ``inside``: see :func:`matched`.
     """
     ones = np.ones((1, len(inside))), np.ones((1, len(outside)))
-    found: Array = _weighted_rates(_ranked(inside, outside), *ones, fprs)[:, 0]
-    return found
+    found: Array = _weighted_rates(_ranked(inside, outside), *matched(*ones, classes), fprs, np.zeros(1))
+    return found[:, 0]
 
 
-def rate_draws(pairs: Sequence[tuple[Array, Array]], seed: int, fprs: Sequence[float] = ()) -> Array:
+def rate_draws(
+    pairs: Sequence[tuple[Array, Array]],
+    seed: int,
+    fprs: Sequence[float] = (),
+    classes: Classes | None = None,
+) -> Array:
     """Bootstrap draws of :func:`rates` of each (inside, outside): (pairs, 1 + fprs, DRAWS).
 
-    Every pair has scores of the same samples, and all share their resamples.
+    Every pair has scores of the same samples, and all share their resamples. A threshold is estimated from
+    the few highest of ``outside``, and no resample of them knows that the next one may exceed all so far:
+    one more of them is resampled for the thresholds, and it lies above every score.
     """
     ranked = [_ranked(*pair) for pair in pairs]
+    beyond = np.random.default_rng(seed + 2).poisson(1.0, (DRAWS // BLOCK, BLOCK)).astype(np.float64)
     inside, outside = (resamples(len(x), seed + i) for i, x in enumerate(pairs[0]))
     found = []
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy releases the GIL to sort and sum
-        for a, b in zip(inside, outside, strict=True):
-            found.append(list(pool.map(partial(_weighted_rates, w_in=a, w_out=b, fprs=fprs), ranked)))
+        for a, b, c in zip(inside, outside, beyond, strict=True):
+            w_in, w_out = matched(a, b, classes)
+            rates_of = partial(_weighted_rates, w_in=w_in, w_out=w_out, fprs=fprs, beyond=c)
+            found.append(list(pool.map(rates_of, ranked)))
     return np.concatenate(found, axis=2)
+
+
+def matched(w_in: Array, w_out: Array, classes: Classes | None) -> tuple[Array, Array]:
+    """Weights (draws, N) and (draws, M) under which the second set has the class shares of the first.
+
+    How sure a model is depends on the class: a set with more samples of a hard class looks unlike another
+    even to a model that saw neither. A class that the second set lacks is left out of the first. The
+    weights of the second set keep their sum; with a single class they stay as they are.
+    """
+    known, codes = (
+        (None, None) if classes is None else np.unique(np.concatenate(classes), return_inverse=True)
+    )
+    if known is None or codes is None or len(known) == 1:
+        return w_in, w_out
+    one_hot = np.eye(len(known))[codes]
+    a, b = np.split(codes, [w_in.shape[1]])
+    n, m = (w @ part for w, part in zip((w_in, w_out), np.split(one_hot, [len(a)]), strict=True))
+    n = n * (m > 0)
+    some = n.sum(1, keepdims=True) > 0  # otherwise the two have no class in common
+    share = n / np.where(some, n.sum(1, keepdims=True), 1) * m.sum(1, keepdims=True)
+    factor = np.where(some, share / np.where(m > 0, m, 1), 1.0)
+    return w_in * np.where(some, m > 0, True)[:, a], w_out * factor[:, b]
 
 
 class _Ranked(NamedTuple):
@@ -107,20 +158,28 @@ def _ranked(inside: Array, outside: Array) -> _Ranked:
     return _Ranked(order, np.argsort(-outside), upto, less)
 
 
-def _weighted_rates(ranked: _Ranked, w_in: Array, w_out: Array, fprs: Sequence[float]) -> Array:
-    """Rates (1 + fprs, draws) of samples that count as often as ``w_in`` and ``w_out`` (draws, N) say."""
+def _weighted_rates(
+    ranked: _Ranked, w_in: Array, w_out: Array, fprs: Sequence[float], beyond: Array
+) -> Array:
+    """Rates (1 + fprs, draws) of samples that count as often as ``w_in`` and ``w_out`` (draws, N) say.
+
+    ``beyond`` of the threshold's ``outside`` lie above all scores there are.
+    """
     order, top, upto, less = ranked
-    (draws, n), m = w_in.shape, w_out.shape[1]
-    summed = np.zeros((draws, n + 1))
+    draws, n, m = len(w_in), w_in.sum(1), w_out.sum(1)
+    summed = np.zeros((draws, len(order) + 1))
     np.cumsum(w_in[:, order], axis=1, out=summed[:, 1:])
     tied = np.flatnonzero(less != upto)  # usually few: only these are looked up twice
     below = 2 * np.einsum("ij,ij->i", w_out, summed[:, upto])
     below -= np.einsum("ij,ij->i", w_out[:, tied], summed[:, upto[tied]] - summed[:, less[tied]])
     found = [(2 * n * m - below) / (2 * n * m)]
     for fpr in fprs:
-        allowed = int(fpr * m + 1e-9)  # the product may lie just below a whole number
-        first = top[: 2 * allowed + 50]  # a resample of these exceeds what is allowed (but for e⁻⁵⁰)
-        over = w_out[:, first].cumsum(1) > allowed
+        allowed = fpr * m + 1e-9  # the product may lie just below a whole number
+        for first in (top[: int(2 * allowed.max()) + 50], top):  # nearly always the first few exceed it
+            over = w_out[:, first].cumsum(1) > (allowed - beyond)[:, None]
+            if over[:, -1].all():
+                break
         threshold = upto[first[over.argmax(1)]]
-        found.append(np.where(over[:, -1], (n - summed[np.arange(draws), threshold]) / n, 1.0))
+        tpr = np.where(over[:, -1], (n - summed[np.arange(draws), threshold]) / n, 1.0)
+        found.append(np.where(beyond > allowed, 0.0, tpr))
     return np.stack(found)

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from purge import __version__
 from purge.core.errors import MethodError, MetricError, ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict, normalise, setting
@@ -30,12 +31,13 @@ from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
 from purge.data.samples import Lazy, Samples, part_of
 from purge.data.split import Split
+from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
-from purge.metrics.bootstrap import Array
+from purge.metrics.bootstrap import Array, Classes
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest, tensors_of
@@ -49,7 +51,8 @@ Kind = Literal["original", "unlearned", "retrained"]
 MOST = 5000  # forget samples, and samples of the population, that are looked at
 SMALL = 1_000_000  # models with fewer weights than this are trained together
 AT_ONCE = 32  # models trained together
-FORM = 2  # of the files; a change of this number invalidates the cache
+FORM = 3  # of the files; a change of this number invalidates the cache, as other versions of these two do
+MADE_BY = (__version__, str(torch.__version__))
 NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 FIX = "pass cache=…, a folder with space that can be written"
 
@@ -68,6 +71,7 @@ class Shadows:
     fresh: nn.Module | None = None  # an untrained model; None: the audited one with weights drawn anew
     cache: str | os.PathLike[str] | None = None  # folder where they are kept; None: $PURGE_CACHE/shadows
     together: bool | None = None  # train many at once; None: where that is faster
+    precision: Precision | None = None  # of unlearning; None: that of the audited Result, or of the device
 
     def __post_init__(self) -> None:
         if isinstance(self.cache, os.PathLike):
@@ -90,8 +94,8 @@ class Shadows:
 class Ensemble:
     """The shadow models of one audit, made when first asked for.
 
-    The targets are the forget set and at most as many unseen samples of its classes. *Original* shadow
-    models are trained on the retain set and a random half of the targets. They come in pairs: one has
+    The targets are the forget set and at most as many unseen samples of each of its classes. *Original*
+    shadow models are trained on the retain set and a random half of the targets. They come in pairs: one has
     the targets that the other lacks, so every target is in half of the models. *Unlearned* ones are
     these after unlearning their half of the targets. *Retrained* ones saw the retain set alone.
     """
@@ -105,13 +109,14 @@ class Ensemble:
         device: torch.device,
         seed: int,
         progress: bool,
+        precision: Precision | None = None,  # of the run that made the audited model, if it is known
     ) -> None:
         if not isinstance(shadows, Shadows):
             raise MetricError(
                 "purge.Shadows for shadows", repr(shadows), "pass shadows=purge.Shadows(number=16)"
             )
         self.shadows, self.split = shadows, split
-        self.device, self.seed, self.progress = device, seed, progress
+        self.device, self.seed, self.progress, self._of_run = device, seed, progress, precision
         self._model = copy.deepcopy(model).cpu()
         self._fresh = copy.deepcopy(shadows.fresh).cpu() if shadows.fresh is not None else None
         rng, parts = np.random.default_rng(seed), Subject(model, split)
@@ -120,7 +125,7 @@ class Ensemble:
             for part in ("same_class_test", "kept_class_test")
         )
         self.forget = _some(torch.arange(len(split.forget)), MOST, rng)  # targets in the forget set,
-        self.unseen = _some(same, len(self.forget), rng)  # and in the test set
+        self.unseen = self._alike(same, rng)  # and in the test set
         self.population = _some(kept, MOST, rng)  # rows of the test set to compare with
         self.targets = len(self.forget) + len(self.unseen)
         self.inside = _halves(shadows.number, self.targets, seed)
@@ -131,6 +136,20 @@ class Ensemble:
         self._drawn("original", 0)  # refuses layers that cannot be drawn anew
         check_batch_size(self._model, min(shadows.recipe.batch_size, len(split.retain)))
         check_augment(split.retain, shadows.recipe.augment, shadows.recipe.colour)
+
+    def _alike(self, same: Tensor, rng: np.random.Generator) -> Tensor:
+        """Of each class at most as many unseen samples as there are forgotten ones, in order."""
+        found = [same[:0]]
+        if self.split.test is not None:
+            labels, wanted = self.split.test.labels[same], self.split.forget.labels[self.forget]
+            found += [_some(same[labels == k], int((wanted == k).sum()), rng) for k in wanted.unique()]
+        return torch.cat(found).sort().values
+
+    @property
+    def target_classes(self) -> Classes:
+        """The labels of the targets: of the forgotten ones, then of the unseen ones."""
+        unseen = self.unseen if self.split.test is None else self.split.test.labels[self.unseen]
+        return self.split.forget.labels[self.forget].numpy(), unseen.numpy()
 
     def signals(self, kind: Kind) -> Array:
         """φ of the targets, then of the population, under each model: (number, samples)."""
@@ -218,11 +237,21 @@ class Ensemble:
                 forget, split.retain, self._not_seen_by(i), split.classes, frozenset(gone), split.names
             )
             fresh = self._drawn("unlearned", i)
-            run = Run(model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh)
-            with seeded(seed, self.device), training_flags_kept(model):
+            run = Run(
+                model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh,
+                precision=self._precision,
+            )  # fmt: skip
+            kept_flags, laid = training_flags_kept(model), laid_out(model, own.retain)
+            with seeded(seed, self.device), kept_flags, laid, run.autocast():
                 model.eval()
                 method.run(model, own, run)
             yield i, model
+
+    @property
+    def _precision(self) -> Precision:
+        """That of :func:`purge.unlearn`."""
+        method, wanted = self.shadows.method, self.shadows.precision or self._of_run
+        return choose_precision(wanted, self.device, full=method is not None and method.full_precision)
 
     def _seen_by(self, i: int) -> Tensor:
         """The rows of the pool with the targets that shadow model i was trained on."""
@@ -303,7 +332,7 @@ class Ensemble:
     @cached_property
     def _method_digest(self) -> str:
         method = self.shadows.method
-        return digest_of(_code(type(method)), as_dict(method))
+        return digest_of(_code(type(method)), as_dict(method), self._precision)
 
     @cached_property
     def _folder(self) -> Path:
@@ -311,6 +340,7 @@ class Ensemble:
         parts = [self.split.forget, self.split.retain, self.split.test]
         name = digest_of(
             FORM,
+            MADE_BY,
             [(name, _code(type(m)), m.extra_repr()) for name, m in self._model.named_modules()],
             digest(self._drawn("original", 0)),
             as_dict(self.shadows.recipe),

@@ -1,10 +1,10 @@
 """Membership inference: can forgotten samples be told from ones that were never seen?
 
 Two kinds of attack. The first compares the forget set (members) with test data of the same classes
-(non-members) by one signal: AUROC, TPR at a low FPR, or the accuracy of a logistic regression; 0.5 (the
-FPR itself for a TPR) is indistinguishable. The second learns what members look like from retain and test
-data and is then asked about the forget set; its answer is a share. Either way the aim is the retrained
-model's value, which need not be 0.5.
+(non-members, weighted to the class shares of the members) by one signal: AUROC, TPR at a low FPR, or the
+accuracy of a logistic regression; 0.5 (the FPR itself for a TPR) is indistinguishable. The second learns
+what members look like from retain and test data and is then asked about the forget set; its answer is a
+share. Either way the aim is the retrained model's value, which need not be 0.5.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from purge.metrics.bootstrap import Array, interval, rate_draws, rates
+from purge.metrics.bootstrap import (
+    Array,
+    Classes,
+    effective,
+    interval,
+    matched,
+    rate_draws,
+    rates,
+    wilson,
+)
 from purge.metrics.likelihood import margins
 from purge.metrics.subject import Hits, Labels, Part, Subject, once
 from purge.metrics.value import Missing, Value
@@ -26,9 +35,11 @@ from purge.metrics.value import Missing, Value
 FPRS = (0.01, 0.001)
 GRID = tuple(float(f"{fpr:.6g}") for fpr in np.geomspace(1e-4, 1, 61))  # where ROC curves are kept
 
-LEAST = 10  # samples of each kind that an attack learns from
-LEARN = 1000  # of each kind, at most, for the SVC, whose cost is quadratic …
-ASK = 5000  # … and forget samples that it is asked about, at most
+LEAST = 10  # samples of each kind that an attack learns from, and forgotten ones behind a TPR
+LEARN = 30_000  # of each kind, at most, for the SVC, whose cost is quadratic: more than its authors have
+EXACT = 2000  # samples in all up to which it learns their features unrounded …
+DIGITS = 3  # … and to how many digits above that; its kernel reaches from 1 to √K, so nothing is lost
+CACHE = 500  # megabytes of kernel that it keeps
 AT_ONCE = 1000  # answers that a thread gives
 SPLITS, STUDENT = 10, 2.262  # random splits, and the 97.5 % point of Student's t with SPLITS − 1 degrees
 
@@ -75,32 +86,67 @@ SIGNALS: dict[str, Callable[[Array, Labels], Array]] = {
 # -- one signal, forget against unseen data of the same classes --------------------------------
 
 
-def roc(inside: Array, outside: Array) -> dict[str, list[float]]:
+def roc(inside: Array, outside: Array, classes: Classes | None = None) -> dict[str, list[float]]:
     """The ROC curve of scores on a fixed grid of FPRs: the TPR of :func:`tpr_at` at each."""
-    return {"fpr": list(GRID), "tpr": rates(inside, outside, GRID)[1:].round(6).tolist()}
+    return {"fpr": list(GRID), "tpr": rates(inside, outside, GRID, classes)[1:].round(6).tolist()}
 
 
-def tpr_at(inside: Array, outside: Array, fpr: float) -> float:
+def tpr_at(inside: Array, outside: Array, fpr: float, classes: Classes | None = None) -> float:
     """The share of ``inside`` above a threshold that at most a share ``fpr`` of ``outside`` is above.
 
     Of all such thresholds the lowest; a score that ties with it is not above it.
     """
-    return float(rates(inside, outside, [fpr])[1])
+    return float(rates(inside, outside, [fpr], classes)[1])
 
 
-def tpr_value(inside: Array, outside: Array, fpr: float, seed: int) -> Value:
-    """:func:`tpr_at` with a bootstrap interval; missing where ``outside`` is too few for such an FPR."""
-    if why := _too_few(len(outside), fpr):
+def tpr_value(inside: Array, outside: Array, fpr: float, seed: int, classes: Classes | None = None) -> Value:
+    """:func:`tpr_at` with its interval; missing where the samples are too few for such an FPR."""
+    draws = rate_draws([(inside, outside)], seed, [fpr], classes)[0, 1]
+    sizes = Sizes.of(np.ones(len(inside)), np.ones(len(outside)), classes)
+    return _found_at(fpr, tpr_at(inside, outside, fpr, classes), draws, sizes)
+
+
+class Sizes(NamedTuple):
+    """How many members and non-members an attack compares."""
+
+    members: int  # whose class has non-members
+    others: int
+    effective: float  # as many non-members of equal weight would tell as much
+
+    @classmethod
+    def of(cls, inside: Array, outside: Array, classes: Classes | None) -> Sizes:
+        """Of two sets of samples, once the second is weighted to the classes of the first."""
+        (members,), (others,) = matched(inside[None], outside[None], classes)
+        return cls(int(members.sum()), int((others > 0).sum()), effective(others))
+
+    @property
+    def both(self) -> int:
+        """All samples."""
+        return self.members + self.others
+
+
+def _found_at(fpr: float, tpr: float, draws: Array, sizes: Sizes) -> Value:
+    """A TPR with its interval: that of the resamples, or Wilson's where it is wider.
+
+    Resamples know that the threshold is estimated too, but not that 0 of n found is no proof of 0.
+    """
+    if why := _too_few(sizes, fpr):
         return Value.missing(why)
-    draws = rate_draws([(inside, outside)], seed, [fpr])[0, 1]
-    return Value(tpr_at(inside, outside, fpr), *interval(draws), len(inside) + len(outside))
+    ends = [interval(draws), wilson(tpr, sizes.members)]
+    return Value(tpr, min(low for low, _ in ends), max(high for _, high in ends), sizes.both)
 
 
-def _too_few(others: int, fpr: float) -> str:
-    """Why an FPR cannot be told from so many non-members; empty if it can."""
-    least = round(1 / fpr)
-    why = f"an FPR of {100 * fpr:g} % needs at least {least} non-members, and there are {others}"
-    return "" if others >= least else why
+def _too_few(sizes: Sizes, fpr: float) -> str:
+    """Why a TPR at this FPR cannot be told from so many samples; empty if it can."""
+    needs, least = f"a TPR at {100 * fpr:g} % FPR needs at least", round(1 / fpr)
+    if sizes.others < least:
+        return f"{needs} {least} non-members, and there are {sizes.others}"
+    if sizes.effective < least / 2:
+        weigh = f"{sizes.others} weigh as much as {sizes.effective:.0f}"
+        return f"{needs} {least} non-members, and with the class shares of the forgotten samples {weigh}"
+    if sizes.members < LEAST:
+        return f"{needs} {LEAST} forgotten samples, and there are {sizes.members}"
+    return ""
 
 
 class Attacks(NamedTuple):
@@ -108,8 +154,7 @@ class Attacks(NamedTuple):
 
     points: Array  # (signals, 1 + FPRS)
     draws: Array  # (signals, 1 + FPRS, DRAWS), from the same resamples
-    members: int
-    others: int
+    sizes: Sizes
 
 
 @once
@@ -117,25 +162,27 @@ def attacks(subject: Subject) -> Attacks:
     """The attacks by all signals, which share their resamples; leaves the ROC curves."""
     (members, ya), (others, yb) = ((subject.log_probs(part), subject.labels(part)) for part in SEEN)
     pairs = {name: (signal(members, ya), signal(others, yb)) for name, signal in SIGNALS.items()}
-    subject.curves.setdefault("roc", {}).update({name: roc(*pair) for name, pair in pairs.items()})
-    points = np.array([rates(*pair, FPRS) for pair in pairs.values()])
-    return Attacks(points, rate_draws(list(pairs.values()), subject.seed, FPRS), len(ya), len(yb))
+    curves = {name: roc(*pair, (ya, yb)) for name, pair in pairs.items()}
+    subject.curves.setdefault("roc", {}).update(curves)
+    points = np.array([rates(*pair, FPRS, (ya, yb)) for pair in pairs.values()])
+    draws = rate_draws(list(pairs.values()), subject.seed, FPRS, (ya, yb))
+    return Attacks(points, draws, Sizes.of(np.ones(len(ya)), np.ones(len(yb)), (ya, yb)))
 
 
 def auroc_of(subject: Subject, signals: tuple[str, ...]) -> Value:
     """AUROC of a signal, forget against unseen same-class data; of several, their mean."""
     found, rows = attacks(subject), [[*SIGNALS].index(name) for name in signals]
     draws = found.draws[rows, 0].mean(0)
-    return Value(float(found.points[rows, 0].mean()), *interval(draws), found.members + found.others)
+    return Value(float(found.points[rows, 0].mean()), *interval(draws), found.sizes.both)
 
 
 def tpr_of(subject: Subject, fpr: float) -> Value | dict[str, Value]:
     """The share of the forget set that each signal finds at this FPR."""
     found, k = attacks(subject), 1 + FPRS.index(fpr)
-    if why := _too_few(found.others, fpr):
+    if why := _too_few(found.sizes, fpr):
         return Value.missing(why)
-    n, each = found.members + found.others, zip(SIGNALS, found.points, found.draws, strict=True)
-    return {name: Value(float(point[k]), *interval(draws[k]), n) for name, point, draws in each}
+    each = zip(SIGNALS, found.points, found.draws, strict=True)
+    return {name: _found_at(fpr, float(point[k]), draws[k], found.sizes) for name, point, draws in each}
 
 
 mia = partial(auroc_of, signals=("loss", "confidence"))
@@ -149,7 +196,7 @@ tpr_01pct = partial(tpr_of, fpr=0.001)
 
 
 def mia_split(subject: Subject) -> Value:
-    """Accuracy of a logistic regression on the loss, forget against as much unseen same-class data.
+    """Accuracy of a logistic regression on the loss, forget against as much unseen data of each class.
 
     Mean over 10 random splits, a tenth held out in each, as in the starting kit of the NeurIPS 2023
     challenge and in SCRUB. The splits overlap; the interval allows for it (Nadeau & Bengio, 2003).
@@ -159,9 +206,13 @@ def mia_split(subject: Subject) -> Value:
     from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 
     losses = [-minus_loss(subject.log_probs(part), subject.labels(part)) for part in SEEN]
-    _check_learnable({"forget samples": losses[0], "test samples of their classes": losses[1]})
-    n, rng = min(map(len, losses)), np.random.default_rng(subject.seed)
-    x = np.concatenate([_some(loss, n, rng) for loss in losses])[:, None]
+    kinds = ("forget samples", "test samples of their classes")
+    _check_learnable(dict(zip(kinds, losses, strict=True)))
+    rng = np.random.default_rng(subject.seed)
+    some = _alike(subject.labels("forget"), subject.labels("same_class_test"), rng)
+    _check_learnable({f"{kind}, in pairs of a class": at for kind, at in zip(kinds, some, strict=True)})
+    n = len(some[0])
+    x = np.concatenate([loss[at] for loss, at in zip(losses, some, strict=True)])[:, None]
     splits = StratifiedShuffleSplit(SPLITS, test_size=0.1, random_state=subject.seed)
     right = cross_val_score(LogisticRegression(), x, np.repeat([1, 0], n), cv=splits, scoring="accuracy")
     mean, reach = right.mean(), STUDENT * right.std(ddof=1) * np.sqrt(1 / SPLITS + 1 / 9)
@@ -171,36 +222,47 @@ def mia_split(subject: Subject) -> Value:
 # -- taught by retain and test data, asked about the forget set --------------------------------
 
 
-def called_members(attack: Any, inside: Array, outside: Array, asked: Array) -> Hits:
-    """Which rows of ``asked`` a classifier calls members once it has learned both kinds."""
-    attack.fit(np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)]))
+def called_members(attack: Any, inside: Array, outside: Array, asked: Array, *, exact: bool = True) -> Hits:
+    """Which rows of ``asked`` a classifier calls members once it has learned both kinds.
+
+    Not ``exact``: features are rounded, and rows that are then equal become one that counts as often.
+    """
+    x, kinds = np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)])
+    counts, back = None, np.arange(len(asked))
+    if not exact:
+        both, at = np.unique(np.column_stack([x.round(DIGITS), kinds]), axis=0, return_inverse=True)
+        x, kinds, counts = both[:, :-1], both[:, -1].astype(np.int64), np.bincount(at.ravel())
+        asked, back = np.unique(asked.round(DIGITS), axis=0, return_inverse=True)
+    attack.fit(x, kinds, sample_weight=counts)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC takes longer to answer than to learn
         answers = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
-    found: Hits = np.concatenate(answers) == 1
+    found: Hits = np.concatenate(answers)[back.ravel()] == 1
     return found
 
 
 def mia_svc(subject: Subject) -> dict[str, Value]:
     """Share of the forget set that an SVC calls NON-member, by each of five features (SalUn).
 
-    SVC(C=3, rbf, gamma="auto") learns retain samples against test data of the classes that stay, equally
-    many and at most 1,000 of each, and is asked about at most 5,000 forget samples, all drawn by the
-    seed. ``confidence`` is the probability of the label. The interval is over forget samples alone.
+    SVC(C=3, rbf, gamma="auto") learns retain samples, drawn by the seed, against as many test samples of
+    the classes that stay (all of them, if there are enough retain samples), and is asked about the whole
+    forget set. From 2,000 samples on, features are rounded to 0.001 and equal ones counted, which changes
+    fewer answers than another order of the samples does. ``confidence`` is the probability of the label.
+    The interval is over forget samples alone.
     """
     from sklearn.svm import SVC  # takes long to import
 
     rows = [np.arange(len(subject.labels(part))) for part in TAUGHT]
     _check_learnable({"retain samples": rows[0], "test samples of classes that stay": rows[1]})
     n, rng = min(len(rows[0]), len(rows[1]), LEARN), np.random.default_rng(subject.seed)
-    drawn = [_some(at, most, rng) for at, most in zip(rows, (n, n, ASK), strict=True)]
+    drawn = [_some(rows[0], n, rng), _some(rows[1], n, rng), rows[2]]
     seen = [
         _svc_features(subject.log_probs(part)[at], subject.labels(part)[at])
         for part, at in zip(TAUGHT, drawn, strict=True)
     ]
 
     def called(name: str) -> Hits:
-        attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0)
-        return called_members(attack, *(features[name] for features in seen))
+        attack = SVC(C=3, kernel="rbf", gamma="auto", random_state=0, cache_size=CACHE)
+        return called_members(attack, *(features[name] for features in seen), exact=2 * n <= EXACT)
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC releases the GIL
         members = pool.map(called, seen[0])
@@ -235,6 +297,15 @@ def _check_learnable(kinds: dict[str, NDArray[Any]]) -> None:
     for name, kind in kinds.items():
         if len(kind) < LEAST:
             raise Missing(f"an attack learns from at least {LEAST} of each, not {len(kind)} {name}")
+
+
+def _alike(ours: Labels, theirs: Labels, rng: np.random.Generator) -> list[Labels]:
+    """Rows of two sets, drawn so that both have equally many of each class."""
+    classes = [k for k in np.unique(ours) if k in theirs]
+    most = {k: int(min((ours == k).sum(), (theirs == k).sum())) for k in classes}
+    return [
+        np.concatenate([_some(np.flatnonzero(y == k), most[k], rng) for k in classes]) for y in (ours, theirs)
+    ]
 
 
 def _some(x: NDArray[Any], most: int, rng: np.random.Generator) -> NDArray[Any]:

@@ -43,12 +43,13 @@ def _with_shadows(attack: Callable[[Subject, Ensemble], Found]) -> Callable[[Sub
 def _told_apart(name: str, scores: Array, subject: Subject, ensemble: Ensemble) -> dict[str, Value]:
     """How well scores of the targets separate forgotten from unseen samples."""
     inside, outside = np.split(scores, [len(ensemble.forget)])
-    subject.curves.setdefault("roc", {})[name] = roc(inside, outside)
-    draws = auroc_draws(inside, outside, subject.seed)
+    classes = ensemble.target_classes
+    subject.curves.setdefault("roc", {})[name] = roc(inside, outside, classes)
+    draws = auroc_draws(inside, outside, subject.seed, classes)
     return {
-        "auroc": Value(auroc(inside, outside), *interval(draws), len(scores)),
-        "tpr_1pct": tpr_value(inside, outside, 0.01, subject.seed),
-        "tpr_01pct": tpr_value(inside, outside, 0.001, subject.seed),
+        "auroc": Value(auroc(inside, outside, classes), *interval(draws), len(scores)),
+        "tpr_1pct": tpr_value(inside, outside, 0.01, subject.seed, classes),
+        "tpr_01pct": tpr_value(inside, outside, 0.001, subject.seed, classes),
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from purge.core.errors import ModelError
 from purge.data.samples import Samples
 from purge.data.split import Split
-from purge.metrics.bootstrap import Array, mean_value
+from purge.metrics.bootstrap import Array, matched, mean_value
 from purge.metrics.metric import Found, Metric
 from purge.metrics.value import Missing, Value
 from purge.models.forward import evaluating, forward, passing
@@ -75,14 +75,32 @@ class Subject:
     figures (plain lists and dicts).
     """
 
-    retrained: Subject | None = None  # set by the audit, like the next two
+    retrained: Subject | None = None  # set by the audit, like the next one and ``shadows``
     original: Subject | None = None
-    shadows: Ensemble | None = None
 
     def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
         self.curves: dict[str, Any] = {}
         self.kept: dict[Hashable, Any] = {}
+        self._shadows: Ensemble | None = None
+
+    @property
+    def shadows(self) -> Ensemble | None:
+        """The shadow models of the audit; with others, what was computed from these is dropped."""
+        return self._shadows
+
+    @shadows.setter
+    def shadows(self, ensemble: Ensemble | None) -> None:
+        if ensemble is self._shadows:
+            return
+        self._shadows = ensemble
+        for key in [*self.kept]:
+            metric = next(iter(key[1]), None)  # type: ignore[index]
+            if isinstance(metric, Metric) and "shadows" in metric.needs:
+                del self.kept[key]
+                self.curves.get("roc", {}).pop(metric.name, None)
+        if not self.curves.get("roc", True):
+            del self.curves["roc"]
 
     @once
     def value(self, metric: Metric) -> Found:
@@ -94,6 +112,13 @@ class Subject:
             return metric.compute(self)
         except Missing as reason:
             return Value.missing(str(reason))
+
+    def named(self, metric: Metric) -> dict[str, Value]:
+        """The values of a metric under dotted names."""
+        found = self.value(metric)
+        if isinstance(found, Value):
+            return {metric.name: found}
+        return {f"{metric.name}.{part}": value for part, value in found.items()}
 
     def why_not(self, need: str) -> str:
         """Why something that a metric needs is missing; empty if it is there."""
@@ -121,9 +146,9 @@ class Subject:
         except Missing as reason:
             raise Missing(f"retrained model: {reason}") from None
 
-    def mean(self, x: Any) -> Value:
-        """The mean of N numbers with a bootstrap interval, drawn by the seed of the audit."""
-        return mean_value(x, self.seed)
+    def mean(self, x: Any, weights: Array | None = None) -> Value:
+        """The mean of N numbers with its interval: Wilson's for a share, a bootstrap one for other means."""
+        return mean_value(x, self.seed, weights)
 
     # -- data ------------------------------------------------------------------------------
 
@@ -148,6 +173,16 @@ class Subject:
     def labels(self, part: Part) -> Labels:
         """The labels (N,) of a part."""
         return self.samples(part).labels[self.index(part)].numpy()
+
+    @once
+    def matched(self) -> Array:
+        """Weights (N,) of ``same_class_test`` that give its classes the shares they have in the forget set.
+
+        Their mean is 1, and where a single class is forgotten each of them is.
+        """
+        ours, theirs = self.labels("forget"), self.labels("same_class_test")
+        found: Array = matched(np.ones((1, len(ours))), np.ones((1, len(theirs))), (ours, theirs))[1][0]
+        return found
 
     # -- outputs ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from purge.core.errors import ModelError
 from purge.engine.precision import arrange
 from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws
-from purge.metrics.bootstrap import DRAWS, resamples, wide_value
+from purge.metrics.bootstrap import DRAWS, Array, effective, resamples, wide_value
 from purge.metrics.distance import js
 from purge.metrics.subject import Subject
 from purge.metrics.value import Missing, Value
@@ -77,21 +77,35 @@ def aus(subject: Subject) -> Value:
     """Adaptive unlearning score (1 − (A_or − A_t)) / (1 + Δ): test accuracy kept, forgetting reached.
 
     A_or and A_t: test accuracy of the original and of this model over the classes that stay. Δ: for
-    forgotten classes their test accuracy A_f; for single samples |A_f − A_t| with A_f on D_f. 1 is a
-    model that kept everything and forgot everything; above 1 it also got better. One number for two
-    things: it cannot tell which of them went wrong, nor whether anything can be brought back. The
-    interval is wide: the bootstrap noise of both is added.
+    forgotten classes their test accuracy A_f; for single samples the distance of their accuracy from that
+    on unseen samples, weighted to the same class shares. 1 is a model that kept everything and forgot
+    everything; above 1 it also got better. One number for two things: it cannot tell which of them went
+    wrong, nor whether anything can be brought back. The interval is wide: the bootstrap noise of both is
+    added.
     """
     classes = sorted(subject.split.forget_classes)
     after, before = (s.hits("kept_class_test") for s in (subject, subject.other("original")))
-    forgotten, aim = subject.hits("forget"), after
+    forgotten, aim, weights = subject.hits("forget"), np.zeros(1, dtype=bool), np.ones(1)
     if classes:
-        forgotten, aim = subject.hits("test")[np.isin(subject.labels("test"), classes)], np.zeros_like(after)
+        forgotten = subject.hits("test")[np.isin(subject.labels("test"), classes)]
+    elif why := subject.why_not("same_class_test"):
+        raise Missing(why)
+    else:
+        aim, weights = subject.hits("same_class_test"), subject.matched()
     if not len(forgotten):
         raise Missing("the test data has no sample of the forgotten classes")
-    kept, gap = float(after.mean() - before.mean()), float(forgotten.mean() - aim.mean())
+    unseen = float(np.average(aim, weights=weights))
+    kept, gap = float(after.mean() - before.mean()), float(forgotten.mean()) - unseen
     value = (1 + kept) / (1 + abs(gap))
     rng = np.random.default_rng(subject.seed + 1)
-    a, b = (rng.binomial(len(x), x.mean(), DRAWS) / len(x) for x in (forgotten, aim))
+    a = _share_draws(float(forgotten.mean()), len(forgotten), rng)
+    b = np.zeros(1) if classes else _share_draws(unseen, effective(weights), rng)
     noise = np.abs(change_draws(after, before, subject.seed) - kept) + value * np.abs(a - b - gap)
     return wide_value(value, noise, len(after) + len(forgotten))
+
+
+def _share_draws(share: float, n: float, rng: np.random.Generator) -> Array:
+    """Draws of a share of n samples; half a sample is added to each side, so that 0 of n has a width too."""
+    size = max(1, round(n))
+    found: Array = rng.binomial(size, (share * n + 0.5) / (n + 1), DRAWS) / size
+    return found

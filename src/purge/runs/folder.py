@@ -91,6 +91,7 @@ class RunFile(Mapping[str, Any]):
     method: str = "Recipe"
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    precision: Literal["float32", "bf16"] | None = None
     shards: int | None = None
     slices: int | None = None
     log_updates: str | None = None

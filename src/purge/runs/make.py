@@ -260,7 +260,10 @@ def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Modul
         )
     known = facts.preset is not None and facts.preset in all_methods()
     method = resolve_method(facts.preset or "", facts.settings) if known else None
-    return Shadows(number=number, recipe=replace(Recipe(), base.settings), method=method, fresh=fresh)
+    return Shadows(
+        number=number, recipe=replace(Recipe(), base.settings), method=method, fresh=fresh,
+        precision=facts.precision,
+    )  # fmt: skip
 
 
 def needed(request: Request) -> Request:
