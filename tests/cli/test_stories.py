@@ -130,7 +130,9 @@ def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None
         assert found["Done"] == found["Run finished"]
         assert found["Data"] == "name not recorded, see the digests"
         assert found["Column “original”"].startswith("the model that the unlearning began with")
-        assert found["Column “retrained”"].startswith("passed as retrained without the data")
+        assert found["Column “retrained”"].startswith(
+            "passed as retrained; what it was trained on is not recorded"
+        )
     assert from_folder["Result weights"] == "model.safetensors"
     assert all(str(row) in from_python["Rows to forget"] for row in (ROWS[0], ROWS[-1]))
 
@@ -191,7 +193,7 @@ def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
         "Audited weights": "the weights of this run",
         "Audited samples": "the forgotten samples of this run",
         "Column “original”": "../base, the deployed model, as it was",
-        "Column “retrained”": "../reference, trained without 37 samples",
+        "Column “retrained”": "../reference, trained on exactly the retained samples",
         "Column “this model”": "purged, unlearned by “purge”",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
