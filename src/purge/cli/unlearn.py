@@ -64,7 +64,7 @@ def unlearn(
         read_model,
         request_of,
         same_scale,
-    )  # fmt: skip
+    )
     from purge.runs.make import check_recorded, facts_for, gone_before, needed, request_words, unlearn_run
 
     settings = opt.settings_from(set_)

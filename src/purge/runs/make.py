@@ -136,7 +136,7 @@ def check_recorded(run: Path, facts: RunFile, model: nn.Module, test: Images, de
         "check --data, --mean and --std, the order of the classes and the weights in it; to go on without "
         f"this check, name {run / 'model.safetensors'} itself, with --data and --model"
     )
-    if facts.names is not None and tuple(facts.names) != tuple(test.names):
+    if facts.names and tuple(facts.names) != tuple(test.names):
         wanted, got = (", ".join(names[:10]) for names in (facts.names, test.names))
         raise DataError(f"the classes of {run.name} ({wanted})", got, fix)
     if facts.test_accuracy is None:
