@@ -111,7 +111,7 @@ def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None
     expected = {
         "To be forgotten": "37 of 675 training samples. The other 638 stay.",
         "Request": "37 samples by number",
-        "Rows to forget": rows_in_words(ROWS, N),
+        "Rows to forget": rows_in_words(ROWS, "rows of 675, counted from 0"),
         "Request id": "DSR-17", "Received": "2026-11-01", "By": "A. Turing", "Model version": "2.3",
         "Digest of forgotten numbers": NUMBERS,
         "Digest of forgotten samples": content(x, y),
@@ -181,7 +181,7 @@ def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
     expected = {
         "To be forgotten": "37 of 675 training samples. The other 638 stay.",
         "Request": "37 samples by number",
-        "Rows to forget": rows_in_words(ROWS, None),
+        "Rows to forget": rows_in_words(ROWS, "positions in the training data, counted from 0"),
         "Request id": "DSR-17", "Received": "2026-11-01", "By": "not recorded",
         "Digest of forgotten numbers": NUMBERS,
         "Digest of forgotten samples": content(pixels[ROWS], labels[ROWS]),

@@ -67,15 +67,25 @@ def test_what_was_asked_in_words(run, words):
     ("rows", "words"),
     [
         ([], NOT),
-        ([5], "5 (counted from 0, of 9)"),
-        ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (counted from 0, of 9)"),
+        ([5], "5 (rows)"),
+        ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (rows)"),
     ],
 )
 def test_row_numbers_as_people_write_them(rows, words):
-    assert rows_in_words(rows, 9) == words
-    many = rows_in_words(range(0, 1000, 2), None)
+    assert rows_in_words(rows, "rows") == words
+    many = rows_in_words(range(0, 1000, 2), "rows")
     assert many.startswith("0, 2, 4, ")
-    assert many.endswith("118 … (all in run.json) (counted from 0)")
+    assert many.endswith("118 … (all in run.json) (rows)")
+
+
+def test_row_numbers_say_what_they_count():
+    def told(**run) -> str:
+        return record_of(run, {})["Rows to forget"]
+
+    assert told(request={}, forget_rows=[4], rows_of=675) == "4 (rows of 675, counted from 0)"
+    assert told(request={}, forget_rows=[4]) == "4 (ids of the images)"
+    shell = {"forget_rows": [9], "rows_of": None}  # the images have ids of their own
+    assert told(request={"forget_ids": [4]}, **shell) == "4 (positions in the training data, counted from 0)"
 
 
 def test_a_record_says_whether_the_audit_looked_at_what_the_run_wrote():
@@ -209,7 +219,7 @@ def test_the_original_of_a_later_request_is_the_model_that_the_chain_began_with(
     info, found = read(chain / "three" / "audit.json")["info"], shown(chain / "three" / "report.html")
     assert info["digests"] == {"audited": three["digest"], "original": base["digest"]}
     assert found["Request"] == "class 3, class 5 and 3 samples by number"
-    assert found["Rows to forget"] == "5–6, 8 (counted from 0)"
+    assert found["Rows to forget"] == "5–6, 8 (positions in the training data, counted from 0)"
     assert found["Request id"] == NOT
     assert (found["Source weights"], found["Deployed model"]) == ("../two", "../base")
     assert found["Digest of the deployed model"] == base["digest"]
