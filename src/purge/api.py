@@ -18,7 +18,7 @@ from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
 from purge.data.augmented import still_random, without_random_transforms
 from purge.data.images import Images
-from purge.data.request import DeletionRequest, content_digest, described
+from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
 from purge.data.samples import Data, Samples
 from purge.data.split import Split
 from purge.engine.precision import (
@@ -39,6 +39,7 @@ from purge.methods.base import Method
 from purge.methods.registry import resolve_method
 from purge.methods.sisa_model import Plan, SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
+from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
 from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
@@ -57,9 +58,7 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import copied
-from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
-from purge.models.inspect import device_of
 from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
 
 
@@ -205,9 +204,10 @@ class Auditor:
         others |= {} if original is None else {"original": original}
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
+        self._taught = {n: m.info.get("train_content") for n, m in others.items() if isinstance(m, Result)}
         self._digests: dict[str, str] = {}  # of the others' weights
         self._split: Split | None = None
-        self._content: str | None = None  # a digest of the forgotten samples
+        self._contents: dict[str, str | None] = {}  # digests of the samples
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
         self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
@@ -257,8 +257,9 @@ class Auditor:
                 advance(1, metric.name)
         digests = {"audited": digest(model), **self._digests}
         info = {
-            "seed": seed, "finished": now(), **split.sizes(), "forget_content": self._content,
-            "digests": digests, "models": models_in_words(digests, run), **environment(),
+            "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
+            "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
+            **environment(),
         }  # fmt: skip
         info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
         if why := still_random(split):
@@ -293,7 +294,7 @@ class Auditor:
         if self._split is None:
             with seeded(self._seed, at):
                 self._split = make_split(own, *without_random_transforms(*self._data), at)
-                self._content = content_digest(self._split.forget)
+                self._contents = contents(self._split)
         check_same_classes(own, self._split, name)
         if name == "original" and self._check:
             check_knows(own, self._split.retain, "an original")
@@ -372,7 +373,10 @@ def train(
             state.unlink(missing_ok=True)
         raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
-    info = {"seed": seed, "samples": len(samples), **accuracies(trained, unseen)}
+    info = {
+        "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
+        "train_content": content_digest(samples, most=DIGESTED_BYTES), **accuracies(trained, unseen),
+    }  # fmt: skip
     info["cache"] = _cached(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
@@ -430,16 +434,6 @@ def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False,
         extra |= {"shards": plan.shards, "slices": plan.slices, "retrained": result.model.retrained}
         force = True
     result.save(folder, force=force, **extra)
-
-
-def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
-    """The accuracy on test data, and that of each class in it."""
-    if test is None:
-        return {}
-    with threads_for(model, device_of(model)):
-        right = logits(model, test).argmax(1).cpu() == test.labels
-    classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
-    return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
 
 
 def _cached(*parts: Data | Samples | Ensemble | None) -> list[str]:

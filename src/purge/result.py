@@ -132,6 +132,7 @@ class AuditInfo:
     retain_samples: int | None = None
     forget_content: str | None = None
     augmented: str | None = None  # which data could not be read without random transforms
+    retain_content: str | None = None
     digests: dict[str, str] | None = None  # of the weights of each model
     models: dict[str, str] | None = None  # which model each column is, in words
     cache: list[str] | None = None
@@ -207,21 +208,36 @@ def floor_of(others: list[dict[str, Value]]) -> dict[str, Value]:
     return found
 
 
-def models_in_words(digests: Mapping[str, str], run: Result | None) -> dict[str, str]:
-    """Which model each column of an audit is, as far as an audit in Python can know."""
-    first = {} if run is None else run.info
-    made = "a model that was passed" if run is None else f"the result of “{first.get('preset') or 'train'}”"
-    began = first.get("original_digest")
-    words = {
-        "audited": made,
-        "original": "passed as the original" if began is None
-        else "the model that the unlearning began with" if began == digests.get("original")
-        else "passed as the original, but not the model that the unlearning began with",
-    }  # fmt: skip
+def models_in_words(
+    digests: Mapping[str, str], run: Result | None, taught: Mapping[str, str | None], retained: str | None
+) -> dict[str, str]:
+    """Which model each column of an audit is, as far as an audit in Python can know.
+
+    ``taught``: digests of the data that the others were trained on; ``retained``: that of the retained data.
+    """
+    about = {} if run is None else run.info
+    began = about.get("original_digest")
+    if began is None:
+        original = "passed as the original"
+    elif began == digests.get("original"):
+        original = "the model that the unlearning began with"
+    else:
+        original = "passed as the original, but not the model that the unlearning began with"
+    made = "a model that was passed" if run is None else f"the result of “{about.get('preset') or 'train'}”"
+    words = {"audited": made, "original": original}
     return {
-        name: f"{words.get(name, 'passed as retrained without the data')} (weights {digest[:12]}…)"
-        for name, digest in digests.items()
+        name: f"{words.get(name) or reference_in_words(taught.get(name), retained)} (weights {weights[:12]}…)"
+        for name, weights in digests.items()
     }
+
+
+def reference_in_words(taught: str | None, retained: str | None) -> str:
+    """What a retrained model was trained on, if both digests are known."""
+    if taught is None or retained is None:
+        return "passed as retrained; what it was trained on is not recorded"
+    if taught == retained:
+        return "trained on exactly the retained samples"
+    return "passed as retrained, but trained on other samples than the retained ones"
 
 
 def columns(history: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -28,12 +28,11 @@ from tests.refusals import BY_SETTING, HUGE, NAN, assert_sentence, spoiled, tree
 
 
 @pytest.fixture(scope="session")
-def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with an untrained model."""
+def stored_run(tmp_path_factory: pytest.TempPathFactory, base: nn.Module) -> Path:
+    """A run folder with a trained model."""
     folder = tmp_path_factory.mktemp("stored") / "base"
     folder.mkdir()
-    torch.manual_seed(0)
-    save_weights(SmallResNet(), folder / "model.safetensors")
+    save_weights(base, folder / "model.safetensors")
     (folder / "run.json").write_text(json.dumps({"model": "small-resnet", "data": "digits", "request": {}}))
     return folder
 
@@ -416,11 +415,11 @@ def test_refusals_of_separate_processes(files: Files) -> None:
 
 
 def test_the_requests_that_the_cases_spoil_are_accepted(
-    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: Files, base: nn.Module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The requests that the cases above spoil are accepted as they are."""
     few = ("--set", "epochs=1", "--method", "gradient-ascent", "--quiet")
-    for argv in (files.unlearn(*few), [*files.saved(SmallResNet().state_dict()), *few, "--force"]):
+    for argv in (files.unlearn(*few), [*files.saved(base.state_dict()), *few, "--force"]):
         monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
         with pytest.raises(SystemExit) as ended:
             cli.main()

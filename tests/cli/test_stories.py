@@ -37,8 +37,10 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Digits from 0 to 1 with noise: a model knows those that it was trained on better than others."""
     found = load_digits()
-    return found.images[: N + TEST], found.target[: N + TEST]
+    images, noise = found.images[: N + TEST] / 16, np.random.default_rng(0)
+    return np.clip(images + noise.normal(0, 0.25, images.shape), 0, 1), found.target[: N + TEST]
 
 
 def content(samples: np.ndarray, labels: np.ndarray) -> str:
@@ -84,7 +86,7 @@ def fit(net: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
 @pytest.fixture(scope="module")
 def story() -> dict[str, Any]:
     images, target = digits()
-    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(target)
+    x, y = torch.tensor(images, dtype=torch.float32), torch.tensor(target)
     data, test = (x[:N], y[:N]), (x[N:], y[N:])
     forget, retain = purge.split(data, indices=ROWS)
     return {
@@ -109,7 +111,7 @@ def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None
     expected = {
         "To be forgotten": "37 of 675 training samples. The other 638 stay.",
         "Request": "37 samples by number",
-        "Rows to forget": rows_in_words(ROWS, N),
+        "Rows to forget": rows_in_words(ROWS, "rows of 675, counted from 0"),
         "Request id": "DSR-17", "Received": "2026-11-01", "By": "A. Turing", "Model version": "2.3",
         "Digest of forgotten numbers": NUMBERS,
         "Digest of forgotten samples": content(x, y),
@@ -128,7 +130,9 @@ def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None
         assert found["Done"] == found["Run finished"]
         assert found["Data"] == "name not recorded, see the digests"
         assert found["Column “original”"].startswith("the model that the unlearning began with")
-        assert found["Column “retrained”"].startswith("passed as retrained without the data")
+        assert found["Column “retrained”"].startswith(
+            "passed as retrained; what it was trained on is not recorded"
+        )
     assert from_folder["Result weights"] == "model.safetensors"
     assert all(str(row) in from_python["Rows to forget"] for row in (ROWS[0], ROWS[-1]))
 
@@ -140,6 +144,7 @@ def test_the_untouched_model_is_not_said_to_have_forgotten_in_python(story: dict
     )
     assert report.info["digests"]["audited"] == report.info["digests"]["original"]
     assert claims(report.to_dict()) == []
+    assert any(line.startswith("✘ Failed: Its weights are the original's") for line in report.verdict())
 
 
 # -- in the shell ---------------------------------------------------------------------------------
@@ -150,7 +155,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same rows in an .npz file, a model of them, and one that was trained without the 37."""
     folder = tmp_path_factory.mktemp("shop")
     images, target = digits()
-    pixels = (images * 15).astype(np.uint8)
+    pixels = (images * 255).astype(np.uint8)
     np.savez(
         folder / "shop.npz", train_images=pixels[:N], train_labels=target[:N], test_images=pixels[N:],
         test_labels=target[N:],
@@ -176,7 +181,7 @@ def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
     expected = {
         "To be forgotten": "37 of 675 training samples. The other 638 stay.",
         "Request": "37 samples by number",
-        "Rows to forget": rows_in_words(ROWS, None),
+        "Rows to forget": rows_in_words(ROWS, "positions in the training data, counted from 0"),
         "Request id": "DSR-17", "Received": "2026-11-01", "By": "not recorded",
         "Digest of forgotten numbers": NUMBERS,
         "Digest of forgotten samples": content(pixels[ROWS], labels[ROWS]),
@@ -188,21 +193,32 @@ def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
         "Audited weights": "the weights of this run",
         "Audited samples": "the forgotten samples of this run",
         "Column “original”": "../base, the deployed model, as it was",
-        "Column “retrained”": "../reference, trained without 37 samples",
+        "Column “retrained”": "../reference, trained on exactly the retained samples",
         "Column “this model”": "purged, unlearned by “purge”",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
     assert str(shell) not in (run / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_untouched_model_is_not_said_to_have_forgotten_in_the_shell(shell: Path) -> None:
+@pytest.fixture(scope="module")
+def untouched(shell: Path) -> Path:
+    """The original, audited as if it had forgotten."""
     base = shell / "runs" / "base"
     good(command("audit", base, "--forget-ids", shell / "rows.txt", "--original", base, "--quiet",
                  "--retrained", base.with_name("reference"), "--metrics", "quick"))  # fmt: skip
-    good(command("report", base))
-    report, found = read(base / "audit.json"), shown(base / "report.html")
+    return base
+
+
+def test_the_record_of_an_untouched_model_makes_up_no_request(untouched: Path) -> None:
+    good(command("report", untouched))
+    report, found = read(untouched / "audit.json"), shown(untouched / "report.html")
     assert found["To be forgotten"] == "37 of 675 training samples. The other 638 stay."
     assert found["Request"] == "not recorded"  # nobody asked this run for anything
     assert found["Column “this model”"] == "base, trained, not unlearned"
     assert report["info"]["digests"]["audited"] == report["info"]["digests"]["original"]
-    assert claims(report) == []
+
+
+def test_the_untouched_model_is_not_said_to_have_forgotten_in_the_shell(untouched: Path) -> None:
+    found = read(untouched / "audit.json")
+    assert claims(found) == []
+    assert "failed" in {f.level for f in verdict(found) if f.topic == "forgetting"}

@@ -65,7 +65,7 @@ def pick(data: Data, wanted: torch.Tensor) -> Data:
 def audit(c: SimpleNamespace, **changes) -> purge.Report:
     parts = {k: changes.pop(k, getattr(c, k)) for k in ("model", "forget", "retain", "test")}
     others = {"original": c.original, "retrained": c.retrained, "metrics": NAMES, "progress": False}
-    return purge.audit(*parts.values(), **{**others, **changes})
+    return purge.audit(*parts.values(), **{**others, **changes}, check=False)  # the networks know nothing
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +424,13 @@ def test_the_interval_of_the_retrain_free_divergence_reaches_zero_where_it_is_ze
     data = noise(600, 21)
     forget, retain = purge.split(data, indices=range(100))
     found = purge.audit(
-        case.model, forget, retain, noise(300, 22), original=copy.deepcopy(case.model), metrics="rf_jsd"
+        case.model,
+        forget,
+        retain,
+        noise(300, 22),
+        original=copy.deepcopy(case.model),
+        metrics="rf_jsd",
+        check=False,
     )["rf_jsd"]
     assert found.low == pytest.approx(0, abs=1e-6) != found.value
     assert case.report["rf_jsd"].low > 1e-4

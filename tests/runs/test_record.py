@@ -16,7 +16,7 @@ from purge.models.checkpoint import digest
 from purge.report.record import NOT, record_of, rows_in_words
 from purge.runs.folder import RunFile, first_of, read_facts, shown_path
 from purge.runs.record import audited, record
-from tests.cli.commands import command, good, read
+from tests.cli.commands import FEW_STEPS, command, good, read, refusal
 
 
 def shown(file: Path) -> dict[str, str]:
@@ -67,15 +67,25 @@ def test_what_was_asked_in_words(run, words):
     ("rows", "words"),
     [
         ([], NOT),
-        ([5], "5 (counted from 0, of 9)"),
-        ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (counted from 0, of 9)"),
+        ([5], "5 (rows)"),
+        ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (rows)"),
     ],
 )
 def test_row_numbers_as_people_write_them(rows, words):
-    assert rows_in_words(rows, 9) == words
-    many = rows_in_words(range(0, 1000, 2), None)
+    assert rows_in_words(rows, "rows") == words
+    many = rows_in_words(range(0, 1000, 2), "rows")
     assert many.startswith("0, 2, 4, ")
-    assert many.endswith("118 … (all in run.json) (counted from 0)")
+    assert many.endswith("118 … (all in run.json) (rows)")
+
+
+def test_row_numbers_say_what_they_count():
+    def told(**run) -> str:
+        return record_of(run, {})["Rows to forget"]
+
+    assert told(request={}, forget_rows=[4], rows_of=675) == "4 (rows of 675, counted from 0)"
+    assert told(request={}, forget_rows=[4]) == "4 (ids of the images)"
+    shell = {"forget_rows": [9], "rows_of": None}  # the images have ids of their own
+    assert told(request={"forget_ids": [4]}, **shell) == "4 (positions in the training data, counted from 0)"
 
 
 def test_a_record_says_whether_the_audit_looked_at_what_the_run_wrote():
@@ -126,8 +136,41 @@ def test_a_page_from_python_has_the_record_of_its_run(toy, tmp_path):
     assert "but not the model that the unlearning began with" in other.info["models"]["original"]
     plain = purge.audit(model, forget, retain, test, retrained=model, metrics="ra", progress=False)
     assert {k: v.partition(" (")[0] for k, v in plain.info["models"].items()} == {
-        "audited": "a model that was passed", "retrained": "passed as retrained without the data",
+        "audited": "a model that was passed",
+        "retrained": "passed as retrained; what it was trained on is not recorded",
     }  # fmt: skip
+
+
+def test_a_reference_is_known_by_the_samples_that_it_was_trained_on(toy):
+    model, forget, retain, test = toy
+    honest, other = (
+        purge.train(model, data, epochs=1, progress=False)
+        for data in (retain, (retain[0][1:], retain[1][1:]))
+    )
+    report = purge.audit(
+        model, forget, retain, test, retrained=[honest, other, model], metrics="ra", progress=False
+    )
+    found = {k: v.partition(" (weights")[0] for k, v in report.info["models"].items()}
+    assert found == {
+        "audited": "a model that was passed",
+        "retrained": "trained on exactly the retained samples",
+        "retrained 1": "passed as retrained, but trained on other samples than the retained ones",
+        "retrained 2": "passed as retrained; what it was trained on is not recorded",
+    }
+
+
+def test_the_shell_does_not_go_on_with_a_run_that_does_not_say_what_it_forgot(chain: Path, tmp_path: Path):
+    train, _ = purge.load("digits")
+    model = purge.build("small-resnet", classes=10, channels=1)
+    purge.models.checkpoint.load_weights(model, chain / "base" / "model.safetensors")
+    for name, which in (("class", {"classes": [3]}), ("samples", {"indices": [5, 6]})):
+        few = {"max_steps": 1, "min_steps": 1, "batch_size": 16, "progress": False}
+        purge.unlearn(model, *purge.split(train, **which), out=tmp_path / name, **few)
+    argv = ["--data", "digits", "--model", "small-resnet", "--forget-class", 7, *FEW_STEPS, "--quiet"]
+    said = refusal(command("unlearn", tmp_path / "samples", *argv, "--out", tmp_path / "no"))
+    assert "Expected a run that says which samples it has forgotten, got samples, made in Python" in said
+    good(command("unlearn", tmp_path / "class", *argv, "--out", tmp_path / "next"))
+    assert read(tmp_path / "next" / "run.json")["gone"] == {"forget_classes": [3]}
 
 
 # -- requests in a row ----------------------------------------------------------------------------
@@ -176,7 +219,7 @@ def test_the_original_of_a_later_request_is_the_model_that_the_chain_began_with(
     info, found = read(chain / "three" / "audit.json")["info"], shown(chain / "three" / "report.html")
     assert info["digests"] == {"audited": three["digest"], "original": base["digest"]}
     assert found["Request"] == "class 3, class 5 and 3 samples by number"
-    assert found["Rows to forget"] == "5–6, 8 (counted from 0)"
+    assert found["Rows to forget"] == "5–6, 8 (positions in the training data, counted from 0)"
     assert found["Request id"] == NOT
     assert (found["Source weights"], found["Deployed model"]) == ("../two", "../base")
     assert found["Digest of the deployed model"] == base["digest"]

@@ -61,12 +61,11 @@ def unlearn(
         cut,
         facts_of,
         first_of,
-        gone_of,
         read_model,
         request_of,
         same_scale,
-    )  # fmt: skip
-    from purge.runs.make import check_recorded, facts_for, needed, request_words, unlearn_run
+    )
+    from purge.runs.make import check_recorded, facts_for, gone_before, needed, request_words, unlearn_run
 
     settings = opt.settings_from(set_)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
@@ -86,7 +85,7 @@ def unlearn(
     same_scale(facts, choice, "given")
     check_recorded(checkpoint, facts, trained, test, at)
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
-    gone = gone_of(facts)  # what the model has forgotten before must not be taught again
+    gone = gone_before(checkpoint, facts)  # it must not be taught again
     forget, retain = cut(images, request, gone)
     result = unlearn_run(
         trained, name, forget, retain, facts=facts, method=method, settings=settings,

@@ -90,6 +90,13 @@ def described(split: Split, forget: Data) -> dict[str, Any]:
         "forget_rows": None if rows is None else rows[single].sort().values.tolist(),
         "rows_of": of,
         "forget_digest": None if rows is None else _digest_of_numbers(rows.sort().values),
+        **contents(split),
+    }
+
+
+def contents(split: Split) -> dict[str, str | None]:
+    """Digests of what must go, what must stay and what was never seen."""
+    return {
         "forget_content": content_digest(split.forget),
         "retain_content": content_digest(split.retain, most=DIGESTED_BYTES),
         "test_content": None if split.test is None else content_digest(split.test, most=DIGESTED_BYTES),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
+from torch import nn
 
+from purge.core.threads import threads_for
+from purge.data.samples import Samples
 from purge.metrics.bootstrap import DRAWS, Array, interval
 from purge.metrics.subject import Hits, Part, Subject
 from purge.metrics.value import Value
+from purge.models.forward import logits
+from purge.models.inspect import device_of
 
 
 def accuracy(subject: Subject, part: Part) -> Value:
@@ -60,3 +66,13 @@ def change_draws(after: Hits, before: Hits, seed: int) -> Array:
     drawn = np.random.default_rng(seed).multinomial(n, chances, DRAWS)
     found: Array = (drawn[:, 0] - drawn[:, 1]) / n
     return found
+
+
+def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
+    """The accuracy on test data, and that of each class in it."""
+    if test is None:
+        return {}
+    with threads_for(model, device_of(model)):
+        right = logits(model, test).argmax(1).cpu() == test.labels
+    classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
+    return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}

@@ -35,7 +35,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         "Done": _time(asked.get("done"), "done in run.json"),
         "By": asked.get("by", NOT),
         "Model version": asked.get("model_version", NOT),
-        "Rows to forget": rows_in_words(forgotten.get("forget_ids") or [], run.get("rows_of")),
+        "Rows to forget": rows_in_words(forgotten.get("forget_ids") or [], _counted(run)),
         "Digest of the request": digest_of(forgotten) if forgotten else NOT,
         "Digest of forgotten numbers": run.get("forget_digest") or NOT,
         "Digest of forgotten samples": run.get("forget_content") or NOT,
@@ -90,11 +90,18 @@ def in_words(forgotten: Mapping[str, Sequence[int]], run: Facts, info: Facts) ->
     return told or NOT
 
 
-def rows_in_words(rows: Sequence[int], of: int | None) -> str:
-    """Row numbers as people write them.
+def _counted(run: Facts) -> str:
+    """What the row numbers of a run count."""
+    if any((run.get(key) or {}).get("forget_ids") for key in ("request", "gone")):
+        return "positions in the training data, counted from 0"
+    return f"rows of {run['rows_of']:,}, counted from 0" if run.get("rows_of") else "ids of the images"
 
-    >>> rows_in_words([1, 2, 3, 7], 675)
-    '1–3, 7 (counted from 0, of 675)'
+
+def rows_in_words(rows: Sequence[int], what: str) -> str:
+    """Row numbers as people write them, and what they count.
+
+    >>> rows_in_words([1, 2, 3, 7], "rows of 675, counted from 0")
+    '1–3, 7 (rows of 675, counted from 0)'
     """
     if not rows:
         return NOT
@@ -102,7 +109,7 @@ def rows_in_words(rows: Sequence[int], of: int | None) -> str:
     spans = [(rows[a + 1], rows[b]) for a, b in pairwise([-1, *ends, len(rows) - 1])]
     told = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in spans[:MOST_ROWS])
     more = " … (all in run.json)" if len(spans) > MOST_ROWS else ""
-    return f"{told}{more} (counted from 0{f', of {of:,}' if of else ''})"
+    return f"{told}{more} ({what})"
 
 
 def _sizes(run: Facts) -> str:

@@ -84,6 +84,7 @@ class RunFile(Mapping[str, Any]):
     forget_content: str | None = None
     retain_content: str | None = None
     test_content: str | None = None
+    train_content: str | None = None  # of a training
     deletion_request: dict[str, str] = field(default_factory=dict)
     request: Request = field(default_factory=dict)
     gone: Request = field(default_factory=dict)  # what the original had forgotten before

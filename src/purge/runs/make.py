@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.api import accuracies, audit, train, train_sharded, unlearn
+from purge.api import audit, train, train_sharded, unlearn
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.images import Images
@@ -20,12 +20,13 @@ from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import all_methods, resolve_method
+from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from purge.models.checks import training_data
 from purge.report.tables import class_words
-from purge.result import Report, Result
+from purge.result import Report, Result, reference_in_words
 from purge.runs.folder import (
     DataChoice,
     Request,
@@ -135,7 +136,7 @@ def check_recorded(run: Path, facts: RunFile, model: nn.Module, test: Images, de
         "check --data, --mean and --std, the order of the classes and the weights in it; to go on without "
         f"this check, name {run / 'model.safetensors'} itself, with --data and --model"
     )
-    if facts.names is not None and tuple(facts.names) != tuple(test.names):
+    if facts.names and tuple(facts.names) != tuple(test.names):
         wanted, got = (", ".join(names[:10]) for names in (facts.names, test.names))
         raise DataError(f"the classes of {run.name} ({wanted})", got, fix)
     if facts.test_accuracy is None:
@@ -202,12 +203,12 @@ def audit_run(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
         original=before, retrained=others, progress=progress,
     )  # fmt: skip
-    models = _models_in_words(run, facts, original, retrained, data.names)
+    models = _models_in_words(run, facts, original, retrained, report.info["retain_content"])
     return dataclasses.replace(report, info={**report.info, "models": models})
 
 
 def _models_in_words(
-    run: Path, facts: RunFile, original: Path | None, retrained: Sequence[Path], names: Sequence[str]
+    run: Path, facts: RunFile, original: Path | None, retrained: Sequence[Path], retained: str | None
 ) -> dict[str, str]:
     """Which model each column of an audit is: its folder as seen from the run, and how it came about."""
 
@@ -227,8 +228,7 @@ def _models_in_words(
             what = "the model that this run began with, which had forgotten other data before"
         found["original"] = told(original, what)
     for i, path in enumerate(retrained):
-        gone = gone_of(facts_of(path))
-        what = f"trained without {request_words(gone, names)}" if gone else "given as retrained"
+        what = reference_in_words(facts_of(path).get("train_content"), retained)
         found[f"retrained {i}" if i else "retrained"] = told(path, what)
     return found
 
@@ -264,6 +264,16 @@ def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Modul
         number=number, recipe=replace(Recipe(), base.settings), method=method, fresh=fresh,
         precision=facts.precision,
     )  # fmt: skip
+
+
+def gone_before(checkpoint: Path, facts: RunFile) -> Request:
+    """What a model has forgotten before; a run that does not say it cannot be gone on with."""
+    gone = gone_of(facts)
+    if facts.preset is not None and not gone:
+        got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
+        fix = "go on in Python, or start from the model that it began with and name all of them"
+        raise FileError("a run that says which samples it has forgotten", got, fix)
+    return gone
 
 
 def needed(request: Request) -> Request:
