@@ -15,7 +15,7 @@ from purge.core.files import out_folder
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
-from purge.data.images import Images
+from purge.data.cache import places_of
 from purge.data.request import DeletionRequest, content_digest, described
 from purge.data.samples import Data, Samples
 from purge.data.split import Split
@@ -140,7 +140,7 @@ def unlearn(
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **_sizes(split),
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
-        "cache": _cached(split.forget, split.retain, split.test),
+        "cache": places_of(split.forget, split.retain, split.test),
         "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
     result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
@@ -163,6 +163,7 @@ def audit(
     device: torch.device | str | None = None,
     progress: bool = True,
     check: bool = True,
+    out: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
@@ -171,12 +172,17 @@ def audit(
     far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
     describes and attacks by comparison with them. An original that is no better than chance on
-    ``retain`` is refused unless ``check`` is False.
+    ``retain`` is refused unless ``check`` is False. ``out``: a folder for audit.json and report.html.
     """
+    if out is not None:
+        out_folder(out, force=True)
     auditor = Auditor(
         forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
     )
-    return auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
+    report = auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
+    if out is not None:
+        report.save(out)
+    return report
 
 
 class Auditor:
@@ -255,7 +261,7 @@ class Auditor:
             "seed": seed, "finished": now(), **_sizes(split), "forget_content": self._content,
             "digests": digests, "models": models_in_words(digests, run), **environment(),
         }  # fmt: skip
-        info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
+        info["cache"] = places_of(split.forget, split.retain, split.test, subjects["audited"].shadows)
         curves = {name: s.curves for name, s in subjects.items() if not name.startswith("retrained ")}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
@@ -353,7 +359,7 @@ def train(
         raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
     info = {"seed": seed, "samples": len(samples), **accuracies(trained, unseen)}
-    info["cache"] = _cached(samples, unseen)
+    info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
@@ -393,7 +399,7 @@ def train_sharded(
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **accuracies(trained, unseen)}
-    info["cache"] = _cached(dataset, unseen)
+    info["cache"] = places_of(dataset, unseen)
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
@@ -420,11 +426,6 @@ def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:
         right = logits(model, test).argmax(1).cpu() == test.labels
     classes = {int(c): float(right[test.labels == c].float().mean()) for c in test.labels.unique()}
     return {"test_accuracy": float(right.float().mean()), "class_accuracy": classes}
-
-
-def _cached(*parts: Data | Samples | Ensemble | None) -> list[str]:
-    """Where in the user's cache copies of the data and models trained on it are kept."""
-    return sorted({p.cached for p in parts if isinstance(p, (Images, Ensemble)) and p.cached})
 
 
 def _sizes(split: Split) -> dict[str, Any]:
