@@ -22,7 +22,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_cl
 from torch import Tensor, nn
 
 import purge
-from purge.api import Auditor
+from purge.auditor import Auditor
 from purge.core.files import write_json
 from purge.models.small_resnet import SmallResNet
 from purge.report.findings import headline, verdict

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,24 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from purge.auditor import Auditor
 from purge.core.errors import MethodError, RunError
 from purge.core.files import out_folder
-from purge.core.progress import progress_line
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
-from purge.data.augmented import still_random, without_random_transforms
-from purge.data.images import Images
-from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
-from purge.data.samples import Data, Samples
-from purge.data.split import Split
+from purge.data.cache import places_of
+from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, described
+from purge.data.samples import Data
 from purge.engine.precision import (
     Precision,
-    arrange,
     choose_device,
     choose_graph,
     choose_precision,
     laid_out,
-    takes_channels_last,
 )
 from purge.engine.resume import HALF, STATE, training_folder
 from purge.engine.run import Run
@@ -41,10 +36,7 @@ from purge.methods.sisa_model import Plan, SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
-from purge.metrics.registry import resolve_metrics
-from purge.metrics.shadow import Ensemble, Shadows
-from purge.metrics.subject import Subject
-from purge.metrics.value import Value
+from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from purge.models.checks import (
     check_augment,
@@ -52,14 +44,13 @@ from purge.models.checks import (
     check_classifier,
     check_differentiable,
     check_knows,
-    check_same_classes,
     make_split,
     parameters_to_train,
     training_data,
 )
 from purge.models.copies import copied
 from purge.models.hooks import training_flags_kept
-from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
+from purge.result import Report, Result, now
 
 
 @torch.enable_grad()
@@ -141,7 +132,7 @@ def unlearn(
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
-        "cache": _cached(split.forget, split.retain, split.test),
+        "cache": places_of(split.forget, split.retain, split.test),
         "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
     result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
@@ -164,6 +155,7 @@ def audit(
     device: torch.device | str | None = None,
     progress: bool = True,
     check: bool = True,
+    out: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
@@ -173,134 +165,17 @@ def audit(
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
     describes and attacks by comparison with them. An original that is no better than chance on
     ``retain`` is refused unless ``check`` is False. A request that mixes whole classes with single samples
-    is also audited in these two ``parts``.
+    is also audited in these two ``parts``. ``out``: a folder for audit.json and report.html.
     """
+    if out is not None:
+        out_folder(out, force=True)
     auditor = Auditor(
         forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
     )
-    return auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
-
-
-class Auditor:
-    """Audits of several models beside the same others, which are looked at once.
-
-    ``Auditor(forget, retain, test, retrained=…).audit(model)`` reports what :func:`audit` does.
-    """
-
-    def __init__(
-        self,
-        forget: Data,
-        retain: Data,
-        test: Data | None,
-        *,
-        original: nn.Module | Result | None = None,
-        retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
-        seed: int = 0,
-        device: torch.device | str | None = None,
-        check: bool = True,
-    ) -> None:
-        given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
-        others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
-        others |= {} if original is None else {"original": original}
-        self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
-        self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
-        self._taught = {n: m.info.get("train_content") for n, m in others.items() if isinstance(m, Result)}
-        self._digests: dict[str, str] = {}  # of the others' weights
-        self._split: Split | None = None
-        self._contents: dict[str, str | None] = {}  # digests of the samples
-        self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
-        self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
-
-    @torch.enable_grad()
-    def audit(
-        self,
-        model: nn.Module | Result,
-        *,
-        metrics: str | Metric | Sequence[str | Metric] = "standard",
-        shadows: Shadows | None = None,
-        progress: bool = True,
-    ) -> Report:
-        """Measure what a model still knows: see :func:`audit`."""
-        wanted = resolve_metrics(metrics)
-        run = model if isinstance(model, Result) else None
-        model = model.model if isinstance(model, Result) else model
-        check_classifier(model)
-        at = self._device = choose_device(self._device, model)
-        seed = self._seed = checked_seed(self._seed)
-        subjects = {"audited": self._subject("audited", model), **self._beside}
-        if not self._beside:
-            self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
-            self._digests = {name: digest(one) for name, one in self._models.items()}
-            subjects |= self._beside
-        split = subjects["audited"].split
-        ensemble = None
-        if shadows is not None:
-            how = None if run is None else run.info.get("precision")
-            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
-        for name in {"audited", "retrained"} & subjects.keys():
-            subjects[name].shadows = ensemble
-        for subject in subjects.values():
-            subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
-
-        values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
-        with seeded(seed, at), threads_for(model, at):
-            for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
-                if metric.cost == "shadow":
-                    subjects["audited"].value(metric)
-        line = progress_line("audit", len(wanted), progress)
-        with seeded(seed, at), threads_for(model, at), line as advance:
-            for metric in wanted:
-                for name, subject in subjects.items():
-                    further = name.startswith("retrained ")  # only what is quick, or a distance
-                    if not further or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(name, {}).update(subject.named(metric))
-                advance(1, metric.name)
-        digests = {"audited": digest(model), **self._digests}
-        info = {
-            "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
-            "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
-            **environment(),
-        }  # fmt: skip
-        info["cache"] = _cached(split.forget, split.retain, split.test, subjects["audited"].shadows)
-        if why := still_random(split):
-            info["augmented"] = why
-        curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
-        if run is not None:
-            info["run"] = {**run.to_dict(), "seconds": run.seconds}
-            curves["audited"]["history"] = columns(run.history)
-        others = [found for name, found in values.items() if name.startswith("retrained ")]
-        audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
-        told = {metric.name: metric.describe() for metric in wanted}
-        alone = [metric for metric in wanted if metric.cost != "shadow"]
-        parts = {
-            name: one.audit(run or model, metrics=alone, progress=progress)
-            for name, one in (self._kinds(split) if alone else {}).items()
-        }
-        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
-
-    def _kinds(self, split: Split) -> dict[str, Auditor]:
-        """An auditor each of the classes and of the single samples in a request that mixes them."""
-        for name, own in split.kinds().items() if not self._apart else ():
-            self._apart[name] = apart = copy.copy(self)
-            apart._split, apart._beside, apart._apart = own, {}, {}
-            apart._content = content_digest(own.forget)
-        return self._apart
-
-    def _subject(self, name: str, model: nn.Module) -> Subject:
-        """A copy of a model, ready to be measured."""
-        check_classifier(model)
-        at = choose_device(self._device, model)
-        own = copied(model, at)
-        if self._split is None:
-            with seeded(self._seed, at):
-                self._split = make_split(own, *without_random_transforms(*self._data), at)
-                self._contents = contents(self._split)
-        check_same_classes(own, self._split, name)
-        if name == "original" and self._check:
-            check_knows(own, self._split.retain, "an original")
-        if takes_channels_last(own, self._split.retain):
-            arrange(own, torch.channels_last)
-        return Subject(own, self._split, seed=self._seed)
+    report = auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
+    if out is not None:
+        report.save(out)
+    return report
 
 
 @torch.enable_grad()
@@ -377,7 +252,7 @@ def train(
         "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
         "train_content": content_digest(samples, most=DIGESTED_BYTES), **accuracies(trained, unseen),
     }  # fmt: skip
-    info["cache"] = _cached(samples, unseen)
+    info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
@@ -417,7 +292,7 @@ def train_sharded(
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **accuracies(trained, unseen)}
-    info["cache"] = _cached(dataset, unseen)
+    info["cache"] = places_of(dataset, unseen)
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
@@ -434,8 +309,3 @@ def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False,
         extra |= {"shards": plan.shards, "slices": plan.slices, "retrained": result.model.retrained}
         force = True
     result.save(folder, force=force, **extra)
-
-
-def _cached(*parts: Data | Samples | Ensemble | None) -> list[str]:
-    """Where in the user's cache copies of the data and models trained on it are kept."""
-    return sorted({p.cached for p in parts if isinstance(p, (Images, Ensemble)) and p.cached})

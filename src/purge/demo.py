@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from torch import nn
 
-from purge.api import Auditor, audit, save, train
+from purge.api import audit, save, train
+from purge.auditor import Auditor
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.split import split

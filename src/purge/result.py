@@ -21,6 +21,7 @@ from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text
 from purge.core.schema import build
 from purge.core.settings import as_dict
+from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, save_weights
@@ -28,6 +29,8 @@ from purge.report.tables import as_text, audit_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from purge.report.rules import Finding
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,27 @@ class Report:
 
         return [str(finding) for finding in verdict(self.to_dict())]
 
+    @property
+    def failed(self) -> list[Finding]:
+        """The findings that the numbers contradict: each has a ``title`` and a ``text``."""
+        from purge.report.findings import verdict
+
+        return [finding for finding in verdict(self.to_dict()) if finding.level == "failed"]
+
+    def check(self, *conditions: str) -> list[str]:
+        """Those of the conditions that hold, each in a sentence; empty if the model passes.
+
+        A condition is what must not be, as in ``--fail-if``: ``report.check("fa_test > 2", "ra < 99")``, with
+        shares in percent, or ``"failed"`` for any failed finding. A value that is missing does not pass.
+        """
+        from purge.metrics.gates import as_gate
+
+        if not conditions:
+            raise MetricError("at least one condition", "none", "pass 'fa_test > 2', say")
+        own = [Metric.described(name, about) for name, about in self.metrics.items() if name not in METRICS]
+        gates, found = [as_gate(text, own) for text in conditions], self.to_dict()
+        return [line for gate in gates if (line := gate.broken(found))]
+
     def plot(self, name: str | None = None) -> Figure:
         """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, robustness, relearn
         or features. Without a name, the one that says most about what was forgotten."""
@@ -106,6 +130,15 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return dataclasses.asdict(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write audit.json and report.html into a folder, which may be that of the run."""
+        path = out_folder(folder, force=True)
+        with told(path):
+            path.mkdir(parents=True, exist_ok=True)
+        self.to_json(path / "audit.json")
+        self.html(path / "report.html")
+        return path
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a file."""

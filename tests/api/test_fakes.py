@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import purge
-from purge.api import Auditor
+from purge.auditor import Auditor
 from purge.report.findings import headline, verdict
 from purge.report.rules import Finding
 from tests.fakes import FAKES, KINDS, Request, fitted, make_request, network

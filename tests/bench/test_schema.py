@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from purge.api import Auditor
+from purge.auditor import Auditor
 from purge.bench.expand import Data, read_plan
 from purge.bench.store import images
 from purge.bench.tables import PARTS

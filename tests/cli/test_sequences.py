@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from purge.data.load import load
-from tests.cli.commands import command, good, read, refusal
+from tests.cli.commands import ANY_TARGET, command, good, read, refusal
 
 # -- one request after the other ------------------------------------------------------------------
 
@@ -126,7 +126,8 @@ def test_updates_are_logged_and_taken_back_from_the_shell(tmp_path: Path) -> Non
     argv = ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=2", "--log-updates", log,
             "--log-only-ids", tmp_path / "ids", "--out", base]  # fmt: skip
     assert command(*argv, "--quiet").code == 0
-    done = command("unlearn", base, "--forget-ids", tmp_path / "ids", "--method", "amnesiac", "--out", out)
+    forget = ("--forget-ids", tmp_path / "ids", *ANY_TARGET)
+    done = command("unlearn", base, *forget, "--method", "amnesiac", "--out", out)
     assert done.code == 0, done.err
     refused = command("unlearn", base, "--forget-class", 3, "--method", "amnesiac", "--out", tmp_path / "no")
     assert refused.code == 2  # the log has only the steps of that one sample

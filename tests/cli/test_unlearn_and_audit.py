@@ -11,7 +11,7 @@ from purge.data.load import load
 from purge.metrics.registry import PANELS, number
 from purge.models.checkpoint import digest, load_weights
 from purge.models.small_resnet import SmallResNet
-from tests.cli.commands import command, read
+from tests.cli.commands import ANY_TARGET, command, read
 from tests.cli.conftest import Demo
 
 # -- unlearn ------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("5, 3\n900\n3\n")
     out = tmp_path / "run"
-    few = ("--set", "max_steps=5", "--set", "min_steps=1", "--set", "batch_size=16")
+    few = ("--set", "max_steps=5", "--set", "min_steps=1", "--set", "batch_size=16", *ANY_TARGET)
     done = command("unlearn", shown.folder / "base", "--forget-ids", ids, "--out", out, *few)
     assert done.code == 0
     facts = read(out / "run.json")
@@ -70,8 +70,47 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     assert audited.json["info"]["forget_samples"] == 3
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_missed_target_is_exit_1_and_everything_is_written(
+    shown: Demo, tmp_path: Path, as_json: bool
+) -> None:
+    few = ("--set", "max_steps=1", "--set", "min_steps=1", "--set", "lr=1e-9", "--quiet")
+    argv = ["unlearn", shown.folder / "base", "--forget-class", 3, "--out", tmp_path / "run", *few]
+    done = command(*argv, *(["--json"] if as_json else []))
+    assert done.code == 1
+    assert done.err == "Failed: the forget target was not reached, accuracy 100.0 % instead of 10.0 %.\n"
+    assert (tmp_path / "run" / "run.json").is_file()
+    if as_json:
+        assert done.json["target_missed"] is True
+    else:
+        assert "the forget target was not reached" in done.out
+
+
+def test_a_model_trained_anew_cannot_miss_the_target(shown: Demo, tmp_path: Path) -> None:
+    """It never saw the samples: that it is right about more of them than about unseen ones is chance."""
+    (tmp_path / "ids.txt").write_text("1\n2\n")
+    argv = ["unlearn", shown.folder / "base", "--forget-ids", tmp_path / "ids.txt", "--method", "retrain"]
+    done = command(
+        *argv, "--set", "epochs=1", "--set", "forget_target=0", "--out", tmp_path / "run", "--json"
+    )
+    assert done.json["forget_accuracy"] > 0
+    assert (done.code, done.json["target_missed"]) == (0, False)
+
+
+def test_few_samples_may_be_above_an_estimated_target_by_chance(shown: Demo, tmp_path: Path) -> None:
+    """A retrained model, too, is often right about all of ten samples; a target that was given is strict."""
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, range(10))))
+    few = ("--set", "max_steps=1", "--set", "min_steps=1", "--set", "lr=1e-9", "--quiet")
+    argv = ["unlearn", shown.folder / "base", "--forget-ids", tmp_path / "ids.txt", *few]
+    done = command(*argv, "--out", tmp_path / "open")
+    assert (done.code, done.err) == (0, "")
+    assert "above the target by no more than chance" in done.out
+    assert command(*argv, "--set", "forget_target=0.98", "--out", tmp_path / "given").code == 1
+
+
 def test_unlearn_twice_in_a_row_with_force(shown: Demo, tmp_path: Path) -> None:
     argv = ["unlearn", shown.folder / "base", "--out", tmp_path, "--method", "gradient-ascent", "--quiet"]
+    argv += ANY_TARGET
     assert command(*argv, "--forget-class", 1, "--forget-class", 2).code == 0
     assert read(tmp_path / "run.json")["request"] == {"forget_classes": [1, 2]}
     assert command(*argv, "--forget-class", 4).code == 2
@@ -82,6 +121,7 @@ def test_unlearn_twice_in_a_row_with_force(shown: Demo, tmp_path: Path) -> None:
 
 def test_progress_goes_to_stderr_and_quiet_means_quiet(shown: Demo, tmp_path: Path) -> None:
     argv = ["unlearn", shown.folder / "base", "--forget-class", 1, "--method", "gradient-ascent", "--json"]
+    argv += ANY_TARGET
     loud = command(*argv, "--out", tmp_path / "loud", terminal=True)
     quiet = command(*argv, "--out", tmp_path / "quiet", "--quiet", terminal=True)
     assert "gradient-ascent" in loud.err
@@ -157,6 +197,7 @@ def test_audit_beside_two_retrained_models_shows_how_far_apart_they_are(shown: D
         (["fa_test>50", "ra<50"], 0, ""),
         (["fa_test>50", "ra<100.5"], 1, "Failed: ra<100.5, it is "),
         (["kl_retrain>1"], 1, "Failed: kl_retrain>1 cannot be ruled out, kl_retrain was not measured"),
+        (["failed"], 0, ""),
         (["fa_tset>1"], 2, "did you mean 'fa_test'"),
         (["mia>0.9"], 2, "Expected mia to be measured"),
         (["ra<50", "ra.steps<50"], 2, "Expected a number of ra in --fail-if"),
@@ -169,6 +210,15 @@ def test_an_audit_fails_if_a_limit_is_broken(run: Path, limits: list[str], code:
     assert done.code == code
     assert said in done.err
     assert ("fa_test" in done.out) == (code != 2)  # a bad request is noticed before anything is done
+
+
+def test_an_audit_fails_if_a_finding_failed(shown: Demo) -> None:
+    """The original model has forgotten nothing."""
+    argv = ["audit", shown.folder / "base", "--forget-class", 0, "--retrained", shown.folder / "retrain"]
+    done = command(*argv, "--metrics", "fa_test,ra", "--fail-if", "failed")
+    assert done.code == 1
+    assert done.err.startswith("Failed: ")
+    assert "✘" in done.out
 
 
 def test_an_audit_that_cannot_be_written_is_shown(run: Path) -> None:
@@ -191,7 +241,15 @@ def test_a_full_audit_trains_shadow_models_like_the_original(
     quick = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1")
     assert command("train", *quick, "--out", base, "--quiet").code == 0
     (tmp_path / "ids.txt").write_text("\n".join(map(str, range(200))))
-    asked = ("--forget-ids", tmp_path / "ids.txt", "--set", "max_steps=4", "--set", "min_steps=4")
+    asked = (
+        "--forget-ids",
+        tmp_path / "ids.txt",
+        "--set",
+        "max_steps=4",
+        "--set",
+        "min_steps=4",
+        *ANY_TARGET,
+    )
     assert command("unlearn", base, *asked, "--out", out, "--quiet").code == 0
     done = command("audit", out, "--metrics", "lira,u_lira,klom", "--shadows", 4, "--json", "--quiet")
     assert (done.code, done.err) == (0, "")

@@ -29,6 +29,7 @@ ROWS = [
 RANK = {room: len(ROWS) - i for i, row in enumerate(ROWS) for room in row} | {"report": 1.5}
 ROOM = {
     "result": "api",
+    "auditor": "api",
     "__main__": "cli",
     "demo": "cli",
     "__init__": "core",

@@ -83,7 +83,7 @@ def case() -> SimpleNamespace:
 
 
 def test_an_auditor_says_what_single_audits_say_and_looks_at_the_others_once(case, monkeypatch):
-    from purge.api import Auditor
+    from purge.auditor import Auditor
 
     passes = []
     plain = base.passing

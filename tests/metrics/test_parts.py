@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import purge
-from purge.api import Auditor
+from purge.auditor import Auditor
 from tests.nets import blobs, small_mlp
 
 NAMES = ["fa_test", "fa_train", "ta", "ta_retain", "ra", "mia", "agreement", "aus", "zrf"]

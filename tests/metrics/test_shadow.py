@@ -176,7 +176,7 @@ def test_with_everything_given_there_is_a_finite_number_with_its_interval(full):
 
 
 def test_a_reused_auditor_computes_anew_what_shadow_models_change(case, full, tmp_path):
-    from purge.api import Auditor
+    from purge.auditor import Auditor
 
     others = {k: case[k] for k in ("original", "retrained")} | {"check": False}
     auditor = Auditor(case["forget"], case["retain"], case["test"], **others)

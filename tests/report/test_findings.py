@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import purge
-from purge.api import Auditor
+from purge.auditor import Auditor
 from purge.metrics.registry import METRICS, number
 from purge.report import rules
 from purge.report.findings import headline, judge, verdict

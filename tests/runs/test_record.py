@@ -16,7 +16,7 @@ from purge.models.checkpoint import digest
 from purge.report.record import NOT, record_of, rows_in_words
 from purge.runs.folder import RunFile, first_of, read_facts, shown_path
 from purge.runs.record import audited, record
-from tests.cli.commands import FEW_STEPS, command, good, read, refusal
+from tests.cli.commands import ANY_TARGET, FEW_STEPS, command, good, read, refusal
 
 
 def shown(file: Path) -> dict[str, str]:
@@ -180,7 +180,7 @@ def test_the_shell_does_not_go_on_with_a_run_that_does_not_say_what_it_forgot(ch
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model and three requests, one after the other, each with its own fields."""
     runs = tmp_path_factory.mktemp("chain")
-    quick = ["--set", "min_steps=4", "--set", "max_steps=4", "--quiet"]
+    quick = ["--set", "min_steps=4", "--set", "max_steps=4", "--quiet", *ANY_TARGET]
     (runs / "ids").write_text("5 6\n8")
     good(command("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=6", "--quiet",
                  "--out", runs / "base"))  # fmt: skip

@@ -229,6 +229,19 @@ def test_a_report_that_is_not_text(tmp_path):
         Report.from_json(tmp_path / "audit.json")
 
 
+def test_an_audit_writes_its_folder(toy, tmp_path):
+    model, *data = toy
+    asked = {"metrics": ["fa_test", "ra"], "progress": False}
+    report = purge.audit(model, *data, **asked, out=tmp_path / "new" / "audit")
+    assert sorted(p.name for p in (tmp_path / "new" / "audit").iterdir()) == ["audit.json", "report.html"]
+    assert Report.from_json(tmp_path / "new" / "audit" / "audit.json").values == report.values
+    assert "<html" in (tmp_path / "new" / "audit" / "report.html").read_text()
+    purge.audit(model, *data, **asked, out=tmp_path / "new" / "audit")  # a second audit of the same run
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="a folder at"):
+        purge.audit(model, *data, metrics="nonsense", out=tmp_path / "file")
+
+
 def test_names_with_and_without_a_dot(report):
     assert list(report["bn_recal"]) == ["before", "after", "delta"]
     assert isinstance(report["bn_recal.delta"], Value)

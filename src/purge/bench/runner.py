@@ -22,7 +22,7 @@ import yaml
 from torch import nn
 
 import purge
-from purge.api import Auditor
+from purge.auditor import Auditor
 from purge.bench.expand import Job, Plan, Training, digest_of
 from purge.bench.layout import FORMS
 from purge.bench.pool import Item, workers

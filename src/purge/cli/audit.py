@@ -33,7 +33,8 @@ def audit(
     metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
-        list[str] | None, Option(help="Exit 1 if the condition holds, as in 'fa_test>2'; repeatable.")
+        list[str] | None,
+        Option(help="Exit 1 if 'fa_test>2' holds, say, or any finding 'failed'; repeatable."),
     ] = None,
     forget_class: Annotated[list[str] | None, Option(help="Default: the run's request.")] = None,
     forget_ids: Annotated[Path | None, Option(help="Default: the run's request.")] = None,
@@ -53,13 +54,13 @@ def audit(
     Every number is shown beside the retrained and the original model's. A panel is also written into the
     run folder, as audit.json.
 
-    In a pipeline: purge audit RUN --fail-if "fa_test>2" --fail-if "ra<99"
+    In a pipeline: purge audit RUN --fail-if failed --fail-if "ra<99"
     """
     from purge.core.plugins import current_folder_importable
+    from purge.metrics.gates import as_gate
     from purge.metrics.registry import PANELS, resolve_metrics
     from purge.report.tables import audit_table
     from purge.runs.folder import choose_data, choose_model, facts_of, request_of
-    from purge.runs.gates import as_gate
     from purge.runs.make import audit_run
 
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]

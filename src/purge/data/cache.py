@@ -88,6 +88,11 @@ def name_in_cache(folder: Path) -> str:
     return folder.relative_to(user_folder()).as_posix() if inside else ""
 
 
+def places_of(*kept: Any) -> list[str]:
+    """Where in the user's cache there are copies of these images, and these shadow models."""
+    return sorted({found for one in kept if (found := getattr(one, "cached", ""))})
+
+
 # -- what is in it ----------------------------------------------------------------------------
 
 

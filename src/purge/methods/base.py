@@ -37,6 +37,8 @@ class Method(ABC):
     full_precision: ClassVar[bool] = False
     # Are its steps replayed as a CUDA graph on a GPU, unless the caller says otherwise?
     graph: ClassVar[bool] = False
+    # Does it train anew without the forgotten samples? Then it cannot fail to forget them.
+    retrains: ClassVar[bool] = False
     stop: Stopping
 
     def __post_init__(self) -> None:

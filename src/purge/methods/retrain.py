@@ -25,6 +25,7 @@ class Retrain(Method):
     """Train a fresh model without the forget set."""
 
     full_precision: ClassVar[bool] = True
+    retrains: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "fresh"})
 
     recipe: Recipe = Recipe()

@@ -46,6 +46,7 @@ class Sisa(Method):
     """
 
     full_precision: ClassVar[bool] = True
+    retrains: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "shards"})
 
     stop: Stopping = PUBLISHED

@@ -119,6 +119,12 @@ class Metric:
             "ideal": self.ideal, "cost": self.cost,
         }  # fmt: skip
 
+    @classmethod
+    def described(cls, name: str, about: Mapping[str, Any]) -> Metric:
+        """The metric that a report describes; it can be read but not computed."""
+        known = {key: about[key] for key in ("parts", "unit", "units") if key in about}
+        return cls(name, about.get("symbol", name), about.get("about", ""), "report:read", **known)
+
 
 def _docstring(module: str, name: str) -> str | None:
     """The docstring of a function, or of what it is a partial of; read from the source, without torch."""

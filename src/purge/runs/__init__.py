@@ -1,1 +1,1 @@
-"""Run folders: what was done, read back; and gates for pipelines."""
+"""Run folders: what was done, read back."""

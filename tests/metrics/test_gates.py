@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from purge.core.errors import FileError, MetricError
+from purge.metrics.gates import as_gate
 from purge.metrics.metric import Metric
-from purge.runs.gates import as_gate
+from purge.metrics.value import Value
+from purge.result import Report
 
 REPORT = {
     "values": {
@@ -116,3 +118,52 @@ def test_a_gate_on_a_metric_of_ones_own():
     assert gate.broken(report) == "Failed: sure.forget>40, it is 50.0 %."
     with pytest.raises(MetricError, match="the name of a metric"):
         as_gate("sure.forget>40")
+
+
+# -- in Python -----------------------------------------------------------------------------------
+
+
+def audited(forgotten: float) -> Report:
+    """The audit of a model that is right about so many of 1000 images of a forgotten class."""
+    info = {"classes": 10, "names": [], "forget_classes": [3], "forget_samples": 1000}
+    before, after = Value(0.99, 0.98, 1.0, 1000), Value(forgotten, forgotten - 0.01, forgotten + 0.01, 1000)
+    return Report({"fa_test": after}, {"fa_test": Value(0.0, 0.0, 0.003, 1000)}, {"fa_test": before}, info)
+
+
+def test_failed_findings_are_a_condition_too():
+    good, bad = audited(0.01), audited(0.9)
+    assert good.failed == []
+    assert [finding.topic for finding in bad.failed] == ["forgetting"]
+    assert all(str(finding) in bad.verdict() for finding in bad.failed)
+    gate = as_gate(" failed ")
+    gate.check([])
+    gate.check_class(3)
+    assert gate.broken(good.to_dict()) == ""
+    assert gate.broken(bad.to_dict()) == f"Failed: {bad.failed[0].title}."
+
+
+def test_a_report_says_which_conditions_hold():
+    report = audited(0.9)
+    assert report.check("fa_test > 95", "fa_test < 5 %") == []
+    assert report.check("fa_test > 2", "fa_test > 95") == ["Failed: fa_test>2, it is 90.0 %."]
+    assert report.check("failed", "fa_test>=90") == [
+        f"Failed: {report.failed[0].title}.",
+        "Failed: fa_test>=90, it is 90.0 %.",
+    ]
+    assert audited(0.01).check("failed") == []
+    with pytest.raises(MetricError, match="Expected at least one condition"):
+        report.check()
+    with pytest.raises(MetricError, match="did you mean 'fa_test'"):
+        report.check("fa_tset>2")
+    with pytest.raises(MetricError, match="ra to be measured"):
+        report.check("ra<90")
+    with pytest.raises(MetricError, match="a condition such as"):
+        report.check("fa_test")
+
+
+def test_a_report_knows_the_metrics_of_its_owner(tmp_path):
+    own = Metric("sure", "sure", "how sure the model is", "nowhere:sure", parts=("forget",), unit="share")
+    report = Report({"sure.forget": Value(0.5)}, {}, {}, metrics={"sure": own.describe()})
+    report.to_json(tmp_path / "audit.json")
+    for one in (report, Report.from_json(tmp_path / "audit.json")):
+        assert one.check("sure.forget > 40 %") == ["Failed: sure.forget>40, it is 50.0 %."]

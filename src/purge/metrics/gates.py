@@ -1,4 +1,7 @@
-"""Gates: conditions that fail an audit, for pipelines: ``purge audit RUN --fail-if "fa_test>2"``."""
+"""Gates: conditions that fail an audit, for pipelines: ``purge audit RUN --fail-if "fa_test>2"``.
+
+In Python they are ``report.check("fa_test>2")``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any, NamedTuple
 from purge.core.errors import MetricError, did_you_mean
 from purge.metrics.metric import Metric
 from purge.metrics.registry import check_value_name, find_metric
+from purge.report.findings import verdict
 from purge.report.tables import scaled, shown
 
 COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -58,15 +62,32 @@ class Gate(NamedTuple):
         return f"Failed: {asked}, it is {shown(found['value'], unit)}."
 
 
-def as_gate(text: str, metrics: Iterable[Metric] = ()) -> Gate:
-    """Read ``fa_test>2``; ``metrics`` are those that only this audit knows.
+class NoneFailed(NamedTuple):
+    """The gate ``failed``: no finding of the audit may be a failed one."""
+
+    def check(self, wanted: Collection[str]) -> None:
+        """Whatever is measured, there are findings."""
+
+    def check_class(self, classes: int) -> None:
+        """It names no class."""
+
+    def broken(self, report: Mapping[str, Any]) -> str:
+        """What failed, in one line; empty if nothing did."""
+        titles = [finding.title for finding in verdict(report) if finding.level == "failed"]
+        return f"Failed: {'; '.join(titles)}." if titles else ""
+
+
+def as_gate(text: str, metrics: Iterable[Metric] = ()) -> Gate | NoneFailed:
+    """Read ``fa_test>2`` or ``failed``; ``metrics`` are those that only this audit knows.
 
     >>> as_gate("bn_recal.delta >= 2")[:3]
     ('bn_recal.delta', '>=', 2.0)
     """
+    if text.strip() == "failed":
+        return NoneFailed()
     found = re.fullmatch(rf"\s*([\w./-]+)\s*(>=|<=|>|<)\s*({NUMBER})\s*(%?)\s*", text)
     if found is None or not math.isfinite(float(found[3])):
-        raise MetricError("a condition such as 'fa_test>2'", repr(text), "write NAME>NUMBER")
+        raise MetricError("a condition such as 'fa_test>2'", repr(text), "write NAME>NUMBER, or failed")
     name, sign, bound, share = found.groups()
     kind = name.partition(".")[0]
     metric = next((m for m in metrics if m.name == kind), None) or find_metric(kind)

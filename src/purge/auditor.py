@@ -1,0 +1,160 @@
+"""Audits: several models measured beside the same others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from purge.core.progress import progress_line
+from purge.core.settings import checked_seed
+from purge.core.threads import threads_for
+from purge.data.augmented import still_random, without_random_transforms
+from purge.data.cache import places_of
+from purge.data.request import contents
+from purge.data.samples import Data
+from purge.data.split import Split
+from purge.engine.precision import (
+    arrange,
+    choose_device,
+    takes_channels_last,
+)
+from purge.engine.seeding import seeded
+from purge.metrics.metric import Metric
+from purge.metrics.registry import resolve_metrics
+from purge.metrics.shadow import Ensemble, Shadows
+from purge.metrics.subject import Subject
+from purge.metrics.value import Value
+from purge.models.checkpoint import digest
+from purge.models.checks import (
+    check_classifier,
+    check_knows,
+    check_same_classes,
+    make_split,
+)
+from purge.models.copies import copied
+from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
+
+
+class Auditor:
+    """Audits of several models beside the same others, which are looked at once.
+
+    ``Auditor(forget, retain, test, retrained=…).audit(model)`` reports what :func:`audit` does.
+    """
+
+    def __init__(
+        self,
+        forget: Data,
+        retain: Data,
+        test: Data | None,
+        *,
+        original: nn.Module | Result | None = None,
+        retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        check: bool = True,
+    ) -> None:
+        given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
+        others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
+        others |= {} if original is None else {"original": original}
+        self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
+        self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
+        self._taught = {n: m.info.get("train_content") for n, m in others.items() if isinstance(m, Result)}
+        self._digests: dict[str, str] = {}  # of the others' weights
+        self._split: Split | None = None
+        self._contents: dict[str, str | None] = {}  # digests of the samples
+        self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
+        self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
+
+    @torch.enable_grad()
+    def audit(
+        self,
+        model: nn.Module | Result,
+        *,
+        metrics: str | Metric | Sequence[str | Metric] = "standard",
+        shadows: Shadows | None = None,
+        progress: bool = True,
+    ) -> Report:
+        """Measure what a model still knows: see :func:`audit`."""
+        wanted = resolve_metrics(metrics)
+        run = model if isinstance(model, Result) else None
+        model = model.model if isinstance(model, Result) else model
+        check_classifier(model)
+        at = self._device = choose_device(self._device, model)
+        seed = self._seed = checked_seed(self._seed)
+        subjects = {"audited": self._subject("audited", model), **self._beside}
+        if not self._beside:
+            self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
+            self._digests = {name: digest(one) for name, one in self._models.items()}
+            subjects |= self._beside
+        split = subjects["audited"].split
+        ensemble = None
+        if shadows is not None:
+            how = None if run is None else run.info.get("precision")
+            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
+        for name in {"audited", "retrained"} & subjects.keys():
+            subjects[name].shadows = ensemble
+        for subject in subjects.values():
+            subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
+
+        values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
+        with seeded(seed, at), threads_for(model, at):
+            for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
+                if metric.cost == "shadow":
+                    subjects["audited"].value(metric)
+        line = progress_line("audit", len(wanted), progress)
+        with seeded(seed, at), threads_for(model, at), line as advance:
+            for metric in wanted:
+                for name, subject in subjects.items():
+                    further = name.startswith("retrained ")  # only what is quick, or a distance
+                    if not further or metric.cost == "forward" or "retrained" in metric.needs:
+                        values.setdefault(name, {}).update(subject.named(metric))
+                advance(1, metric.name)
+        digests = {"audited": digest(model), **self._digests}
+        info = {
+            "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
+            "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
+            **environment(),
+        }  # fmt: skip
+        info["cache"] = places_of(split.forget, split.retain, split.test, subjects["audited"].shadows)
+        if why := still_random(split):
+            info["augmented"] = why
+        curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
+        if run is not None:
+            info["run"] = {**run.to_dict(), "seconds": run.seconds}
+            curves["audited"]["history"] = columns(run.history)
+        others = [found for name, found in values.items() if name.startswith("retrained ")]
+        audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
+        told = {metric.name: metric.describe() for metric in wanted}
+        alone = [metric for metric in wanted if metric.cost != "shadow"]
+        parts = {
+            name: one.audit(run or model, metrics=alone, progress=progress)
+            for name, one in (self._kinds(split) if alone else {}).items()
+        }
+        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
+
+    def _kinds(self, split: Split) -> dict[str, Auditor]:
+        """An auditor each of the classes and of the single samples in a request that mixes them."""
+        for name, own in split.kinds().items() if not self._apart else ():
+            self._apart[name] = apart = copy.copy(self)
+            apart._split, apart._beside, apart._apart = own, {}, {}
+            apart._contents = contents(own)
+        return self._apart
+
+    def _subject(self, name: str, model: nn.Module) -> Subject:
+        """A copy of a model, ready to be measured."""
+        check_classifier(model)
+        at = choose_device(self._device, model)
+        own = copied(model, at)
+        if self._split is None:
+            with seeded(self._seed, at):
+                self._split = make_split(own, *without_random_transforms(*self._data), at)
+                self._contents = contents(self._split)
+        check_same_classes(own, self._split, name)
+        if name == "original" and self._check:
+            check_knows(own, self._split.retain, "an original")
+        if takes_channels_last(own, self._split.retain):
+            arrange(own, torch.channels_last)
+        return Subject(own, self._split, seed=self._seed)
