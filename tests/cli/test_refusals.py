@@ -24,6 +24,7 @@ from purge.core.errors import (
 )
 from purge.models.checkpoint import load_weights, save_weights
 from purge.models.small_resnet import SmallResNet
+from tests.cli.commands import ANY_TARGET
 from tests.refusals import BY_SETTING, HUGE, NAN, assert_sentence, spoiled, tree
 
 
@@ -418,7 +419,7 @@ def test_the_requests_that_the_cases_spoil_are_accepted(
     files: Files, base: nn.Module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The requests that the cases above spoil are accepted as they are."""
-    few = ("--set", "epochs=1", "--method", "gradient-ascent", "--quiet")
+    few = ("--set", "epochs=1", "--method", "gradient-ascent", *ANY_TARGET, "--quiet")
     for argv in (files.unlearn(*few), [*files.saved(base.state_dict()), *few, "--force"]):
         monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
         with pytest.raises(SystemExit) as ended:
