@@ -180,7 +180,8 @@ def test_one_forget_sample_is_enough_for_all_but_a_covariance(case):
     report = audit(case, forget=forget, retain=retain)
     missing = {k: v.why for k, v in report.values.items() if v.value is None}
     alike = {"fid_feat", "cka", "hidden_change", "silhouette"}
-    few = {"mia_split", "probe", "probe_gap", "tpr_1pct", "tpr_01pct"}
+    rates = {"tpr_1pct", "tpr_01pct", "mia_quantile.tpr_1pct", "mia_quantile.tpr_01pct"}
+    few = {"mia_split", "probe", "probe_gap", *rates}
     assert set(missing) == alike | few | {"nearest_class"}  # which is about whole classes
     assert all(missing.values())
 
@@ -474,7 +475,7 @@ def test_single_samples(case):
     assert report.info["forget_classes"] == []
     assert report.info["forget_samples"] == 5
     assert {k for k, v in report.values.items() if v.value is None} == {
-        "mia_split", "tpr_1pct", "tpr_01pct",  # which need ten
+        "mia_split", "tpr_1pct", "tpr_01pct", "mia_quantile.tpr_1pct", "mia_quantile.tpr_01pct",  # need ten
         "nearest_class",  # which is about whole classes
     }  # fmt: skip
     assert report["ta_retain"].value == report["ta"].value  # every class stays

@@ -45,7 +45,8 @@ def headline(findings: Sequence[Finding]) -> Finding:
         text = f"{failed[0].title}{more}."
         return Finding("failed", "headline", "This audit contradicts the deletion", text)
     asked = [f for f in findings if f.topic in ("forgetting", "membership")]
-    told = [f for f in asked if f.level == "shown" and not f.title.endswith(rules.MOVED.shown[1:])]
+    enough = tuple(r.shown[1:] for r in (rules.CLASS, rules.SAMPLES, rules.ATTACKED, rules.CANARIES))
+    told = [f for f in asked if f.level == "shown" and f.title.endswith(enough)]
     open_ = _count(sum(f.level == "unknown" and f.topic != "limits" for f in findings), "question")
     parts = {f.title.partition(": ")[0] for f in asked if f.title.startswith("The ") and ": " in f.title}
     proved = {f.title.partition(": ")[0] for f in told}
@@ -60,8 +61,7 @@ def _about_the_request(of: Numbers) -> list[Finding]:
     kind = "classes" if of.info.get("forget_classes") else "samples"
     forgot = [f for rule in (rules.CLASS, rules.SAMPLES) if kind in rule.kinds for f in judge(of, rule)]
     found = [*forgot, *_moved(of, kind)]
-    attacks = [rule for rule in (rules.ATTACKED, rules.ACCUSED, rules.MEMBERS) if kind in rule.kinds]
-    found += [f for rule in attacks for f in judge(of, rule)]
+    found += [f for rule in rules.MEMBERSHIP if kind in rule.kinds for f in judge(of, rule)]
     return [*found, *_robustness(of, kind, forgot[0].level), *_distance(of)]
 
 

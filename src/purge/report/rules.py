@@ -82,8 +82,9 @@ OF_CLASSES, OF_SAMPLES = frozenset({"classes"}), frozenset({"samples"})
 SIGNALS = {"loss": "loss", "confidence": "confidence", "entropy": "entropy", "m_entropy": "modified entropy",
            "margin": "margin"}  # fmt: skip
 SHADOWS = {"lira": "LiRA", "rmia": "RMIA", "u_lira": "U-LiRA"}
-ATTACKS = {f"mia_{k}": v for k, v in SIGNALS.items()} | {f"{k}.auroc": v for k, v in SHADOWS.items()}
-ALARMS = {f"tpr_1pct.{k}": v for k, v in SIGNALS.items()} | {f"{k}.tpr_1pct": v for k, v in SHADOWS.items()}
+LEARNED = {"mia_quantile": "a threshold for each sample", **SHADOWS}
+ATTACKS = {f"mia_{k}": v for k, v in SIGNALS.items()} | {f"{k}.auroc": v for k, v in LEARNED.items()}
+ALARMS = {f"tpr_1pct.{k}": v for k, v in SIGNALS.items()} | {f"{k}.tpr_1pct": v for k, v in LEARNED.items()}
 
 CLASS = Rule(
     "forgetting", "It no longer recognises what was to be forgotten",
@@ -129,6 +130,27 @@ MEMBERS = Rule(
     {"mia_svc.confidence": "forgotten samples that a support-vector machine takes for unseen data",
      "mia_lr": "forgotten samples that a regression takes for training data"}, RATE, kinds=OF_SAMPLES,
 )  # fmt: skip
+NEAREST = Rule(
+    "membership", "It answers images of the forgotten class as a model that never saw it does",
+    "Its answers to images of the forgotten class give away that it once knew it",
+    "It is open whether its answers to images of the forgotten class give away that it once knew it",
+    {"nearest_class.auroc": "how much better than the retrained model's its answers tell forgotten images "
+     "from those of the nearest class"}, 2 * AUROC, aim=0.0, kinds=OF_CLASSES,
+)  # fmt: skip
+LEAKED = Rule(
+    "membership", "Comparing it with the original does not expose retained samples",
+    "Comparing it with the original exposes retained samples",
+    "It is open whether comparing it with the original exposes retained samples",
+    {"leak_retained.loss": "AUROC of the attack on retained samples by the change of their loss"}, AUROC,
+    "above", power=False,
+)  # fmt: skip
+CANARIES = Rule(
+    "membership", "The planted canaries are no longer found",
+    "Planted canaries that had to be forgotten are still found",
+    "It is open whether planted canaries are still found",
+    {"epsilon_canaries.epsilon": "lower bound on ε from the canaries, at the stated confidence"}, 0.0,
+    "above", aim=0.0,
+)  # fmt: skip
 RELEARNED = Rule(
     "robustness", "It is not relearned faster than by a model that never knew it",
     "It is relearned faster than by a model that never knew it",
@@ -166,6 +188,7 @@ def _comes_back(when: str, after: str, *names: str) -> Rule:
     )  # fmt: skip
 
 
+MEMBERSHIP = (ATTACKED, ACCUSED, MEMBERS, NEAREST, LEAKED, CANARIES)
 TREATMENTS = (
     _comes_back(
         "BatchNorm is recalibrated",
