@@ -66,7 +66,6 @@ def test_what_was_asked_in_words(run, words):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([], NOT),
         ([5], "5 (rows)"),
         ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (rows)"),
     ],
@@ -84,6 +83,7 @@ def test_row_numbers_say_what_they_count():
 
     assert told(request={}, forget_rows=[4], rows_of=675) == "4 (rows of 675, counted from 0)"
     assert told(request={}, forget_rows=[4]) == "4 (ids of the images)"
+    assert told(request={"forget_classes": [1]}, forget_rows=[]) == "all rows of these classes"
     shell = {"forget_rows": [9], "rows_of": None}  # the images have ids of their own
     assert told(request={"forget_ids": [4]}, **shell) == "4 (positions in the training data, counted from 0)"
 
@@ -219,7 +219,9 @@ def test_the_original_of_a_later_request_is_the_model_that_the_chain_began_with(
     info, found = read(chain / "three" / "audit.json")["info"], shown(chain / "three" / "report.html")
     assert info["digests"] == {"audited": three["digest"], "original": base["digest"]}
     assert found["Request"] == "class 3, class 5 and 3 samples by number"
-    assert found["Rows to forget"] == "5–6, 8 (positions in the training data, counted from 0)"
+    assert found["Rows to forget"] == (
+        "all rows of these classes and 5–6, 8 (positions in the training data, counted from 0)"
+    )
     assert found["Request id"] == NOT
     assert (found["Source weights"], found["Deployed model"]) == ("../two", "../base")
     assert found["Digest of the deployed model"] == base["digest"]
