@@ -13,10 +13,17 @@ import pytest
 import purge
 from purge.core.files import read_json, write_json
 from purge.models.checkpoint import digest
+from purge.report import page as html
 from purge.report.record import NOT, record_of, rows_in_words
 from purge.runs.folder import RunFile, first_of, read_facts, shown_path
 from purge.runs.record import audited, record
 from tests.cli.commands import ANY_TARGET, FEW_STEPS, command, good, read, refusal
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take seconds, and a record is words."""
+    monkeypatch.setattr(html, "PLOTS", {})
 
 
 def shown(file: Path) -> dict[str, str]:
@@ -182,7 +189,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("chain")
     quick = ["--set", "min_steps=4", "--set", "max_steps=4", "--quiet", *ANY_TARGET]
     (runs / "ids").write_text("5 6\n8")
-    good(command("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=6", "--quiet",
+    good(command("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet",
                  "--out", runs / "base"))  # fmt: skip
     good(command("unlearn", runs / "base", "--forget-class", 3, *quick, "--out", runs / "one",
                  "--request-id", "DSR-1", "--received", "2026-11-01", "--done", "2026-11-03",
