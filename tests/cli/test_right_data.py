@@ -197,7 +197,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("data", "model"), [("table", "my_shop:net"), ("images", "small-resnet")])
 def test_a_whole_pass_over_the_data_of_a_function(module: Path, data: str, model: str) -> None:
     argv = ["--data", f"my_shop:{data}", "--model", model, "--quiet"]
-    recipe = ["--set", "epochs=4", "--set", "lr=0.2", "--set", "batch_size=32"]
+    recipe = ["--set", "epochs=3", "--set", "lr=0.2", "--set", "batch_size=32"]
     good(command("train", *argv, *recipe, "--out", "base"))
     base = read(module / "base" / "run.json")
     assert (base["data"], base["classes"], base["samples"]) == (f"my_shop:{data}", 10, 600)
@@ -211,6 +211,8 @@ def test_a_whole_pass_over_the_data_of_a_function(module: Path, data: str, model
     assert facts["request"] == {"forget_ids": [4, 5, 17]}
     assert facts["forget_rows"] == [4, 5, 17]
     assert facts["source"] == base["source"] != ""
+    if data == "images":  # the rest is the same
+        return
     again = good(
         command("train", "--like", "base", "--without-ids", "ids", "--trust", "--quiet", "--out", "ref")
     )

@@ -161,7 +161,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
         test_labels=target[N:],
     )  # fmt: skip
     (folder / "rows.txt").write_text("\n".join(map(str, ROWS)))
-    quick = ("--set", "epochs=8", "--quiet")
+    quick = ("--set", "epochs=5", "--quiet")
     good(command("train", "--data", folder / "shop.npz", "--model", "small-resnet", *quick,
                  "--out", folder / "runs" / "base"))  # fmt: skip
     good(command("train", "--like", folder / "runs" / "base", "--without-ids", folder / "rows.txt", *quick,

@@ -13,10 +13,17 @@ import pytest
 import purge
 from purge.core.files import read_json, write_json
 from purge.models.checkpoint import digest
+from purge.report import page as html
 from purge.report.record import NOT, record_of, rows_in_words
 from purge.runs.folder import RunFile, first_of, read_facts, shown_path
 from purge.runs.record import audited, record
 from tests.cli.commands import ANY_TARGET, FEW_STEPS, command, good, read, refusal
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take seconds, and a record is words."""
+    monkeypatch.setattr(html, "PLOTS", {})
 
 
 def shown(file: Path) -> dict[str, str]:
@@ -66,7 +73,6 @@ def test_what_was_asked_in_words(run, words):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([], NOT),
         ([5], "5 (rows)"),
         ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (rows)"),
     ],
@@ -84,6 +90,7 @@ def test_row_numbers_say_what_they_count():
 
     assert told(request={}, forget_rows=[4], rows_of=675) == "4 (rows of 675, counted from 0)"
     assert told(request={}, forget_rows=[4]) == "4 (ids of the images)"
+    assert told(request={"forget_classes": [1]}, forget_rows=[]) == "all rows of these classes"
     shell = {"forget_rows": [9], "rows_of": None}  # the images have ids of their own
     assert told(request={"forget_ids": [4]}, **shell) == "4 (positions in the training data, counted from 0)"
 
@@ -182,7 +189,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("chain")
     quick = ["--set", "min_steps=4", "--set", "max_steps=4", "--quiet", *ANY_TARGET]
     (runs / "ids").write_text("5 6\n8")
-    good(command("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=6", "--quiet",
+    good(command("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet",
                  "--out", runs / "base"))  # fmt: skip
     good(command("unlearn", runs / "base", "--forget-class", 3, *quick, "--out", runs / "one",
                  "--request-id", "DSR-1", "--received", "2026-11-01", "--done", "2026-11-03",
@@ -219,7 +226,9 @@ def test_the_original_of_a_later_request_is_the_model_that_the_chain_began_with(
     info, found = read(chain / "three" / "audit.json")["info"], shown(chain / "three" / "report.html")
     assert info["digests"] == {"audited": three["digest"], "original": base["digest"]}
     assert found["Request"] == "class 3, class 5 and 3 samples by number"
-    assert found["Rows to forget"] == "5–6, 8 (positions in the training data, counted from 0)"
+    assert found["Rows to forget"] == (
+        "all rows of these classes and 5–6, 8 (positions in the training data, counted from 0)"
+    )
     assert found["Request id"] == NOT
     assert (found["Source weights"], found["Deployed model"]) == ("../two", "../base")
     assert found["Digest of the deployed model"] == base["digest"]

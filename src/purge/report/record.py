@@ -35,7 +35,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         "Done": _time(asked.get("done"), "done in run.json"),
         "By": asked.get("by", NOT),
         "Model version": asked.get("model_version", NOT),
-        "Rows to forget": rows_in_words(forgotten.get("forget_ids") or [], _counted(run)),
+        "Rows to forget": _rows(forgotten, run),
         "Digest of the request": digest_of(forgotten) if forgotten else NOT,
         "Digest of forgotten numbers": run.get("forget_digest") or NOT,
         "Digest of forgotten samples": run.get("forget_content") or NOT,
@@ -90,6 +90,14 @@ def in_words(forgotten: Mapping[str, Sequence[int]], run: Facts, info: Facts) ->
     return told or NOT
 
 
+def _rows(forgotten: Mapping[str, Sequence[int]], run: Facts) -> str:
+    classes = "all rows of these classes" if forgotten.get("forget_classes") else ""
+    single = forgotten.get("forget_ids")
+    return (
+        " and ".join(filter(None, (classes, rows_in_words(single, _counted(run)) if single else ""))) or NOT
+    )
+
+
 def _counted(run: Facts) -> str:
     """What the row numbers of a run count."""
     if any((run.get(key) or {}).get("forget_ids") for key in ("request", "gone")):
@@ -103,8 +111,6 @@ def rows_in_words(rows: Sequence[int], what: str) -> str:
     >>> rows_in_words([1, 2, 3, 7], "rows of 675, counted from 0")
     '1–3, 7 (rows of 675, counted from 0)'
     """
-    if not rows:
-        return NOT
     ends = [i for i, (a, b) in enumerate(pairwise(rows)) if b != a + 1]
     spans = [(rows[a + 1], rows[b]) for a, b in pairwise([-1, *ends, len(rows) - 1])]
     told = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in spans[:MOST_ROWS])
