@@ -225,7 +225,7 @@ def test_features_mark_the_forgotten_in_every_panel(report):
 
 def test_membership_and_robustness_have_a_dot_per_value_and_model(report):
     (ax,) = plots.draw(report, "membership").axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["loss", "LiRA", "mean of loss and confidence"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["loss", "LiRA", "mean of loss and\nconfidence"]
     assert len(ax.containers) == 6
     middle = ax.containers[0].lines[0].get_xdata().tolist()
     (reach,) = ax.containers[0].lines[2]
@@ -233,7 +233,7 @@ def test_membership_and_robustness_have_a_dot_per_value_and_model(report):
     assert reach.get_segments()[0][:, 0].tolist() == pytest.approx([0.5, 0.6])
     (ax,) = plots.draw(report, "robustness").axes
     words = [t.get_text() for t in ax.get_yticklabels()]
-    assert words == ["as it is", "BatchNorm recalibrated", "weights in int8"]
+    assert words == ["as it is", "BatchNorm\nrecalibrated", "weights in int8"]
     assert [c.lines[0].get_xdata()[0] for c in ax.containers][:2] == [2, 0]  # percent; then the retrained
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def roc(report: Report) -> Figure | None:
     if "audited" not in panels:
         return None
     lowest = _lowest_rate(report, panels)
-    fig, axes = _side_by_side([MODELS[m].words for m in panels], height=4.2, sharey=True)
+    fig, axes = _side_by_side([MODELS[m].words for m in panels], height=3.4, sharey=True)
     for ax, found in zip(axes, panels.values(), strict=True):
         for signal, curve in found.items():
             look = SIGNAL_LOOKS.get(signal, Look(signal, theme.GREY, "", "-", ""))
@@ -57,7 +58,7 @@ def roc(report: Report) -> Figure | None:
         for axis in (ax.xaxis, ax.yaxis):  # a log scale sets its own formatters
             axis.set_major_formatter(FuncFormatter(lambda v, _: f"{scaled(v, 'share'):g}"))
             axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-        ax.set_xlabel("unseen samples wrongly accused (%)")
+        ax.set_xlabel("unseen samples\nwrongly accused (%)")
     axes[0].set_ylabel("forgotten samples found (%)")
     legend_below(fig, axes[0])
     return fig
@@ -114,11 +115,13 @@ def _dots(report: Report, rows: Mapping[str, str], label: str) -> Figure | None:
     found = Numbers(report).beside(rows)
     if not found:
         return None
-    fig, (ax,) = empty_axes(1, 1, height=1.3 + 0.32 * len(found))
+    words = [textwrap.fill(rows[v.name], 20) for v in found]
+    lines = sum(1 + label.count("\n") for label in words)
+    fig, (ax,) = empty_axes(1, 1, height=1.2 + 0.15 * (len(found) + lines), width=theme.NARROW)
     for i, (ours, theirs) in enumerate(found.items()):
         _dot(ax, ours, "audited", -i + 0.13)
         _dot(ax, theirs, "retrained", -i - 0.13)
-    ax.set_yticks([-i for i in range(len(found))], [rows[v.name] for v in found])
+    ax.set_yticks([-i for i in range(len(found))], words)
     share = next(iter(found)).unit == "share"
     ax.set_xlabel(label + " (%)" * share)
     if share:
@@ -146,7 +149,7 @@ def relearn(report: Report) -> Figure | None:
 
     A model that really forgot needs as long as the retrained one.
     """
-    kinds = {"few": "a few forget samples\nmixed with retained data", "retain": "retained data alone"}
+    kinds = {"few": "a few forgotten samples\namong retained data", "retain": "retained data alone"}
     curves = {
         kind: {m: curve for m in MODELS if (curve := Numbers(report).curve(m, "relearn").get(kind))}
         for kind in kinds
@@ -154,7 +157,7 @@ def relearn(report: Report) -> Figure | None:
     found = {kind: of for kind, of in curves.items() if "audited" in of}
     if not found:
         return None
-    fig, axes = _side_by_side([kinds[kind] for kind in found], height=3.4, sharey=True)
+    fig, axes = _side_by_side([kinds[kind] for kind in found], height=3.2, sharey=True)
     for ax, of in zip(axes, found.values(), strict=True):
         for model, curve in of.items():
             look = MODELS[model]
@@ -170,11 +173,14 @@ def relearn(report: Report) -> Figure | None:
 
 
 def _side_by_side(titles: Sequence[str], *, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """A row of panels with a title each."""
-    width = theme.WIDTH if len(titles) > 1 else 4.6
-    fig, axes = empty_axes(1, len(titles), height=height, width=width, sharey=sharey)
+    """Panels with a title each, two in a row."""
+    rows = math.ceil(len(titles) / 2)
+    fig, axes = empty_axes(rows, min(2, len(titles)), height=height * rows, width=theme.NARROW, sharey=sharey)
+    for spare in axes[len(titles) :]:
+        spare.remove()
+    axes = axes[: len(titles)]
     for ax, title in zip(axes, titles, strict=True):
-        ax.set_title(title, color=theme.INK, fontsize=10)
+        ax.set_title(title, color=theme.INK, fontsize=9.5)
     return fig, axes
 
 
@@ -209,8 +215,8 @@ def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Fig
         there = sorted(by_news[:MOST_CLASSES])
     words = [_class(report, k) for k in there]
     longest = max(map(len, words))
-    tight = longest * len(words) > 90
-    fig, (ax,) = empty_axes(1, 1, height=3.4 + 0.08 * (longest + 12) * tight)
+    tight = longest * len(words) > 45 or (len(words) > 6 and len(forgotten & set(there)) > 1)
+    fig, (ax,) = empty_axes(1, 1, height=3.1 + 0.07 * (longest + 12) * tight, width=theme.NARROW)
     width = 0.8 / len(found)
     for i, (model, shares) in enumerate(found.items()):
         look = MODELS[model]
@@ -223,7 +229,8 @@ def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Fig
     words = [word + gone * (k in forgotten) for k, word in zip(there, words, strict=True)]
     ax.set_xticks(range(len(there)), words, rotation=60 if tight else 0, ha="right" if tight else "center")
     if len(every) > len(there):
-        ax.set_xlabel(f"{len(there)} of {len(every)} classes: the forgotten ones and those that changed most")
+        told = f"{len(there)} of {len(every)} classes: the forgotten ones\nand those that changed most"
+        ax.set_xlabel(told)
     ax.set(ylabel=label, ylim=(0, 103))
     legend_below(fig, ax)
     return fig
@@ -247,7 +254,7 @@ def features(report: Report) -> Figure | None:
     found = {m: c for m in MODELS if (c := Numbers(report).curve(m, "features"))}
     if "audited" not in found:
         return None
-    fig, axes = _side_by_side([MODELS[m].words for m in found], height=3.2)
+    fig, axes = _side_by_side([MODELS[m].words for m in found], height=2.4)
     palette = [colour for colour in theme.COLOURS if colour not in (theme.VERMILION, theme.INK)]
     for ax, view in zip(axes, found.values(), strict=True):
         clouds: dict[int, list[tuple[float, float]]] = {}  # by class; −1: the forgotten samples
@@ -355,9 +362,12 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
     there = {name: v.unit for name in KEY_VALUES for of in runs if (v := of.get(name))}
     if not there:
         raise MetricError("one of the main values in these reports", "none", "audit with metrics='standard'")
-    height, width = 1.5 + 0.34 * len(reports), 1.75 * len(there) + 1.2
-    fig, axes = empty_axes(1, len(there), height=height, width=width, sharey=True)
-    for ax, (name, unit) in zip(axes, there.items(), strict=True):
+    rows = math.ceil(len(there) / 2)
+    height = (1.2 + 0.34 * len(reports)) * rows + 0.3
+    fig, axes = empty_axes(rows, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
+    for spare in axes[len(there) :]:
+        spare.remove()
+    for ax, (name, unit) in zip(axes, there.items(), strict=False):
         for i, of in enumerate(runs):
             _dot(ax, of.get(name), "audited", 0.12 - i)
             _dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)

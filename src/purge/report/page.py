@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import groupby
@@ -20,8 +21,10 @@ from markupsafe import Markup
 from purge.core.errors import MetricError
 from purge.report import tables
 from purge.report.figures import PLOTS, comparison
-from purge.report.findings import verdict
-from purge.report.rules import LIMITS, SIGNS, WORDS, Finding
+from purge.report.findings import headline, verdict
+from purge.report.glossary import glosses
+from purge.report.record import NOT
+from purge.report.rules import SIGNS, WORDS, Finding
 from purge.report.tables import Report, class_words
 from purge.report.theme import as_inline_svg
 
@@ -29,7 +32,15 @@ MAIN = (
     "fa_test", "fa_train", "ta_retain", "ra", "worst_class.accuracy", "mia", "lira.auroc", "u_lira.auroc",
     "bn_recal.after", "relearn_ratio", "agreement", "retrain_gap",
 )  # fmt: skip
+PARTS = {"classes": "The classes alone", "samples": "The single samples alone"}
 OTHERS = {"retrained": "retrained", "original": "original", "floor": "another retraining"}
+REQUEST = ("Request id", "Received", "Done", "By", "Model version")  # rows of the record that come first
+GROUPS = {  # in reading order: the heading, and what is said if there is nothing to list
+    "shown": ("What was shown", "Nothing was shown."),
+    "failed": ("What was not: tests that failed", "No test failed."),
+    "unknown": ("What could not be known", "No question that was asked is open."),
+    "limit": ("Limits of this audit", ""),
+}
 STOPPED = {
     "forget_target": "it stopped because the forget target was reached",
     "retain_budget": "it was stopped because the loss on retained data exceeded its budget",
@@ -59,8 +70,10 @@ def page(
         runs=runs,
         comparison=_comparison(reports) if several else None,
         figures=_side_by_side(runs),
-        signs=SIGNS,
-        words=WORDS,
+        signs={**SIGNS, "limit": "!"},
+        words={**WORDS, "limit": "Limits"},
+        glosses=glosses,
+        unrecorded=NOT,
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         written=written,
@@ -75,22 +88,28 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "id": id,
         "name": name,
         "asked": _asked(report["info"]),
-        "done": _done(report["info"]),
+        "done": _done(report),
         "compared": _compared(report),
         "models": _models(report["info"]),
-        "headline": _headline(findings),
-        "findings": findings,
-        "counts": {level: sum(f.level == level for f in findings if f != LIMITS) for level in WORDS},
-        "columns": [words for part, words in OTHERS.items() if report.get(part)],
+        "level": headline(findings).level,
+        "headline": quotable(headline(findings)),
+        "groups": _groups(findings),
+        "asks": _asks(report, findings),
+        "request": {key: record.get(key, NOT) for key in REQUEST},
+        "columns": _columns(report),
         "main": [_row(report, n) for n in tables.in_order(report, MAIN) if n in report["values"]],
         "sections": _sections(report),
+        "parts": [
+            {"name": PARTS.get(kind, kind), "columns": _columns(part), "sections": _sections(part)}
+            for kind, part in (report.get("parts") or {}).items()
+        ],
         "figures": {
-            plot: Markup(as_inline_svg(fig, f"{id}-{plot}", f"{PLOTS[plot].title}. {PLOTS[plot].caption}"))
+            plot: Markup(as_inline_svg(fig, f"{id}-{plot}", f"{PLOTS[plot].title}: {PLOTS[plot].caption}"))
             for plot, fig in drawn.items()
             if fig is not None
         },
         "left_out": [PLOTS[plot] for plot, fig in drawn.items() if fig is None],
-        "record": {k: v for k, v in record.items() if not isinstance(v, Mapping)},
+        "record": {k: v for k, v in record.items() if not isinstance(v, Mapping) and k not in REQUEST},
         "details": {
             k: json.dumps(v, indent=2, default=str) for k, v in record.items() if isinstance(v, Mapping)
         },
@@ -110,9 +129,9 @@ def _asked(info: Mapping[str, Any]) -> str:
     return f"{of}{gone:,} of {gone + stay:,} training samples. The other {stay:,} stay."
 
 
-def _done(info: Mapping[str, Any]) -> str:
+def _done(report: Report) -> str:
     """What was done, from the record of the run."""
-    run = info.get("run") or {}
+    run = report["info"].get("run") or {}
     if not run:
         return "The report does not say how the model was made."
     name = run.get("preset") or run.get("method") or "?"
@@ -121,8 +140,18 @@ def _done(info: Mapping[str, Any]) -> str:
     how = STOPPED.get(run.get("stopped_by") or "", f"it was stopped by {run.get('stopped_by')}")
     return (
         f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps and "
-        f"{run.get('seconds') or 0:.1f} seconds; {how}."
+        f"{run.get('seconds') or 0:.1f} seconds; {how}.{_target(report, run)}"
     )
+
+
+def _target(report: Report, run: Mapping[str, Any]) -> str:
+    """How near a run came to its target."""
+    history = ((report.get("curves") or {}).get("audited") or {}).get("history") or {}
+    checks = [v for v in history.get("check_forget_accuracy") or [] if v is not None]
+    if not checks or run.get("forget_target") is None:
+        return ""
+    reached, target = (tables.shown(v, "share") for v in (checks[-1], run["forget_target"]))
+    return f" It was then right about {reached} of what it was to forget; the target was at most {target}."
 
 
 def _compared(report: Report) -> str:
@@ -144,12 +173,59 @@ def _models(info: Mapping[str, Any]) -> dict[str, str]:
     return {column: found[column] for column in columns.values() if column in found}
 
 
-def _headline(findings: Sequence[Finding]) -> str:
-    failed = sum(f.level == "failed" for f in findings)
-    open_ = sum(f.level == "unknown" and f != LIMITS for f in findings)
-    questions = {0: "", 1: " One question remains open."}.get(open_, f" {open_} questions remain open.")
-    many = {0: "No finding failed.", 1: "One finding failed."}.get(failed, f"{failed} findings failed.")
-    return many + questions
+def quotable(found: Finding) -> str:
+    """The verdict as one sentence that stands alone, away from this page.
+
+    >>> quotable(Finding("failed", "headline", "This audit contradicts it", "It still knows them."))
+    'This audit contradicts it: the model still knows them.'
+    """
+    text = re.sub(r"^It(s?) ", lambda its: "the model" + "'s" * bool(its[1]) + " ", found.text)
+    return f"{found.title}: {text[:1].lower()}{text[1:]}"
+
+
+def _groups(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The findings as the page lists them, with the terms that each is the first to use.
+
+    What failed comes first: nobody should have to look for it.
+    """
+    rows: dict[str, list[Finding]] = {name: [] for name in GROUPS}
+    for f in findings:
+        rows["limit" if f.topic == "limits" else f.level].append(f)
+    order, known, found = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
+    for name in dict.fromkeys(order):
+        listed = []
+        for f in rows[name]:
+            new = glosses(f"{f.title} {f.text}", known)
+            known |= set(new)
+            listed.append({"title": f.title, "text": f.text, "next": f.next, "terms": new})
+        heading, nothing = GROUPS[name]
+        found.append({"level": name, "heading": heading, "nothing": nothing, "rows": listed})
+    return found
+
+
+def _asks(report: Report, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """What a reader may ask for next: what would decide an open question, and what no audit can see."""
+    wanted: dict[str, list[str]] = {}
+    for f in findings:
+        if f.next:
+            wanted.setdefault(f.next, []).append(f.title)
+    found = [
+        {"what": f"{ask[:1].upper()}{ask[1:]}", "decides": titles, "why": ""}
+        for ask, titles in wanted.items()
+    ]
+    general = {
+        "Show that the model in use is the one that was audited": "Anyone who has its weights can compute "
+        "their digest and compare it with the record below.",
+        "List the copies, backups, logs and other models that saw the data": "This audit is about one model.",
+    }
+    if (report["values"].get("fa_test") or {"value": 0})["value"] is None:
+        why = "Without it, nothing is known about unseen samples like those that were forgotten."
+        general = {"Audit it with test data of the classes in the forget set": why, **general}
+    return [*found, *({"what": what, "decides": [], "why": why} for what, why in general.items())]
+
+
+def _columns(report: Report) -> list[str]:
+    return [words for part, words in OTHERS.items() if report.get(part)]
 
 
 # -- numbers ----------------------------------------------------------------------------------
@@ -221,11 +297,19 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
 def _side_by_side(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with one picture for every run that has it."""
     of = {name: [(run["name"], run["figures"].get(name)) for run in runs] for name in PLOTS}
-    return [
-        {"plot": PLOTS[name], "of": [(run, svg) for run, svg in pictures if svg]}
-        for name, pictures in of.items()
-        if any(svg for _, svg in pictures)
-    ]
+    found, known = [], set[str]()
+    for name, pictures in of.items():
+        there = [(run, svg) for run, svg in pictures if svg]
+        if there:
+            new = glosses(" ".join([PLOTS[name].caption, *_letters([svg for _, svg in there])]), known)
+            known |= set(new)
+            found.append({"plot": PLOTS[name], "of": there, "terms": new})
+    return found
+
+
+def _letters(pictures: Sequence[str]) -> list[str]:
+    """The words in figures."""
+    return [words for svg in pictures for words in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
 
 
 # -- notebooks --------------------------------------------------------------------------------
@@ -234,9 +318,11 @@ def _side_by_side(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def report_table(report: Report) -> str:
     """A report as a small table for a notebook, with the verdict beneath."""
     rows = [_row(report, name) for name in tables.ordered(report)]
-    columns = [words for part, words in OTHERS.items() if report.get(part)]
-    asked, findings = _asked(report["info"]), verdict(report)
-    return _render("notebook_report.html.j2", asked=asked, rows=rows, columns=columns, findings=findings)
+    findings = verdict(report)
+    return _render(
+        "notebook_report.html.j2", asked=_asked(report["info"]), rows=rows, columns=_columns(report),
+        models=_models(report["info"]), headline=quotable(headline(findings)), findings=findings,
+    )  # fmt: skip
 
 
 def run_table(run: Mapping[str, Any], history: Mapping[str, Sequence[Any]]) -> str:

@@ -85,7 +85,7 @@ def running_share(hits: Sequence[float], window: int = WINDOW) -> list[float]:
 
 def _two_rows() -> tuple[Figure, Axes, Axes]:
     """Two axes over the steps of a run; the upper one is in percent."""
-    fig, (top, bottom) = theme.empty_axes(2, 1, height=4.8, sharex=True)
+    fig, (top, bottom) = theme.empty_axes(2, 1, height=4.4, width=theme.NARROW, sharex=True)
     top.set_ylim(-3, 103)
     bottom.set_xlabel("step")
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))

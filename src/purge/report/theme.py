@@ -24,6 +24,7 @@ from purge.core.files import atomically
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#1B1F24", "#7F868E")
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, INK, GREY = COLOURS
 WIDTH = 7.2  # inches
+NARROW = 4.2  # of the figures of a page: a phone shows their letters at nearly full size
 
 
 class Look(NamedTuple):
@@ -77,7 +78,8 @@ def legend_below(fig: Figure, ax: Axes) -> None:
     """Put the legend of one of the axes below all of them."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
-        columns = math.ceil(len(labels) / math.ceil(len(labels) / 5))
+        most = 5 if fig.get_figwidth() > NARROW else 3
+        columns = math.ceil(len(labels) / math.ceil(len(labels) / most))
         fig.legend(
             handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
             labelcolor=INK,
