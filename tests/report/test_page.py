@@ -108,7 +108,7 @@ def test_no_other_file_is_written(page: Path, runs: Path) -> None:
 
 def test_the_page_has_every_number_with_its_interval_and_the_others_beside(page: Path, runs: Path) -> None:
     text, audit = page.read_text(encoding="utf-8"), read(runs / "purge" / "audit.json")
-    (row,) = re.findall(r'<th scope="row"><code>ra</code>.*?</tr>', text, re.S)[:1]
+    (row,) = re.findall(r"<code>ra</code>.*?</tr>", text, re.S)[:1]
     cells = [re.sub("<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.S)]
     v = audit["values"]["ra"]
     shown = [f"{100 * x:.1f} %" for x in (v["value"], v["low"], v["high"])]
@@ -196,7 +196,7 @@ def test_several_runs_are_compared_side_by_side(compared: Path, runs: Path) -> N
         "gradient-ascent",
         "retrained",
     ]
-    (row,) = re.findall(r'<th scope="row"><code>ra</code>.*?</tr>', text, re.S)[:1]
+    (row,) = re.findall(r"<code>ra</code>.*?</tr>", text, re.S)[:1]
     values = [
         read(runs / name / "audit.json")["values"]["ra"]["value"] for name in ("purge", "gradient-ascent")
     ]
@@ -264,14 +264,17 @@ def test_bad_requests_get_one_line(runs: Path, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"broken", "other", "alone"}
 
 
-def test_runs_with_the_same_name_are_listed_by_path(
+def test_runs_with_the_same_name_are_told_apart_by_the_folders_above(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "PLOTS", {})
     twin = Path(shutil.copytree(runs / "purge", tmp_path / "purge"))
     out = tmp_path / "a.html"
     assert command("report", runs / "purge", twin, "--out", out).code == 0
-    assert f'<th scope="col">{twin}</th>' in out.read_text(encoding="utf-8")
+    text = out.read_text(encoding="utf-8")
+    for folder in (runs, tmp_path):
+        assert f'<th scope="col">{folder.name}/purge</th>' in text
+        assert str(folder) not in text
 
 
 def test_help_names_every_option() -> None:

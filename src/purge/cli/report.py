@@ -60,8 +60,12 @@ def report(
 
 
 def _by_name(folders: list[Path]) -> dict[str, Path]:
-    """Run folders by name, or by path where two have the same name."""
+    """Run folders by name, with as many folders above as tell them apart."""
     if twice := [f for i, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:i]}]:
         raise FileError("runs that differ", f"{twice[0]} twice", "name each run once")
-    short = [folder.absolute().name for folder in folders]
-    return dict(zip(short if len(set(short)) == len(short) else map(str, folders), folders, strict=True))
+    parts = [folder.resolve().parts for folder in folders]
+    for n in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-n:]) for part in parts]
+        if len(set(short)) == len(short):
+            break
+    return dict(zip(short, folders, strict=True))

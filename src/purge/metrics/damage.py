@@ -37,7 +37,7 @@ def worst_class(subject: Subject) -> dict[str, Value]:
 
     The interval is that of the class alone. It does not allow for the class having been picked as the
     lowest: with many classes and few samples, some class looks bad by chance. The class may have been
-    as bad before: see the original column, or worst_change.
+    as bad before: see the original column, or largest_drop.
     """
     y, right = subject.labels("kept_class_test"), subject.hits("kept_class_test")
     classes = np.unique(y)
@@ -46,16 +46,16 @@ def worst_class(subject: Subject) -> dict[str, Value]:
     return {"accuracy": found, "class": Value(float(worst), n=found.n)}
 
 
-def worst_change(subject: Subject) -> Value:
-    """The largest loss of test accuracy by a class that stays: after − before, below 0 for a loss.
+def largest_drop(subject: Subject) -> Value:
+    """The largest drop in test accuracy of a class that stays: after − before, below 0 for a loss.
 
     See class_change for which class it is. As in worst_class, the interval is that of the class alone.
     """
     y, after = subject.labels("kept_class_test"), subject.hits("kept_class_test")
     before = subject.other("original").hits("kept_class_test")
     classes = np.unique(y)
-    worst = classes[np.argmin([after[y == k].mean() - before[y == k].mean() for k in classes])]
-    return change(after[y == worst], before[y == worst], subject.seed)
+    lost = classes[np.argmin([after[y == k].mean() - before[y == k].mean() for k in classes])]
+    return change(after[y == lost], before[y == lost], subject.seed)
 
 
 def ece(subject: Subject) -> Value:

@@ -12,7 +12,7 @@ from collections.abc import Container
 # term → (how it is recognised in a text, its meaning)
 TERMS = {
     "retrained": (
-        r"\bretrain(ed|ing|ings)\b",
+        r"\b[Rr]etrain(ed|ing|ings)?\b",
         "a model trained from scratch without the data that was to be forgotten; how it behaves is the aim",
     ),
     "original": (
@@ -81,6 +81,10 @@ TERMS = {
     "FPR": (
         r"\bFPR\b|\bfalse positives?\b|\btpr_|\bfalse accusation|\bfalse alarm|\bwrongly accused\b",
         "false positive rate: the share of unseen samples that the attack accuses wrongly",
+    ),
+    "nearest class": (
+        r"\bnearest class\b",
+        "the class that forgotten images resemble most, to a model that never saw them",
     ),
     "shadow models": (
         r"\bshadow models?\b|\bLiRA\b|\bRMIA\b",
