@@ -23,7 +23,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import purge
 from purge.report import figures as plots
 from purge.report import page as html
-from purge.report.findings import verdict
+from purge.report.findings import headline, verdict
+from purge.report.glossary import TERMS as TERMS_OF_THE_PAGE
+from purge.report.glossary import glosses
 from tests.cli.commands import command, read
 from tests.report.test_figures import full_report
 
@@ -324,6 +326,237 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+class Outline(HTMLParser):
+    """A page as a reader finds it: what stands under each id, in words, with the tags around it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.inside: list[tuple[str, dict[str, str | None]]] = []
+        self.at = ""  # the last heading with an id
+        self.words: dict[str, list[str]] = {"": []}
+        self.rows: dict[str, list[str]] = {}  # the class of each finding, under its heading
+        self.hidden: set[str] = set()  # headings within <details>
+        self.kinds: dict[str, list[str]] = {}  # words by the tag or class that they stand in
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("meta", "br", "path", "use", "rect", "image"):
+            return
+        found = dict(attrs)
+        self.inside.append((tag, found))
+        if re.fullmatch("h[1-6]", tag) and found.get("id"):
+            self.at = str(found["id"])
+            self.words[self.at] = []
+            if "details" in [name for name, _ in self.inside]:
+                self.hidden.add(self.at)
+        if tag == "li" and ("ul", {"class": "findings"}) in self.inside:
+            self.rows.setdefault(self.at, []).append(str(found["class"]))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.inside and self.inside.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and not {"style", "script"} & {name for name, _ in self.inside}:
+            self.words[self.at].append(" ".join(data.split()))
+            for tag, attrs in self.inside[-2:]:
+                for kind in {tag, *str(attrs.get("class") or "").split()}:
+                    self.kinds.setdefault(kind, []).append(" ".join(data.split()))
+
+
+def samples_report() -> dict[str, Any]:
+    """37 single samples, about which nothing can be known."""
+    report = full_report()
+    report["info"] |= {"forget_classes": [], "forget_samples": 37}
+    unsure = {"value": 0.9, "low": 0.75, "high": 0.96, "n": 37, "why": ""}
+    for part in ("values", "retrained", "original"):
+        report[part] |= {"fa_train": unsure, "fa_test": unsure}
+    return report
+
+
+def failing_report() -> dict[str, Any]:
+    report = full_report()
+    for name in ("fa_test", "fa_train"):
+        report["values"][name] = {"value": 0.9, "low": 0.88, "high": 0.92, "n": 1000, "why": ""}
+    return report
+
+
+REPORTS = {
+    "class": full_report,
+    "samples": samples_report,
+    "failing": failing_report,
+    "alone": lambda: {**samples_report(), "retrained": {}, "original": {}, "floor": {}},
+}
+
+
+@pytest.fixture(params=REPORTS)
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], str]:
+    """A report and its page, without the figures."""
+    monkeypatch.setattr(html, "PLOTS", {})
+    report = REPORTS[request.param]()
+    return report, html.page({"run": report})
+
+
+def test_the_page_opens_with_a_sentence_to_quote(made: tuple[dict[str, Any], str]) -> None:
+    report, text = made
+    found = headline(verdict(report))
+    outline = Outline(text)
+    first, quoted, *_ = outline.words["run0-summary"]
+    assert (first, quoted) == ("Verdict", html.quotable(found))
+    assert quoted.startswith(f"{found.title}: ")
+    assert quoted.endswith(".")
+    assert not re.search(r": It\b", quoted)  # away from the page nobody knows what "it" is
+    assert quoted == outline.kinds["headline"][0]
+
+
+def test_the_counts_are_those_of_the_rows(made: tuple[dict[str, Any], str]) -> None:
+    report, text = made
+    outline, findings = Outline(text), verdict(report)
+    groups = [at.removeprefix("run0-") for at in outline.words if re.fullmatch("run0-(?!summary).*", at)]
+    failed = any(f.level == "failed" for f in findings)
+    order = ["shown", "failed", "unknown", "limit"]
+    assert groups == (["failed", "shown", "unknown", "limit"] if failed else order)
+    rows = {name: outline.rows.get(f"run0-{name}", []) for name in groups}
+    assert sum(map(len, rows.values())) == len(findings)
+    assert all(set(levels) <= {name} for name, levels in rows.items())
+    written = [int(n) for n in outline.kinds["count"]]
+    assert written == [len(levels) for levels in rows.values()]
+    for name, levels in rows.items():
+        heading = outline.words[f"run0-{name}"][0]
+        assert heading.endswith(f"({len(levels)})")
+        for f in findings:
+            if ("limit" if f.topic == "limits" else f.level) == name:
+                assert f.title in outline.words[f"run0-{name}"]
+    if said := re.search(r"(\d+|one) questions? ", outline.kinds["headline"][0]):
+        assert said[1] == (str(len(rows["unknown"])) if len(rows["unknown"]) > 1 else "one")
+
+
+def test_what_to_ask_for_next_stands_in_the_open(made: tuple[dict[str, Any], str]) -> None:
+    report, text = made
+    outline = Outline(text)
+    assert not outline.hidden & {"next", "run0-unknown", "sign-off"}
+    asks = [words for words in outline.words["next"] if words in outline.kinds["strong"]]
+    wanted = list(dict.fromkeys(f.next for f in verdict(report) if f.next))
+    assert [ask.lower().rstrip(".") for ask in asks][: len(wanted)] == [next_.lower() for next_ in wanted]
+    assert len(asks) == len(set(asks)) > len(wanted)
+    assert any("copies, backups" in ask for ask in asks)
+
+
+def test_without_test_data_the_page_asks_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "PLOTS", {})
+    report = full_report()
+    ask = "Audit it with test data of the classes in the forget set."
+    assert ask not in html.page({"run": report})
+    report["values"]["fa_test"] = {"value": None, "low": None, "high": None, "n": None, "why": "no test data"}
+    assert ask in html.page({"run": report})
+
+
+TERMS = {
+    "AUROC": "AUROC",
+    "FA": r"\bFA\b",
+    "FPR": r"\bFPR\b|false positives|false accusation",
+    "BatchNorm": "BatchNorm",
+    "retrained": "retrained",
+    "original": "original",
+    "margin": "the margin is",
+    "95 % interval": r"95\s% interval",
+    "points": r"\d points",
+}
+
+
+def test_every_term_is_explained_where_it_is_read(made: tuple[dict[str, Any], str]) -> None:
+    _, text = made
+    assert not re.search(r"<abbr|\stitle=", text)  # a tooltip is nothing on paper and on a phone
+    findings = re.findall(r'<li class="(?:shown|failed|unknown|limit)">(.*?)</li>', text, re.S)
+    tables = [part.split("</details>")[0] for part in re.split(r"<table>", text)[1:]]
+    explained, used = set[str](), set[str]()
+    for finding in findings:  # one after the other: a term is explained where it is first used
+        explained |= defined(finding)
+        used |= terms_in(finding)
+        assert used <= explained
+    assert {"retrained", "95 % interval"} <= used
+    assert tables
+    for table in tables:  # each explains its own, because it may be read alone
+        assert terms_in(table) <= defined(table.partition("</table>")[2])
+
+
+def defined(part: str) -> set[str]:
+    return set(re.findall(r"<dfn>(.*?)</dfn>: \S", part))
+
+
+def terms_in(part: str) -> set[str]:
+    """The terms in a part of a page, except in the explanations."""
+    words = re.sub(r'<p class="terms">.*?</p>', "", part.partition("</table>")[0], flags=re.S)
+    words = re.sub("<[^>]+>", " ", words)
+    return {term for term, pattern in TERMS.items() if re.search(pattern, words)}
+
+
+def test_a_term_is_explained_once_to_one_who_knows_it() -> None:
+    assert set(glosses("the AUROC of the original")) == {"AUROC", "original"}
+    assert glosses("the AUROC of the original", known={"AUROC", "original"}) == {}
+    assert glosses("A FACT about contrary aims") == {}  # neither FA nor RA
+    for term, (pattern, meaning) in TERMS_OF_THE_PAGE.items():
+        assert re.compile(pattern)
+        assert not meaning.endswith("."), term
+
+
+def test_worst_has_one_meaning() -> None:
+    named = {name: m.about for name, m in purge.metrics.registry.METRICS.items()}
+    assert [name for name in named if "worst" in name] == ["worst_class"]
+    assert named["worst_class"].startswith("lowest test accuracy")
+    assert not [name for name, about in named.items() if "worst" in about]
+    assert "lowest test accuracy" in TERMS_OF_THE_PAGE["worst class"][1]
+
+
+def test_the_request_and_the_signature_have_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "PLOTS", {})
+    fields = ("Request id", "Received", "Done", "By", "Model version")
+    silent = html.page({"run": full_report()})
+    assert all(f"<dt>{field}</dt><dd>not recorded</dd>" in silent for field in fields)
+    record = dict(
+        zip(fields, ("DSR-118", "2026-11-02", "2026-11-03", "A. Clerk <a@b.c>", "1.4"), strict=True)
+    )
+    text = html.page({"run": full_report()}, records={"run": {**record, "Method": "purge"}})
+    for field, said in record.items():
+        escaped = said.replace("<", "&lt;").replace(">", "&gt;")
+        assert text.count(f"<dt>{field}</dt><dd>{escaped}</dd>") == 1
+        assert text.index(f"<dt>{field}</dt>") < text.index('id="findings"')
+    assert "<dt>Method</dt><dd>purge</dd>" in text
+    blank = Outline(text).words["sign-off"]
+    assert [field for field in ("Name", "Role", "Date", "Signature") if field in blank] == [
+        "Name", "Role", "Date", "Signature",
+    ]  # fmt: skip
+
+
+def test_the_page_says_which_model_each_column_is(page: Path, runs: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    told = read(runs / "purge" / "audit.json")["info"]["models"]
+    assert set(told) == {"audited", "retrained", "original"}
+    for model, words in told.items():
+        column = "this model" if model == "audited" else model
+        assert f"<dt>Column “{column}”</dt><dd>{words}</dd>" in text
+        assert f'<th scope="col">{column}</th>' in text
+
+
+def test_no_path_of_a_machine_is_on_a_page(page: Path, compared: Path, runs: Path) -> None:
+    for file in (page, compared):
+        text = file.read_text(encoding="utf-8")
+        assert str(runs) not in text
+        assert not re.findall(r"(?<![\w.<])/(?:home|tmp|root|Users|var|work)\b[^<]*", text)
+        assert str(Path.home()) not in re.sub(r"<[^>]*>", " ", text) or Path.home() == Path("/")
+
+
+def test_the_parts_of_a_mixed_request_have_their_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "PLOTS", {})
+    report = full_report()
+    report["parts"] = {"classes": full_report(), "samples": samples_report()}
+    report["parts"]["samples"]["values"]["ra"] = {"value": 0.123, "low": 0.1, "high": 0.2, "n": 9, "why": ""}
+    text = html.page({"run": report})
+    assert text.index("<h3>The classes alone</h3>") < text.index("<h3>The single samples alone</h3>")
+    assert "12.3 %" in text[text.index("<h3>The single samples alone</h3>") :]
+    assert "12.3 %" not in text[: text.index("<h3>The single samples alone</h3>")]
+
+
 def test_names_of_classes_and_runs_are_text_and_nothing_else(full: Path) -> None:
     elements = Elements(full.read_text(encoding="utf-8")).found
     assert [tag for tag, _ in elements].count("script") == 1
@@ -346,6 +579,13 @@ def test_a_page_is_made_for_screen_readers(page: Path, compared: Path, full: Pat
         labels = [attrs["aria-labelledby"] for _, attrs in elements if "aria-labelledby" in attrs]
         assert set(labels) <= set(ids)
         assert dict(elements)["html"] == {"lang": "en"}
+        assert tags.count("table") == tags.count("caption")
+        links = [str(attrs["href"]) for tag, attrs in elements if tag == "a"]
+        assert links[0] == "#main"  # past the rest, for those who go by keyboard
+        assert {link.removeprefix("#") for link in links} <= set(ids)
+        assert {"header", "nav", "main", "footer"} <= set(tags)
+        signs = Outline(file.read_text(encoding="utf-8")).kinds["level"]  # no finding by its colour alone
+        assert set(signs) >= {"Shown", "Failed", "Not known", "Limits"}
 
 
 def test_tables_in_a_notebook_are_escaped_and_complete(full: Path) -> None:
@@ -425,7 +665,7 @@ def test_every_section_opens_and_nothing_is_requested(
 
 
 @pytest.mark.parametrize("which", ["page", "compared", "full"])
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(375, "light"), (375, "dark"), (1280, "light")])
 def test_nothing_is_wider_than_the_window(
     browser: Browser, which: str, width: int, scheme: str, request: pytest.FixtureRequest
 ) -> None:
@@ -438,7 +678,12 @@ def test_nothing_is_wider_than_the_window(
     boxes = page.evaluate(
         "[...document.querySelectorAll('.scroll')].some(e => e.scrollWidth > e.clientWidth)"
     )
-    assert boxes or width > 390  # on a phone tables scroll within their box
+    assert boxes or width > 375  # on a phone tables scroll within their box
+    small = page.evaluate("""[...document.querySelectorAll('figure svg text')].map(e => {
+        const m = e.getScreenCTM();
+        return Math.hypot(m.a, m.b) * parseFloat(getComputedStyle(e).fontSize);
+    }).filter(size => size < 7.9)""")
+    assert small == []  # pixels: the letters of a figure can be read without zooming
     assert trouble == []
     page.close()
 
@@ -476,7 +721,14 @@ def test_in_print_everything_is_light_and_open_without_buttons(browser: Browser,
         "[...document.querySelectorAll('details > *')].filter(e => !e.checkVisibility()).length"
     )
     assert hidden == 0
-    assert len(page.pdf()) > 50_000
+    printed = page.pdf(prefer_css_page_size=True)
+    assert len(printed) > 50_000
+    sizes = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox \[([\d. ]+)\]", printed)}
+    assert sizes
+    assert all(abs(w - 595.3) < 1 and abs(h - 841.9) < 1 for _, _, w, h in sizes)  # A4, in points
+    cut = page.evaluate("""[...document.querySelectorAll('.findings li, figure, .sign-off')].filter(e =>
+        getComputedStyle(e).breakInside !== 'avoid').length""")
+    assert cut == 0
     page.close()
 
 

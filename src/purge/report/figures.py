@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
@@ -56,6 +56,7 @@ def roc(report: Report) -> Figure | None:
         )
         ax.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1))
         for axis in (ax.xaxis, ax.yaxis):  # a log scale sets its own formatters
+            axis.set_major_locator(LogLocator(numticks=6))
             axis.set_major_formatter(FuncFormatter(lambda v, _: f"{scaled(v, 'share'):g}"))
             axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
         ax.set_xlabel("unseen samples\nwrongly accused (%)")
