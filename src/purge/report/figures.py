@@ -167,7 +167,7 @@ def relearn(report: Report) -> Figure | None:
                 linestyle=look.line, markersize=4, label=look.words,
             )  # fmt: skip
         ax.set(xlabel="step of training", ylim=(-3, 103))
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes[0].set_ylabel("accuracy on what was\nforgotten (%)")
     legend_below(fig, axes[0])
     return fig

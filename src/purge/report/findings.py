@@ -195,7 +195,8 @@ def _not_judged(of: Numbers, rule: Rule) -> list[Finding]:
     """Nothing to compare: was it not measured, or is there no retrained model?"""
     measured = [v for name in rule.numbers if (v := of.get(name))]
     if measured and not of.report["retrained"]:
-        told = f"{rule.numbers[measured[0].name].capitalize()}: {measured[0].words}{measured[0].spread}. "
+        words = rule.numbers[measured[0].name]
+        told = f"{words[:1].upper()}{words[1:]}: {measured[0].words}{measured[0].spread}. "
         told += "What a model that never saw the data would reach is not known."
         return [Finding("unknown", rule.topic, rule.unknown, told, RETRAINED)]
     if not rule.missing:
@@ -378,7 +379,7 @@ def _unchecked(of: Numbers) -> list[Finding]:
             "They were not run."
         )
         title = "Attacks with shadow models were not run"
-        found.append(Finding("unknown", "limits", title, told, "audit with --metrics full"))
+        found.append(Finding("unknown", "limits", title, told, "attack it with shadow models too (--metrics full)"))
     if augmented := of.info.get("augmented"):
         found.append(
             Finding("unknown", "limits", "The data changes at random when it is read", f"{augmented}.")
