@@ -379,7 +379,7 @@ def _unchecked(of: Numbers) -> list[Finding]:
             "They were not run."
         )
         title = "Attacks with shadow models were not run"
-        found.append(Finding("unknown", "limits", title, told, "attack it with shadow models too (--metrics full)"))
+        found.append(Finding("unknown", "limits", title, told, "attack it by shadow models (--metrics full)"))
     if augmented := of.info.get("augmented"):
         found.append(
             Finding("unknown", "limits", "The data changes at random when it is read", f"{augmented}.")

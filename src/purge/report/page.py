@@ -151,7 +151,7 @@ def _target(report: Report, run: Mapping[str, Any]) -> str:
     if not checks or run.get("forget_target") is None:
         return ""
     reached, target = (tables.shown(v, "share") for v in (checks[-1], run["forget_target"]))
-    return f" The model was then right about {reached} of what it was to forget; the target was at most {target}."
+    return f" Its accuracy on the forget set was then {reached}; the target was at most {target}."
 
 
 def _compared(report: Report) -> str:
