@@ -37,7 +37,7 @@ OTHERS = {"retrained": "retrained", "original": "original", "floor": "another re
 REQUEST = ("Request id", "Received", "Done", "By", "Model version")  # rows of the record that come first
 GROUPS = {  # in reading order: the heading, and what is said if there is nothing to list
     "shown": ("What was shown", "Nothing was shown."),
-    "failed": ("What was not: tests that failed", "No test failed."),
+    "failed": ("What failed", "No test failed."),
     "unknown": ("What could not be known", "No question that was asked is open."),
     "limit": ("Limits of this audit", ""),
 }
