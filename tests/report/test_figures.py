@@ -281,6 +281,16 @@ def test_a_method_that_does_not_project_has_no_figure_of_its_steps(report):
     assert plots.draw(report, "trajectory")
 
 
+@pytest.mark.parametrize("name", plots.PLOTS)
+def test_a_figure_is_narrow_enough_for_a_phone(name, report):
+    for drawn in (plots.draw(report, name), plots.comparison({"one": report, "two": report})):
+        assert drawn.get_figwidth() <= 4.2  # inches: 302 points, so that letters of 9 points stay so
+        drawn.draw_without_rendering()
+        wide = drawn.bbox.width + 1
+        boxes = [ax.get_tightbbox() for ax in drawn.axes] + [box.get_window_extent() for box in drawn.legends]
+        assert all(box.x0 >= -1 and box.x1 <= wide for box in boxes if box is not None)
+
+
 def test_an_unknown_figure_is_answered_with_the_nearest_name(report):
     with pytest.raises(MetricError, match="did you mean 'trajectory'"):
         plots.draw(report, "trajectry")

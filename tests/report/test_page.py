@@ -612,6 +612,7 @@ def test_tables_in_a_notebook_are_escaped_and_complete(full: Path) -> None:
     text = purge.Report(**raw)._repr_html_()
     assert not [tag for tag, _ in Elements(text).found if tag in ("img", "script")]
     assert "another retraining" in text
+    assert html.quotable(headline(verdict(full_report()))) in text
     assert "recognise what was to be forgotten" in text
     for name in raw["values"]:
         assert name in text or name.startswith("destinations.")
