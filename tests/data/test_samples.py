@@ -114,7 +114,7 @@ def test_repeated_rows_do_not_stop_a_split_of_ones_own():
     model = small_mlp()
     forget, retain = purge.split((x, y), fraction=0.1)
     assert isinstance(forget, tuple)
-    few = {"min_steps": 1, "max_steps": 1, "progress": False}
+    few = {"min_steps": 1, "max_steps": 1, "progress": False, "check": False}
     purge.unlearn(model, forget, retain, **few)
     with pytest.raises(purge.PurgeError, match="in both"):
         purge.unlearn(model, (forget[0], forget[1]), (retain[0], retain[1]), **few)

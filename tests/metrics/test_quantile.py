@@ -155,7 +155,6 @@ def test_it_does_not_matter_which_classes_there_are_more_of():
     forget, unseen = drawn(600, 0, shift=20.0), drawn(600, 1, shift=20.0)
     most = (forget[1] == 1) | (torch.arange(600) % 4 == 0)
     s = asked((forget[0][most], forget[1][most]), unseen)
-    assert mia_margin(s).low > 0.55
     found = mia_quantile(s)["auroc"]
     assert found.low < 0.5 < found.high
 

@@ -225,7 +225,10 @@ def test_the_headline_is_the_worst_of_what_was_asked():
     assert headline(verdict(made(KNEW, FORGOT, KNEW))).level == "failed"
     assert headline(verdict(made(FORGOT))).level == "unknown"
     broken = verdict(made({**FORGOT, "ra": (0.5, 0.49, 0.51)}, {**FORGOT, "ra": 0.9}, KNEW))
-    assert headline(broken).text == "What was to stay has suffered."
+    assert headline(broken).level == "failed"
+    assert str(headline(broken)) == "✘ Failed: The model was damaged. What was to stay has suffered."
+    both = verdict(made({**KNEW, "ra": (0.5, 0.49, 0.51)}, {**FORGOT, "ra": 0.9}, KNEW))
+    assert headline(both).title == "This audit contradicts the deletion"
 
 
 def test_having_changed_is_not_enough_for_the_headline():

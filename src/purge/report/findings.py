@@ -41,9 +41,11 @@ def headline(findings: Sequence[Finding]) -> Finding:
     """The whole verdict in one sentence that can be quoted."""
     failed = [f for f in findings if f.level == "failed"]
     if failed:
+        kept = {"damage": "The model was damaged", "distance": "The model can be told from a retrained one"}
+        against = [f for f in failed if f.topic not in kept] or failed
         more = f", and {_count(len(failed) - 1, 'more finding')} failed" if len(failed) > 1 else ""
-        text = f"{failed[0].title}{more}."
-        return Finding("failed", "headline", "This audit contradicts the deletion", text)
+        title = kept.get(against[0].topic, "This audit contradicts the deletion")
+        return Finding("failed", "headline", title, f"{against[0].title}{more}.")
     asked = [f for f in findings if f.topic in ("forgetting", "membership")]
     enough = tuple(r.shown[1:] for r in (rules.CLASS, rules.SAMPLES, rules.ATTACKED, rules.CANARIES))
     told = [f for f in asked if f.level == "shown" and f.title.endswith(enough)]
