@@ -75,9 +75,10 @@ def table(content: dict[str, Any]) -> str:
         "| model | verdict | ✔ | ✘ | FA | relearning | probe | hidden layers moved | what failed |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for run, r in ((run, r) for run in content["runs"] for r in run["rows"]):
+    rows = [(r, run["retrained"]["hidden_change"]) for run in content["runs"] for r in run["rows"]]
+    for r, retrained in rows:
         ratio = "–" if r["relearn_ratio"] is None else f"{r['relearn_ratio']:.2f}"
-        moved = (r["hidden_change"] or 0.0) / run["retrained"]["hidden_change"]
+        moved = (r["hidden_change"] or 0.0) / retrained
         lines.append(
             f"| {r['model']} | {r['headline']} | {len(r['shown'])} | {len(r['failed'])} | "
             f"{100 * r['fa_test']:.1f} % | {ratio} | {100 * r['probe']:.1f} % | {100 * moved:.0f} % | "
