@@ -80,6 +80,7 @@ def _row(path: Path, made_by: str, files: list[Path]) -> str:
 
 
 MADE_BY = {  # where a file is not the default of a benchmark
+    "fakes_cifar10.json": "`uv run python benchmarks/fakes.py --epochs 24`, in two calls joined by hand",
     "digits_30_epochs.json": "`uv run python benchmarks/digits.py` when the demo trained for 30 epochs",
     "speed_earlier.json": "`uv run python benchmarks/speed.py`, before the last changes",
     "speed_224_again.json": "`uv run python benchmarks/speed.py --size 224 --runs 3`, cut off by a limit",
@@ -97,7 +98,7 @@ def _made_by(name: str) -> str:
 
 def _origins(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Hardware and commit of a file, and of its rows where they have their own."""
-    for part in (content, *content.get("rows", []), *content.get("sizes", [])):
+    for part in (content, *(p for key in ("rows", "sizes", "runs") for p in content.get(key, []))):
         if "commit" in part:
             on = part.get("hardware") or content["hardware"]
             yield on["gpu"] or f"{on['machine']}, {on['cpus']} cores", str(part["commit"])
