@@ -232,6 +232,6 @@ def make_request(kind: str) -> Request:
         labels[rows] = torch.randint(10, (len(rows),), generator=torch.Generator().manual_seed(0))
         train = purge.Images(train.pixels, labels, names=train.names)
     forget, retain = purge.split(train, **KINDS[kind])
-    base = fitted(network(0), train, epochs=BAD_LABELS if kind == "bad labels" else EPOCHS)
-    retrained = fitted(network(1), retain, seed=1)
-    return Request(train, test, forget, retain, base, retrained, kind != "class", network)
+    epochs = BAD_LABELS if kind == "bad labels" else EPOCHS
+    base, retrained = fitted(network(0), train, epochs=epochs), fitted(network(1), retain, seed=1)
+    return Request(train, test, forget, retain, base, retrained, kind != "class", network, epochs)

@@ -83,6 +83,13 @@ class Report:
         return [str(finding) for finding in verdict(self.to_dict())]
 
     @property
+    def headline(self) -> str:
+        """The whole verdict in one sentence, as the page has it on top."""
+        from purge.report.findings import headline, verdict
+
+        return str(headline(verdict(self.to_dict())))
+
+    @property
     def failed(self) -> list[Finding]:
         """The findings that the numbers contradict: each has a ``title`` and a ``text``."""
         from purge.report.findings import verdict

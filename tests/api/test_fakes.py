@@ -69,7 +69,7 @@ def test_too_few_samples_are_said_to_be_too_few():
     found = judged("40 samples", FAKES["trained on test"](request))
     texts = [f.text for f in found if f.topic in ("forgetting", "membership") and f.level == "unknown"]
     assert any("these 40 samples are too few" in text for text in texts)
-    assert "cannot say whether the data was forgotten" in headline(found).title
+    assert "cannot say whether the samples were forgotten" in headline(found).title
 
 
 @pytest.mark.slow

@@ -257,6 +257,7 @@ def test_the_two_kinds_of_a_mixed_request_are_judged_apart():
         "parts": {"classes": classes, "samples": made(FORGOT, FORGOT, FORGOT, forget_classes=[])},
     }
     assert headline(verdict(half)).level == "unknown"
+    assert headline(verdict(half)).title == "This audit cannot say whether the single samples were forgotten"
 
 
 # -- forgetting ---------------------------------------------------------------------------------

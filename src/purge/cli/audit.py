@@ -91,7 +91,7 @@ def audit(
     finally:  # show what was measured even if it cannot be written
         show(found, audit_table(found), json_)
         if not json_:
-            print("\n".join(report.verdict()))
+            print("\n".join([report.headline, "", *report.verdict()]))
     if broken := [line for gate in gates if (line := gate.broken(found))]:
         print("\n".join(broken), file=sys.stderr)
         raise typer.Exit(1)

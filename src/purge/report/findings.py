@@ -49,14 +49,18 @@ def headline(findings: Sequence[Finding]) -> Finding:
     asked = [f for f in findings if f.topic in ("forgetting", "membership")]
     enough = tuple(r.shown[1:] for r in (rules.CLASS, rules.SAMPLES, rules.ATTACKED, rules.CANARIES))
     told = [f for f in asked if f.level == "shown" and f.title.endswith(enough)]
-    open_ = _count(sum(f.level == "unknown" and f.topic != "limits" for f in findings), "question")
     parts = {f.title.partition(": ")[0] for f in asked if f.title.startswith("The ") and ": " in f.title}
     proved = {f.title.partition(": ")[0] for f in told}
     if told and parts <= proved:
-        text = f"{told[0].title}, within the margins stated; {open_} could not be answered."
+        text = f"{told[0].title}, within the margins stated; open questions: {_open(findings)}."
         return Finding("shown", "headline", "No test of this audit contradicts the deletion", text)
-    text = f"No test that can tell the original model apart shows that it was forgotten; {open_} are open."
-    return Finding("unknown", "headline", "This audit cannot say whether the data was forgotten", text)
+    which = " and ".join(sorted(part[:1].lower() + part[1:] for part in parts - proved)) or "the samples"
+    text = f"No test that can tell the original shows it; open questions: {_open(findings)}."
+    return Finding("unknown", "headline", f"This audit cannot say whether {which} were forgotten", text)
+
+
+def _open(findings: Sequence[Finding]) -> int:
+    return sum(f.level == "unknown" and f.topic != "limits" for f in findings)
 
 
 def _about_the_request(of: Numbers) -> list[Finding]:
