@@ -388,6 +388,7 @@ def test_a_refused_audit_leaves_the_old_one(
     assert (files.base / "audit.json").read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_refusals_of_separate_processes(files: Files) -> None:
     """The same through the real entry point: exit code, one line, no traceback, nothing written."""
     marker, evil = files.tmp / "marker", files.tmp / "evil.pt"

@@ -55,6 +55,7 @@ def test_an_audit_finds_what_it_did(scene):
 
 
 @pytest.mark.skipif(not SAME_MACHINE, reason="tables print digits that other processors round otherwise")
+@pytest.mark.slow
 def test_a_bench_makes_the_tables_it_did(tmp_path, monkeypatch):
     monkeypatch.setenv("PURGE_COMMIT", "COMMIT")
     assert record.of_bench(tmp_path) == (record.HERE / "bench.txt").read_text(encoding="utf-8")
