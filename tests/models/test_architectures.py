@@ -44,7 +44,10 @@ def trained(digits):
     return get
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in ("vit", "resnet-groupnorm") else n for n in NETWORKS],
+)
 def test_forgets_a_class(name, trained, tensors):
     forget, retain, test = tensors
     model = trained(name)
