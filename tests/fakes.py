@@ -12,20 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import purge
+from tests.golden.record import small_net as network
 
 EPOCHS = 12
 BAD_LABELS = 60  # it takes longer to learn them by heart
-
-
-def network(seed: int) -> nn.Module:
-    """A small convolutional network with BatchNorm for digits."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
-            nn.Conv2d(8, 16, 3, 2, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
