@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from purge import data, methods, metrics, models
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
+    from purge.data.augmented import Augmentation
     from purge.data.canaries import plant_canaries
     from purge.data.catalog import list_datasets
     from purge.data.images import Images
@@ -34,8 +35,8 @@ __version__ = "0.2.0"
 
 # The module of each public name; they are imported when first used, since torch takes seconds to import.
 _HOMES = {
-    "DeletionRequest": "data.request", "Images": "data.images", "Method": "methods.base",
-    "Metric": "metrics.metric", "PurgeError": "core.errors",
+    "Augmentation": "data.augmented", "DeletionRequest": "data.request", "Images": "data.images",
+    "Method": "methods.base", "Metric": "metrics.metric", "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
     "epsilon_canaries": "metrics.canaries", "list_datasets": "data.catalog",
@@ -46,10 +47,10 @@ _HOMES = {
 _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
-    "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result", "Shadows", "Stopping",
-    "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets", "list_methods", "list_metrics",
-    "list_models", "load", "methods", "metrics", "models", "plant_canaries", "split", "train",
-    "train_sharded", "unlearn",
+    "Augmentation", "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result",
+    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets",
+    "list_methods", "list_metrics", "list_models", "load", "methods", "metrics", "models", "plant_canaries",
+    "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 
 

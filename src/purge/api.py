@@ -15,6 +15,7 @@ from purge.core.errors import MethodError, RunError
 from purge.core.files import out_folder
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
+from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, described
 from purge.data.samples import Data
@@ -30,7 +31,7 @@ from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.base import Method
+from purge.methods.base import Method, with_augment
 from purge.methods.registry import resolve_method
 from purge.methods.sisa_model import Plan, SisaModel, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
@@ -40,6 +41,7 @@ from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from purge.models.checks import (
     check_augment,
+    check_augmented,
     check_batch_size,
     check_classifier,
     check_differentiable,
@@ -71,6 +73,7 @@ def unlearn(
     graph: bool | None = None,
     request: DeletionRequest | None = None,
     check: bool = True,
+    augment: str | Augmentation | Callable[[Any], Any] | None = None,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -92,8 +95,15 @@ def unlearn(
 
     ``request``: who asked for it and when, for the record; a :class:`purge.DeletionRequest`. A model that
     is no better than chance on ``retain`` is refused unless ``check`` is False.
+
+    ``augment``: how the model's training data was changed at random, for methods that train on such data;
+    others refuse it. For :class:`purge.Images` one of ``none``, ``crop``, ``flip``, ``crop-flip`` and
+    ``turn``, or ``purge.Augmentation("turn", colour=0.3)``. For any data a function from a batch of inputs
+    on the device to a batch of the same shape, such as a module of ``torchvision.transforms.v2``. Left out,
+    a dataset with random transforms is augmented by itself, and other data is read as it is.
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
+    chosen, how = with_augment(chosen, augment)
     for given in (model,) if fresh is None else (model, fresh):
         check_classifier(given)
     at = choose_device(device, model)
@@ -109,6 +119,7 @@ def unlearn(
         split = make_split(edited, forget, retain, test, at)
         parameters_to_train(edited)
         check_differentiable(edited, split.retain)
+        check_augmented(split, how)
         asked = described(split, forget)
         if check:
             check_knows(edited, split.retain, "a model")
@@ -116,7 +127,7 @@ def unlearn(
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
         edited, split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
-        precision=precision, graph=graph,
+        precision=precision, graph=graph, augment=how,
     )  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
@@ -130,6 +141,7 @@ def unlearn(
     finished = now()
     info = {
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
+        "augment": in_words(how, split.retain) if chosen.augments else None,
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
         "cache": places_of(split.forget, split.retain, split.test),

@@ -242,7 +242,7 @@ def test_the_crops_and_flips_of_an_epoch(few):
     order = torch.arange(48).view(3, 16)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
     moves = draw_moves(48, pad=1, flip=True, generator=two).view(3, 16, 3)
-    batches = list(training.augmented(few, order, Recipe(augment="crop-flip"), one))
+    batches = list(training.augmented(few, order, Recipe(augment="crop-flip").augmentation, one))
     assert len(batches) == 3
     for rows, move, (x, y) in zip(order, moves, batches, strict=True):
         wanted, labels = few.take(rows, move)
@@ -259,9 +259,9 @@ def test_the_colours_of_an_epoch(augment):
     images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
     order = torch.arange(18).view(3, 6)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
-    plain = list(training.augmented(images, order, Recipe(augment=augment), two))
+    plain = list(training.augmented(images, order, Recipe(augment=augment).augmentation, two))
     colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
-    found = list(training.augmented(images, order, Recipe(augment=augment, colour=0.25), one))
+    found = list(training.augmented(images, order, Recipe(augment=augment, colour=0.25).augmentation, one))
     for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
         assert torch.equal(y, label)
         for image in range(6):
@@ -292,10 +292,10 @@ def test_augmentation_is_the_same_on_every_device(few):
     order = torch.arange(48).view(3, 16)
     held = copy.copy(few)
     held.device_fraction = 0  # stays in host memory
-    recipe = Recipe(augment="crop-flip", colour=0.3)
+    how = Recipe(augment="crop-flip", colour=0.3).augmentation
     for images in (few.to("cuda"), held.to("cuda")):
-        there = training.augmented(images, order.cuda(), recipe, torch.Generator().manual_seed(3))
-        here = training.augmented(few, order, recipe, torch.Generator().manual_seed(3))
+        there = training.augmented(images, order.cuda(), how, torch.Generator().manual_seed(3))
+        here = training.augmented(few, order, how, torch.Generator().manual_seed(3))
         for (a, _), (b, _) in zip(here, there, strict=True):
             torch.testing.assert_close(b.cpu(), a)
 

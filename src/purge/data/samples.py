@@ -108,20 +108,20 @@ class Lazy:
         self, dataset: Dataset[Any], labels: Tensor, device: torch.device, *, moving: bool = False
     ) -> None:
         self.labels, self.moving = labels, moving  # moving: items differ whenever they are read
-        self._dataset, self._device = dataset, device
+        self.dataset, self.device = dataset, device
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """The items at ``index``, collated."""
-        return self._moved(default_collate([self._dataset[i] for i in index.tolist()]))
+        return self._moved(default_collate([self.dataset[i] for i in index.tolist()]))
 
     def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """The items at each index tensor of ``order``, read ahead by worker processes for a GPU."""
-        for_gpu = self._device.type == "cuda"
+        for_gpu = self.device.type == "cuda"
         loader = DataLoader(
-            self._dataset,
+            self.dataset,
             batch_sampler=[index.tolist() for index in order],
             num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
             pin_memory=for_gpu,
@@ -130,29 +130,31 @@ class Lazy:
 
     def _moved(self, item: Any) -> tuple[Inputs, Tensor]:
         x, y = input_and_label(item)
-        return inputs.to(x, self._device), torch.as_tensor(y).to(self._device, torch.long)
+        return inputs.to(x, self.device), torch.as_tensor(y).to(self.device, torch.long)
 
 
-class _Part:
+class Part:
     """Some rows of other samples."""
 
     def __init__(self, whole: Samples, rows: Tensor) -> None:
         self.labels, self.moving = whole.labels[rows], getattr(whole, "moving", False)
-        self._whole, self._rows = whole, rows
+        self.whole, self.rows = whole, rows
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        return self._whole.take(self._rows.to(index.device)[index])
+        """The samples at ``index`` of these rows."""
+        return self.whole.take(self.rows.to(index.device)[index])
 
     def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
-        return self._whole.stream([self._rows.to(index.device)[index] for index in order])
+        """The samples at each index tensor of ``order``."""
+        return self.whole.stream([self.rows.to(index.device)[index] for index in order])
 
 
 def part_of(samples: Samples, rows: Tensor) -> Samples:
     """The samples at ``rows`` as samples of their own."""
-    return samples.select(rows) if isinstance(samples, Images) else _Part(samples, rows)
+    return samples.select(rows) if isinstance(samples, Images) else Part(samples, rows)
 
 
 def few(samples: Samples, most: int = 2) -> Inputs:

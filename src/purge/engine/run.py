@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from purge.core.errors import RunError
 from purge.core.progress import progress_line
+from purge.data.augmented import Augmentation, Augmented, Change, plain
+from purge.data.identity import steady
+from purge.data.images import Images
 from purge.data.prefetch import Order
 from purge.data.samples import Batch, Samples
 from purge.data.split import Split, matched_to
@@ -46,6 +49,7 @@ class Run:
         fresh: nn.Module | None = None,
         precision: Precision = "float32",
         graph: bool = False,
+        augment: Augmentation | Change | None = None,
     ) -> None:
         self.device, self.seed, self.stop = device, seed, stop
         self.precision, self.graph, self.progress = precision, graph, progress
@@ -57,6 +61,9 @@ class Run:
         self._total, self._cooldown = 0, 0  # see steps()
         self._delivered: Delivered = nullcontext
         self._generator = torch.Generator().manual_seed(seed)
+        # Not from the seed of the shuffles itself: the move of a sample would depend on its place in them.
+        self._augment, self._moves = augment, torch.Generator().manual_seed(seed ^ 0xA06)
+        self._plain: dict[int, tuple[Samples, Samples]] = {}  # by id, and what had that id
         self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
         self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples a check looks at
@@ -110,6 +117,25 @@ class Run:
                     for stream, order in zip(streams, orders, strict=True)
                 ),
             )
+
+    def augmented(self, samples: Samples) -> Samples | None:
+        """The samples changed at random as ``augment=`` says; None where it does not say how, or not at all.
+
+        Data whose items are random is augmented by itself. Changes are drawn anew for every stream, from the
+        seed of the run; the order of the samples does not depend on them.
+        """
+        if self._augment is None:
+            return None if steady(samples) else samples
+        named = isinstance(self._augment, Augmentation)
+        if self._augment == Augmentation() or (named and not isinstance(samples, Images)):
+            return None
+        return Augmented(samples, self._augment, self._moves)
+
+    def plain(self, samples: Samples) -> Samples:
+        """The samples without random transforms; as they are if their dataset does not let go of these."""
+        if id(samples) not in self._plain:
+            self._plain[id(samples)] = samples, plain(samples)
+        return self._plain[id(samples)][1]
 
     def steps(
         self,

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 
 from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
-from purge.data.images import Images, draw_colours, draw_moves, recoloured
+from purge.data.augmented import Augment, Augmentation, augmented
 from purge.data.samples import Samples
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
@@ -34,7 +34,6 @@ from purge.models.checkpoint import tensors_of
 from purge.models.forward import EVAL_BATCH, forward, logits
 from purge.models.inspect import device_of
 
-Augment = Literal["none", "crop", "flip", "crop-flip", "turn"]
 History = list[dict[str, float]]  # one row per epoch
 Watch = Callable[[nn.Module, int, Tensor], AbstractContextManager[None]]  # model, step, rows of its samples
 
@@ -65,6 +64,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         normalise(self)
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """How images are changed at random."""
+        return Augmentation(self.augment, self.colour)
 
     def batches(self, samples: int) -> tuple[int, int]:
         """The steps of an epoch over so many samples, and the size of each batch; all batches are full.
@@ -214,35 +218,12 @@ def _batches(
 ) -> Iterator[tuple[Any, Tensor]]:
     """The batches of an epoch; those of several sets are stacked: (models, batch, …)."""
     streams = [
-        augmented(own, order.to(device), recipe, generator)
+        augmented(own, order.to(device), recipe.augmentation, generator)
         for own, order, generator in zip(samples, orders, generators, strict=True)
     ]
     if len(streams) == 1:
         return streams[0]
     return (tree_map(lambda *parts: torch.stack(parts), *several) for several in zip(*streams, strict=True))
-
-
-def augmented(
-    samples: Samples, order: Tensor, recipe: Recipe, generator: torch.Generator
-) -> Iterator[tuple[Any, Tensor]]:
-    """The batches of one set at each row of ``order``; images are augmented as the recipe says."""
-    if not isinstance(samples, Images):
-        return samples.stream(order)
-    moves, augment = None, recipe.augment
-    if augment != "none":
-        pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in augment else 0
-        turn = augment == "turn"
-        drawn = draw_moves(
-            order.numel(), pad=pad, flip=turn or "flip" in augment, turn=turn, generator=generator
-        )
-        moves = drawn.to(order.device).view(*order.shape, -1)
-    stream = samples.stream(order, moves)
-    if recipe.colour == 0:
-        return stream
-    channels = samples.pixel_shape[0]
-    colours = draw_colours(order.numel(), channels, recipe.colour, generator).to(order.device)
-    each = colours.view(*order.shape, channels, 2)
-    return ((recoloured(x, c), y) for (x, y), c in zip(stream, each, strict=True))
 
 
 def one_cycle(step: int, total: int) -> float:

@@ -6,11 +6,13 @@ The file of a method imports from here what nearly every loop needs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
-from purge.core.settings import normalise, setting
+from purge.core.errors import MethodError
+from purge.core.settings import flat_fields, normalise, replace, setting
+from purge.data.augmented import Augmentation, Change, as_augmentation
 from purge.data.inputs import Inputs
 from purge.data.split import Split
 from purge.engine.cuda_graph import Scalars
@@ -37,6 +39,8 @@ class Method(ABC):
     full_precision: ClassVar[bool] = False
     # Are its steps replayed as a CUDA graph on a GPU, unless the caller says otherwise?
     graph: ClassVar[bool] = False
+    # Does it read samples that are changed at random (run.augmented), so that augment= means something to it?
+    augments: ClassVar[bool] = False
     # Does it train anew without the forgotten samples? Then it cannot fail to forget them.
     retrains: ClassVar[bool] = False
     stop: Stopping
@@ -47,3 +51,16 @@ class Method(ABC):
     @abstractmethod
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Edit ``model``, which is already a copy on the right device, in evaluation mode."""
+
+
+def with_augment(method: Method, augment: Any) -> tuple[Method, Augmentation | Change | None]:
+    """A method that was given ``augment=``, and how its run changes samples at random.
+
+    To a method that trains by a recipe it is a setting of this recipe. Others must have a use for it.
+    """
+    if augment is None or method.augments:
+        return method, as_augmentation(augment)
+    if "augment" in {f.name for f, _ in flat_fields(method)}:
+        return replace(method, {"augment": augment}), None
+    got = f"{type(method).__name__}, which reads the data as it is"
+    raise MethodError("a method that augments its data, for augment=…", got, "leave augment out")

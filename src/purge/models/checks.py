@@ -11,6 +11,7 @@ from torch import nn
 
 from purge.core.errors import DataError, MethodError, ModelError, PurgeError, did_you_mean, first_line
 from purge.data import inputs
+from purge.data.augmented import Augmentation, Change, check_change
 from purge.data.identity import fingerprints, same_samples
 from purge.data.images import Images
 from purge.data.samples import Data, Lazy, Samples, as_samples, batches, few
@@ -123,6 +124,15 @@ def check_augment(samples: Samples, augment: str, colour: float) -> None:
     if augment == "turn" and isinstance(samples, Images) and len(set(samples.pixel_shape[1:])) > 1:
         _, h, w = samples.pixel_shape
         raise MethodError("square images to turn", f"{h}×{w} pixels", "set augment=flip")
+
+
+def check_augmented(split: Split, how: Augmentation | Change | None) -> None:
+    """Can the samples that a method trains on be changed at random in this way?"""
+    for what, samples in (("forget", split.forget), ("retain", split.retain)):
+        if isinstance(how, Augmentation):
+            check_augment(samples, how.moves, how.colour)
+        elif how is not None:
+            check_change(how, samples, what)
 
 
 def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn.Parameter]:
