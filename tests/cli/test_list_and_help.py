@@ -61,7 +61,7 @@ OPTIONS = {
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
-        "--forget-class --forget-ids --method --set --seed --device --trust --precision --graph "
+        "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision --graph "
         "--request-id --received --done --by --model-version --no-cache --force --json --quiet"
     ),
     "audit": (

@@ -261,7 +261,7 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         result = unlearn_run(
             scene.base, job.base.model, scene.forget, scene.retain, facts=scene.facts[0], method=job.method,
             settings=changes, test=scene.test, seed=job.seed, device=place.device, progress=False,
-            check=False,
+            check=False, checkpoint=scene.folders[0],
         )  # fmt: skip
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()

@@ -30,6 +30,12 @@ def unlearn(
     forget_ids: Annotated[Path | None, Option(help="A file with the samples to forget.")] = None,
     method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
     set_: opt.Set = None,
+    augment: Annotated[
+        str | None,
+        Option(
+            help="Random changes of images: none, crop, flip, crop-flip or turn. Default: as in training."
+        ),
+    ] = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -59,6 +65,7 @@ def unlearn(
     from purge.core.settings import checked_seed
     from purge.data.request import DeletionRequest
     from purge.engine.stopping import beyond_chance
+    from purge.methods.base import with_augment
     from purge.methods.registry import resolve_method
     from purge.runs.folder import (
         choose_data,
@@ -75,7 +82,7 @@ def unlearn(
     settings = opt.settings_from(set_)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
     with current_folder_importable(":" in method):
-        resolve_method(method, settings)
+        with_augment(resolve_method(method, settings), augment)
     checked_seed(seed)
     out_folder(out, force=force)
     facts = facts_of(checkpoint)
@@ -95,7 +102,7 @@ def unlearn(
     result = unlearn_run(
         trained, name, forget, retain, facts=facts, method=method, settings=settings,
         test=test, seed=seed, device=at, progress=not quiet, precision=precision,
-        graph=graph, request=asked,
+        graph=graph, request=asked, checkpoint=checkpoint, augment=augment,
     )  # fmt: skip
     first = first_of(checkpoint, facts, result.info["original_digest"])
     about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)

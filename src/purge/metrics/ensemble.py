@@ -240,6 +240,7 @@ class Ensemble:
             run = Run(
                 model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh,
                 precision=self._precision,
+                augment=self.shadows.recipe.augmentation if method.augments else None,
             )  # fmt: skip
             kept_flags, laid = training_flags_kept(model), laid_out(model, own.retain)
             with seeded(seed, self.device), kept_flags, laid, run.autocast():

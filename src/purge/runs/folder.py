@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from purge.core.errors import DataError, FileError, ModelError, did_you_mean
 from purge.core.files import read_json
 from purge.core.schema import build
+from purge.data.augmented import Augmentation
 from purge.data.catalog import DATASETS
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.own import from_function, is_function
 from purge.data.prefetch import say_once
 from purge.data.split import rows_of_classes, rows_of_indices
+from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
 from purge.models import zoo
 from purge.models.checkpoint import load_weights
@@ -218,6 +220,20 @@ def recipe_of(run: Path, facts: RunFile) -> dict[str, Any]:
         got = "one of purge unlearn"
         raise FileError(f"a run of purge train in {run}", got, "name the run that it began with")
     return facts.settings
+
+
+def augmentation_of(checkpoint: Path, facts: RunFile) -> Augmentation | None:
+    """How the images that a model was trained on were changed at random; None where no run says so.
+
+    For a model that was unlearned before, this is the training that the first request began with.
+    """
+    if facts.original is not None:
+        checkpoint = first_of(checkpoint, facts)[0]
+        facts = read_facts(checkpoint) if (checkpoint / "run.json").is_file() else RunFile()
+    if facts.method != "Recipe" or "augment" not in facts.settings:
+        return None
+    given = {key: facts.settings[key] for key in ("augment", "colour") if key in facts.settings}
+    return build(Recipe, given, f"settings of {checkpoint / 'run.json'}").augmentation
 
 
 def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool = False) -> nn.Module:

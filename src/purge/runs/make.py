@@ -14,6 +14,7 @@ from torch import nn
 from purge.api import audit, train, train_sharded, unlearn
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed, replace
+from purge.data.augmented import Augmentation
 from purge.data.images import Images
 from purge.data.request import DeletionRequest
 from purge.engine.precision import Precision, choose_device
@@ -31,6 +32,7 @@ from purge.runs.folder import (
     DataChoice,
     Request,
     RunFile,
+    augmentation_of,
     both,
     build_for,
     choose_model,
@@ -112,13 +114,21 @@ def unlearn_run(
     model: nn.Module, name: str, forget: Images, retain: Images, *, facts: RunFile, method: str,
     settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
-    request: DeletionRequest | None = None, check: bool = True,
+    request: DeletionRequest | None = None, check: bool = True, checkpoint: Path | None = None,
+    augment: str | Augmentation | None = None,
 ) -> Result:  # fmt: skip
     """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
 
-    ``facts`` are those of the model's run; the other arguments are those of :func:`purge.unlearn`.
+    ``facts`` are those of the model's run, in ``checkpoint``; the other arguments are those of
+    :func:`purge.unlearn`. A method that augments its data does it as the model was trained, unless
+    ``augment`` says otherwise.
     """
-    needs = resolve_method(method, settings).needs
+    chosen = resolve_method(method, settings)
+    needs = chosen.needs
+    if augment is None and chosen.augments and checkpoint is not None:
+        augment = augmentation_of(checkpoint, facts)
+    if augment is not None:
+        settings = {"augment": augment, **settings}
     single = facts.shards is None  # the layers of an ensemble are drawn anew without a fresh model
     fresh = fresh_model(name, retain, seed=seed) if "fresh" in needs and single else None
     if "updates" in needs and facts.log_updates is not None:
