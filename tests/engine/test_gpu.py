@@ -7,6 +7,7 @@ import torch
 
 import purge
 from purge.engine.run import Run
+from tests.augmenting import Augmenting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
@@ -17,8 +18,8 @@ def quiet_again():
     torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("method", ["purge", "purge-paper", "gradient-ascent"])
-def test_no_step_synchronises_with_the_device(method, digits, base, monkeypatch):
+@pytest.fixture
+def guarded_steps(monkeypatch):
     """Torch raises at any synchronising call while a step is being made."""
     steps = Run.steps
 
@@ -36,12 +37,32 @@ def test_no_step_synchronises_with_the_device(method, digits, base, monkeypatch)
 
     monkeypatch.setattr(Run, "steps", guarded)
     monkeypatch.setattr(Run, "log", logged)
+
+
+@pytest.mark.parametrize("method", ["purge", "purge-paper", "gradient-ascent"])
+@pytest.mark.usefixtures("guarded_steps")
+def test_no_step_synchronises_with_the_device(method, digits, base):
     result = purge.unlearn(
         base, digits.forget, digits.retain, method=method, device="cuda", erasure=0.1, progress=False
     ) if method != "gradient-ascent" else purge.unlearn(
         base, digits.forget, digits.retain, method=method, device="cuda", progress=False
     )  # fmt: skip
     assert result.steps > 1
+
+
+@pytest.mark.usefixtures("guarded_steps")
+def test_augmented_batches_do_not_synchronise_and_are_those_of_the_cpu(digits, base):
+    how = purge.Augmentation("crop-flip", colour=0.2)
+    batches = {}
+    for device in ("cuda", "cpu"):
+        purge.unlearn(
+            base, digits.forget, digits.retain, method=Augmenting(), augment=how, device=device,
+            precision="float32", progress=False,
+        )  # fmt: skip
+        batches[device] = Augmenting.seen["batches"]
+    for there, here in zip(batches["cuda"], batches["cpu"], strict=True):
+        torch.testing.assert_close(there.x.cpu(), here.x)
+        assert torch.equal(there.y.cpu(), here.y)
 
 
 def test_a_step_on_the_gpu_is_the_step_on_the_cpu(digits, base):
