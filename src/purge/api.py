@@ -18,7 +18,7 @@ from purge.core.threads import threads_for
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, described
-from purge.data.samples import Data
+from purge.data.samples import Data, few
 from purge.engine.precision import (
     Precision,
     choose_device,
@@ -51,7 +51,9 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import copied
+from purge.models.forward import counting
 from purge.models.hooks import training_flags_kept
+from purge.models.work import flop_of, flop_per_row
 from purge.result import Report, Result, now
 
 
@@ -123,6 +125,7 @@ def unlearn(
         asked = described(split, forget)
         if check:
             check_knows(edited, split.retain, "a model")
+        per_row = flop_per_row(edited, few(split.retain))
 
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
@@ -133,7 +136,7 @@ def unlearn(
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
         edited.eval()
-        with threads_for(edited, at, getattr(chosen, "batch_size", 128)):
+        with threads_for(edited, at, getattr(chosen, "batch_size", 128)), counting() as rows:
             chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
@@ -142,6 +145,7 @@ def unlearn(
     info = {
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "augment": in_words(how, split.retain) if chosen.augments else None,
+        **flop_of(rows, per_row),
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
         "cache": places_of(split.forget, split.retain, split.test),
@@ -240,6 +244,7 @@ def train(
     parameters_to_train(trained)
     with seeded(seed, at):
         check_differentiable(trained, samples)
+        per_row = flop_per_row(trained, few(samples))
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
     state = None if folder is None else folder / STATE
     if folder is not None and state is not None:
@@ -247,7 +252,7 @@ def train(
         old = [] if resume else [state, folder / "run.json"]  # a folder with run.json is finished
         for file in [*old, *folder.glob(HALF)]:
             file.unlink(missing_ok=True)
-    with seeded(seed, at), threads_for(trained, at, chosen.batch_size):
+    with seeded(seed, at), threads_for(trained, at, chosen.batch_size), counting() as rows:
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
             watch=None if log is None else log.step,
@@ -263,6 +268,7 @@ def train(
     info = {
         "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
         "train_content": content_digest(samples, most=DIGESTED_BYTES), **accuracies(trained, unseen),
+        **flop_of(rows, per_row),
     }  # fmt: skip
     info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
@@ -303,7 +309,7 @@ def train_sharded(
     trained = train_sisa(model, dataset, plan, device=device, progress=progress)
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
-    info = {"seed": seed, "samples": len(trained.ids), **accuracies(trained, unseen)}
+    info = {"seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen)}
     info["cache"] = places_of(dataset, unseen)
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)

@@ -118,6 +118,8 @@ def test_a_result_says_how_it_was_made(smoke: Killed) -> None:
         assert found["numbers"]["speedup"] == pytest.approx(
             found["numbers"]["retrain_seconds"] / found["numbers"]["seconds"]
         )
+        assert 0 < found["numbers"]["pflop"] == found["flop"] / 1e15
+        assert 0 < found["numbers"]["retrain_pflop"] < 1
         for part in ("values", "retrained", "original", "floor"):
             value = found[part]["fa_test"]
             assert {"value", "low", "high", "n", "why"} == value.keys()

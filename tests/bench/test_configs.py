@@ -22,7 +22,7 @@ def test_there_is_a_file_for_every_experiment() -> None:
     assert set(NAMES) == {
         "paper22", "baselines_cifar10", "ablation", "sweep_budget", "sweep_target", "representation",
         "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "trials",
-        "smoke",
+        "smoke", "samples", "requests",
     }  # fmt: skip
 
 
@@ -103,6 +103,21 @@ def test_the_22_tasks_of_the_paper_with_its_settings() -> None:
 def test_baselines_are_all_methods() -> None:
     plan = read_plan(CONFIGS[NAMES.index("baselines_cifar10")])
     assert {job.method for job in plan.jobs} == METHODS.keys() - {"retrain"}
+
+
+def test_samples_has_every_method_that_takes_samples_and_needs_no_base_of_its_own() -> None:
+    plan = read_plan(CONFIGS[NAMES.index("samples")])
+    apart = {"retrain", "fisher", "unsir", "sisa", "amnesiac"}
+    assert {job.method for job in plan.jobs} == METHODS.keys() - apart
+    assert all(not job.changes for job in plan.jobs)
+
+
+@pytest.mark.parametrize(("name", "requests"), [("samples", 2), ("requests", 5)])
+def test_seeds_share_their_retrained_models(name: str, requests: int) -> None:
+    plan = read_plan(CONFIGS[NAMES.index(name)])
+    assert len({str(job.forget) for job in plan.jobs}) == requests
+    assert len(plan.trainings()) == 3 + 3 * requests  # three bases, and three references for each request
+    assert {len({t.seed for t in job.retrained}) for job in plan.jobs} == {3}
 
 
 def test_no_method_of_the_tuning_has_more_trials_than_another() -> None:

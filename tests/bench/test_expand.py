@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from purge.bench.store import request_of
 from purge.core.errors import PurgeError
 from purge.methods.registry import METHODS
 from tests.bench.plans import place_of, plan_of
@@ -31,6 +33,23 @@ def test_jobs_are_the_product_of_data_requests_methods_and_seeds(tmp_path: Path)
     assert references == {3: [1003, 1004, 2003], 4: [1004, 1003, 2004]}
     assert len({job.id for job in plan.jobs}) == len(plan.jobs)
     assert all(re.fullmatch(r"[\w.+-]+", job.id) for job in plan.jobs)
+
+
+def test_a_fraction_that_is_drawn_once_is_the_same_request_for_all_seeds(tmp_path: Path) -> None:
+    apart, same = (
+        plan_of(tmp_path, forget=None, fraction=0.1, seeds=[0, 1, 2], retrains=3, draw=draw)
+        for draw in (None, 5)
+    )
+    assert [j.forget["seed"] for j in apart.jobs[::2]] == [0, 1, 2]
+    assert {j.forget["seed"] for j in same.jobs} == {5}
+    assert len(apart.trainings()) == 3 + 3 * 3
+    assert len(same.trainings()) == 3 + 3
+    references = {j.seed: [t.seed for t in j.retrained] for j in same.jobs}
+    assert references == {0: [1000, 1001, 1002], 1: [1001, 1002, 1000], 2: [1002, 1000, 1001]}
+    data = torch.utils.data.TensorDataset(torch.zeros(50, 1))
+    drawn = [request_of(j.forget, data)["forget_ids"] for j in same.jobs]
+    assert drawn[0] == drawn[-1]
+    assert len(set(map(str, (request_of(j.forget, data) for j in apart.jobs)))) == 3
 
 
 @pytest.mark.parametrize(("seeds", "retrains"), [([0, 1000], 3), ([1000, 0, 2000], 5), ([7], 4)])

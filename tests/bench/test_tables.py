@@ -104,6 +104,34 @@ def test_goals_are_met_or_missed_by_a_margin(tmp_path: Path) -> None:
     assert float(row["seconds.missed_by"]) == 1.0
 
 
+def test_a_goal_may_be_a_multiple_of_another_model(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, forget=[0, 1], methods=["purge"], metrics=["kl_retrain"])
+    found = [result_of(j, {"kl_retrain": 0.5 + j.forget["classes"][0]}) for j in plan.jobs]  # 0.5 and 1.5
+    for result, floor in zip(found, (0.4, 0.8), strict=True):
+        result["floor"] = {"kl_retrain": {"value": floor, "why": ""}}
+    goals = [{"column": "kl_retrain", "most": "floor", "times": 1.5, "slack": 0.01}]
+    made = sheet(
+        Table("t", ["kl_retrain"], rows=["forget", "label"], also=["floor"], goals=goals), numbers_of(found)
+    )
+    missed = column(made, "kl_retrain", "missed_by")
+    assert missed["0", "purge"] == 0.0  # 0.5 <= 0.61
+    assert missed["1", "purge"] == pytest.approx(1.5 - 1.21)
+    assert made.aims == pytest.approx({"kl_retrain": 0.9})  # of the mean floor, before the slack
+    assert as_markdown(made).splitlines()[2] == "| aim |  | ≤ 0.910 |  |"
+
+
+def test_work_stands_beside_seconds_for_retraining_too(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, methods=["purge"])
+    found = [result_of(j, {"ra": 0.5}, pflop=0.000712345, retrain_pflop=30.4) for j in plan.jobs]
+    made = sheet(Table("t", ["seconds", "pflop"], also=["retrained"]), numbers_of(found))
+    assert as_markdown(made).splitlines()[:4] == [
+        "| method | seconds | PFLOP |",
+        "| --- | --- | --- |",
+        "| retrain | 8.00 | 30.4 |",
+        "| purge | 2.00 | 0.000712 |",
+    ]
+
+
 def test_a_row_is_judged_by_the_models_it_was_compared_with(tmp_path: Path) -> None:
     """A bench resumed after its retrained models were lost has rows that were compared with new ones."""
     plan = plan_of(tmp_path, methods=["purge", "finetune", "random-label"])

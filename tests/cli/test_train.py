@@ -76,7 +76,9 @@ def test_what_is_printed(runs: Path) -> None:
     first, second, third = (runs / "base.txt").read_text().splitlines()
     facts = read(runs / "base" / "run.json")
     assert re.fullmatch(
-        r"small-resnet on digits: 1437 images, 2 epochs in \d+\.\d s \([\d,]+ images/s\)\.", first
+        r"small-resnet on digits: 1437 images, 2 epochs in \d+\.\d s "
+        r"\([\d.]+ GFLOP, [\d,]+ images/s\)\.",
+        first,
     )
     lowest = min(facts["class_accuracy"], key=facts["class_accuracy"].get)
     assert second == (

@@ -258,7 +258,7 @@ def _data(task: Task) -> Data:
 def _requests(task: Task, seed: int) -> list[Forget]:
     """The requests of a task, each of which becomes jobs of its own."""
     if task.fraction is not None:
-        return [{"fraction": task.fraction, "seed": seed}]
+        return [{"fraction": task.fraction, "seed": seed if task.draw is None else task.draw}]
     if task.ids is not None:
         return [{"ids": sorted(set(task.ids))}]
     entry = DATASETS.get(task.data)

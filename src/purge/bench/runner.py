@@ -279,6 +279,8 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         "steps": result.steps,
         "retrain_seconds": retraining,
         "speedup": None if retraining is None else retraining / seconds[-1],
+        "pflop": _peta(result.info["flop"]),
+        "retrain_pflop": _peta(scene.facts[1].flop) if job.retrained else None,
         **_shares(result),
         "score": score_of(job.score, report) if job.score else None,
     }
@@ -289,6 +291,10 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     ]
     values = {part: report[part] for part in ("values", *PARTS)}
     return {**found, "numbers": numbers, "checks": _checks(result), **values, "models": models}
+
+
+def _peta(flop: int | None) -> float | None:
+    return None if flop is None else flop / 1e15
 
 
 def _shares(result: Result) -> dict[str, float | None]:

@@ -36,9 +36,16 @@ class Task:
         None, "a request for each class, or for each list of classes"
     )
     fraction: float | None = setting(None, "or: this share of all samples, drawn", above=0, high=0.999)
+    draw: int | None = setting(
+        None, "draw the fraction by this seed, the same for all jobs; none: by each job's own",
+        low=0, high=2**32 - 1,
+    )  # fmt: skip
     ids: list[int] | None = setting(None, "or: these samples", low=0)
     seeds: list[int] = setting([0], "a job for each of them", low=0, high=2**32 - 1)
-    retrains: int = setting(1, "references; two or more show how far apart they are", low=0, high=100)
+    retrains: int = setting(
+        1, "references; two or more show how far apart they are; seeds share them if they forget the same",
+        low=0, high=100,
+    )  # fmt: skip
     metrics: str | list[str] = setting("standard", "a panel, or names of metrics")
     repeats: int = setting(1, "times that a job unlearns; the last one is reported", low=1, high=100)
     set: dict[str, dict[str, Any]] = setting({}, "settings on this data, by label")
@@ -53,6 +60,8 @@ class Task:
         if len(given) != 1 or not getattr(self, given[0]):
             got = " and ".join(given) if len(given) > 1 else f"an empty {given[0]}" if given else "none"
             raise DataError(f"one of forget, fraction and ids for {self.data}", got, "write forget: [0], say")
+        if self.draw is not None and self.fraction is None:
+            raise DataError("a fraction to draw", f"draw: {self.draw} beside {given[0]}", "leave draw out")
 
     def found_metrics(self) -> dict[str, Metric]:
         """The metrics by what finds them again: their names, or ``module:NAME`` as the file has it."""

@@ -36,6 +36,8 @@ NUMBERS = {
     "first_seconds": ("seconds, first time", ".2f"),
     "retrain_seconds": ("seconds of retraining", ".1f"),
     "speedup": ("speed-up", ".1f"),
+    "pflop": ("PFLOP", ".3g"),
+    "retrain_pflop": ("PFLOP of retraining", ".3g"),
     "steps": ("steps", ".0f"),
     "projected": ("projected", "share"),
     "gated": ("gated", "share"),
@@ -78,12 +80,16 @@ class Goal:
     least: float | Part | None = None
     most: float | Part | None = None
     near: float | Part | None = None
+    times: float = 1.0  # the value of the other model is multiplied by this; the slack is not
     slack: float = 0.0
 
     def __post_init__(self) -> None:
         given = sum(v is not None for v in (self.least, self.most, self.near))
         if given != 1:
             raise FileError(f"one of least, most and near for {self.column}", str(given), "give one")
+        if self.times != 1 and not isinstance(self.aim, str):
+            got, fix = f"{self.side}: {self.aim}", f"write the product as {self.side}"
+            raise FileError(f"times beside {' or '.join(PARTS)} in the goal for {self.column}", got, fix)
 
     @property
     def side(self) -> str:
@@ -193,7 +199,7 @@ def numbers_of(results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
             part: {k: v["value"] for k, v in (result.get(part) or {}).items()} for part in ("values", *PARTS)
         }
         of["values"] |= numbers
-        of["retrained"] |= {"seconds": numbers.get("retrain_seconds")}
+        of["retrained"] |= {name: numbers.get(f"retrain_{name}") for name in ("seconds", "pflop")}
         keys = (result["id"], *(str(result[key]) for key in KEYS), result["seed"])
         names = dict.fromkeys(["", *(name for values in of.values() for name in values)])
         lines += [(*keys, name, *(values.get(name) for values in of.values())) for name in names]
@@ -275,7 +281,8 @@ def _judge(cells: pd.DataFrame, table: Table, others: pd.DataFrame) -> dict[str,
         mine = cells[(cells["name"] == column) & (cells["part"] == "job") & (cells["n"] > 0)]
         if isinstance(goal.aim, str):
             there = others[(others["part"] == goal.aim) & (others["name"] == column)]
-            aim, each = (mean := _mean(there["value"])), mine[goal.aim].fillna(mean)
+            aim = goal.times * (mean := _mean(there["value"]))
+            each = goal.times * mine[goal.aim].fillna(mean)
         else:
             aim, each = float(goal.aim), float(goal.aim)
         if not math.isnan(aim):

@@ -94,7 +94,7 @@ def train(
         seed = (facts.seed or 0) + 1 if request or like is not None else 0
     if finished:
         check_finished(out, name, choice.data, seed, request, recipe)
-        kept = ("model", "samples", "steps", "seed", "seconds", "test_accuracy", "class_accuracy")
+        kept = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
         found = facts_of(out)
         summary = {"folder": str(out), **{key: found.get(key) for key in kept}}
         show(summary, f"The training in {out} is finished; nothing to do.", json_)
@@ -112,7 +112,7 @@ def train(
     samples = result.info["samples"]
     summary = {
         "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,
-        "seconds": result.seconds,
+        "seconds": result.seconds, "flop": result.info["flop"],
         "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
         "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
     }  # fmt: skip
@@ -121,7 +121,7 @@ def train(
 
 def _words(found: dict[str, Any], data: str, epochs: int, request: Request, names: Sequence[str]) -> str:
     """What a training did, for people."""
-    from purge.report.tables import class_words
+    from purge.report.tables import class_words, flop_words
     from purge.runs.make import request_words
 
     gone = request.get("forget_classes", [])
@@ -133,7 +133,7 @@ def _words(found: dict[str, Any], data: str, epochs: int, request: Request, name
     return (
         f"{found['model']} on {Path(data).name}{without}: {found['samples']} images, "
         f"{epochs} epoch{'' if epochs == 1 else 's'} in {found['seconds']:.1f} s "
-        f"({found['images_per_second']:,.0f} images/s).\n"
+        f"({flop_words(found['flop'])}, {found['images_per_second']:,.0f} images/s).\n"
         f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
         f"{class_words([lowest], names)} {of_class[lowest]:.1%}.\n"
         f"Written to {out}. Next: purge {then}"

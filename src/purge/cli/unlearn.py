@@ -67,6 +67,7 @@ def unlearn(
     from purge.engine.stopping import beyond_chance
     from purge.methods.base import with_augment
     from purge.methods.registry import resolve_method
+    from purge.report.tables import flop_words
     from purge.runs.folder import (
         choose_data,
         choose_model,
@@ -110,7 +111,8 @@ def unlearn(
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {
         "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,
-        "stopped_by": result.stopped_by, "forget_accuracy": last["check_forget_accuracy"],
+        "flop": result.info["flop"], "stopped_by": result.stopped_by,
+        "forget_accuracy": last["check_forget_accuracy"],
         "forget_target": result.info["forget_target"], "retain_loss": last["check_retain_loss"],
         "retain_budget": result.info["retain_budget"],
     }  # fmt: skip
@@ -125,7 +127,7 @@ def unlearn(
     budget = "none" if summary["retain_budget"] is None else f"{summary['retain_budget']:.4f}"
     text = (
         f"{method}: {len(forget)} samples to forget{classes}, {result.steps} steps in "
-        f"{result.seconds:.1f} s, stopped by {result.stopped_by}"
+        f"{result.seconds:.1f} s ({flop_words(summary['flop'])}), stopped by {result.stopped_by}"
         f"{f'; {above}' if accuracy > target else ''}.\n"
         f"Their accuracy is {accuracy:.1%} (target {target:.1%}), the "
         f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from purge.data.inputs import apply, leaves
+from purge.models.forward import Rows, count_more, counting
 
 logger = logging.getLogger("purge")
 
@@ -35,6 +36,7 @@ class Recorded:
         self._inputs: tuple[Any, ...] = ()
         self._held: list[Tensor] = []  # the tensors of these inputs
         self._outputs: Scalars = {}
+        self._rows = Rows()  # that go through models in each replay
 
     def __call__(self, *inputs: Any) -> Scalars:
         """What ``fn`` returns for these inputs."""
@@ -49,6 +51,7 @@ class Recorded:
         for held, new in pairs:
             held.copy_(new)
         self._graph.replay()
+        count_more(self._rows)
         return _detached({k: None if v is None else v.clone() for k, v in self._outputs.items()})
 
     def _record(self, inputs: tuple[Any, ...]) -> None:
@@ -57,7 +60,11 @@ class Recorded:
         self._held = leaves(self._inputs)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.device(self._device), torch.cuda.graph(graph):
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(graph),
+                counting(apart=True) as self._rows,
+            ):
                 self._outputs = self._fn(*self._inputs)
         except RuntimeError as error:
             self._enabled, self._inputs, self._held = False, (), []

@@ -31,7 +31,7 @@ from purge.data.samples import Samples
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import EVAL_BATCH, forward, logits
+from purge.models.forward import EVAL_BATCH, Rows, count_more, forward, logits
 from purge.models.inspect import device_of
 
 History = list[dict[str, float]]  # one row per epoch
@@ -127,6 +127,7 @@ def fit(
         losses, before = kept.restore() if kept is not None else ([], 0.0)
         started = time.perf_counter() - before
         advance(len(losses), "")
+        count_more(Rows(graded=len(losses) * per_epoch * size))  # of the epochs before an interruption
         for epoch in range(len(losses), recipe.epochs):
             orders = [
                 torch.randperm(n, generator=g) if shuffle is None else shuffle(epoch) for g in generators

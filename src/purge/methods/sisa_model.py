@@ -30,7 +30,7 @@ from purge.core.files import read_json, told, write_json
 from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
 from purge.data.identity import identities
-from purge.data.samples import Data, Samples, part_of
+from purge.data.samples import Data, Samples, few, part_of
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, write_tensors
@@ -46,8 +46,9 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import keep_frozen, reinitialised
-from purge.models.forward import forward
+from purge.models.forward import counting, forward
 from purge.models.inspect import device_of
+from purge.models.work import flop_of, flop_per_row
 
 Numbers: TypeAlias = "npt.NDArray[np.uint64]"
 Vote = Literal["mean", "majority"]
@@ -87,8 +88,10 @@ def train_sisa(
     ids = identities(samples)
     enough_in_each(sisa, ids, "train with fewer shards")
     rows: list[dict[str, Any]] = []
-    for shard in range(plan.shards):
-        rows += train_shard(sisa, samples, ids, shard, first=0, progress=progress)
+    with counting() as counted:
+        for shard in range(plan.shards):
+            rows += train_shard(sisa, samples, ids, shard, first=0, progress=progress)
+    sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
     sisa.zero_grad(set_to_none=True)
     if diverged(sisa, samples, rows):
         raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
@@ -176,6 +179,7 @@ class SisaModel(nn.Module):
         self.ids, self.labels = (torch.empty(0, dtype=torch.long) for _ in range(2))
         self.history: list[dict[str, Any]] = []  # of the latest training, a row per epoch of a shard
         self.trained = ""  # the digest of the weights after training
+        self.work: dict[str, Any] = {}  # of this training, as models/work.py has it
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The logarithm of the mean softmax, or of the share of votes."""

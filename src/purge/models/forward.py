@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import ModelError
 from purge.data.images import Images
+from purge.data.inputs import leaves
 from purge.data.samples import Samples, batches
 from purge.models.hooks import training_flags_kept
 
@@ -33,9 +36,15 @@ def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None 
         kwargs = dict(inputs)
     else:
         args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    rows = _counting.get()
+    before = 0 if rows is None else rows.total
     if weights is None:
-        return logits_of(model(*args, **kwargs))
-    return logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+        z = logits_of(model(*args, **kwargs))
+    else:
+        z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+    if rows is not None and rows.total == before:  # otherwise an ensemble, whose members were counted
+        rows.note(inputs, z)
+    return z
 
 
 def logits_of(output: Any) -> Tensor:
@@ -58,6 +67,63 @@ def logits_of(output: Any) -> Tensor:
             "wrap the model so that it returns its logits",
         )
     return found
+
+
+@dataclass
+class Rows:
+    """How many rows went through models: those that a gradient can be taken of, and the others."""
+
+    graded: int = 0
+    plain: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.graded + self.plain
+
+    def add(self, other: Rows) -> None:
+        """Count the rows of another count too."""
+        self.graded += other.graded
+        self.plain += other.plain
+
+    def note(self, inputs: Any, z: Tensor) -> None:
+        """Count a call of a model; under ``vmap`` there are more rows than the model sees."""
+        x, unwrap = leaves(inputs)[0], torch.func.debug_unwrap
+        n = len(x) * (unwrap(x).numel() // x.numel() if x.numel() else 1)
+        if z.requires_grad or unwrap(z).requires_grad:
+            self.graded += n
+        else:
+            self.plain += n
+
+
+_counting: ContextVar[Rows | None] = ContextVar("rows", default=None)
+
+
+@contextmanager
+def counting(*, apart: bool = False) -> Iterator[Rows]:
+    """Count the rows that go through models within the block.
+
+    A block around this one counts them too, unless they are kept ``apart``.
+
+    >>> with counting() as rows:
+    ...     z = forward(nn.Linear(2, 3), torch.zeros(5, 2))
+    >>> rows
+    Rows(graded=5, plain=0)
+    """
+    rows = Rows()
+    before = _counting.set(rows)
+    try:
+        yield rows
+    finally:
+        _counting.reset(before)
+        if not apart:
+            count_more(rows)
+
+
+def count_more(rows: Rows) -> None:
+    """Count rows that went through a model without a call of it, as when a recorded step is replayed."""
+    if (current := _counting.get()) is not None:
+        current.add(rows)
 
 
 @contextmanager

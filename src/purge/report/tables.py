@@ -49,6 +49,18 @@ def shown(value: float | None, unit: str) -> str:
     )
 
 
+def flop_words(flop: int | None) -> str:
+    """A number of floating-point operations as text.
+
+    >>> flop_words(7 * 10**14), flop_words(2_500_000), flop_words(None)
+    ('0.7 PFLOP', '0.0025 GFLOP', 'FLOP not counted')
+    """
+    if flop is None:
+        return "FLOP not counted"
+    prefix, size = next(((p, s) for p, s in (("P", 1e15), ("T", 1e12)) if flop >= s / 10), ("G", 1e9))
+    return f"{flop / size:.2g} {prefix}FLOP" if flop < 100 * size else f"{flop / size:,.0f} {prefix}FLOP"
+
+
 def described(report: Report, name: str) -> Mapping[str, Any]:
     """What a report says about the metric of a value; empty if it says nothing."""
     found: Mapping[str, Any] = (report.get("metrics") or {}).get(name.partition(".")[0]) or {}

@@ -102,6 +102,7 @@ class RunFile(Mapping[str, Any]):
     stopped_by: str | None = None
     seconds: float | None = None
     steps: int | None = None
+    flop: int | None = None  # operations of the run, as models/work.py counts them
     forget_target: float | None = None
     retain_budget: float | None = None
     finished: str | None = None

@@ -1,0 +1,260 @@
+"""The work of a run: rows by hand, operations by hand, and a reason where they cannot be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import purge
+from purge.engine.cuda_graph import Recorded
+from purge.engine.projection import per_sample_grads
+from purge.engine.trainer import Recipe, fit
+from purge.models.forward import Rows, counting, forward
+from purge.models.work import flop_of, flop_per_row
+
+X, Y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+RETAIN, FORGET = 40, 20
+MLP_FLOP = 2 * (4 * 8 + 8 * 3)  # of net(), for one row
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def unlearned(method: str, **settings: Any) -> purge.Result:
+    gone = Y == 0
+    return purge.unlearn(
+        net(), (X[gone], Y[gone]), (X[~gone], Y[~gone]), method=method, progress=False, check=False,
+        **settings,
+    )  # fmt: skip
+
+
+def checks_of(result: purge.Result) -> int:
+    return sum(row["check_retain_loss"] is not None for row in result.history)
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+
+def test_rows_with_and_without_gradients() -> None:
+    model = net()
+    with counting() as rows:
+        forward(model, X)
+        with torch.no_grad():
+            forward(model, {"input": X[:7]})
+        model.requires_grad_(False)
+        forward(model, X[:5])  # a frozen teacher has no backward pass
+    forward(model, X)  # nobody counts
+    assert rows == Rows(graded=60, plain=12)
+
+
+def test_a_block_around_counts_too_unless_kept_apart() -> None:
+    with counting() as outer:
+        with counting() as inner:
+            forward(net(), X[:3])
+        with counting(apart=True) as apart:
+            forward(net(), X[:2])
+    assert (outer, inner, apart) == (Rows(3), Rows(3), Rows(2))
+
+
+def test_rows_under_vmap_are_all_counted() -> None:
+    with counting() as rows:
+        per_sample_grads(net(), X, Y)
+    assert rows == Rows(graded=60)
+
+
+def test_stacked_models_count_each() -> None:
+    recipe = Recipe(epochs=3, batch_size=16)
+    with counting() as one:
+        fit([net()], [_samples()], recipe, seeds=[0])
+    with counting() as two:
+        fit([net(), net()], [_samples()] * 2, recipe, seeds=[0, 1])
+    assert one == Rows(graded=3 * 3 * 16)  # 60 samples make three full batches
+    assert two == Rows(graded=2 * one.graded)
+
+
+def _samples() -> Any:
+    from purge.data.samples import as_samples
+
+    return as_samples((X, Y), torch.device("cpu"), "the dataset", torch.float32)
+
+
+def test_each_call_of_a_recorded_step_counts() -> None:
+    model = net()
+    step = Recorded(lambda x: {"z": forward(model, x).sum()}, device=torch.device("cpu"), enabled=False)
+    with counting() as rows:
+        for _ in range(4):
+            step(X[:6])
+    assert rows == Rows(graded=24)
+
+
+@pytest.mark.gpu
+def test_replays_count_like_calls() -> None:
+    model, x = net().cuda(), X.cuda()
+    counts = []
+    for enabled in (False, True):
+        step = Recorded(
+            lambda x: {"z": forward(model, x).sum()}, device=torch.device("cuda"), enabled=enabled
+        )
+        with counting() as rows:
+            for n in (6, 6, 6, 6, 5, 6):  # a call of another shape runs as it is
+                step(x[:n])
+        counts.append(rows)
+    assert step._graph is not None
+    assert counts[0] == counts[1] == Rows(graded=35)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["finetune", "purge-paper"])
+def test_a_replayed_run_has_the_work_of_an_eager_one(method: str) -> None:
+    gone = Y == 0
+    runs = [
+        purge.unlearn(
+            net(), (X[gone], Y[gone]), (X[~gone], Y[~gone]), method=method, progress=False, check=False,
+            device="cuda", precision="float32", graph=graph, epochs=4, batch_size=8,
+        )
+        for graph in (False, True)
+    ]  # fmt: skip
+    assert runs[0].steps == runs[1].steps
+    assert runs[0].info["flop"] == runs[1].info["flop"] > 0
+
+
+# -- operations ---------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """An LSTM, whose kernels the counter does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits from the last step."""
+        found: Tensor = self.head(self.lstm(x)[0][:, -1])
+        return found
+
+
+class Attentive(nn.Module):
+    """A layer of a transformer, which has one fused kernel for all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits from the last token."""
+        found: Tensor = self.head(self.layer(x)[:, -1])
+        return found
+
+
+@pytest.fixture
+def flags_stay() -> Iterator[None]:
+    def flags() -> list[bool]:
+        backends = torch.backends
+        return [backends.mha.get_fastpath_enabled(), backends.mkldnn.enabled, backends.cudnn.enabled]
+
+    before = flags()
+    yield
+    assert flags() == before
+
+
+@pytest.mark.usefixtures("flags_stay")
+@pytest.mark.parametrize(
+    ("model", "shape", "wanted"),
+    [
+        (net(), (4,), MLP_FLOP),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 36, 5)),
+            (3, 6, 6),
+            2 * (36 * 4 * 27 + 144 * 5),
+        ),
+        (Recurrent(), (5, 4), 2 * (5 * 4 * 6 * (4 + 6) + 6 * 3)),
+        (Attentive(), (5, 8), 2 * (5 * 8 * 24 + 2 * 5 * 5 * 8 + 5 * 8 * 8 + 2 * 5 * 8 * 16 + 8 * 3)),
+    ],
+    ids=["mlp", "conv", "lstm", "attention"],
+)
+def test_operations_by_hand(model: nn.Module, shape: tuple[int, ...], wanted: int) -> None:
+    for n in (1, 2):
+        assert flop_per_row(model, torch.zeros(n, *shape)) == (wanted, "")
+
+
+def test_what_cannot_be_counted_has_a_reason() -> None:
+    class Refuses(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("not today.")
+
+    for model, words in ((Refuses(), "not today"), (nn.Identity(), "no product")):
+        found, why = flop_per_row(model, torch.zeros(2, 3))
+        assert found is None
+        assert words in why
+        work = flop_of(Rows(5, 5), (found, why))
+        assert work["flop"] is None
+        assert work["flop_missing"] == why
+
+
+def test_of_an_ensemble_each_member_counts() -> None:
+    recipe = {"epochs": 2, "batch_size": 8}
+    result = purge.train_sharded(net(), (X, Y), shards=2, progress=False, **recipe)
+    trained = sum(row["steps"] * 8 for row in result.history)
+    assert result.info["flop_per_row"] == MLP_FLOP
+    assert result.info["flop"] == 3 * MLP_FLOP * trained
+    with counting() as rows, torch.no_grad():
+        forward(result.model, X)
+    assert rows == Rows(plain=2 * 60)
+
+
+# -- runs ---------------------------------------------------------------------------------------
+
+
+def test_the_work_of_finetuning_by_hand() -> None:
+    result = unlearned("finetune", epochs=2, batch_size=8)
+    assert result.steps == 2 * RETAIN // 8
+    seen = checks_of(result) * (RETAIN + FORGET)  # a check looks at all of these few samples
+    assert result.info["rows_with_gradients"] == 2 * RETAIN
+    assert result.info["rows_without"] == seen
+    assert result.info["flop"] == MLP_FLOP * (3 * 2 * RETAIN + seen)
+
+
+def test_the_work_of_purge_by_hand() -> None:
+    result = unlearned("purge-paper", epochs=2, batch_size=8)
+    taught = RETAIN + 2  # the teacher looks at D_r once, and at two samples to find the layers
+    seen = checks_of(result) * (RETAIN + FORGET)
+    assert result.info["rows_with_gradients"] == 2 * 8 * result.steps  # a batch of each set
+    assert result.info["rows_without"] == taught + seen
+    assert result.info["flop"] == MLP_FLOP * (3 * 2 * 8 * result.steps + taught + seen)
+
+
+def test_the_work_of_training_and_of_retraining() -> None:
+    trained = purge.train(net(), (X, Y), epochs=3, batch_size=16, progress=False, test=(X, Y))
+    assert trained.info["flop"] == 3 * MLP_FLOP * 3 * 48  # the accuracy on test data is not its work
+    again = unlearned("retrain", epochs=3, batch_size=16)
+    seen = checks_of(again) * (RETAIN + FORGET)
+    assert again.info["flop"] == MLP_FLOP * (3 * 3 * 32 + seen)
+
+
+def test_a_resumed_training_has_the_work_of_a_whole_one(tmp_path: Any) -> None:
+    from purge.data.samples import as_samples
+
+    samples, recipe = as_samples((X, Y), torch.device("cpu"), "x", torch.float32), Recipe(epochs=4)
+    state = tmp_path / "state.pt"
+
+    class Killed(Exception):
+        pass
+
+    def killed(model: nn.Module, step: int, rows: Tensor) -> Any:
+        if step == 2:
+            raise Killed
+        return torch.enable_grad()
+
+    with counting() as first, pytest.raises(Killed):
+        fit([net()], [samples], recipe, seeds=[0], state=state, watch=killed)
+    with counting() as rest:
+        fit([net()], [samples], recipe, seeds=[0], state=state)
+    assert first == Rows(graded=2 * 60)
+    assert rest == Rows(graded=4 * 60)
