@@ -136,7 +136,7 @@ def unlearn(
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
         edited.eval()
-        with threads_for(edited, at, getattr(chosen, "batch_size", 128)), counting() as rows:
+        with threads_for(edited, at, getattr(chosen, "batch_size", None) or 128), counting() as rows:
             chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started

@@ -50,7 +50,8 @@ class FlatOptimizer:
     """SGD with momentum, or AdamW, on one flat vector, step for step as torch.optim has them.
 
     The state is changed in place and nothing is read from the device, so a step can be recorded.
-    The learning rate is ``rate``, on the device, to be filled before a step.
+    The learning rate is ``rate``, on the device, to be filled before a step. If ``relative``, it is the
+    length of the step beside that of the weights, ‖θ − θ'‖ = rate·‖θ‖, whatever the gradients are.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class FlatOptimizer:
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        relative: bool = False,
     ) -> None:
+        self._relative = relative
         self._kind, self._momentum, self._nesterov, self._decay = kind, momentum, nesterov, weight_decay
         self._first = torch.zeros_like(theta)  # momentum; of AdamW the mean of the gradients
         self._second = torch.zeros_like(theta if kind == "adamw" else theta[:0])  # and of their squares
@@ -71,13 +74,16 @@ class FlatOptimizer:
 
     def displacement(self, theta: Tensor, g: Tensor) -> Tensor:
         """θ − θ' of the next step along ``g``."""
-        if self._kind == "adamw":
-            return self.rate * (self._decay * theta + self._adam(g))
+        d = self._decay * theta + self._adam(g) if self._kind == "adamw" else self._sgd(theta, g)
+        if not self._relative:
+            return self.rate * d
+        size, weights = (torch.linalg.vector_norm(v, dtype=widest(v)) for v in (d, theta))
+        return (self.rate * weights / size.clamp_min(1e-30)).to(d.dtype) * d
+
+    def _sgd(self, theta: Tensor, g: Tensor) -> Tensor:
         g = torch.add(g, theta, alpha=self._decay)
         self._first.mul_(self._momentum).add_(g)
-        return self.rate * (
-            torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
-        )
+        return torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
 
     def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
         self._steps += 1

@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # for editors and type checkers
     from purge.methods.fisher import FisherForgetting as FisherForgetting
     from purge.methods.iewp import IEWP as IEWP
     from purge.methods.influence import Influence as Influence
-    from purge.methods.purge.method import Purge as Purge
+    from purge.methods.purge.pull import Pull as Pull
+    from purge.methods.purge.restart import Purge as Purge
     from purge.methods.purge.targets import Layers as Layers
     from purge.methods.purge.targets import Masked as Masked
     from purge.methods.purge.targets import Paper as Paper
@@ -46,7 +47,8 @@ MODULES = {  # the classes of each module
     "fisher": "FisherForgetting",
     "iewp": "IEWP",
     "influence": "Influence",
-    "purge.method": "Purge",
+    "purge.pull": "Pull",
+    "purge.restart": "Purge",
     "purge.targets": "Layers Masked Paper Relearned",
     "relabel": "RandomLabel SalUn",
     "retrain": "Retrain",

@@ -45,10 +45,10 @@ class Entry:
 
 METHODS: dict[str, Entry] = {
     "purge": Entry(
-        "Purge", "projected erasure that survives recalibration: our default", "PURGE, extended",
+        "Purge", "restart on the retained data, nothing left of the rest: our default", "PURGE, extended",
     ),
     "purge-paper": Entry(
-        "Purge", "projected erasure as published, CIFAR-10 settings", "PURGE, Jawandhia et al.",
+        "Pull", "projected erasure as published, CIFAR-10 settings", "PURGE, Jawandhia et al.",
         {"target": "paper", "lr": 5e-4, "epochs": 15, "min_steps": 1, "max_steps": 1_000_000,
          "batch_size": 128, "erasure": 0.05, "kd": 2.0, "temperature": 4.0, "gate": 0.0, "clip": 1.0,
          "momentum": 0.9, "weight_decay": 5e-4, "optimizer": "sgd", "space": "gradient", "norm": "frozen",
@@ -56,11 +56,12 @@ METHODS: dict[str, Entry] = {
          "check_samples": 10_000},
     ),
     "purge-close": Entry(
-        "Purge", "projected erasure that asks a relearned copy: nearer to a retrained model, and slower",
+        "Purge", "a longer restart, nearer to a retrained model: budget=close", "PURGE, extended",
+        {"budget": "close"},
+    ),
+    "purge-pull": Entry(
+        "Pull", "projected erasure towards what is left of the original's answer: our default until 0.2",
         "PURGE, extended",
-        {"target": "relearned", "fresh_share": 0.5, "relearn_epochs": 9, "sharpness": 1.4,
-         "suppression": 0.05, "erasure": 50.0, "erase_to": "neighbours", "epochs": 4, "batch_size": 256,
-         "cooldown": 0.5, "check_every": 40, "early": False},
     ),
     "retrain": Entry(
         "Retrain", "a fresh model trained without the forget set: the reference", "the training recipe",
@@ -222,7 +223,7 @@ OBJECTIVES = {
 def _with_target(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings with ``objective`` of version 0.1 translated into a target; to be removed in 0.3."""
     old = settings.get("objective")
-    target = OBJECTIVES.get(old) if isinstance(old, str) and isinstance(method, methods.Purge) else None
+    target = OBJECTIVES.get(old) if isinstance(old, str) and isinstance(method, methods.Pull) else None
     own = isinstance(getattr(method, "target", None), methods.Paper) and target == "paper"  # its own setting
     if target is None or "target" in settings or own:
         return settings

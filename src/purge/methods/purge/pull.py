@@ -49,8 +49,8 @@ AHEAD = 8  # steps whose retain samples the teacher looks at together
 
 
 @dataclass(frozen=True)
-class Purge(Method):
-    """PURGE; the defaults are the preset ``purge``."""
+class Pull(Method):
+    """PURGE by pull; the defaults are the preset ``purge-pull``."""
 
     graph: ClassVar[bool] = True
     target: Masked | Layers | Relearned | Paper = setting(

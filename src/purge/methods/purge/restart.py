@@ -1,0 +1,166 @@
+"""PURGE by restart: our default. What nothing holds in place washes out.
+
+The network is brought back to a high learning rate on the retained data alone, which then falls to 0. Memories
+of single samples go by themselves, since nothing teaches them any more. A class needs a push besides: its old
+answer would stay the nearest one. With S steps, x_r a batch of D_r (changed at random as in training during the
+first part, plain in the last), x_f samples of forgotten classes C, z⁰ the original's logits without C::
+
+    L_r = CE(z_r, y_r) + [last part]·β·KL(σ(z⁰_r/T) ‖ σ(z_r/T))                what must stay
+    L_f = −ν·mean log(1 − Σ_{c∈C} p_c(x_f))                                    what must go: classes only
+    g   = g_r + project(g_f, g_r)
+    d   = Nesterov(g + λθ, μ)
+    θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)            ρ_t rises over a tenth of S, then falls linearly to 0
+
+The rate ρ is the length of a step relative to that of all weights, so that it does not depend on how large
+weights, gradients or losses are: the same numbers serve convolutions with BatchNorm, transformers that AdamW
+trained, and small perceptrons. No step raises the retain loss to first order. BatchNorm is shared as in
+:mod:`purge.methods.purge.pull`: x_f is normalised as some of the retained samples of the step are, and at the
+end the statistics are those of retained samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.data import inputs
+from purge.data.samples import Samples, part_of
+from purge.engine.losses import kl
+from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.projection import cosine, project, step
+from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
+from purge.models.batchnorm import batchnorms, recalibrate, statistics
+from purge.models.checks import check_same_shapes, parameters_to_train
+from purge.models.forward import forward, logits, passing
+
+BATCH, LEAST, PARTS = 512, 16, 16  # a batch is a sixteenth of D_r, within these limits
+FORGET, COMPANIONS = 64, 128  # forgotten samples of a step, and retained ones that they are normalised like
+WARM_UP = 0.1  # share of the steps
+RECALIBRATION = 4096  # retained samples behind the BatchNorm statistics that are delivered
+
+
+@dataclass(frozen=True)
+class Purge(Method):
+    """Restart; what is left open is chosen by the budget and the request."""
+
+    graph: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
+
+    budget: Literal["fast", "close"] = setting("fast", "fast, or close to a retrained model")
+    steps: int | None = setting(None, "S: steps; none: by the budget", low=2)
+    rate: float | None = setting(None, "ρ: length of the longest step beside that of all weights", above=0, high=1)
+    batch_size: int | None = setting(None, "retained samples of a step; none: by their number", low=1)
+    plain: float = setting(0.5, "share of the steps, the last ones, on samples that are not augmented", low=0, high=1)
+    kd: float = setting(1.0, "β: weight of the distillation in these steps", low=0)
+    temperature: float = setting(2.0, "T: of the distillation", above=0)
+    push: float = setting(1.0, "weight of pushing forgotten classes away", low=0)
+    fresh_share: float = setting(0.0, "share of fresh weights mixed into the model first", low=0, high=1)
+    average: float = setting(0.0, "share of the steps, the last ones, whose weights are averaged", low=0, high=1)
+    momentum: float = setting(0.9, "μ: Nesterov momentum", low=0, high=0.999)
+    weight_decay: float = setting(5e-4, "weight decay", low=0)
+    freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
+    stop: Stopping = Stopping(early=False, check_every=0, check_samples=1024)
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Forget ``split.forget``."""
+        total = self.steps or 100
+        rate = self.rate or 0.01
+        last = total - round(self.plain * total)  # the first step of the last part
+        retain, changed = run.plain(split.retain), run.augmented(split.retain)
+        size = min(self.batch_size or min(BATCH, max(LEAST, len(retain) // PARTS)), len(retain))
+        at_r = run.batch_indices(retain, steps=total, batch_size=size)
+        stays = torch.ones(split.classes, dtype=torch.bool)
+        stays[sorted(split.forget_classes)] = False
+        classes = _of_classes(split)
+        pushes = len(classes) > 0
+        at_f = run.batch_indices(classes, steps=total, batch_size=FORGET) if pushes else []
+        stays, taught = stays.to(run.device), _taught(model, retain, at_r[last:] if self.kd else at_r[:0])
+        taught = taught.masked_fill(~stays.to(run.device), -math.inf)
+        beta = torch.zeros((), device=run.device)
+        if self.fresh_share:
+            _mix(model, run.fresh(model), self.fresh_share)
+        params = FlatParameters(parameters_to_train(model, self.freeze))
+        optimizer = FlatOptimizer(
+            "sgd", params.read(), lr=rate, momentum=self.momentum, nesterov=True,
+            weight_decay=self.weight_decay, relative=True,
+        )  # fmt: skip
+        normed = bool(batchnorms(model))
+
+        def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs) -> Scalars:
+            with statistics(model, "shared"):
+                zr = forward(model, xr)
+            retain_loss = F.cross_entropy(zr.float(), yr)
+            t = self.temperature
+            g_keep = g = params.grad(retain_loss + beta * kl(zr / t, (taught / t).softmax(1)))
+            pushed = None
+            if pushes:
+                with statistics(model, "shared") as seen:
+                    if normed:
+                        forward(model, inputs.take(xr, slice(COMPANIONS)))
+                with statistics(model, "shared", like=seen):
+                    zf = forward(model, xf).float()
+                pushed = (zf.logsumexp(1) - zf.masked_fill(~stays, -math.inf).logsumexp(1)).mean()
+                g = g_keep + project(params.grad(self.push * pushed), g_keep)
+            taken = step(params, optimizer, g, g_keep, space="update")
+            return {
+                "retain_loss": retain_loss,
+                "forget_loss": pushed,
+                "projected": taken.projected,
+                "cosine": cosine(g, g_keep),
+                "displacement_cosine": taken.cosine,
+            }
+
+        @contextmanager
+        def delivered() -> Iterator[None]:
+            drawn = at_r[: max(run.step, 1)].flatten()[-RECALIBRATION:].unique()
+            recalibrate(model, (x for x, _ in passing(retain, drawn)))
+            yield
+
+        one_step = run.recorded(restart_step)
+        none = at_r.new_empty(0)
+        early = last if changed is not None else 0
+        parts = [changed or retain, retain, classes]
+        orders = [
+            [*at_r[:early], *[none] * (total - early)],
+            [*[none] * early, *at_r[early:]],
+            at_f if pushes else [none] * total,
+        ]
+        mean, n = params.read(), 0
+        for i, (r1, r2, f) in run.batches(*parts, orders=orders, epoch=total, delivered=delivered):
+            r = r1 if len(r1) else r2
+            optimizer.rate.fill_(rate * min(1.0, (i + 1) / max(1, WARM_UP * total), 1 - i / total))
+            beta.fill_(self.kd if i >= last else 0.0)
+            run.log(**one_step(r.x, r.y, taught[r.rows], f.x if len(f) else r.y))
+            if self.average and i >= total * (1 - self.average):
+                n += 1
+                mean.lerp_(params.read(), 1 / n)
+                if i == total - 1:
+                    params.store(mean)
+
+
+def _of_classes(split: Split) -> Samples:
+    """The forget samples whose whole class must go."""
+    gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+    whole = torch.isin(split.forget.labels, gone)
+    return split.forget if bool(whole.all()) else part_of(split.forget, whole.nonzero()[:, 0])
+
+
+def _taught(teacher: nn.Module, retain: Samples, at: Tensor) -> Tensor:
+    """The original's logits of the samples at ``at``, by row; those of no others."""
+    rows = at.flatten().unique()
+    z = logits(teacher, retain, rows if len(rows) else rows.new_zeros(1))
+    return z.new_zeros(len(retain), z.shape[1]).index_copy(0, rows.to(z.device), z[: len(rows)])
+
+
+@torch.no_grad()
+def _mix(model: nn.Module, fresh: nn.Module, share: float) -> None:
+    check_same_shapes(model, fresh)
+    for own, drawn in zip(model.parameters(), fresh.parameters(), strict=True):
+        own.lerp_(drawn.to(own), share)
