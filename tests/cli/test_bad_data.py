@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,20 @@ IDS = [900, 3, 17, 5]  # not in the order of the data
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(shown: Demo, tmp_path: Path) -> Path:
+    """A copy of the base model's run, since a panel writes into it, and a file of samples."""
+    shutil.copytree(shown.folder / "base", tmp_path / "base")
     (tmp_path / "ids.txt").write_text("\n".join(map(str, IDS)))
     return tmp_path
 
 
-def audited(shown: Demo, folder: Path, *more: Any, metrics: str = "clean_label,fa_train") -> Done:
-    base = shown.folder / "base"
+def audited(folder: Path, *more: Any, metrics: str = "clean_label,fa_train") -> Done:
     ids = ("--forget-ids", folder / "ids.txt")
-    return command("audit", base, *ids, "--metrics", metrics, "--json", "--quiet", *more)
+    return command("audit", folder / "base", *ids, "--metrics", metrics, "--json", "--quiet", *more)
 
 
-def guesses(shown: Demo, train: Any, rows: list[int]) -> np.ndarray:
-    model = read_model(shown.folder / "base", None, train).eval()
+def guesses(folder: Path, train: Any, rows: list[int]) -> np.ndarray:
+    model = read_model(folder / "base", None, train).eval()
     with torch.no_grad():
         return model(train.take(torch.tensor(rows))[0]).argmax(1).numpy()
 
@@ -45,22 +47,22 @@ def guesses(shown: Demo, train: Any, rows: list[int]) -> np.ndarray:
         "900, {900}\n3, {3}\n17 ,{17}\n5,{5}",
     ],
 )
-def test_right_labels_from_a_file(shown: Demo, folder: Path, digits: Any, lines: str) -> None:
-    guess = dict(zip(sorted(IDS), guesses(shown, digits.train, sorted(IDS)), strict=True))
+def test_right_labels_from_a_file(folder: Path, digits: Any, lines: str) -> None:
+    guess = dict(zip(sorted(IDS), guesses(folder, digits.train, sorted(IDS)), strict=True))
     right = {str(row): (k if row == 3 else (k + 1) % 10) for row, k in guess.items()}  # only sample 3 counts
     assert right["5"] != guess[3]  # in another order another number would count
     for row, label in right.items():
         lines = lines.replace(f"{{{row}}}", str(label))
     (folder / "truth.csv").write_text(lines)
-    done = good(audited(shown, folder, "--truth", folder / "truth.csv"))
+    done = good(audited(folder, "--truth", folder / "truth.csv"))
     assert done.json["values"]["clean_label"]["value"] == pytest.approx(0.25)
     assert done.json["values"]["clean_label"]["n"] == 4
 
 
-def test_an_array_and_a_panel(shown: Demo, folder: Path, digits: Any) -> None:
-    guess = guesses(shown, digits.train, sorted(IDS))
+def test_an_array_and_a_panel(folder: Path, digits: Any) -> None:
+    guess = guesses(folder, digits.train, sorted(IDS))
     np.save(folder / "truth.npy", np.array([guess[0], *((guess[1:] + 1) % 10)]))
-    done = good(audited(shown, folder, "--truth", folder / "truth.npy", metrics="quick"))
+    done = good(audited(folder, "--truth", folder / "truth.npy", metrics="quick"))
     assert {name.split(".")[0] for name in done.json["values"]} == {*PANELS["quick"], "clean_label"}
     assert done.json["values"]["clean_label"]["value"] == pytest.approx(0.25)
 
@@ -80,22 +82,20 @@ def test_an_array_and_a_panel(shown: Demo, folder: Path, digits: Any) -> None:
         (b"\xff\xfe\x00\x01", "got 1 lines"),
     ],
 )
-def test_right_labels_that_do_not_fit_are_refused(
-    shown: Demo, folder: Path, content: str | bytes, words: str
-) -> None:
+def test_right_labels_that_do_not_fit_are_refused(folder: Path, content: str | bytes, words: str) -> None:
     path = folder / "truth.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert words in refusal(audited(shown, folder, "--truth", path))
+    assert words in refusal(audited(folder, "--truth", path))
 
 
-def test_files_that_are_no_labels_are_refused(shown: Demo, folder: Path) -> None:
-    assert "nothing there" in refusal(audited(shown, folder, "--truth", folder / "none.txt"))
+def test_files_that_are_no_labels_are_refused(folder: Path) -> None:
+    assert "nothing there" in refusal(audited(folder, "--truth", folder / "none.txt"))
     (folder / "bad.npy").write_bytes(b"nothing")
-    assert "a plain array in" in refusal(audited(shown, folder, "--truth", folder / "bad.npy"))
+    assert "a plain array in" in refusal(audited(folder, "--truth", folder / "bad.npy"))
     np.save(folder / "short.npy", np.arange(3))
-    assert "4 labels in truth" in refusal(audited(shown, folder, "--truth", folder / "short.npy"))
+    assert "4 labels in truth" in refusal(audited(folder, "--truth", folder / "short.npy"))
     np.save(folder / "floats.npy", np.ones(4))
-    assert "whole numbers" in refusal(audited(shown, folder, "--truth", folder / "floats.npy"))
+    assert "whole numbers" in refusal(audited(folder, "--truth", folder / "floats.npy"))
 
 
 def named() -> purge.Images:
