@@ -18,7 +18,7 @@ from purge.core.threads import threads_for
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, described
-from purge.data.samples import Data, few
+from purge.data.samples import Data, GivenLabels, few
 from purge.engine.precision import (
     Precision,
     choose_device,
@@ -167,6 +167,8 @@ def audit(
     retrained: nn.Module | Result | Sequence[nn.Module | Result] | None = None,
     metrics: str | Metric | Sequence[str | Metric] = "standard",
     shadows: Shadows | None = None,
+    truth: GivenLabels | None = None,
+    triggered: Data | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = True,
@@ -182,12 +184,17 @@ def audit(
     describes and attacks by comparison with them. An original that is no better than chance on
     ``retain`` is refused unless ``check`` is False. A request that mixes whole classes with single samples
     is also audited in these two ``parts``. ``out``: a folder for audit.json and report.html.
+
+    If what was forgotten is bad data, two things tell more. ``truth``: the right labels (|D_f|,) of forget
+    samples that were trained with wrong ones, in their order (``clean_label``). ``triggered``: samples with a
+    backdoor trigger, labelled with the attacker's label; leave out those of that class (``attack_success``).
     """
     if out is not None:
         out_folder(out, force=True)
     auditor = Auditor(
-        forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check
-    )
+        forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check,
+        truth=truth, triggered=triggered,
+    )  # fmt: skip
     report = auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
     if out is not None:
         report.save(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from purge.core.threads import threads_for
 from purge.data.augmented import still_random, without_random_transforms
 from purge.data.cache import places_of
 from purge.data.request import contents
-from purge.data.samples import Data
+from purge.data.samples import Data, GivenLabels
 from purge.data.split import Split
 from purge.engine.precision import (
     arrange,
@@ -22,7 +23,7 @@ from purge.engine.precision import (
     takes_channels_last,
 )
 from purge.engine.seeding import seeded
-from purge.metrics.metric import Metric
+from purge.metrics.metric import Metric, Need
 from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
 from purge.metrics.subject import Subject
@@ -55,11 +56,14 @@ class Auditor:
         seed: int = 0,
         device: torch.device | str | None = None,
         check: bool = True,
+        truth: GivenLabels | None = None,
+        triggered: Data | None = None,
     ) -> None:
         given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
         others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
         others |= {} if original is None else {"original": original}
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
+        self._extra: dict[Need, Any] = {"truth": truth, "triggered": triggered}
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
         self._taught = {n: m.info.get("train_content") for n, m in others.items() if isinstance(m, Result)}
         self._digests: dict[str, str] = {}  # of the others' weights
@@ -78,7 +82,7 @@ class Auditor:
         progress: bool = True,
     ) -> Report:
         """Measure what a model still knows: see :func:`audit`."""
-        wanted = resolve_metrics(metrics)
+        wanted = resolve_metrics(metrics, [name for name, given in self._extra.items() if given is not None])
         run = model if isinstance(model, Result) else None
         model = model.model if isinstance(model, Result) else model
         check_classifier(model)
@@ -118,7 +122,9 @@ class Auditor:
             "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
             **environment(),
         }  # fmt: skip
-        info["cache"] = places_of(split.forget, split.retain, split.test, subjects["audited"].shadows)
+        info["cache"] = places_of(
+            split.forget, split.retain, split.test, split.triggered, subjects["audited"].shadows
+        )
         if why := still_random(split):
             info["augmented"] = why
         curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
@@ -150,7 +156,9 @@ class Auditor:
         own = copied(model, at)
         if self._split is None:
             with seeded(self._seed, at):
-                self._split = make_split(own, *without_random_transforms(*self._data), at)
+                truth, triggered = self._extra["truth"], self._extra["triggered"]
+                forget, retain, test, triggered = without_random_transforms(*self._data, triggered)
+                self._split = make_split(own, forget, retain, test, at, truth=truth, triggered=triggered)
                 self._contents = contents(self._split)
         check_same_classes(own, self._split, name)
         if name == "original" and self._check:

@@ -154,7 +154,8 @@ def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
     with seeded(0, torch.device("cpu")):
         model, original, retrained = (build_for("small-resnet", train) for _ in range(3))
     wanted = [name for name, m in METRICS.items() if m.cost != "shadow" and not name.startswith("relearn")]
-    auditor = Auditor(forget, retain, test, original=original, retrained=[retrained], check=False)
+    bad = {"truth": forget.labels, "triggered": test}
+    auditor = Auditor(forget, retain, test, original=original, retrained=[retrained], check=False, **bad)
     found = auditor.audit(model, metrics=wanted, progress=False).to_dict()["values"]
     names = {name for name, value in found.items() if value["value"] is not None}
     assert {name.partition(".")[0] for name in names} >= {*wanted} - {"tpr_1pct", "tpr_01pct"}

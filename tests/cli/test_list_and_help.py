@@ -66,8 +66,8 @@ OPTIONS = {
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
-        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --seed --device "
-        "--trust --no-cache --json --quiet"
+        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
+        "--seed --device --trust --no-cache --json --quiet"
     ),
     "report": "run --out --figures --force --json",
     "list": "shelf name --json",

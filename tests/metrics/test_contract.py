@@ -33,6 +33,7 @@ MISSING = {
     "no test of a retained class": {"kept_class_test"},
     "no retrained": {"retrained"},
     "no original": {"original"},
+    "no bad data": {"truth", "triggered"},
     "no BatchNorm": set(),
     "no head": set(),
 }
@@ -77,7 +78,8 @@ def case(toy) -> SimpleNamespace:
     more_x, more_y = blobs(3300, seed=2)  # rates at 0.1 % false positives need 1,000 of the class
     test = torch.cat([x, more_x[more_y == 0]]), torch.cat([y, more_y[more_y == 0]])
     models = {name: mlp(i) for i, name in enumerate(("model", "retrained", "original"))}
-    return SimpleNamespace(forget=forget, retain=retain, test=test, **models)
+    bad = {"truth": torch.arange(len(forget[1])) % 3, "triggered": (x + 1, torch.full_like(y, 2))}
+    return SimpleNamespace(forget=forget, retain=retain, test=test, **models, **bad)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,7 @@ def without(case) -> dict[str, purge.Report]:
         "no test of a retained class": {"test": (x[y == 0], y[y == 0])},
         "no retrained": {"retrained": None},
         "no original": {"original": None},
+        "no bad data": {"truth": None, "triggered": None, "metrics": list(METRICS)},  # not left out
         "no BatchNorm": plain,
         "no head": headless,
     }
@@ -148,6 +151,8 @@ def test_a_missing_need_gives_none_and_a_reason_and_nothing_else_does(without, n
         ("no test of a retained class", "ta_retain", "retained"),
         ("no retrained", "kl_retrain", "retrained"),
         ("no original", "feature_l2_original", "original"),
+        ("no bad data", "clean_label", "truth="),
+        ("no bad data", "attack_success", "triggered="),
         ("no BatchNorm", "bn_recal", "BatchNorm"),
         ("no head", "fid_feat", "features"),
     ],
@@ -177,9 +182,9 @@ def test_features_of_different_size_do_not_compare(case):
 def test_one_forget_sample_is_enough_for_all_but_a_covariance(case):
     forget, retain = purge.split((torch.cat([case.forget[0], case.retain[0]]),
                                   torch.cat([case.forget[1], case.retain[1]])), indices=[0])  # fmt: skip
-    report = audit(case, forget=forget, retain=retain)
+    report = audit(case, forget=forget, retain=retain, truth=[1])
     missing = {k: v.why for k, v in report.values.items() if v.value is None}
-    alike = {"fid_feat", "cka", "hidden_change", "silhouette"}
+    alike = {"fid_feat", "cka", "odds_correlation", "hidden_change", "silhouette"}
     rates = {"tpr_1pct", "tpr_01pct", "mia_quantile.tpr_1pct", "mia_quantile.tpr_01pct"}
     few = {"mia_split", "probe", "probe_gap", *rates}
     assert set(missing) == alike | few | {"nearest_class"}  # which is about whole classes
@@ -212,8 +217,9 @@ def test_logits_that_are_not_finite_are_refused(case):
 # -- identical models --------------------------------------------------------------------------
 
 ZERO = ["feature_l2", "feature_l2_original", "fid_feat", "kl_retrain", "retrain_gap",
-        "js_retrain", "destinations_tv"]  # fmt: skip
-ONE = ["feature_cosine", "feature_cosine_original", "agreement", "agreement_test", "tow"]
+        "field_gap", "js_retrain", "destinations_tv"]  # fmt: skip
+ONE = ["feature_cosine", "feature_cosine_original", "agreement", "agreement_test", "tow",
+       "odds_correlation"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +281,8 @@ def test_a_metric_cleans_up_after_itself(case, name):
     # audit() works on copies; here the metric is given the model itself
     split = SimpleNamespace(
         classes=3, forget_classes=frozenset({0}), single=False,
-        **{part: samples(*getattr(case, part)) for part in ("forget", "retain", "test")},
+        **{part: samples(*getattr(case, part)) for part in ("forget", "retain", "test", "triggered")},
+        truth=case.truth,
     )  # fmt: skip
     models = [mixed(i) for i in range(3)]
     before = [state(m) for m in models]
@@ -393,7 +400,16 @@ def test_panels(case, full):
     quick = audit(case, metrics="quick")
     assert set(quick.values) < set(full.values)
     assert not values(quick, "bn_recal")
-    assert set(PANELS["standard"]) == set(METRICS)
+    assert set(PANELS["standard"]) == set(METRICS) - {"clean_label", "attack_success"}
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_has_the_metrics_of_bad_data_if_it_was_given(panel):
+    bad = {"truth": "clean_label", "triggered": "attack_success"}
+    for given in ([], ["truth"], ["triggered"], ["truth", "triggered"]):
+        found = [m.name for m in registry.resolve_metrics(panel, given)]
+        assert found == [*PANELS[panel], *(bad[name] for name in given)]
+        assert [m.name for m in registry.resolve_metrics("ta", given)] == ["ta"]
 
 
 # -- names and the user's own ------------------------------------------------------------------
@@ -449,7 +465,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(case, typo):
 
 
 def test_a_panel_may_stand_in_a_list(case):
-    report = audit(case, metrics=["quick", "bn_recal", "ta"])
+    report = audit(case, metrics=["quick", "bn_recal", "ta"], truth=None, triggered=None)
     assert {name.partition(".")[0] for name in report.values} == {*PANELS["quick"], "bn_recal"}
 
 
@@ -471,7 +487,7 @@ def test_what_is_not_a_metric_is_refused(case, nothing):
 def test_single_samples(case):
     data = torch.cat([case.forget[0], case.retain[0]]), torch.cat([case.forget[1], case.retain[1]])
     forget, retain = purge.split(data, indices=[1, 5, 40, 41, 60])
-    report = audit(case, forget=forget, retain=retain)
+    report = audit(case, forget=forget, retain=retain, truth=[0, 1, 2, 0, 1])
     assert report.info["forget_classes"] == []
     assert report.info["forget_samples"] == 5
     assert {k for k, v in report.values.items() if v.value is None} == {
@@ -523,7 +539,9 @@ class Named(nn.Module):
 def test_inputs_of_several_tensors_give_the_numbers_of_one(case, full):
     parts = {
         part: ({"first": x[:, :2], "last": x[:, 2:]}, y)
-        for part, (x, y) in ((part, getattr(case, part)) for part in ("forget", "retain", "test"))
+        for part, (x, y) in (
+            (part, getattr(case, part)) for part in ("forget", "retain", "test", "triggered")
+        )
     }
     models = {role: Named(getattr(case, role)) for role in ("model", "retrained", "original")}
     found = audit(case, **parts, **models).values
@@ -546,5 +564,6 @@ def test_a_head_that_is_called_by_keyword(case):
 
 
 def test_datasets_give_the_numbers_of_their_tensors(case, full):
-    parts = {k: torch.utils.data.TensorDataset(*getattr(case, k)) for k in ("forget", "retain", "test")}
+    sets = ("forget", "retain", "test", "triggered")
+    parts = {k: torch.utils.data.TensorDataset(*getattr(case, k)) for k in sets}
     assert audit(case, **parts).values == full.values

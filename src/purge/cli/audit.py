@@ -38,6 +38,10 @@ def audit(
     ] = None,
     forget_class: Annotated[list[str] | None, Option(help="Default: the run's request.")] = None,
     forget_ids: Annotated[Path | None, Option(help="Default: the run's request.")] = None,
+    truth: Annotated[
+        Path | None,
+        Option(help="The right labels of mislabelled forget samples, one per line, or a .npy file."),
+    ] = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -54,6 +58,8 @@ def audit(
     Every number is shown beside the retrained and the original model's. A panel is also written into the
     run folder, as audit.json.
 
+    Lines of --truth are labels in the order of the training data, or SAMPLE,LABEL.
+
     In a pipeline: purge audit RUN --fail-if failed --fail-if "ra<99"
     """
     from purge.core.plugins import current_folder_importable
@@ -65,7 +71,7 @@ def audit(
 
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     with current_folder_importable(":" in metrics):
-        wanted = resolve_metrics(names)
+        wanted = resolve_metrics(names, [] if truth is None else ["truth"])
     gates = [as_gate(text, wanted) for text in fail_if or []]
     for gate in gates:
         gate.check([metric.name for metric in wanted])
@@ -82,7 +88,7 @@ def audit(
     report = audit_run(
         run, facts, choice, images, test, request, model=model, original=original, retrained=retrained or [],
         metrics=wanted, shadows=shadows, seed=seed, device=opt.pick_device(device), progress=not quiet,
-        trust=trust,
+        trust=trust, truth=truth,
     )  # fmt: skip
     found = report.to_dict()
     try:

@@ -177,9 +177,7 @@ def plain(samples: Samples) -> Samples:
     return found if steady(found) else samples
 
 
-def without_random_transforms(
-    forget: Data, retain: Data, test: Data | None
-) -> tuple[Data, Data, Data | None]:
+def without_random_transforms(*parts: Data | None) -> tuple[Any, ...]:
     """The same data without the random transforms of torchvision that its datasets list.
 
     A dataset, or the one under a Subset, is copied (not its files or pixels) and given the transforms that
@@ -187,13 +185,12 @@ def without_random_transforms(
     then have items of another shape, stays as it is.
     """
     copies: dict[int, Any] = {}  # parts of one dataset stay parts of one dataset
-    kept = [None if data is None else _plain(data, copies, "The audit") for data in (forget, retain, test)]
-    return kept[0], kept[1], kept[2]  # type: ignore[return-value]
+    return tuple(None if data is None else _plain(data, copies, "The audit") for data in parts)
 
 
 def still_random(split: Split) -> str:
     """Which parts of the data differ whenever they are read, in a sentence; empty if none does."""
-    parts = {"forget": split.forget, "retain": split.retain, "test": split.test}
+    parts = {name: getattr(split, name) for name in ("forget", "retain", "test", "triggered")}
     names = [name for name, part in parts.items() if part is not None and not steady(part)]
     if not names:
         return ""

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
@@ -32,6 +33,7 @@ INPUT_KEYS = ("pixel_values", "image", "x")  # where items that are dicts keep t
 LABEL_KEYS = ("label", "labels", "y")  # and their label
 
 Data: TypeAlias = "Images | tuple[Any, Tensor] | Dataset[Any]"  # what callers may bring
+GivenLabels: TypeAlias = "Tensor | NDArray[Any] | Sequence[int]"  # and labels alone
 
 
 @dataclass(frozen=True, slots=True)

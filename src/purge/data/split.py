@@ -28,6 +28,8 @@ class Split:
     classes: int
     forget_classes: frozenset[int]  # classes that only the forget set has; empty: single samples
     names: tuple[str, ...] = ()  # of all classes, where the data tells them
+    truth: Tensor | None = None  # for an audit: the right labels (|D_f|,) of forget samples with wrong ones,
+    triggered: Samples | None = None  # and samples with a backdoor trigger and the attacker's label
 
     @property
     def single(self) -> bool:
@@ -59,9 +61,11 @@ class Split:
         if test is not None:
             left = (~torch.isin(test.labels, gone)).nonzero()[:, 0]
             test = part_of(test, left) if len(left) else None
+        right = [None if self.truth is None else self.truth[at] for at in (whole, ~whole)]
+        none = frozenset[int]()
         return {
-            "classes": replace(self, forget=forget[0]),
-            "samples": replace(self, forget=forget[1], test=test, forget_classes=frozenset()),
+            "classes": replace(self, forget=forget[0], truth=right[0]),
+            "samples": replace(self, forget=forget[1], truth=right[1], test=test, forget_classes=none),
         }
 
 

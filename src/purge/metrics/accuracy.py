@@ -11,8 +11,8 @@ from torch import nn
 from purge.core.threads import threads_for
 from purge.data.samples import Samples
 from purge.metrics.bootstrap import DRAWS, Array, interval
-from purge.metrics.subject import Hits, Part, Subject
-from purge.metrics.value import Value
+from purge.metrics.subject import NOT_GIVEN, Hits, Part, Subject
+from purge.metrics.value import Missing, Value
 from purge.models.forward import logits
 from purge.models.inspect import device_of
 
@@ -46,6 +46,28 @@ def destinations(subject: Subject) -> dict[str, Value]:
     """Share of the forget set that is predicted as each class."""
     guesses = subject.guesses("forget")
     return {str(k): subject.mean(guesses == k) for k in range(subject.split.classes)}
+
+
+def clean_label(subject: Subject) -> Value:
+    """Share of the forget set that gets its right label, for samples that were trained with a wrong one.
+
+    The right labels are what ``truth`` says. The share that still gets the label of the training is
+    ``fa_train``; a sample whose label was right all along counts in both. Even a retrained model does not
+    get all of them right: compare with its number.
+    """
+    if subject.split.truth is None:
+        raise Missing(NOT_GIVEN["truth"])
+    return subject.mean(subject.guesses("forget") == subject.split.truth.numpy())
+
+
+def attack_success(subject: Subject) -> Value:
+    """Share of samples with a backdoor trigger that get the attacker's label.
+
+    ``triggered`` has inputs with the trigger, and the attacker's label as the label of each. Leave out
+    samples that are of this class anyway: for them a right answer cannot be told from a successful attack.
+    A model that never saw the trigger also gives that label by mistake: compare with the retrained model's.
+    """
+    return accuracy(subject, "triggered")
 
 
 def change(after: Hits, before: Hits, seed: int) -> Value:

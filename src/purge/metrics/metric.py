@@ -24,7 +24,9 @@ Unit = Literal["share", "number", "steps", "class"]  # a share is printed in per
 Section = Literal["forgetting", "damage", "membership", "robustness", "distance", "other"]
 Direction = Literal["higher", "lower", "retrain"]  # which way is better; retrain: nearer to that model
 Cost = Literal["forward", "train", "shadow"]
-Need = Literal["retrained", "original", "test", "same_class_test", "kept_class_test", "shadows"]
+Need = Literal[
+    "retrained", "original", "test", "same_class_test", "kept_class_test", "truth", "triggered", "shadows"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

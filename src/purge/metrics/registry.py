@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,9 @@ KEPT: frozenset[Need] = frozenset({"kept_class_test"})
 RETRAINED: frozenset[Need] = frozenset({"retrained"})
 ORIGINAL: frozenset[Need] = frozenset({"original"})
 SHADOWS: frozenset[Need] = frozenset({"shadows"})
+TRUTH: frozenset[Need] = frozenset({"truth"})
+TRIGGERED: frozenset[Need] = frozenset({"triggered"})
+EXTRA = TRUTH | TRIGGERED  # about bad data: metrics that need them join a panel if they are given
 
 SIGNALS = ("loss", "confidence", "entropy", "m_entropy", "margin")
 RELEARNED = ("after", "recovered", "area", "steps")
@@ -48,6 +51,10 @@ _TABLE = [
     _forgetting("ua", "UA", "1 − accuracy on the forget set", "accuracy:unlearning_accuracy", unit="share"),
     _forgetting("destinations", "→", "where predictions on the forget set go, by class",
                 "accuracy:destinations", parts="classes", unit="share"),
+    _forgetting("clean_label", "clean", "share of the forget set that gets its right label, as truth has it",
+                "accuracy:clean_label", unit="share", needs=TRUTH),
+    _forgetting("attack_success", "ASR", "share of samples with a trigger that get the attacker's label",
+                "accuracy:attack_success", unit="share", needs=TRIGGERED),
     # membership
     _membership("mia_loss", "MIA loss", "AUROC of −loss, forget against unseen same-class data",
                 "membership:mia_loss", needs=SAME),
@@ -102,12 +109,16 @@ _TABLE = [
               direction="lower", slack=0.01, ideal=0.0, needs=RETRAINED),
     _distance("js_retrain", "JS", "JS(model, retrained) on the forget set, in nats", "distance:js_retrain",
               direction="lower", slack=0.01, ideal=0.0, needs=RETRAINED),
+    _distance("odds_correlation", "corr", "correlation of the label's log-odds with Retrain's on D_f",
+              "distance:odds_correlation", direction="higher", ideal=1.0, needs=RETRAINED),
     _distance("cka", "CKA", "similarity of representations with the retrained model's, by layer",
               "distance:cka", parts="layers", direction="higher", needs=RETRAINED),
     _distance("tow", "ToW", "closeness to the retrained model in forget, retain and test accuracy",
               "distance:tow", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED | TEST),
     _distance("retrain_gap", "gap", "mean difference from the retrained model in FA, RA, TA_r, MIA",
               "distance:retrain_gap", direction="lower", ideal=0.0, needs=RETRAINED),
+    _distance("field_gap", "avg gap", "mean difference from the retrained model in UA, RA, TA_r, MIA SVC",
+              "distance:field_gap", direction="lower", ideal=0.0, needs=RETRAINED | KEPT),
     # untrained
     _forgetting("zrf", "ZRF", "similarity on the forget set to an untrained copy of the model",
                 "untrained:zrf"),
@@ -170,10 +181,11 @@ _TABLE = [
 ]  # fmt: skip
 METRICS: dict[str, Metric] = {m.name: replace(m, fn=f"purge.metrics.{m.fn}") for m in _TABLE}
 
+_ALWAYS = {name: m for name, m in METRICS.items() if EXTRA.isdisjoint(m.needs)}
 PANELS: dict[str, tuple[str, ...]] = {
-    "quick": tuple(name for name, m in METRICS.items() if m.cost == "forward"),
-    "standard": tuple(name for name, m in METRICS.items() if m.cost != "shadow"),
-    "full": tuple(METRICS),
+    "quick": tuple(name for name, m in _ALWAYS.items() if m.cost == "forward"),
+    "standard": tuple(name for name, m in _ALWAYS.items() if m.cost != "shadow"),
+    "full": tuple(_ALWAYS),
 }
 
 
@@ -228,12 +240,17 @@ def number(name: str, value: float | None) -> str:
     return shown(value, unit_of(name))
 
 
-def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
-    """The metrics that are meant by a name, a panel, a Metric, or a list of these."""
+def resolve_metrics(
+    metrics: str | Metric | Sequence[str | Metric], extra: Collection[Need] = ()
+) -> list[Metric]:
+    """The metrics that are meant by a name, a panel, a Metric, or a list of these.
+
+    ``extra``: which of EXTRA were given; a panel then has the metrics that need them too.
+    """
     given: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
     if strange := [type(m).__name__ for m in given if not isinstance(m, (str, Metric))]:
         raise MetricError("metrics by name or as Metric", strange[0], "see purge.list_metrics()")
-    wanted = [m for one in given for m in (PANELS.get(one, (one,)) if isinstance(one, str) else (one,))]
+    wanted = [m for one in given for m in (_members(one, extra) if isinstance(one, str) else (one,))]
     found = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
     names = [m.name for m in found]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -241,6 +258,13 @@ def resolve_metrics(metrics: str | Metric | Sequence[str | Metric]) -> list[Metr
     if not found:
         raise MetricError("at least one metric", "none", "pass metrics='standard'")
     return found
+
+
+def _members(name: str, extra: Collection[Need]) -> tuple[str, ...]:
+    """The names in a panel; any other name stands for itself."""
+    if name not in PANELS:
+        return (name,)
+    return *PANELS[name], *(other for other, m in METRICS.items() if EXTRA & {*extra} & {*m.needs})
 
 
 def check_value_name(name: str, where: str, metric: Metric | None = None) -> None:

@@ -26,7 +26,7 @@ from purge.models.layout import fed_to
 if TYPE_CHECKING:
     from purge.metrics.shadow import Ensemble
 
-Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test"]
+Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test", "triggered"]
 Labels = NDArray[np.int64]
 Hits = NDArray[np.bool_]
 T = TypeVar("T")
@@ -35,6 +35,11 @@ P = ParamSpec("P")
 FEATURE_SAMPLES = 10_000  # of a larger set, features are kept for this many, chosen by the seed
 
 NO_FEATURES = "no layer that makes the logits was found, so there are no features"
+NOT_GIVEN = {
+    "test": "no test data was given",
+    "truth": "the right labels of the forget samples were not given (truth=…)",
+    "triggered": "no samples with a trigger were given (triggered=…)",
+}
 EMPTY = {
     "same_class_test": "the test data has no sample of the forgotten classes",
     "kept_class_test": "the test data has no sample of a retained class",
@@ -128,8 +133,10 @@ class Subject:
             if (other := getattr(self, need)) is self:
                 return f"this is the {need} model itself"
             return "" if other is not None else f"no {need} model was given to compare with"
+        if need in ("truth", "triggered"):
+            return "" if getattr(self.split, need) is not None else NOT_GIVEN[need]
         if self.split.test is None:
-            return "no test data was given"
+            return NOT_GIVEN["test"]
         return EMPTY[need] if need in EMPTY and not len(self.index(need)) else ""  # type: ignore[arg-type]
 
     def other(self, which: Literal["retrained", "original"]) -> Subject:
@@ -154,9 +161,10 @@ class Subject:
 
     def samples(self, part: Part) -> Samples:
         """The data set that a part belongs to."""
-        found: Samples | None = getattr(self.split, "test" if part.endswith("test") else part)
+        whole = "test" if part.endswith("test") else part
+        found: Samples | None = getattr(self.split, whole)
         if found is None:
-            raise Missing("no test data was given")
+            raise Missing(NOT_GIVEN[whole])
         return found
 
     @once

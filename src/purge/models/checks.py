@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from scipy.special import bdtrc
-from torch import nn
+from torch import Tensor, nn
 
 from purge.core.errors import DataError, MethodError, ModelError, PurgeError, did_you_mean, first_line
 from purge.data import inputs
 from purge.data.augmented import Augmentation, Change, check_change
 from purge.data.identity import fingerprints, same_samples
-from purge.data.images import Images
-from purge.data.samples import Data, Lazy, Samples, as_samples, batches, few
+from purge.data.images import Images, as_labels
+from purge.data.samples import Data, GivenLabels, Lazy, Samples, as_samples, batches, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
@@ -27,17 +27,38 @@ FEWEST_OTHERS = 30  # of them that are not of the largest class
 KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
-def make_split(model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device) -> Split:
-    """Forget, retain and test as samples on the device, fit for each other and for the model."""
+def make_split(
+    model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device, *,
+    truth: GivenLabels | None = None, triggered: Data | None = None,
+) -> Split:  # fmt: skip
+    """Forget, retain and test as samples on the device, fit for each other and for the model.
+
+    ``truth`` and ``triggered`` are what an audit may also be given: see :class:`Split`.
+    """
     dtype = _dtype(model)
-    given = {"forget": forget, "retain": retain} | ({} if test is None else {"test": test})
-    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
+    given = {"forget": forget, "retain": retain, "test": test, "triggered": triggered}
+    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items() if data is not None}
     classes = _sound(model, parts, forget)
     _disjoint(forget, retain, parts["forget"], parts["retain"])
     there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
     gone = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
     names = tuple(getattr(forget, "names", ()))
-    return Split(parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names)
+    right = None if truth is None else _right_labels(truth, len(parts["forget"]), classes)
+    return Split(
+        parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names, truth=right,
+        triggered=parts.get("triggered"),
+    )  # fmt: skip
+
+
+def _right_labels(truth: GivenLabels, n: int, classes: int) -> Tensor:
+    """The right labels (n,) of the forget samples, on the CPU."""
+    fix = "give the right label of each forget sample, in their order"
+    if hasattr(truth, "__len__") and not isinstance(truth, str) and len(truth) != n:
+        raise DataError(f"{n} labels in truth, one per forget sample", str(len(truth)), fix)
+    labels = as_labels(truth, n, "truth")
+    if n and int(labels.max()) >= classes:
+        raise DataError(f"labels from 0 to {classes - 1} in truth", str(int(labels.max())), fix)
+    return labels
 
 
 def check_classifier(model: Any) -> None:

@@ -348,6 +348,8 @@ def _distance(of: Numbers) -> list[Finding]:
 
 def _is_distance(of: Numbers, name: str) -> bool:
     metric = described(of.report, name)
+    if name in rules.NOT_JUDGED:
+        return False
     return metric.get("section") == "distance" and metric.get("direction") in ("higher", "lower")
 
 

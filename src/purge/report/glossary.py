@@ -147,9 +147,18 @@ TERMS = {
         r"\bcosine\b",
         "how alike two directions are: 1 the same, 0 unrelated, −1 opposite",
     ),
-    "logit": (
-        r"\blogit\b",
+    "logit, log-odds": (
+        r"\blogit\b|\blog-odds\b",
         "a probability on a scale without ends",
+    ),
+    "correlation": (
+        r"\bcorrelations?\b",
+        "how far two sets of numbers rise and fall together: 1 fully, 0 not at all, −1 against each other",
+    ),
+    "trigger": (
+        r"\btriggers?\b",
+        "a mark that an attacker put into training samples, so that the model gives his label wherever it "
+        "appears (a backdoor)",
     ),
     "calibration error": (
         r"\bcalibration error\b",

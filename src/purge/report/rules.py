@@ -37,6 +37,9 @@ MOVED_LEAST = {
     "samples": {"hidden_change": 0.0005, "output_change": 0.01},
 }
 
+# Distances of which it is not known how often they would accuse an honest retraining.
+NOT_JUDGED = frozenset({"odds_correlation"})
+
 SIGNS: dict[Level, str] = {"shown": "✔", "failed": "✘", "unknown": "?"}
 WORDS: dict[Level, str] = {"shown": "Shown", "failed": "Failed", "unknown": "Not known"}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from purge.data.images import Images
 from purge.data.load import load
 from purge.data.own import from_function, is_function
 from purge.data.prefetch import say_once
+from purge.data.samples import GivenLabels
 from purge.data.split import rows_of_classes, rows_of_indices
 from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
@@ -338,7 +340,7 @@ def _read_ids(path: Path, train: Images) -> list[int]:
     """Positions in the training data: numbers, or paths as the data has them, one per line."""
     if not path.is_file():
         raise FileError(f"a file of sample numbers at {path}", "nothing there", "check the path")
-    position = {train.paths[id]: i for i, id in enumerate(train.ids.tolist())} if train.paths else {}
+    position = _positions(train)
     found = set[int]()
     for line in map(str.strip, path.read_text(encoding="utf-8", errors="replace").splitlines()):
         words = line.replace(",", " ").split()
@@ -354,9 +356,56 @@ def _read_ids(path: Path, train: Images) -> list[int]:
     return sorted(found)
 
 
+def _positions(train: Images) -> dict[str, int]:
+    """Paths of training images, as the data has them → positions; empty if they have none."""
+    return {train.paths[id]: i for i, id in enumerate(train.ids.tolist())} if train.paths else {}
+
+
 def _not_an_id(path: Path, line: str, train: Images) -> DataError:
     if not train.paths:
         return DataError(f"whole numbers in {path.name}", repr(line), "write one sample number per line")
     why = "which is held out for testing" if line in train.paths else "which is not there"
     fix = f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}"
     return DataError(f"numbers or paths of training images in {path.name}", f"{line!r}, {why}", fix)
+
+
+# -- right labels of mislabelled samples --------------------------------------------------------
+
+
+def read_truth(path: Path, train: Images, forget: Tensor) -> GivenLabels:
+    """The right labels of the forget samples, which a mask (N,) of the training data names, in its order.
+
+    A line of the file is a label, by number or name, for the next of these samples; or ``SAMPLE,LABEL``, in
+    any order, with samples by number or path as in a file of ids. A .npy file is an array of labels.
+    """
+    if not path.is_file():
+        raise FileError(f"a file of right labels at {path}", "nothing there", "check the path")
+    if path.suffix == ".npy":
+        return _array(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    names, rows = train.names, forget.nonzero()[:, 0].tolist()
+    if len(lines) != len(rows):
+        raise _not_truth(path, len(rows), f"{len(lines)} lines")
+    pairs = [line.rpartition(",") for line in lines]
+    if any(line in names or not comma for line, (_, comma, _) in zip(lines, pairs, strict=True)):
+        return [_class_number(line, names) for line in lines]
+    known = _positions(train) | {str(row): row for row in rows}
+    found = {known.get(sample.strip()): _class_number(label.strip(), names) for sample, _, label in pairs}
+    if missing := [row for row in rows if row not in found]:
+        raise _not_truth(path, len(rows), f"none for sample {missing[0]}")
+    return [found[row] for row in rows]
+
+
+def _not_truth(path: Path, n: int, got: str) -> DataError:
+    fix = "write a label per line in the order of the training data, or SAMPLE,LABEL"
+    return DataError(f"a label for each of {n} forget samples in {path.name}", got, fix)
+
+
+def _array(path: Path) -> GivenLabels:
+    try:
+        found: GivenLabels = np.load(path, allow_pickle=False)
+    except Exception:  # numpy raises many kinds of errors on a damaged file
+        got, fix = "a damaged file, or pickled objects", "save it again with numpy.save"
+        raise FileError(f"a plain array in {path}", got, fix) from None
+    return found

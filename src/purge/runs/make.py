@@ -41,6 +41,7 @@ from purge.runs.folder import (
     first_of,
     gone_of,
     read_model,
+    read_truth,
     rows_of,
     same_data,
     same_kind,
@@ -175,20 +176,23 @@ def audit_run(
     run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images, request: Request, *,
     model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
     shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
+    truth: Path | None = None,
 ) -> Report:  # fmt: skip
     """Audit a run folder beside those of the original and of retrained models.
 
     An empty request stands for the run's, and all that was forgotten before. ``original``: by default the
     model that the first request began with. ``model``: the architecture of all of them; by default each
     run's own. ``shadows``: how many models of each kind an attack with shadow models trains. ``trust``: may
-    a run name code to import?
+    a run name code to import? ``truth``: a file of right labels.
     """
     unlearned = read_model(run, model, data, trust)
     same_scale(facts, choice, "audited")
     if not request:
         same_data(facts, choice, data)
     gone = both(gone_of(facts), request)
-    forget, retain = cut(data, request or needed(gone), gone)
+    request = request or needed(gone)
+    forget, retain = cut(data, request, gone)
+    right = None if truth is None else read_truth(truth, data, rows_of(data, request))
     began = None
     if original is None and facts.original is not None:
         first, began = first_of(run, facts)
@@ -211,7 +215,7 @@ def audit_run(
             check_recorded(folder, facts_of(folder), one, test, device)
     report = audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
-        original=before, retrained=others, progress=progress,
+        original=before, retrained=others, progress=progress, truth=right,
     )  # fmt: skip
     models = _models_in_words(run, facts, original, retrained, report.info["retain_content"])
     return dataclasses.replace(report, info={**report.info, "models": models})
