@@ -147,14 +147,15 @@ def step(
     ⟨θ − θ', retain⟩ ≥ 0 holds for what is applied, rounding included; with gradients that are not finite,
     nothing is. ``none`` does neither.
     """
-    conflict = dot(g, retain) < 0
+    conflict = torch.zeros((), dtype=torch.bool, device=g.device)
     if space == "gradient":
+        conflict = dot(g, retain) < 0
         g = project(g, retain)
     before = params.read()
     moved = optimizer.displacement(before, clipped(g, clip))
     if space != "update":
         after = params.store(before - moved)
-        return StepInfo(conflict & (space == "gradient"), cosine(_wide(before) - after, retain))
+        return StepInfo(conflict, cosine(_wide(before) - after, retain))
 
     # A float32 weight of size 1 cannot move by less than 6e-8, so a step that is orthogonal to ``retain`` may
     # end on the wrong side once it is stored. We aim past the boundary by ten times the spread of the

@@ -61,6 +61,7 @@ class Purge(Method):
     kd: float = setting(1.0, "β: weight of the distillation in these steps", low=0)
     temperature: float = setting(2.0, "T: of the distillation", above=0)
     push: float = setting(1.0, "weight of pushing forgotten classes away", low=0)
+    push_every: int = setting(1, "steps from one push to the next", low=1)
     fresh_share: float = setting(0.0, "share of fresh weights mixed into the model first", low=0, high=1)
     average: float = setting(0.0, "share of the steps, the last ones, whose weights are averaged", low=0, high=1)
     momentum: float = setting(0.9, "μ: Nesterov momentum", low=0, high=0.999)
@@ -93,14 +94,14 @@ class Purge(Method):
         )  # fmt: skip
         normed = bool(batchnorms(model))
 
-        def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs) -> Scalars:
+        def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs | None = None) -> Scalars:
             with statistics(model, "shared"):
                 zr = forward(model, xr)
             retain_loss = F.cross_entropy(zr.float(), yr)
             t = self.temperature
             g_keep = g = params.grad(retain_loss + beta * kl(zr / t, (taught / t).softmax(1)))
             pushed = None
-            if pushes:
+            if xf is not None:
                 with statistics(model, "shared") as seen:
                     if normed:
                         forward(model, inputs.take(xr, slice(COMPANIONS)))
@@ -113,7 +114,7 @@ class Purge(Method):
                 "retain_loss": retain_loss,
                 "forget_loss": pushed,
                 "projected": taken.projected,
-                "cosine": cosine(g, g_keep),
+                "cosine": None if xf is None else cosine(g, g_keep),
                 "displacement_cosine": taken.cosine,
             }
 
@@ -123,21 +124,24 @@ class Purge(Method):
             recalibrate(model, (x for x, _ in passing(retain, drawn)))
             yield
 
-        one_step = run.recorded(restart_step)
+        one_step, pushing_step = run.recorded(restart_step), run.recorded(restart_step)
         none = at_r.new_empty(0)
         early = last if changed is not None else 0
         parts = [changed or retain, retain, classes]
         orders = [
             [*at_r[:early], *[none] * (total - early)],
             [*[none] * early, *at_r[early:]],
-            at_f if pushes else [none] * total,
+            [at_f[i] if pushes and i % self.push_every == 0 else none for i in range(total)],
         ]
         mean, n = params.read(), 0
         for i, (r1, r2, f) in run.batches(*parts, orders=orders, epoch=total, delivered=delivered):
             r = r1 if len(r1) else r2
             optimizer.rate.fill_(rate * min(1.0, (i + 1) / max(1, WARM_UP * total), 1 - i / total))
             beta.fill_(self.kd if i >= last else 0.0)
-            run.log(**one_step(r.x, r.y, taught[r.rows], f.x if len(f) else r.y))
+            if len(f):
+                run.log(**pushing_step(r.x, r.y, taught[r.rows], f.x))
+            else:
+                run.log(**one_step(r.x, r.y, taught[r.rows]))
             if self.average and i >= total * (1 - self.average):
                 n += 1
                 mean.lerp_(params.read(), 1 / n)
