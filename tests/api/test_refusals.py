@@ -30,7 +30,7 @@ from purge.core.errors import (
     PurgeError,
     RunError,
 )
-from purge.methods import Purge
+from purge.methods import Pull, Purge
 from purge.models.checkpoint import digest
 from tests.refusals import BY_SETTING, HUGE, INF, NAN, assert_sentence, spoiled, tree
 
@@ -530,7 +530,7 @@ RECORDS: list[tuple[str, type[PurgeError], str, Callable[[SimpleNamespace], Any]
     ("a result into a folder with files", FileError, "an empty folder", lambda t: (
         purge.Result(t.model, purge.Stopping(), [], "schedule", 0.0, 0).save(t.full))),
     ("a stopping out of range", MethodError, "forget_target", lambda t: purge.Stopping(forget_target=2)),
-    ("a method out of range", MethodError, "lr", lambda t: Purge(lr=-1)),
+    ("a method out of range", MethodError, "lr", lambda t: Pull(lr=-1)),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from purge.core.errors import MethodError
 from purge.core.settings import as_dict, replace
 from purge.engine.stopping import Stopping
-from purge.methods import Purge
+from purge.methods import Pull
 from purge.methods.registry import METHODS, resolve_method
 
 
@@ -31,7 +31,7 @@ from purge.methods.registry import METHODS, resolve_method
     ],
 )
 def test_values_are_cast_by_type(key, given, stored):
-    got = getattr(replace(Purge(), {key: given}), key)
+    got = getattr(replace(Pull(), {key: given}), key)
     assert got == stored
     assert type(got) is type(stored)
 
@@ -71,9 +71,9 @@ def test_values_are_cast_by_type(key, given, stored):
     ],
 )
 def test_one_value_is_accepted_and_one_rejected(key, accepted, rejected):
-    replace(Purge(), {key: accepted})
+    replace(Pull(), {key: accepted})
     with pytest.raises(MethodError, match=r"^Expected .*, got .*\. Fix: "):
-        replace(Purge(), {key: rejected})
+        replace(Pull(), {key: rejected})
 
 
 def test_stopping_may_be_given_flat_or_whole():
@@ -92,8 +92,8 @@ def test_a_typo_is_answered_with_the_nearest_name():
 
 
 def test_the_registered_preset_is_not_changed():
-    resolve_method("purge", {"lr": 0.5})
-    assert METHODS["purge"].method == Purge()
+    resolve_method("purge-pull", {"lr": 0.5})
+    assert METHODS["purge-pull"].method == Pull()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -105,4 +105,4 @@ def test_settings_as_they_are_written_can_be_read_again(name):
 
 def test_a_typo_in_a_dict_of_settings_is_found():
     with pytest.raises(MethodError, match="did you mean 'check_every'"):
-        replace(Purge(), {"stop": {"check_evry": 3}})
+        replace(Pull(), {"stop": {"check_evry": 3}})

@@ -25,9 +25,10 @@ from purge.models.checkpoint import digest
 HERE = Path(__file__).parent
 CLASS = 0
 SETTINGS: dict[str, dict[str, Any]] = {  # short runs; a method that is not named here runs as it is
-    "purge": {"min_steps": 12, "max_steps": 12},
+    "purge": {"steps": 12},
+    "purge-close": {"steps": 12},
+    "purge-pull": {"min_steps": 12, "max_steps": 12},
     "purge-paper": {"epochs": 4},
-    "purge-close": {"min_steps": 10, "max_steps": 10},
     "retrain": {"epochs": 2},
     "finetune": {"epochs": 1},
     "l1-sparse": {"epochs": 2},
@@ -48,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # short runs; a method that is not name
     "unsir": {"noise_steps": 3, "noise_repeats": 4, "per_class": 30},
     "iewp": {"epochs": 2},
 }
-SAMPLES = {"purge", "purge-close", "finetune", "salun", "random-label", "bad-teacher"}  # single samples too
+SAMPLES = {"purge", "purge-close", "purge-pull", "finetune", "salun", "random-label", "bad-teacher"}  # single samples too
 
 
 def small_net(seed: int) -> nn.Module:

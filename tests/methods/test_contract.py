@@ -21,9 +21,10 @@ from purge.models.checkpoint import digest
 from tests.methods.facts import facts
 
 QUICK = {
-    "purge": {"min_steps": 12, "max_steps": 12},
+    "purge": {"steps": 12},
+    "purge-close": {"steps": 12},
+    "purge-pull": {"min_steps": 12, "max_steps": 12},
     "purge-paper": {"epochs": 6},
-    "purge-close": {"min_steps": 12, "max_steps": 12},
     "gradient-ascent": {"lr": 1e-3},
     "retrain": {"epochs": 3, "batch_size": 16},
     "finetune": {"epochs": 2, "batch_size": 16},
@@ -150,7 +151,7 @@ def test_purge_needs_finite_gradients_of_both_sets(where, space, toy):
     model, forget, retain, test = toy
     parts = (spiked(forget), retain) if where == "forget" else (forget, spiked(retain))
     with pytest.raises(RunError, match="NaN or infinity"):
-        run("purge", (Spiky(model), *parts, test), space=space)
+        run("purge-pull", (Spiky(model), *parts, test), space=space)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,9 +167,10 @@ def test_same_seed_same_weights(name, toy):
 # What each does to digits: the settings for so small a set, the accuracy left on the forget set at
 # most, the accuracy kept on the retain set at least. Those that are known not to forget are marked.
 ON_DIGITS = {
-    "purge": ({}, 0.1, 0.99),
+    "purge": ({}, 0.0, 0.99),
+    "purge-close": ({"steps": 40}, 0.0, 0.98),
+    "purge-pull": ({}, 0.1, 0.99),
     "purge-paper": ({"epochs": 200}, 0.1, 0.99),
-    "purge-close": ({"min_steps": 20}, 0.02, 0.98),
     "gradient-ascent": (ASCENT_ON_DIGITS, 0.1, 0.85),
     "retrain": ({"epochs": 8}, 0.0, 0.99),
     "finetune": ({"lr": 0.05, "epochs": 4}, 1.0, 0.99),  # catastrophic forgetting is slow, as published
@@ -196,6 +198,7 @@ QUICKEST = {
     "purge",
     "purge-close",
     "purge-paper",
+    "purge-pull",
     "finetune",
     "gradient-ascent",
     "ssd",
@@ -214,9 +217,9 @@ def test_forgets_and_retains_on_digits(name, digits, base):
     )
     assert report["fa_train"].value <= known
     assert report["ra"].value >= kept
-    if name in ("purge", "purge-paper", "gradient-ascent"):
+    if name in ("purge-pull", "purge-paper", "gradient-ascent"):
         assert result.stopped_by == "forget_target"
-    if name in ("purge", "purge-close"):
+    if name in ("purge", "purge-close", "purge-pull"):
         assert report["fa_test"].value <= 0.02
         assert abs(report["bn_recal.delta"].value) <= 0.02
     if name == "purge-paper":
@@ -246,7 +249,7 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
-    "fresh_share": {"target": "relearned"},
+    "fresh_share": {"target": "relearned"},  # of purge-pull
     "relearn_epochs": {"target": "relearned", "min_steps": 1, "max_steps": 20},
     "erase_to": {"erasure": 0.5},
     "sharpness": {"target": "masked"},
@@ -267,13 +270,13 @@ CONTEXT = {  # settings that only speak in company: what must hold for them to b
 
 INERT = {  # (method, setting): why it cannot change the weights
     ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
-    ("purge", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
+    ("purge-pull", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
     ("scrub", "rewind"): "on blobs the last epoch is nearest; see test_distillation.py",
     ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
 }
 
 STOPPING = {f.name for f in dataclasses.fields(Stopping)}
-STOPS = ("purge", "purge-paper", "gradient-ascent")  # stopping is the run's business, the same for all
+STOPS = ("purge-pull", "purge-paper", "gradient-ascent")  # stopping is the run's business, the same for all
 ELSEWHERE = {f.name for f in dataclasses.fields(Recipe)}  # tests/engine/test_trainer.py
 
 CASES = [
@@ -282,9 +285,7 @@ CASES = [
     for field, _ in flat_fields(METHODS[name].method)
     if (name in STOPS or field.name not in STOPPING)
     and not (name == "retrain" and field.name in ELSEWHERE)
-    and (
-        name != "purge-close" or field.name in ("fresh_share", "relearn_epochs", "erase_to")
-    )  # as of "purge"
+    and name != "purge-close"  # has the settings of "purge"
 ]
 
 

@@ -106,22 +106,22 @@ def test_an_installed_package_brings_methods(module, tmp_path, toy):
 
 
 def test_a_typed_object_and_a_name_are_the_same_method():
-    from purge.methods import Layers, Purge
+    from purge.methods import Layers, Pull
 
-    named = registry.resolve_method("purge", {"target": "layers", "sharpness": 2, "lr": 0.01})
-    assert named == Purge(target=Layers(sharpness=2.0), lr=0.01)
+    named = registry.resolve_method("purge-pull", {"target": "layers", "sharpness": 2, "lr": 0.01})
+    assert named == Pull(target=Layers(sharpness=2.0), lr=0.01)
 
 
 def test_names_of_version_0_1_still_work_and_say_what_to_write(caplog):
     schema._warn_renamed.cache_clear()  # it warns once in a process
     old = registry.resolve_method(
-        "purge", {"objective": "relearned", "relearn": 0.5, "certainty": 2, "silence": 0.1}
+        "purge-pull", {"objective": "relearned", "relearn": 0.5, "certainty": 2, "silence": 0.1}
     )
     new = {"target": "relearned", "fresh_share": 0.5, "sharpness": 2, "suppression": 0.1}
-    assert old == registry.resolve_method("purge", new)
+    assert old == registry.resolve_method("purge-pull", new)
     said = " ".join(caplog.messages)
     assert all(name in said for name in ("target", "fresh_share", "sharpness", "suppression"))
-    assert registry.resolve_method("purge", {"objective": "ga"}).target.objective == "ga"
+    assert registry.resolve_method("purge-pull", {"objective": "ga"}).target.objective == "ga"
 
 
 def test_the_source_of_a_method_is_part_of_its_identity(module):

@@ -15,7 +15,7 @@ from torch import nn
 
 import purge
 from purge.core.settings import replace
-from purge.methods import Masked, Paper, Purge
+from purge.methods import Masked, Paper, Pull
 from tests.nets import blobs
 
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
@@ -126,7 +126,7 @@ class Reference:
 
 def check(case, **changes):
     model, forget, retain = case
-    method = replace(Purge(), {**ONE_STEP, "layers": ("2",), "erasure": 0.3, "lr": 0.05, **changes})
+    method = replace(Pull(), {**ONE_STEP, "layers": ("2",), "erasure": 0.3, "lr": 0.05, **changes})
     result = purge.unlearn(model, forget, retain, method=method, **STILL)
     assert result.steps == 1
     got = torch.cat([result.model.state_dict()[k].double().reshape(-1) for k in NAMES])
@@ -199,7 +199,7 @@ def test_batchnorm_statistics_after_the_step(case):
     model, forget, retain = case
     base = {"layers": ("2",), "lr": 0.05, **ONE_STEP}
     frozen, shared, train = (
-        purge.unlearn(model, forget, retain, method=Purge(norm=n, **base), **STILL).model.state_dict()
+        purge.unlearn(model, forget, retain, method=Pull(norm=n, **base), **STILL).model.state_dict()
         for n in ("frozen", "shared", "train")
     )
     old = model.state_dict()
