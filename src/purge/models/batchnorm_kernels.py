@@ -1,4 +1,4 @@
-"""BatchNorm of channels-last images on a GPU by Triton kernels, at the speed of its memory.
+"""BatchNorm of channels-last images on a GPU by Triton kernels.
 
 An image batch with channels last is a matrix (m, C), m = N·H·W, whose rows lie one after another. A kernel
 cuts it into tiles of ``rows`` × ``cols``; all arithmetic is in float32. A reduction over rows has two
@@ -25,14 +25,16 @@ except ImportError:  # torch for the CPU comes without it
 logger = logging.getLogger("purge")
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-SMALL = 2**18  # values; up to so many, a launch costs more than the work and torch's kernels do as well
+SMALL = 2**18  # values; batches up to this size, a guess, stay with torch's kernels: compiling takes seconds
 
-# Chosen by hand: trying them out at run time would take seconds. A row of a tile is 64 channels, in bf16 one
-# line of 128 bytes, read 16 bytes at a time by 8 threads; fewer channels get more rows. In a reduction a
-# thread holds 16 values of a tile, in up to 80 registers, while the next two tiles are on their way.
+# Chosen by hand; trying them out, as benchmarks/batchnorm.py --sweep does, takes too long at run time. A row
+# of a tile is 64 channels, in bf16 one line of 128 bytes, read 16 bytes at a time by 8 threads; with fewer
+# channels it has more rows. In a reduction a thread holds 16 values of a tile: in bf16, compiled for an H200,
+# 64 to 80 registers (94 where a tile juts out), while the next two tiles are on their way.
 COLS = 64
 REDUCE = 4096  # values of a tile in a reduction
-ELEMENTWISE = 8192  # … in a kernel that maps values
+STAGES = 3  # of them: one is worked on, the others are being fetched
+ELEMENTWISE = 8192  # values of a tile in a kernel that maps values
 LARGE: dict[str, Any] = {"num_warps": 8, "enable_fp_fusion": True}  # a·b + c at once, what torch's do too
 FEW: dict[str, Any] = {**LARGE, "num_warps": 4}
 PROGRAMS = 3  # of a reduction, per multiprocessor: as many as run there at once
@@ -106,7 +108,7 @@ def moments(x: Tensor, eps: float, running: Running | None = None) -> tuple[Tens
     momentum = None if running is None else running.momentum
     with torch.cuda.device_of(x):
         _moments_of_parts[cut.reduction](
-            x, parts, cut.m, cut.c, cut.tiles, cut.rows, cut.cols, cut.even, **LARGE
+            x, parts, cut.m, cut.c, cut.tiles, cut.rows, cut.cols, cut.even, STAGES, **LARGE
         )
         _moments[cut.combination](
             parts, mean, rstd, *kept, cut.m, cut.c, cut.tiles, cut.parts, eps, momentum or 0.0,
@@ -135,7 +137,7 @@ def backward_sums(
     dw, db = (None, None) if weight is None else (torch.empty_like(weight), torch.empty_like(weight))
     with torch.cuda.device_of(x):
         _sums_of_parts[cut.reduction](
-            dy, x, mean, parts, cut.m, cut.c, cut.tiles, cut.rows, cut.cols, cut.even, **LARGE
+            dy, x, mean, parts, cut.m, cut.c, cut.tiles, cut.rows, cut.cols, cut.even, STAGES, **LARGE
         )
         _sums[cut.combination](
             parts, rstd, more, sums, dw, db, cut.c, cut.parts, cut.padded, CHANNELS, **cut.combining
@@ -164,7 +166,7 @@ class _Cut(NamedTuple):
     cols: int
     tiles: int  # one below another
     parts: int  # programs that share the tiles of the same channels
-    padded: int  # the same, up to a power of two
+    padded: int  # a power of two from there on; of two such, so that few kernels are compiled
     even: bool  # no tile juts out
 
     @classmethod
@@ -190,7 +192,7 @@ class _Cut(NamedTuple):
 
     @property
     def combining(self) -> dict[str, Any]:
-        return LARGE if self.padded > 128 else FEW
+        return FEW if self.padded < PARTS else LARGE
 
 
 @cache
@@ -200,7 +202,8 @@ def _cut(m: int, c: int, values: int, programs: int) -> _Cut:
     tiles = -(-m // rows)
     most = max(1, min(PARTS, programs // -(-c // cols)))
     parts = -(-tiles // -(-tiles // most))  # as few as do not take longer: each gets equally many tiles
-    return _Cut(m, c, rows, cols, tiles, parts, 1 << (parts - 1).bit_length(), m % rows == 0 == c % cols)
+    padded = 64 if parts <= 64 else PARTS
+    return _Cut(m, c, rows, cols, tiles, parts, padded, m % rows == 0 == c % cols)
 
 
 @cache
@@ -221,7 +224,7 @@ def _jit(kernel: Any) -> Any:
 @_jit
 def _moments_of_parts(
     x, parts, m, c, tiles,
-    rows: tl.constexpr, cols: tl.constexpr, even: tl.constexpr,
+    rows: tl.constexpr, cols: tl.constexpr, even: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     """First stage: mean and Σ(x − mean)² of each channel over every P-th tile.
 
@@ -237,7 +240,7 @@ def _moments_of_parts(
     seen = 0.0
     mean = tl.zeros([rows, cols], tl.float32)
     square = tl.zeros([rows, cols], tl.float32)
-    for _ in tl.range(p, tiles, n_parts, num_stages=3):
+    for _ in tl.range(p, tiles, n_parts, num_stages=stages):
         seen += 1.0
         if even:
             v = tl.load(x + within).to(tl.float32)
@@ -320,7 +323,7 @@ def _transform(
 @_jit
 def _sums_of_parts(
     dy, x, mean, parts, m, c, tiles,
-    rows: tl.constexpr, cols: tl.constexpr, even: tl.constexpr,
+    rows: tl.constexpr, cols: tl.constexpr, even: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     """First stage: Σdy and Σdy·(x − mean) of each channel over every P-th tile."""
     p, n_parts = tl.program_id(0), tl.num_programs(0)
@@ -333,7 +336,7 @@ def _sums_of_parts(
     middle = tl.load(mean + col, mask=col < c, other=0.0)[None, :]
     a = tl.zeros([rows, cols], tl.float32)
     b = tl.zeros([rows, cols], tl.float32)
-    for _ in tl.range(p, tiles, n_parts, num_stages=3):
+    for _ in tl.range(p, tiles, n_parts, num_stages=stages):
         if even:
             d, v = tl.load(dy + within).to(tl.float32), tl.load(x + within).to(tl.float32)
         else:
