@@ -30,6 +30,7 @@ from purge.data.augmented import Augment, Augmentation, augmented
 from purge.data.samples import Samples
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
+from purge.models.batchnorm import quick_batchnorm
 from purge.models.checkpoint import tensors_of
 from purge.models.forward import EVAL_BATCH, Rows, count_more, forward, logits
 from purge.models.inspect import device_of
@@ -116,6 +117,7 @@ def fit(
     with (
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
+        quick_batchnorm(model) if network.alone and not recipe.compile else nullcontext(),
         cudnn.flags(
             enabled=cudnn.enabled,
             benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training

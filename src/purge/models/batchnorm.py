@@ -23,6 +23,7 @@ from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.models.forward import forward
 from purge.models.hooks import training_flags_kept
+from purge.models.inspect import device_of
 
 Norm = Literal["frozen", "shared", "train"]
 
@@ -70,7 +71,7 @@ def statistics(model: nn.Module, kind: Norm, like: Seen | None = None) -> Iterat
 
 def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
     if x.numel() > x.shape[1] or bn.running_mean is None:
-        return type(bn).forward(bn, x)
+        return _quick(bn, x)
     # One value per channel has no variance: the running statistics serve.
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
 
@@ -85,6 +86,46 @@ def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
     return _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen.pop(0))  # type: ignore[no-any-return]
 
 
+@contextmanager
+def quick_batchnorm(model: nn.Module) -> Iterator[None]:
+    """Within the block, a model in training mode on a GPU normalises images by faster kernels.
+
+    What the layers compute, and how they update their running statistics, is the same up to rounding.
+    """
+    layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d) and "forward" not in m.__dict__]
+    try:
+        for m in layers if device_of(model).type == "cuda" else ():
+            m.forward = partial(_quick, m)  # type: ignore[method-assign]
+        yield
+    finally:
+        for m in layers:
+            m.__dict__.pop("forward", None)
+
+
+def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:
+    """The layer's own forward pass; in training mode on a GPU by faster kernels, where they can do it."""
+    mean, var, batches = bn.running_mean, bn.running_var, bn.num_batches_tracked
+    kernels = _kernels(x, bn.weight, bn.bias, mean, var) if bn.training else None
+    if kernels is None or type(bn).forward is not _BatchNorm.forward or x.numel() == x.shape[1]:
+        return type(bn).forward(bn, x)  # which may do more in a subclass, and refuses a single value
+    running = None
+    if bn.track_running_stats and mean is not None and var is not None:
+        if batches is None:
+            return type(bn).forward(bn, x)
+        batches.add_(1)
+        running = kernels.Running(mean, var, bn.momentum, batches)
+    return _Seeing.apply(x, bn.weight, bn.bias, bn.eps, running)[0]  # type: ignore[no-any-return]
+
+
+def _kernels(x: Tensor, *per_channel: Tensor | None) -> Any:
+    """The module of kernels for images with channels last on a GPU, if they can take this batch."""
+    if not x.is_cuda:
+        return None
+    from purge.models import batchnorm_kernels  # it imports Triton
+
+    return batchnorm_kernels if batchnorm_kernels.usable(x, *per_channel) else None
+
+
 class _Seeing(torch.autograd.Function):
     r"""BatchNorm of a batch by its own statistics, which later calls may depend on.
 
@@ -97,30 +138,35 @@ class _Seeing(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, running: Any = None
+    ) -> Any:
         x = _dense(x)
-        y, mean, rstd = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
+        if kernels := _kernels(x, weight, bias):
+            mean, rstd = kernels.moments(x, eps, running)
+            y = kernels.transform(x, mean, rstd, weight, bias)
+        else:
+            y, mean, rstd = torch.native_batch_norm(x, weight, bias, None, None, True, 0.0, eps)
         ctx.save_for_backward(x, weight, mean, rstd)
         ctx.eps = eps
         ctx.mark_non_differentiable(mean, rstd)
         ctx.set_materialize_grads(False)
-        return y, mean, rstd, mean.new_zeros(2, len(mean))
+        return y, mean, rstd, mean.new_empty(2, len(mean))  # of the last one only the gradient is read
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _mean: None, _rstd: None, dlink: Tensor | None) -> Any:
         x, weight, mean, rstd = ctx.saved_tensors
         dy = torch.zeros_like(x) if dy is None else _like(dy, x)
         if x.is_cuda:
-            sums, dw, db = _sums(dy, x, mean, rstd, weight)
-            a, b = sums if dlink is None else sums + dlink
-            dx = _backward_elemt(dy, x, mean, rstd, weight, a, b)
+            sums, dw, db = _sums(dy, x, mean, rstd, weight, dlink)
+            dx = _backward_elemt(dy, x, mean, rstd, weight, sums)
         else:
             dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
             if dlink is not None:
                 a, b = dlink * (rstd if weight is None else rstd * weight) / (x.numel() // x.shape[1])
                 slope, shift = -b * rstd**2, b * rstd**2 * mean - a
                 dx += torch.addcmul(_per_channel(shift, x), x, _per_channel(slope, x))
-        return dx, *((None, None) if weight is None else (dw, db)), None
+        return dx, *((None, None) if weight is None else (dw, db)), None, None
 
 
 class _AsSeen(torch.autograd.Function):
@@ -133,6 +179,8 @@ class _AsSeen(torch.autograd.Function):
         x, (mean, rstd, _link) = _dense(x), seen
         ctx.save_for_backward(x, weight, mean, rstd)
         ctx.eps = eps
+        if kernels := _kernels(x, weight, bias):
+            return kernels.transform(x, mean, rstd, weight, bias)
         if x.is_cuda:
             return torch.batch_norm_elemt(x, weight, bias, mean, rstd, eps)
         return F.batch_norm(x, mean, (rstd**-2 - eps).clamp_min(0), weight, bias, eps=eps)
@@ -143,8 +191,7 @@ class _AsSeen(torch.autograd.Function):
         dy = _like(dy, x)
         if x.is_cuda:
             sums, dw, db = _sums(dy, x, mean, rstd, weight)
-            none = torch.zeros_like(mean)  # of dx, what goes through the statistics: that is in ``link``
-            dx = _backward_elemt(dy, x, mean, rstd, weight, none, none)
+            dx = _backward_elemt(dy, x, mean, rstd, weight, None)  # the statistics' part is in ``link``
         else:
             variance = rstd**-2 - ctx.eps
             dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
@@ -155,19 +202,32 @@ class _AsSeen(torch.autograd.Function):
 _backward = torch.ops.aten.native_batch_norm_backward
 
 
-def _sums(dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None) -> Any:
-    """On a GPU: Σdy and Σdy·(x − mean) per channel, (2, C), and the gradients of weight and bias."""
+def _sums(
+    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, more: Tensor | None = None
+) -> Any:
+    """On a GPU: Σdy and Σdy·(x − mean) per channel, (2, C), plus ``more``; gradients of weight and bias."""
+    if kernels := _backward_kernels(x, weight):
+        return kernels.backward_sums(dy, x, mean, rstd, weight, more)
     own = weight is not None
     a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
-    return torch.stack([a, b]), dw, db
+    sums = torch.stack([a, b])
+    return sums if more is None else sums + more, dw, db
 
 
 def _backward_elemt(
-    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, a: Tensor, b: Tensor
+    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, sums: Tensor | None
 ) -> Tensor:
-    """On a GPU: the gradient of the input, given the sums of a whole batch, in one kernel."""
+    """On a GPU: the gradient of the input, given the sums of a whole batch, in one kernel. None: zeros."""
+    if kernels := _backward_kernels(x, weight):
+        return kernels.backward_input(dy, x, mean, rstd, weight, sums)  # type: ignore[no-any-return]
     count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
+    a, b = mean.new_zeros(2, len(mean)) if sums is None else sums
     return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
+
+
+def _backward_kernels(x: Tensor, weight: Tensor | None) -> Any:
+    # A gradient of the gradient (create_graph) would not see through a kernel: torch's own refuse.
+    return None if torch.is_grad_enabled() else _kernels(x, weight)
 
 
 def _per_channel(v: Tensor, x: Tensor) -> Tensor:

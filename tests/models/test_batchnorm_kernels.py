@@ -1,0 +1,292 @@
+"""Faster BatchNorm on a GPU: the numbers are those of float64, and without Triton all is as before."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.models import batchnorm, batchnorm_kernels
+from purge.models.batchnorm import quick_batchnorm, statistics
+from purge.models.small_resnet import SmallResNet
+from tests.models.batchnorm_cases import (
+    CASES,
+    close,
+    images,
+    kernels_equal_float64,
+    running_statistics_are_torchs,
+)
+
+ROOT = Path(__file__).parents[2]
+GPU = torch.device("cuda", 0)
+
+gpu = pytest.mark.gpu
+pytestmark = pytest.mark.filterwarnings("ignore:::triton.*")  # what its compiler has to say
+
+
+@pytest.fixture
+def all_sizes(monkeypatch):
+    """Small batches go to the kernels too."""
+    monkeypatch.setattr(batchnorm_kernels, "SMALL", 0)
+
+
+@pytest.mark.skipif(batchnorm_kernels.triton is None, reason="Triton is not installed")
+def test_the_interpreter_finds_the_numbers_of_float64():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.models.batchnorm_cases"],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    if "only 0-dimensional arrays can be converted" in done.stderr:
+        pytest.skip("the interpreter of this Triton cannot run a loop with this NumPy")  # 3.6 with 2.4
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(CASES) + 2
+
+
+def test_on_the_cpu_nothing_changes():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
+    plain = copy.deepcopy(model)
+    x = torch.randn(8, 3, 6, 6)
+    with quick_batchnorm(model):
+        assert "forward" not in model[1].__dict__
+        assert torch.equal(model(x), plain(x))
+    assert torch.equal(model[1].running_var, plain[1].running_var)
+
+
+def test_without_triton_the_module_is_there_and_says_no(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    spec = importlib.util.spec_from_file_location("without_triton", batchnorm_kernels.__file__)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "without_triton", module)
+    spec.loader.exec_module(module)
+    assert module.triton is None
+    assert not module.usable(torch.zeros(2, 3, 4, 4))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert not module._works(GPU)
+
+
+def test_what_does_not_compile_is_tried_once_and_said_once(monkeypatch, caplog):
+    def fails(device):
+        tries.append(device)
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+
+    tries = []
+    monkeypatch.setattr(batchnorm_kernels, "_try", fails)
+    monkeypatch.setattr(batchnorm_kernels, "_tried", {})
+    monkeypatch.setattr(batchnorm_kernels, "triton", object())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    caplog.set_level("INFO", "purge")
+    assert not batchnorm_kernels._works(GPU)
+    assert not batchnorm_kernels._works(GPU)
+    assert tries == [GPU]
+    assert [r.message for r in caplog.records] == [
+        "BatchNorm runs by torch's own kernels on cuda:0: Failed to find C compiler."
+    ]
+
+
+@pytest.mark.parametrize("m", [1, 63, 64, 4097, 10**8])
+@pytest.mark.parametrize("c", [1, 3, 64, 100, 4096])
+def test_every_row_is_dealt_out_to_one_part(m, c):
+    cut = batchnorm_kernels._cut(m, c, batchnorm_kernels.REDUCE, 3 * 132)
+    assert cut.rows * cut.cols == batchnorm_kernels.REDUCE
+    assert (cut.tiles - 1) * cut.rows < m <= cut.tiles * cut.rows
+    assert 1 <= cut.parts <= min(cut.tiles, cut.padded, batchnorm_kernels.PARTS)
+    assert cut.parts * cut.across <= max(3 * 132, cut.across)
+    assert cut.even == (m % cut.rows == 0 and c % cut.cols == 0)
+
+
+@gpu
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernels_find_the_numbers_of_float64(case):
+    kernels_equal_float64(case, "cuda")
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(100, 64, 57, 57), (64, 512, 16, 16)], ids=str)
+def test_large_batches_too_and_always_the_same(shape, dtype, monkeypatch):
+    monkeypatch.setitem(CASES, "large", (shape, dtype, True, 1.0))
+    kernels_equal_float64("large", "cuda")
+    x = images(shape, dtype, "cuda", 0)
+    found = [batchnorm_kernels.moments(x, 1e-5) for _ in range(3)]
+    sums = [batchnorm_kernels.backward_sums(x, x, *found[0], None)[0] for _ in range(3)]
+    assert all(torch.equal(a, b) for pair in found for a, b in zip(pair, found[0], strict=True))
+    assert all(torch.equal(s, sums[0]) for s in sums)
+
+
+@gpu
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_running_statistics_are_those_of_torch(momentum, all_sizes):
+    running_statistics_are_torchs(momentum, "cuda")
+
+
+@gpu
+def test_which_batches_the_kernels_take(all_sizes, monkeypatch):
+    x = images((4, 6, 5, 5), torch.bfloat16, "cuda", 0)
+    w = torch.ones(6, device="cuda")
+    assert batchnorm_kernels.usable(x, w, None)
+    assert batchnorm_kernels.usable(x[:, :, :1, :1].contiguous(), w)
+    assert not batchnorm_kernels.usable(x.contiguous(), w)
+    assert not batchnorm_kernels.usable(x[:, :4], w[:4])
+    assert not batchnorm_kernels.usable(x.double(), w)
+    assert not batchnorm_kernels.usable(x[:, :, 0, 0], w)
+    assert not batchnorm_kernels.usable(x, w[:5])
+    assert not batchnorm_kernels.usable(x, w.cpu())
+    assert not batchnorm_kernels.usable(x[:0], w)
+    monkeypatch.setattr(batchnorm_kernels, "SMALL", x.numel())
+    assert not batchnorm_kernels.usable(x, w)
+
+
+class Shared(nn.Module):
+    """BatchNorm by the statistics of the first rows, as the definition has it."""
+
+    def __init__(self, bn, rows):
+        super().__init__()
+        self.bn, self.rows = bn, rows
+
+    def forward(self, x):
+        var, mean = torch.var_mean(x[: self.rows], (0, 2, 3), correction=0, keepdim=True)
+        y = (x - mean) / (var + self.bn.eps).sqrt()
+        return y if self.bn.weight is None else self.bn.weight.view(1, -1, 1, 1) * y + self.bn.bias.view(
+            1, -1, 1, 1
+        )  # fmt: skip
+
+
+def norms(affine):
+    layers = [nn.BatchNorm2d(10, affine=affine), nn.Tanh(), nn.BatchNorm2d(10, affine=affine)]
+    if affine:
+        for layer in layers[::2]:
+            nn.init.uniform_(layer.weight, 0.5, 1.5, generator=torch.Generator().manual_seed(1))
+    return nn.Sequential(*layers)
+
+
+@gpu
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("dtype", "rough"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)], ids=str)
+def test_gradients_through_shared_statistics(dtype, rough, affine, all_sizes, monkeypatch):
+    def forbidden(*args):
+        raise AssertionError("torch's own kernel was called")
+
+    for name in ("native_batch_norm", "batch_norm_elemt", "batch_norm_backward_reduce"):
+        monkeypatch.setattr(torch, name, forbidden)
+    monkeypatch.setattr(torch, "batch_norm_backward_elemt", forbidden)
+    model = norms(affine).cuda()
+    exact = copy.deepcopy(model).cpu().double()
+    plain = nn.Sequential(*[Shared(m, 7) if isinstance(m, nn.BatchNorm2d) else m for m in exact])
+    x = images((11, 10, 9, 7), dtype, "cuda", 0, offset=1.0).requires_grad_()
+    x64 = x.detach().double().cpu().requires_grad_()
+    for which in (slice(0, 7), slice(7, 11), slice(0, 11)):
+        with statistics(model, "shared") as seen:
+            zr = model(x[:7])
+        with statistics(model, "shared", like=seen):
+            zf = model(x[7:])
+        z, want = torch.cat([zr, zf]).double(), plain(x64)
+        close(z, want, rough)
+        got = torch.autograd.grad(z.sin()[which].sum(), [x, *model.parameters()])
+        right = torch.autograd.grad(want.sin()[which].sum(), [x64, *exact.parameters()])
+        for a, b in zip(got, right, strict=True):
+            close(a, b, rough)
+
+
+@gpu
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize(("dtype", "rough"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)], ids=str)
+def test_quick_training_is_training(dtype, rough, momentum, all_sizes):
+    model = norms(True).cuda().train()
+    for m in model[::2]:
+        m.momentum = momentum
+    exact = copy.deepcopy(model).cpu().double()
+    x = images((11, 10, 9, 7), dtype, "cuda", 0, offset=1.0).requires_grad_()
+    x64 = x.detach().double().cpu().requires_grad_()
+    for _ in range(2):
+        with quick_batchnorm(model):
+            z = model(x)
+        want = exact(x64)
+        assert "_Seeing" in str(z.grad_fn)
+        close(z, want, rough)
+        got = torch.autograd.grad(z.double().sin().sum(), [x, *model.parameters()])
+        right = torch.autograd.grad(want.sin().sum(), [x64, *exact.parameters()])
+        for a, b in zip(got, right, strict=True):
+            close(a, b, rough)
+    for key, value in exact.state_dict().items():
+        close(model.state_dict()[key], value, rough)
+    assert all("forward" not in m.__dict__ for m in model)
+    with quick_batchnorm(model.eval()):
+        assert torch.equal(model(x), copy.deepcopy(model)(x))  # by torch: not in training mode
+        with pytest.raises(ValueError, match="more than 1 value"):
+            model.train()(x[:1, :, :1, :1])
+
+
+@gpu
+def test_a_model_is_trained_by_the_kernels_as_by_torch(digits, all_sizes, monkeypatch):
+    def counted(*args):
+        calls.append(1)
+        return moments(*args)
+
+    moments, calls, losses = batchnorm_kernels.moments, [], []
+    monkeypatch.setattr(batchnorm_kernels, "moments", counted)
+    for by_torch in (False, True):
+        if by_torch:
+            monkeypatch.setattr(batchnorm_kernels, "usable", lambda *args: False)
+        torch.manual_seed(0)
+        result = purge.train(
+            SmallResNet(width=8), digits.retain, epochs=1, lr=0.05, precision="float32", device="cuda",
+            progress=False,
+        )  # fmt: skip
+        losses.append(result.history[-1]["loss"])
+        found = len(calls)
+        calls.clear()
+        layers = sum(isinstance(m, nn.BatchNorm2d) for m in result.model.modules())
+        # Images of one channel have both layouts, and what the first convolution returns may have either.
+        assert found in ([0] if by_torch else [result.steps * (layers - 1), result.steps * layers])
+        assert all("forward" not in m.__dict__ for m in result.model.modules())
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+@gpu
+def test_a_gradient_of_the_gradient_is_refused_rather_than_wrong(all_sizes):
+    model, x = norms(True).cuda().train(), images((4, 10, 3, 3), torch.float32, "cuda", 0).requires_grad_()
+    with quick_batchnorm(model):
+        z = model(x)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(torch.autograd.grad(z.sin().sum(), x, create_graph=True)[0].sum(), x)
+
+
+@gpu
+def test_a_graph_records_the_kernels():
+    model = norms(True).cuda().train()
+    twin = copy.deepcopy(model)
+    first, second = (images((50, 10, 32, 32), torch.bfloat16, "cuda", seed) for seed in (0, 1))
+    assert batchnorm._kernels(first) is batchnorm_kernels
+
+    def step(net, x):
+        with quick_batchnorm(net):
+            z = net(x)
+        return z, *torch.autograd.grad(z.float().sin().sum(), [x, *net.parameters()])
+
+    held = first.clone().requires_grad_()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(model, held)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = step(model, held)
+    with torch.no_grad():
+        held.copy_(second)
+    graph.replay()
+    step(twin, first.clone().requires_grad_())
+    for a, b in zip(recorded, step(twin, second.clone().requires_grad_()), strict=True):
+        assert torch.equal(a, b)
+    for key, value in twin.state_dict().items():
+        assert torch.equal(value, model.state_dict()[key]), key
