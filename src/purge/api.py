@@ -146,7 +146,7 @@ def unlearn(
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "augment": in_words(how, split.retain) if chosen.augments else None,
         **flop_of(rows, per_row),
-        "forget_target": run.forget_target, "retain_budget": run.retain_budget,
+        "took": run.took, "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
         "cache": places_of(split.forget, split.retain, split.test),
         "deletion_request": {"done": finished, **(request.to_dict() if request else {})},

@@ -57,6 +57,7 @@ class Run:
         self.step = 0  # steps taken so far
         self.end = 0  # the step after which the loop ends; a check may bring it forward
         self.stopped_by: str | None = None
+        self.took: str | None = None  # what a method that chooses did, in words
         self.forget_target: float | None = None  # known once the loop has begun
         self._total, self._cooldown = 0, 0  # see steps()
         self._delivered: Delivered = nullcontext
@@ -179,11 +180,14 @@ class Run:
         """A step as a function of tensors; on a GPU it is recorded once and replayed."""
         return Recorded(fn, device=self.device, enabled=self.graph)
 
-    def fresh(self, model: nn.Module) -> nn.Module:
-        """An untrained model like ``model``, on the device: the caller's, or ``model`` with new weights."""
+    def fresh(self, model: nn.Module, *, partly: bool = False) -> nn.Module:
+        """An untrained model like ``model``, on the device: the caller's, or ``model`` with new weights.
+
+        ``partly``: weights that cannot be drawn anew stay; otherwise such a model is refused.
+        """
         if self._fresh is not None:
             return copy.deepcopy(self._fresh).to(self.device)
-        return reinitialised(model)
+        return reinitialised(model, partly=partly)
 
     # -- checks ----------------------------------------------------------------------------
 

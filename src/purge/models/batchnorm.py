@@ -45,13 +45,16 @@ def batchnorms(model: nn.Module) -> list[_BatchNorm]:
 
 
 @contextmanager
-def statistics(model: nn.Module, kind: Norm, like: Seen | None = None) -> Iterator[Seen]:
+def statistics(
+    model: nn.Module, kind: Norm, like: Seen | None = None, *, leading: float = 1.0
+) -> Iterator[Seen]:
     """Within the block, BatchNorm treats the batch of one forward pass as ``kind`` says.
 
     ``frozen`` uses the running statistics and leaves them alone. ``train`` normalises the batch with
     its own statistics and updates the running ones. ``shared`` normalises the retain batch with its own
     statistics, leaves the running ones alone, and yields what it saw; handed to a second block as
-    ``like``, the forget batch is normalised with that, differentiably. Without BatchNorm nothing happens.
+    ``like``, the forget batch is normalised with that, differentiably. Or both go through the model in one
+    batch, of which the ``leading`` share of the rows is the retain batch. Without BatchNorm nothing happens.
     """
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     seen: Seen = {m: [] for m in layers} if like is None else {m: list(like[m]) for m in layers}
@@ -59,7 +62,8 @@ def statistics(model: nn.Module, kind: Norm, like: Seen | None = None) -> Iterat
         try:
             for m in layers:
                 m.train(kind == "train")
-                forward = {"train": _own, "shared": _seeing if like is None else _as_seen}.get(kind)
+                shared = _as_seen if like is not None else _seeing if leading == 1 else partial(_led, leading)
+                forward = {"train": _own, "shared": shared}.get(kind)
                 if forward is not None:
                     # An instance attribute shadows the class's forward and is deleted below.
                     m.forward = partial(forward, m, seen[m])  # type: ignore[method-assign]
@@ -79,11 +83,27 @@ def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
 def _seeing(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
     y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps)
     seen.append(Moments(*moments))
-    return y  # type: ignore[no-any-return]
+    return _then(bn, y)
 
 
 def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    return _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen.pop(0))  # type: ignore[no-any-return]
+    return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen.pop(0)))
+
+
+def _led(leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+    n = round(leading * len(x))
+    first, *moments = _Seeing.apply(x[:n], bn.weight, bn.bias, bn.eps)
+    rest = _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, *moments)
+    seen.append(Moments(*moments))
+    return _then(bn, torch.cat([first, rest]))
+
+
+def _then(bn: _BatchNorm, y: Tensor) -> Tensor:
+    """What a layer does after it has normalised: timm's BatchNormAct2d holds an activation, too."""
+    for name in ("drop", "act"):
+        if isinstance(part := getattr(bn, name, None), nn.Module):
+            y = part(y)
+    return y
 
 
 @contextmanager

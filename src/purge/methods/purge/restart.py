@@ -15,7 +15,9 @@ The rate ρ is the length of a step relative to that of all weights, so that it 
 weights, gradients or losses are: the same numbers serve convolutions with BatchNorm, transformers that AdamW
 trained, and small perceptrons. No step raises the retain loss to first order. BatchNorm is shared as in
 :mod:`purge.methods.purge.pull`: x_f is normalised as some of the retained samples of the step are, and at the
-end the statistics are those of retained samples.
+end the statistics are those of retained samples. What is delivered is the mean of the weights of the last steps.
+
+Fresh weights are mixed in first where the budget allows to relearn and BatchNorm makes up for their size.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,77 +38,85 @@ from purge.engine.losses import kl
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
 from purge.engine.projection import cosine, project, step
 from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
+from purge.methods.purge.plan import Budget, Plan, chosen
 from purge.models.batchnorm import batchnorms, recalibrate, statistics
 from purge.models.checks import check_same_shapes, parameters_to_train
 from purge.models.forward import forward, logits, passing
 
-BATCH, LEAST, PARTS = 512, 16, 16  # a batch is a sixteenth of D_r, within these limits
-FORGET, COMPANIONS = 64, 128  # forgotten samples of a step, and retained ones that they are normalised like
+FORGET, COMPANIONS = 64, 128  # forgotten samples of a push, and retained ones that they are normalised like
+PUSH_EVERY = 2  # steps from one push to the next
 WARM_UP = 0.1  # share of the steps
 RECALIBRATION = 4096  # retained samples behind the BatchNorm statistics that are delivered
 
 
 @dataclass(frozen=True)
 class Purge(Method):
-    """Restart; what is left open is chosen by the budget and the request."""
+    """Restart; what is left open is chosen by the budget, the request and the model."""
 
     graph: ClassVar[bool] = True
     augments: ClassVar[bool] = True
 
-    budget: Literal["fast", "close"] = setting("fast", "fast, or close to a retrained model")
+    budget: Budget = setting("fast", "fast, or close to a retrained model")
     steps: int | None = setting(None, "S: steps; none: by the budget", low=2)
-    rate: float | None = setting(None, "ρ: length of the longest step beside that of all weights", above=0, high=1)
+    rate: float | None = setting(
+        None, "ρ: length of the longest step beside that of all weights; none: by the budget", above=0, high=1
+    )
     batch_size: int | None = setting(None, "retained samples of a step; none: by their number", low=1)
-    plain: float = setting(0.5, "share of the steps, the last ones, on samples that are not augmented", low=0, high=1)
-    kd: float = setting(1.0, "β: weight of the distillation in these steps", low=0)
+    plain: float | None = setting(
+        None, "share of the steps, the last ones, on plain samples; none: by the budget", low=0, high=1
+    )
+    kd: float | None = setting(
+        None, "β: weight of the distillation in these steps; none: by the budget", low=0
+    )
     temperature: float = setting(2.0, "T: of the distillation", above=0)
-    push: float = setting(1.0, "weight of pushing forgotten classes away", low=0)
-    push_every: int = setting(1, "steps from one push to the next", low=1)
-    fresh_share: float = setting(0.0, "share of fresh weights mixed into the model first", low=0, high=1)
-    average: float = setting(0.0, "share of the steps, the last ones, whose weights are averaged", low=0, high=1)
+    push: float = setting(1.0, "ν: weight of pushing forgotten classes away", low=0)
+    fresh_share: float | None = setting(
+        None, "share of fresh weights mixed in first; none: by the budget", low=0, high=1
+    )
+    average: float | None = setting(
+        None, "share of the steps, the last ones, whose weights are averaged; none: by the budget",
+        low=0, high=1,
+    )  # fmt: skip
     momentum: float = setting(0.9, "μ: Nesterov momentum", low=0, high=0.999)
-    weight_decay: float = setting(5e-4, "weight decay", low=0)
+    weight_decay: float = setting(5e-4, "λ: weight decay", low=0)
     freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
     stop: Stopping = Stopping(early=False, check_every=0, check_samples=1024)
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``."""
-        total = self.steps or 100
-        rate = self.rate or 0.01
-        last = total - round(self.plain * total)  # the first step of the last part
-        retain, changed = run.plain(split.retain), run.augmented(split.retain)
-        size = min(self.batch_size or min(BATCH, max(LEAST, len(retain) // PARTS)), len(retain))
+        normed, retain = bool(batchnorms(model)), run.plain(split.retain)
+        given = {k: v for k in Plan._fields if (v := getattr(self, k)) is not None}
+        size, plan = chosen(self.budget, split, normed, self.batch_size, given)
+        total, last = plan.steps, plan.steps - round(plan.plain * plan.steps)  # the first step of the last part
         at_r = run.batch_indices(retain, steps=total, batch_size=size)
+        classes = _of_classes(split)
+        at_f = run.batch_indices(classes, steps=total, batch_size=FORGET) if len(classes) else at_r[:, :0]
         stays = torch.ones(split.classes, dtype=torch.bool)
         stays[sorted(split.forget_classes)] = False
-        classes = _of_classes(split)
-        pushes = len(classes) > 0
-        at_f = run.batch_indices(classes, steps=total, batch_size=FORGET) if pushes else []
-        stays, taught = stays.to(run.device), _taught(model, retain, at_r[last:] if self.kd else at_r[:0])
-        taught = taught.masked_fill(~stays.to(run.device), -math.inf)
-        beta = torch.zeros((), device=run.device)
-        if self.fresh_share:
-            _mix(model, run.fresh(model), self.fresh_share)
+        stays = stays.to(run.device)
+        taught = _taught(model, retain, at_r[last if plan.kd else total :]).masked_fill(~stays, -math.inf)
+        if plan.fresh_share:
+            _mix(model, run.fresh(model, partly=True), plan.fresh_share)
         params = FlatParameters(parameters_to_train(model, self.freeze))
         optimizer = FlatOptimizer(
-            "sgd", params.read(), lr=rate, momentum=self.momentum, nesterov=True,
+            "sgd", params.read(), lr=plan.rate, momentum=self.momentum, nesterov=True,
             weight_decay=self.weight_decay, relative=True,
         )  # fmt: skip
-        normed = bool(batchnorms(model))
+        beta = torch.zeros((), device=run.device)
+        changed = run.augmented(split.retain)
+        run.took = plan.words(size, pushes=len(classes) > 0, changed=changed is not None)
 
         def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs | None = None) -> Scalars:
             with statistics(model, "shared"):
                 zr = forward(model, xr)
-            retain_loss = F.cross_entropy(zr.float(), yr)
-            t = self.temperature
+            retain_loss, t = F.cross_entropy(zr.float(), yr), self.temperature
             g_keep = g = params.grad(retain_loss + beta * kl(zr / t, (taught / t).softmax(1)))
             pushed = None
             if xf is not None:
-                with statistics(model, "shared") as seen:
-                    if normed:
-                        forward(model, inputs.take(xr, slice(COMPANIONS)))
-                with statistics(model, "shared", like=seen):
-                    zf = forward(model, xf).float()
+                beside = inputs.take(xr, slice(COMPANIONS if normed else 0))
+                n, both = inputs.count(beside), inputs.join([beside, xf])
+                with statistics(model, "shared", leading=n / inputs.count(both) or 1.0):
+                    zf = forward(model, both).float()[n:]
                 pushed = (zf.logsumexp(1) - zf.masked_fill(~stays, -math.inf).logsumexp(1)).mean()
                 g = g_keep + project(params.grad(self.push * pushed), g_keep)
             taken = step(params, optimizer, g, g_keep, space="update")
@@ -125,28 +135,25 @@ class Purge(Method):
             yield
 
         one_step, pushing_step = run.recorded(restart_step), run.recorded(restart_step)
-        none = at_r.new_empty(0)
-        early = last if changed is not None else 0
-        parts = [changed or retain, retain, classes]
+        none, early = at_r[0, :0], 0 if changed is None else last
         orders = [
             [*at_r[:early], *[none] * (total - early)],
             [*[none] * early, *at_r[early:]],
-            [at_f[i] if pushes and i % self.push_every == 0 else none for i in range(total)],
+            [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
         ]
-        mean, n = params.read(), 0
-        for i, (r1, r2, f) in run.batches(*parts, orders=orders, epoch=total, delivered=delivered):
+        mean, averaged = params.read(), math.ceil(plan.average * total)
+        for i, (r1, r2, f) in run.batches(
+            changed or retain, retain, classes, orders=orders, epoch=total, delivered=delivered
+        ):
             r = r1 if len(r1) else r2
-            optimizer.rate.fill_(rate * min(1.0, (i + 1) / max(1, WARM_UP * total), 1 - i / total))
-            beta.fill_(self.kd if i >= last else 0.0)
-            if len(f):
-                run.log(**pushing_step(r.x, r.y, taught[r.rows], f.x))
-            else:
-                run.log(**one_step(r.x, r.y, taught[r.rows]))
-            if self.average and i >= total * (1 - self.average):
-                n += 1
+            optimizer.rate.fill_(plan.rate * min(1.0, (i + 1) / (WARM_UP * total), 1 - i / total))
+            beta.fill_(plan.kd if i >= last else 0.0)
+            batch = r.x, r.y, taught[r.rows]
+            run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
+            if (n := i + 1 - total + averaged) > 0:
                 mean.lerp_(params.read(), 1 / n)
-                if i == total - 1:
-                    params.store(mean)
+            if averaged and i + 1 == total:
+                params.store(mean)
 
 
 def _of_classes(split: Split) -> Samples:
