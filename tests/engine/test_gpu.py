@@ -8,6 +8,7 @@ import torch
 import purge
 from purge.engine.run import Run
 from tests.augmenting import Augmenting
+from tests.golden.record import small_net
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
@@ -39,15 +40,33 @@ def guarded_steps(monkeypatch):
     monkeypatch.setattr(Run, "log", logged)
 
 
-@pytest.mark.parametrize("method", ["purge", "purge-paper", "gradient-ascent"])
+@pytest.mark.parametrize("method", ["purge", "purge-close", "purge-pull", "purge-paper", "gradient-ascent"])
 @pytest.mark.usefixtures("guarded_steps")
 def test_no_step_synchronises_with_the_device(method, digits, base):
+    settings = {"erasure": 0.1} if method in ("purge-pull", "purge-paper") else {}
     result = purge.unlearn(
-        base, digits.forget, digits.retain, method=method, device="cuda", erasure=0.1, progress=False
-    ) if method != "gradient-ascent" else purge.unlearn(
-        base, digits.forget, digits.retain, method=method, device="cuda", progress=False
-    )  # fmt: skip
+        base, digits.forget, digits.retain, method=method, device="cuda", progress=False, **settings
+    )
     assert result.steps > 1
+
+
+@pytest.mark.parametrize("request_", ["class", "samples"])
+def test_a_restart_is_recorded(request_, digits, base, caplog):
+    caplog.set_level("INFO", "purge")
+    forget, retain = (
+        (digits.forget, digits.retain)
+        if request_ == "class"
+        else purge.split(digits.train, indices=range(0, 200, 5))
+    )
+    purge.unlearn(base, forget, retain, device="cuda", augment="crop", progress=False)
+    assert not [r for r in caplog.records if "cannot be recorded" in r.getMessage()]
+
+
+def test_a_recorded_training_takes_the_same_steps(digits):
+    recipe = {"epochs": 2, "batch_size": 64, "precision": "float32", "device": "cuda", "progress": False}
+    models = [purge.train(small_net(0), digits.train, graph=g, **recipe).model for g in (False, True)]
+    for (name, a), b in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
 
 
 @pytest.mark.usefixtures("guarded_steps")

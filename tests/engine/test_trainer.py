@@ -25,7 +25,7 @@ OTHER = {
     "epochs": 3, "lr": 0.01, "batch_size": 24, "momentum": 0.5, "weight_decay": 0.1, "schedule": "cosine",
     "label_smoothing": 0.1, "ema": 0.9, "precision": "bf16",
 }  # fmt: skip
-ELSEWHERE = {"augment", "colour", "channels_last", "compile"}  # need images, convolutions, a compiler
+ELSEWHERE = {"augment", "colour", "channels_last", "compile", "graph"}  # need images, a compiler, a GPU
 
 
 def train(**changes):

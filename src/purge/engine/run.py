@@ -196,6 +196,12 @@ class Run:
         """The retain loss that would end the run; None without a budget or before the first step."""
         return self.stop.budget(self._checks[0].retain_loss) if 0 in self._checks else None
 
+    @property
+    def beyond_budget(self) -> bool:
+        """Is the retain loss, when it was last looked at, higher than the budget allows?"""
+        budget = self.retain_budget
+        return budget is not None and self._checks[max(self._checks)].retain_loss > budget
+
     def retain_batches(self) -> Iterator[Any]:
         """Retain inputs for recalibrating BatchNorm before a check: some of those that it looks at."""
         at = self._sample(self._split.retain)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
 from purge.data.augmented import Augment, Augmentation, augmented
 from purge.data.samples import Samples
+from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
 from purge.models.batchnorm import quick_batchnorm
@@ -62,6 +63,7 @@ class Recipe:
     precision: Literal["float32", "bf16"] | None = setting(None, "none: bf16 on a GPU that has it")
     channels_last: bool | None = setting(None, "memory layout of convolutions; none: on a GPU")
     compile: bool = setting(False, "compile the model first: slow to start, then faster")
+    graph: bool = setting(False, "record a step as a CUDA graph and replay it: for models without branches")
 
     def __post_init__(self) -> None:
         normalise(self)
@@ -108,7 +110,7 @@ def fit(
     per_epoch, size = recipe.batches(n)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    optimizer, gpu = network.optimizer(), network.device.type == "cuda"
+    optimizer, gpu = network.optimizer, network.device.type == "cuda"
     mean = {k: v.clone() for k, v in network.floats().items()} if recipe.ema > 0 else {}
     kept = None
     if state is not None:
@@ -117,7 +119,7 @@ def fit(
     with (
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
-        quick_batchnorm(model) if network.alone and not recipe.compile else nullcontext(),
+        quick_batchnorm(model) if network.recorded else nullcontext(),
         cudnn.flags(
             enabled=cudnn.enabled,
             benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
@@ -129,6 +131,7 @@ def fit(
         losses, before = kept.restore() if kept is not None else ([], 0.0)
         started = time.perf_counter() - before
         advance(len(losses), "")
+        take_step = Recorded(network.step, device=network.device, enabled=network.recorded)
         count_more(Rows(graded=len(losses) * per_epoch * size))  # of the epochs before an interruption
         for epoch in range(len(losses), recipe.epochs):
             orders = [
@@ -138,13 +141,10 @@ def fit(
             loss_sum = torch.zeros((), device=network.device)
             for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, network.device)):
                 step = epoch * per_epoch + i
-                optimizer.param_groups[0]["lr"] = recipe.lr * rate(step, recipe.epochs * per_epoch)
+                network.set_rate(recipe.lr * rate(step, recipe.epochs * per_epoch))
                 with nullcontext() if watch is None else watch(model, step, orders[0][i]):
-                    loss = network.loss(x, y)
-                    optimizer.zero_grad()
-                    loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
-                    optimizer.step()
-                loss_sum = loss_sum + loss.detach()
+                    loss = take_step(x, y)["loss"]
+                loss_sum = loss_sum + loss
                 if mean:
                     decay = min(recipe.ema, (1 + step) / (10 + step))
                     torch._foreach_lerp_(list(mean.values()), list(network.floats().values()), 1 - decay)
@@ -165,6 +165,7 @@ class _Network:
         self.models, self.device, self.alone = models, device_of(models[0]), len(models) == 1
         self._recipe, self._code, self._stacked = recipe, models[0], dict[str, Tensor]()
         self._bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(self.device))
+        self.recorded = recipe.graph and self.alone and not recipe.compile and self.device.type == "cuda"
         for model in models:
             model.train()
         if self.alone:
@@ -188,11 +189,28 @@ class _Network:
             z = forward(self._code, x, weights).float()
         return F.cross_entropy(z, y, label_smoothing=self._recipe.label_smoothing)
 
+    @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
         """Nesterov SGD over the weights, of one or of all models."""
-        lr, momentum, decay = self._recipe.lr, self._recipe.momentum, self._recipe.weight_decay
+        momentum, decay = self._recipe.momentum, self._recipe.weight_decay
+        lr = torch.tensor(self._recipe.lr, device=self.device) if self.recorded else self._recipe.lr
         form = {"nesterov": momentum > 0, "fused": self.device.type == "cuda"}
         return torch.optim.SGD(self._parameters, lr, momentum, weight_decay=decay, **form)
+
+    def set_rate(self, lr: float) -> None:
+        """The learning rate of the next step; that of a recorded one lies on the device."""
+        if self.recorded:
+            self.optimizer.param_groups[0]["lr"].fill_(lr)
+        else:
+            self.optimizer.param_groups[0]["lr"] = lr
+
+    def step(self, x: Any, y: Tensor) -> Scalars:
+        """One step of every model."""
+        loss = self.loss(x, y)
+        self.optimizer.zero_grad()
+        loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
+        self.optimizer.step()
+        return {"loss": loss}
 
     def floats(self) -> dict[str, Tensor]:
         """The weights and the statistics of BatchNorm as they are now, by name."""

@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,6 +193,7 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
         raise MethodError("a method's name or a Method", got, fix)
     elif not isinstance(method, methods.Method):
         raise MethodError("a method's name or a Method", type(method).__name__, "pass method='purge'")
+    _check_not_the_pulls(method, settings)
     if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
         settings = {"early": True, **settings}
     return replace(method, _with_target(method, settings))
@@ -211,6 +212,17 @@ def source_digest(method: Method) -> str:
     package = cls.__module__.startswith("purge.methods.") and cls.__module__.count(".") > 2
     files = sorted(file.parent.glob("*.py")) if package else [file]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file())).hexdigest()
+
+
+def _check_not_the_pulls(method: Method, settings: Mapping[str, Any]) -> None:
+    """Settings of the former default are not taken for mistyped ones of the present."""
+    if isinstance(method, methods.Purge):
+        own = {f.name for f in fields(method)}
+        pulls = {name for f in fields(methods.Pull) for name in (f.name, *f.metadata.get("renamed_from", ()))}
+        pulls |= {f.name for f in fields(methods.Masked)} | {"objective"}
+        if old := [key for key in settings if key in pulls - own]:
+            fix = f"choose method purge-pull for {old[0]}, or see purge list methods purge"
+            raise MethodError("a setting of purge, which restarts now", f"{old[0]}, of the former purge", fix)
 
 
 # What `objective` was in version 0.1, and the target that it is now.

@@ -22,6 +22,7 @@ Fresh weights are mixed in first where the budget allows to relearn and BatchNor
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ from purge.methods.purge.plan import Budget, Plan, chosen
 from purge.models.batchnorm import batchnorms, recalibrate, statistics
 from purge.models.checks import check_same_shapes, parameters_to_train
 from purge.models.forward import forward, logits, passing
+
+logger = logging.getLogger("purge")
 
 FORGET, COMPANIONS = 64, 128  # forgotten samples of a push, and retained ones that they are normalised like
 PUSH_EVERY = 2  # steps from one push to the next
@@ -154,6 +157,11 @@ class Purge(Method):
                 mean.lerp_(params.read(), 1 / n)
             if averaged and i + 1 == total:
                 params.store(mean)
+        if run.beyond_budget:
+            logger.warning(
+                "The retained data suffered: a rate of %.3g is too high for this model. Pass a lower rate.",
+                plan.rate,
+            )
 
 
 def _of_classes(split: Split) -> Samples:

@@ -1,0 +1,244 @@
+"""The restart: one step against an independent float64 computation, its guarantee, and what it chooses."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.methods.purge import plan, restart
+from purge.methods.registry import resolve_method
+from tests.nets import blobs
+
+NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+
+
+@pytest.fixture(scope="module")
+def case():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    data = blobs()
+    model = purge.train(model, data, epochs=4, lr=0.05, batch_size=32, progress=False).model
+    return model, *purge.split(data, classes=[0])
+
+
+def net(w, x, lead):
+    """Linear → BatchNorm by the statistics of the first ``lead`` rows → ReLU → Linear."""
+    a = x @ w["0.weight"].T + w["0.bias"]
+    mean, var = a[:lead].mean(0), ((a[:lead] - a[:lead].mean(0)) ** 2).mean(0)
+    h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
+    return h @ w["3.weight"].T + w["3.bias"]
+
+
+def join(gs):
+    return torch.cat([g.reshape(-1) for g in gs])
+
+
+def agem(v, r):
+    return v - min(0.0, float(v @ r)) / float(r @ r) * r
+
+
+def first_step(model, forget, retain, rate, kd, temperature, push, momentum, decay):
+    """The first of two steps; both sets are one batch each."""
+    state = {k: v.double() for k, v in model.state_dict().items()}
+    w = {k: state[k].clone().requires_grad_() for k in NAMES}
+    (xf, yr), xr = (forget[0].double(), retain[1]), retain[0].double()
+    zr = net(w, xr, len(xr))
+    loss = -zr.log_softmax(1)[range(len(zr)), yr].mean()
+    if kd:
+        a0 = xr @ state["0.weight"].T + state["0.bias"]
+        n0 = (a0 - state["1.running_mean"]) / (state["1.running_var"] + 1e-5).sqrt()
+        z0 = (n0 * state["1.weight"] + state["1.bias"]).clamp_min(0) @ state["3.weight"].T + state["3.bias"]
+        taught = (z0[:, 1:] / temperature).softmax(1)  # without class 0
+        said = (zr / temperature).log_softmax(1)[:, 1:]
+        loss = loss + kd * (taught * (taught.log() - said)).sum(1).mean()
+    g_r = join(torch.autograd.grad(loss, list(w.values())))
+    both = torch.cat([xr[: restart.COMPANIONS], xf])
+    zf = net(w, both, len(both) - len(xf))[-len(xf) :]
+    pushed = -(1 - zf.softmax(1)[:, 0]).log().mean()
+    g = g_r + agem(join(torch.autograd.grad(push * pushed, list(w.values()))), g_r)
+    theta = join([state[k] for k in NAMES])
+    g = g + decay * theta
+    d = g + momentum * g  # Nesterov, from rest
+    moved = rate * float(theta.norm() / d.norm()) * d
+    return theta - agem(moved, g_r)
+
+
+@pytest.mark.parametrize("kd", [0.0, 2.0])
+@pytest.mark.parametrize("push", [1.0, 30.0])
+def test_a_step_is_what_the_formulas_say(case, kd, push, monkeypatch):
+    model, forget, retain = case
+    forget = (forget[0][:40], forget[1][:40])
+    monkeypatch.setattr(restart, "COMPANIONS", 24)
+    seen = []
+    real = restart.step
+    monkeypatch.setattr(restart, "step", lambda p, *a, **k: (real(p, *a, **k), seen.append(p.read()))[0])
+    settings = {"rate": 0.05, "kd": kd, "temperature": 1.5, "push": push, "momentum": 0.8}
+    result = purge.unlearn(
+        model.double(), (forget[0].double(), forget[1]), (retain[0].double(), retain[1]), steps=2, plain=1.0,
+        batch_size=1000, average=0.0, weight_decay=0.01, progress=False, **settings,
+    )  # fmt: skip
+    model.float()
+    order = purge_order(result, retain)
+    sorted_retain = (retain[0][order], retain[1][order])
+    at_once = {**settings, "decay": 0.01}  # with two steps the first has the full rate
+    expected = first_step(model.double(), forget, sorted_retain, **at_once)
+    model.float()
+    torch.testing.assert_close(seen[0], expected, rtol=1e-6, atol=1e-7)
+
+
+def purge_order(result, retain):
+    """The companions are the first rows of the first batch: which rows these were."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randperm(len(retain[1]), generator=generator)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("budget", ["fast", "close"])
+def test_no_step_raises_the_retain_loss_to_first_order(case, budget, single):
+    model, forget, retain = case
+    if single:
+        forget, retain = purge.split(blobs(), indices=range(0, 90, 7))
+    result = purge.unlearn(model, forget, retain, budget=budget, steps=30, progress=False)
+    cosines = [row["displacement_cosine"] for row in result.history[1:]]
+    assert len(cosines) == 30
+    assert min(cosines) >= 0
+
+
+def test_a_step_is_as_long_as_the_rate_says(case):
+    model, forget, retain = case
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    result = purge.unlearn(
+        model, forget, retain, steps=2, rate=1e-3, average=0.0, weight_decay=0.0, progress=False
+    )
+    after = torch.cat([p.detach().flatten() for p in result.model.parameters()])
+    assert 0 < float((after - before).norm() / before.norm()) <= 1e-3 * 1.5 * 1.001  # the rates 1 and 1/2
+
+
+def test_the_size_of_logits_does_not_change_the_length_of_steps(case):
+    model, forget, retain = case
+    lengths = []
+    for size in (1.0, 30.0):
+        scaled = copy.deepcopy(model)
+        with torch.no_grad():
+            for p in scaled[3].parameters():
+                p.mul_(size)
+        ran = purge.unlearn(scaled, forget, retain, steps=2, rate=0.01, average=0.0, progress=False).model
+        before, after = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (scaled, ran))
+        lengths.append(float((after - before).norm() / before.norm()))
+    assert max(lengths) <= 0.015 * 1.001
+    assert min(lengths) > 0.003
+
+
+def test_a_class_ends_at_zero_and_samples_where_unseen_ones_are(digits, base):
+    gone = purge.unlearn(base, digits.forget, digits.retain, progress=False)
+    report = purge.audit(
+        gone, digits.forget, digits.retain, digits.test, metrics=["fa_train", "fa_test"], progress=False
+    )
+    assert report["fa_train"].value == report["fa_test"].value == 0
+    forget, retain = purge.split(digits.train, fraction=0.1, seed=1)
+    for test in (digits.test, None):  # there is no need of test data
+        some = purge.unlearn(base, forget, retain, test=test, progress=False)
+        report = purge.audit(some, forget, retain, digits.test, metrics=["fa_train", "ta"], progress=False)
+        assert abs(report["fa_train"].value - report["ta"].value) <= 0.05
+
+
+def test_mislabelled_samples_lose_their_wrong_label(digits):
+    generator = torch.Generator().manual_seed(0)
+    x, y = digits.train.take(torch.arange(len(digits.train)))
+    bad = torch.randperm(len(y), generator=generator)[: len(y) // 10]
+    wrong = y.clone()
+    wrong[bad] = (y[bad] + torch.randint(1, 10, (len(bad),), generator=generator)) % 10
+    from tests.golden.record import small_net
+
+    model = purge.train(small_net(0), (x, wrong), epochs=60, batch_size=32, progress=False).model
+    keep = torch.ones(len(y), dtype=torch.bool)
+    keep[bad] = False
+    forget, retain = (x[bad], wrong[bad]), (x[keep], y[keep])
+    ours = purge.unlearn(model, forget, retain, progress=False).model
+    before, after = ((m(x[bad]).argmax(1) == wrong[bad]).float().mean() for m in (model, ours))
+    right = (ours(x[bad]).argmax(1) == y[bad]).float().mean()
+    assert before > 0.5
+    assert after < 0.15
+    assert right > 0.8
+
+
+def test_mixed_requests_push_whole_classes_only(case):
+    model = case[0]
+    x, y = blobs()
+    whole = y == 0
+    some = torch.zeros_like(whole)
+    some[(y == 1).nonzero()[:6, 0]] = True
+    forget, retain = (x[whole | some], y[whole | some]), (x[~(whole | some)], y[~(whole | some)])
+    result = purge.unlearn(model, forget, retain, progress=False)
+    said = result.model(x).argmax(1)
+    assert float((said[whole] == 0).float().mean()) == 0
+    assert float((said[some] == 1).float().mean()) >= 0.5, "their class stays"
+    assert "pushed away" in result.info["took"]
+
+
+def test_what_was_chosen_is_told(digits, base):
+    fast = purge.unlearn(base, digits.forget, digits.retain, augment="crop", progress=False)
+    assert fast.info["took"] == (
+        f"a restart of {fast.steps} steps of 80 retained samples, the longest 2.2% of the length of all weights; "
+        "the first 30% on augmented samples; forgotten classes pushed away"
+    )
+    pulled = purge.unlearn(base, digits.forget, digits.retain, method="purge-pull", progress=False)
+    assert pulled.info["took"] is None
+
+
+def split_of(n_retain, single):
+    labels = torch.arange(n_retain) % 3
+    whole = torch.full((5,), 0 if single else 3)
+
+    class Some:
+        def __init__(self, labels):
+            self.labels = labels
+
+        def __len__(self):
+            return len(self.labels)
+
+    from purge.data.split import Split
+
+    return Split(Some(whole), Some(labels), None, 4, frozenset() if single else frozenset({3}))
+
+
+def test_the_plan_follows_request_model_and_settings():
+    large = split_of(45_000, single=False)
+    size, fast = plan.chosen("fast", large, True, None, {})
+    assert size == 512
+    assert fast.rate == pytest.approx(0.01)
+    _, close = plan.chosen("close", large, True, None, {})
+    assert close.steps > fast.steps
+    assert fast.rate < close.rate <= plan.HIGHEST, "more passes allow a higher rate"
+    size, small = plan.chosen("fast", split_of(1300, single=False), True, None, {})
+    assert size == 81
+    assert small.rate > fast.rate
+    assert plan.chosen("fast", split_of(10, single=False), True, None, {})[0] == 10
+    samples = split_of(45_000, single=True)
+    assert plan.chosen("close", samples, True, None, {})[1].fresh_share > 0
+    assert plan.chosen("close", samples, False, None, {})[1].fresh_share == 0, "no BatchNorm"
+    assert plan.chosen("fast", samples, True, 64, {"rate": 0.2, "kd": 3.0}) == (
+        64,
+        plan.PLANS["fast", "samples"]._replace(rate=0.2, kd=3.0),
+    )
+
+
+def test_budget_close_is_purge_close():
+    assert resolve_method("purge", {"budget": "close"}) == resolve_method("purge-close", {})
+
+
+def test_settings_of_the_pull_are_not_taken_in_silence():
+    with pytest.raises(purge.PurgeError, match=r"purge-pull"):
+        resolve_method("purge", {"target": "layers"})
+
+
+def test_it_says_when_the_retained_data_suffered(case, caplog):
+    model, forget, retain = case
+    with caplog.at_level(logging.WARNING, "purge"):
+        purge.unlearn(model, forget, retain, steps=2, rate=1.0, plain=1.0, progress=False)
+    assert "Pass a lower rate" in caplog.text
