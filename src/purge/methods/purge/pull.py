@@ -17,8 +17,8 @@ a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is 
 Ours, off in ``purge-paper``: the target ``masked``, its opinions and their sharpening, the suppression of
 forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets), erasure
 towards the means of the classes that the target names, the projection of the whole displacement
-(``space="update"``), shared BatchNorm statistics (at the end those of retain samples that were drawn), descent
-on the retain loss beside the projected step, and a cool-down of the learning rate.
+(``space="update"``), shared BatchNorm statistics (at the end those of retain samples that were drawn),
+descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations

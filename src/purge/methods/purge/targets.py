@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from purge.core.errors import MethodError
 from purge.core.settings import normalise, setting
 from purge.data.samples import Samples, part_of
-from purge.data.split import Split
+from purge.data.split import Split, matched_to
 from purge.engine.losses import kl, masked_teacher, unseen_confidence
 from purge.engine.run import Run
 from purge.methods.purge.layers import Say, layers_say, look, neighbours_say
@@ -159,8 +159,8 @@ class Masked(Target):
             unseen, known = held_out(split.retain, scene.run)
             of_unseen = tuple(name for name in of_sample if name in UNSEEN) or ("layers",)
             logger.warning(
-                "No test data: what unseen samples get is estimated from %d retained samples, as opinions say "
-                "that were formed without them (%s). Pass test=… to measure it.",
+                "No test data: what unseen samples get is estimated from %d retained ones, by opinions "
+                "formed without them (%s). Pass test=… to measure it.",
                 len(unseen), ", ".join(of_unseen),
             )  # fmt: skip
         asked = (*(of_class if gone else ()), *(of_sample if split.single else ()))
@@ -176,14 +176,15 @@ class Masked(Target):
             return Aim(masked_teacher(z, y, gone), second)
 
         z = torch.where(whole[:, None], z, _mean(said, of_sample))
-        z_unseen = logits(teacher, unseen)
+        z_unseen, y_unseen = logits(teacher, unseen), unseen.labels.to(z.device)
+        accuracy = None
         if of_unseen:
             z_unseen = _mean({name: say[name](unseen, z_unseen) for name in of_unseen}, of_unseen)
+            shares = matched_to(unseen.labels, split.forget.labels[~whole.cpu()])
+            accuracy = float((z_unseen.argmax(1) == y_unseen).cpu().double() @ shares) / len(shares)
         keep = torch.zeros(len(z), device=z.device)
-        keep[~whole] = unseen_confidence(z[~whole], y[~whole], z_unseen, unseen.labels.to(z.device))
-        target = masked_teacher(z, y, gone, keep)
-        right = (target.argmax(1) == y)[~whole].float().mean()
-        return Aim(target, second, float(right) if of_unseen else None)
+        keep[~whole] = unseen_confidence(z[~whole], y[~whole], z_unseen, y_unseen)
+        return Aim(masked_teacher(z, y, gone, keep), second, accuracy)
 
     def _say(self, names: set[Opinion], scene: Scene, known: Samples) -> dict[Opinion, Say]:
         """The opinions of these names, formed on the retained samples ``known``."""
@@ -193,8 +194,10 @@ class Masked(Target):
             found["views"] = self._views(scene)
         if names & {"layers", "neighbours"}:
             seen = look(teacher, known, scene.split.classes, run)
-            found["layers"] = layers_say(teacher, seen, run)
-            found["neighbours"] = neighbours_say(teacher, seen, run, count=self.neighbours)
+            if "layers" in names:
+                found["layers"] = layers_say(teacher, seen, run)
+            if "neighbours" in names:
+                found["neighbours"] = neighbours_say(teacher, seen, run, count=self.neighbours)
         if "copy" in names:
             steps = scene.within(math.ceil(self.relearn_epochs * len(known) / BATCH))
             student = relearned(teacher, known, run, share=self.fresh_share, steps=steps)
