@@ -184,7 +184,9 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
     """One retained sample of each class, or the same one twice."""
     first = torch.stack([(digits.retain.labels == c).nonzero()[0, 0] for c in range(1, 10)]).repeat(copies)
     few = digits.retain.take(first)
-    result = purge.unlearn(base, digits.forget, few, method="purge-pull", opinions="own,layers", progress=False)
+    result = purge.unlearn(
+        base, digits.forget, few, method="purge-pull", opinions="own,layers", progress=False
+    )
     assert all(p.isfinite().all() for p in result.model.parameters())
 
 
@@ -192,7 +194,9 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
 def test_unlearning_follows_the_layers(digits, base):
     before = digest(base)
     models = [
-        purge.unlearn(base, digits.forget, digits.retain, method="purge-pull", opinions=opinions, progress=False).model
+        purge.unlearn(
+            base, digits.forget, digits.retain, method="purge-pull", opinions=opinions, progress=False
+        ).model
         for opinions in ("own", "own,layers")
     ]
     assert digest(base) == before

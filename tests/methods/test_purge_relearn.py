@@ -201,7 +201,9 @@ def test_single_samples_are_not_suppressed(digits, base):
 
 def test_suppression_lowers_what_the_forgotten_class_still_gets(digits, base):
     quiet, loud = (
-        purge.unlearn(base, digits.forget, digits.retain, method="purge-pull", suppression=nu, progress=False).model
+        purge.unlearn(
+            base, digits.forget, digits.retain, method="purge-pull", suppression=nu, progress=False
+        ).model
         for nu in (0.1, 0.0)
     )
     left = [float(logits(m, digits.forget).log_softmax(1)[:, 0].mean()) for m in (quiet, loud)]
