@@ -89,8 +89,7 @@ def neighbours_say(teacher: nn.Module, known: Known, run: Run, *, count: int) ->
     """What the ``count`` nearest retained samples say by their labels; see :func:`layers_say`."""
     layers = tuple(known.h)[-LAST:]
     centres = {name: known.h[name].mean(0) for name in layers}
-    votes = F.one_hot(known.y, len(known.there)).float()
-    count = min(count, len(votes))
+    count, classes = min(count, len(known.y)), len(known.there)
 
     def directions(h: dict[str, Tensor]) -> Tensor:
         return torch.cat([F.normalize(h[name] - centres[name], dim=1) for name in layers], 1)
@@ -101,9 +100,11 @@ def neighbours_say(teacher: nn.Module, known: Known, run: Run, *, count: int) ->
         rows = directions(_hidden(teacher, passing(samples), layers))
         with run.autocast("float32"):
             theirs = directions(known.h)
-            found = [(part @ theirs.T).topk(count, 1).indices for part in rows.split(ROWS)]
-            shares = (votes[torch.cat(found)].sum(1) + 1) / (count + votes.shape[1])
-            return _like(own, [shares.log()], known.there)
+            near = torch.cat([(part @ theirs.T).topk(count, 1).indices for part in rows.split(ROWS)])
+            votes = rows.new_zeros(len(rows), classes).scatter_add_(
+                1, known.y[near], torch.ones_like(near).to(rows)
+            )
+            return _like(own, [((votes + 1) / (count + classes)).log()], known.there)
 
     return say
 

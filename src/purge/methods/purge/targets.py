@@ -158,8 +158,8 @@ class Masked(Target):
         if estimated:
             unseen, known = held_out(split.retain, scene.run)
             logger.warning(
-                "No test data: what unseen samples get is estimated from %d retained ones, as hidden layers tell "
-                "that are compared with the others. Pass test=… to measure it.", len(unseen),
+                "No test data: what unseen samples get is estimated from %d retained ones, by comparing "
+                "them with the others in hidden layers. Pass test=… to measure it.", len(unseen),
             )  # fmt: skip
         asked = (*(of_class if gone else ()), *(of_sample if split.single else ()))
         say = self._say({*asked, *(("layers",) if estimated else ())}, scene, known)
