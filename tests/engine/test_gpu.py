@@ -167,12 +167,12 @@ def test_baselines_are_the_same_captured_and_eager(method, settings, digits, bas
     assert "cannot be recorded" not in caplog.text
 
 
-@pytest.mark.parametrize("target", ["masked", "layers"])
-def test_bf16_forgets_as_float32_does(target, digits, base):
+@pytest.mark.parametrize("opinions", ["own", "own,layers,neighbours"])
+def test_bf16_forgets_as_float32_does(opinions, digits, base):
     for precision in ("bf16", "float32"):
         result = purge.unlearn(
-            base, digits.forget, digits.retain, device="cuda", precision=precision, target=target,
-            progress=False,
+            base, digits.forget, digits.retain, device="cuda", precision=precision,
+            method="purge-pull", opinions=opinions, progress=False,
         )  # fmt: skip
         report = purge.audit(result, digits.forget, digits.retain, digits.test, metrics=["fa_test", "ra"])
         assert report["fa_test"].value == 0

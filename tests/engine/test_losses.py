@@ -11,6 +11,7 @@ from scipy.special import rel_entr, softmax
 from scipy.stats import entropy as scipy_entropy
 
 from purge.engine.losses import (
+    ENOUGH,
     above_gate,
     distill,
     entropy,
@@ -87,23 +88,38 @@ def test_a_forgotten_class_gets_nothing_back():
     assert t[:, 0].abs().max() == 0, "the forgotten class is no one's destination"
 
 
-def test_confidences_become_those_of_unseen_data_in_the_same_order():
+def test_confidences_become_those_of_unseen_data_of_their_class_in_the_same_order():
     g = torch.Generator().manual_seed(0)
-    z, y = 5 * torch.randn(400, 3, generator=g), torch.randint(3, (400,), generator=g)
-    zu, yu = torch.randn(900, 3, generator=g), torch.randint(3, (900,), generator=g)
+    z, y = 5 * torch.randn(600, 3, generator=g), torch.arange(600) % 3
+    zu, yu = torch.randn(900, 3, generator=g), torch.arange(900) % 3
+    zu[yu == 1, 1] += 3  # class 1 is easy
     got = unseen_confidence(z, y, zu, yu)
-    own = z.softmax(1).gather(1, y[:, None])[:, 0]
-    unseen = zu.softmax(1).gather(1, yu[:, None])[:, 0]
-    assert (got.argsort() == own.argsort()).float().mean() > 0.98
-    for q in (0.1, 0.5, 0.9):
-        assert float(got.quantile(q)) == pytest.approx(float(unseen.quantile(q)), abs=0.02)
+    own, unseen = (a.softmax(1).gather(1, b[:, None])[:, 0] for a, b in ((z, y), (zu, yu)))
+    for c in range(3):
+        want = torch.quantile(unseen[yu == c], (torch.arange(200) + 0.5) / 200)
+        order = own[y == c].argsort()
+        assert got[y == c][order].tolist() == pytest.approx(want.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(ENOUGH - 1, 300), (300, ENOUGH - 1)])
+def test_classes_with_few_samples_on_either_side_are_treated_together(ours, theirs):
+    """Class 0 has many on both sides; classes 1 and 2 share what is unseen of them, in equal parts."""
+    g = torch.Generator().manual_seed(0)
+    y, yu = (torch.tensor([0, 1, 2]).repeat_interleave(torch.tensor([300, n, n])) for n in (ours, theirs))
+    z, zu = torch.randn(len(y), 3, generator=g), torch.randn(len(yu), 3, generator=g)
+    got = unseen_confidence(z, y, zu, yu)
+    own, unseen = (a.softmax(1).gather(1, b[:, None])[:, 0] for a, b in ((z, y), (zu, yu)))
+    for mine, there in ((y == 0, yu == 0), (y > 0, yu > 0)):
+        n = int(mine.sum())
+        want = torch.quantile(unseen[there], (torch.arange(n) + 0.5) / n)
+        assert got[mine][own[mine].argsort()].tolist() == pytest.approx(want.tolist(), abs=1e-6)
 
 
 def test_confidences_are_those_of_unseen_data_of_the_same_classes():
     g = torch.Generator().manual_seed(0)
-    y = torch.tensor([0, 1]).repeat_interleave(torch.tensor([300, 100]))
+    y = torch.tensor([0, 1]).repeat_interleave(torch.tensor([90, 30]))  # few: treated together
     yu = torch.tensor([0, 1, 2]).repeat_interleave(torch.tensor([100, 900, 500]))
-    z = 5 * torch.randn(400, 3, generator=g)
+    z = 5 * torch.randn(120, 3, generator=g)
     zu = torch.randn(1500, 3, generator=g)
     zu[yu == 1, 1] += 3  # class 1 is easy, and frequent in the unseen data
     got = unseen_confidence(z, y, zu, yu)

@@ -237,6 +237,7 @@ OTHER = {  # a value that differs from every preset's
     "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
     "epoch_ends": None, "check_samples": 3, "early": None, "fresh_share": 1.0, "relearn_epochs": 50,
+    "opinions": "own,layers", "neighbours": 3, "views": 3,
     "sharpness": 3.0, "erase_to": "neighbours",
     "alpha": 0.5, "l1": 1e-2, "free_epochs": 1, "negate": None,
     "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
@@ -249,8 +250,9 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
-    "fresh_share": {"target": "relearned"},  # of purge-pull
-    "relearn_epochs": {"target": "relearned", "min_steps": 1, "max_steps": 20},
+    "fresh_share": {"opinions": "own,copy"},  # of purge-pull
+    "neighbours": {"opinions": "neighbours"},
+    "relearn_epochs": {"opinions": "own,copy", "min_steps": 1, "max_steps": 20},
     "erase_to": {"erasure": 0.5},
     "sharpness": {"target": "masked"},
     "epochs": {"min_steps": 1, "max_steps": 100},
@@ -272,6 +274,7 @@ INERT = {  # (method, setting): why it cannot change the weights
     ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
     ("purge-pull", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
     ("scrub", "rewind"): "on blobs the last epoch is nearest; see test_distillation.py",
+    ("purge-pull", "views"): "blobs are not augmented; see test_purge_opinions.py",
     ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
 }
 

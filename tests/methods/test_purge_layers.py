@@ -15,7 +15,7 @@ from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.methods.purge import layers as opinions
-from purge.methods.purge.layers import MOST, SHRINKAGE, _quartered, _some, discriminant, layers_say
+from purge.methods.purge.layers import MOST, SHRINKAGE, _quartered, _some, discriminant, layers_say, look
 from purge.methods.purge.targets import Scene
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
@@ -34,9 +34,11 @@ def split(digits, base):
 
 
 def said(model, split, own=None):
-    run = Run(model, split, device=CPU, stop=Stopping(), seed=0)
+    teacher, run = frozen_copy(model), Run(model, split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
-        return layers_say(frozen_copy(model), split, run, logits(model, split.forget) if own is None else own)
+        known = look(teacher, split.retain, split.classes, run)
+        own = logits(model, split.forget) if own is None else own
+        return layers_say(teacher, known, run)(split.forget, own)
 
 
 def test_the_discriminant_is_that_of_scikit_learn():
@@ -111,7 +113,7 @@ def test_the_stack_of_a_resnet_is_its_blocks():
 
 
 def test_the_target_is_the_mean_of_both_opinions(digits, base, split):
-    method = replace(METHODS["purge"].method, {"target": "layers", "sharpness": 2.0})
+    method = replace(METHODS["purge-pull"].method, {"opinions": "own,layers", "sharpness": 2.0})
     teacher, run = frozen_copy(base), Run(base, split, device=CPU, stop=Stopping(), seed=0)
     with seeded(0, CPU):
         got = method.target.aim(Scene(teacher, split, run, None, method._within)).target
@@ -182,7 +184,9 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
     """One retained sample of each class, or the same one twice."""
     first = torch.stack([(digits.retain.labels == c).nonzero()[0, 0] for c in range(1, 10)]).repeat(copies)
     few = digits.retain.take(first)
-    result = purge.unlearn(base, digits.forget, few, target="layers", progress=False)
+    result = purge.unlearn(
+        base, digits.forget, few, method="purge-pull", opinions="own,layers", progress=False
+    )
     assert all(p.isfinite().all() for p in result.model.parameters())
 
 
@@ -190,8 +194,10 @@ def test_classes_that_do_not_vary_are_still_told_apart(copies, base, digits):
 def test_unlearning_follows_the_layers(digits, base):
     before = digest(base)
     models = [
-        purge.unlearn(base, digits.forget, digits.retain, target=target, progress=False).model
-        for target in ("masked", "layers")
+        purge.unlearn(
+            base, digits.forget, digits.retain, method="purge-pull", opinions=opinions, progress=False
+        ).model
+        for opinions in ("own", "own,layers")
     ]
     assert digest(base) == before
     assert digest(models[0]) != digest(models[1])

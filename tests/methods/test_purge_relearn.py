@@ -1,4 +1,4 @@
-"""The relearned target: fresh weights mixed in, steps by hand, and that it is nearer to Retrain."""
+"""A copy as an opinion: fresh weights mixed in, steps by hand, and that it is nearer to Retrain."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained,
 
 
 def test_weights_of_another_shape_and_a_single_sample_are_refused(digits, base):
-    how = {"target": "relearned", "progress": False}
+    how = {"method": "purge-pull", "opinions": "own,copy", "progress": False}
     with pytest.raises(purge.PurgeError, match="of the same architecture"):
         purge.unlearn(base, digits.forget, digits.retain, fresh=SmallResNet(width=8), **how)
     one = digits.retain.take(torch.arange(1))
@@ -126,15 +126,14 @@ def test_weights_of_another_shape_and_a_single_sample_are_refused(digits, base):
 
 
 def test_only_a_relearned_copy_needs_a_fresh_model():
-    assert "fresh" in METHODS["purge-close"].method.needs
-    assert "fresh" not in METHODS["purge"].method.needs
-    assert "fresh" in replace(METHODS["purge"].method, {"target": "relearned"}).needs
+    assert "fresh" not in METHODS["purge-pull"].method.needs
+    assert "fresh" in replace(METHODS["purge-pull"].method, {"opinions": "copy"}).needs
 
 
 def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(digits, base, split):
     method = replace(
-        METHODS["purge"].method,
-        {"target": "relearned", "relearn_epochs": 1, "min_steps": 2, "max_steps": 99, "sharpness": 1.0},
+        METHODS["purge-pull"].method,
+        {"opinions": "own,copy", "relearn_epochs": 1, "min_steps": 2, "max_steps": 99, "sharpness": 1.0},
     )
     teacher = frozen_copy(base)
     run = Run(base, split, device=CPU, stop=Stopping(), seed=0)
@@ -149,23 +148,24 @@ def test_the_target_is_the_mean_of_both_opinions_without_the_forgotten_class(dig
 @pytest.mark.slow
 def test_unlearning_follows_the_student(digits, base):
     runs = {
-        target: purge.unlearn(
+        opinions: purge.unlearn(
             base,
             digits.forget,
             digits.retain,
-            target=target,
+            method="purge-pull",
+            opinions=opinions,
             max_steps=14,
             progress=False,
         ).model
-        for target in ("masked", "relearned")
+        for opinions in ("own", "own,copy")
     }
-    assert digest(runs["masked"]) != digest(runs["relearned"])
+    assert digest(runs["own"]) != digest(runs["own,copy"])
     assert all(float((logits(m, digits.forget).argmax(1) == 0).float().mean()) <= 0.02 for m in runs.values())
 
 
 def test_levels_are_those_of_the_second_opinion_or_of_the_teacher_where_the_class_is_not(digits, base, split):
     teacher, gone = frozen_copy(base), torch.tensor([0])
-    method = replace(METHODS["purge"].method, {"suppression": 0.1})
+    method = replace(METHODS["purge-pull"].method, {"suppression": 0.1})
     second = torch.randn(len(digits.forget), 10, generator=torch.Generator().manual_seed(0))
     known = logits(teacher, split.retain, torch.arange(40))
     assert torch.equal(method._levels(split, gone, second, known), second.log_softmax(1)[:, :1])
@@ -187,20 +187,23 @@ def test_single_samples_are_not_suppressed(digits, base):
     rest = torch.ones(len(y), dtype=torch.bool)
     rest[few] = False
     mixed = make_split(base, (x[few], y[few]), (x[rest], y[rest]), None, CPU)
-    method = replace(METHODS["purge"].method, {"suppression": 0.1})
+    method = replace(METHODS["purge-pull"].method, {"suppression": 0.1})
     known = logits(frozen_copy(base), mixed.retain, torch.arange(20))
     levels = method._levels(mixed, torch.tensor([0]), None, known)
     assert levels[: len(digits.forget)].isfinite().all()
     assert levels[len(digits.forget) :].isnan().all()
     result = purge.unlearn(
-        base, (x[few], y[few]), (x[rest], y[rest]), suppression=0.1, max_steps=12, progress=False
-    )
+        base, (x[few], y[few]), (x[rest], y[rest]), method="purge-pull", suppression=0.1, max_steps=12,
+        progress=False,
+    )  # fmt: skip
     assert all(math.isfinite(row["forget_loss"]) for row in result.history[1:])
 
 
 def test_suppression_lowers_what_the_forgotten_class_still_gets(digits, base):
     quiet, loud = (
-        purge.unlearn(base, digits.forget, digits.retain, suppression=nu, progress=False).model
+        purge.unlearn(
+            base, digits.forget, digits.retain, method="purge-pull", suppression=nu, progress=False
+        ).model
         for nu in (0.1, 0.0)
     )
     left = [float(logits(m, digits.forget).log_softmax(1)[:, 0].mean()) for m in (quiet, loud)]

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from purge.data.split import matched_to
 
+ENOUGH = 100  # samples of a class beside as many unseen ones; with fewer, its own quantiles are too coarse
+
 
 def kl(z: Tensor, target: Tensor) -> Tensor:
     """Mean over the batch of KL(target ‖ softmax(z)); logits (B, K), probabilities (B, K)."""
@@ -74,15 +76,23 @@ def masked_teacher(z: Tensor, y: Tensor, forgotten: frozenset[int], keep: Tensor
 def unseen_confidence(z: Tensor, y: Tensor, z_unseen: Tensor, y_unseen: Tensor) -> Tensor:
     """The confidence in its own label that each sample would get had it not been trained on.
 
-    The sample that the teacher finds hardest gets the lowest confidence found on unseen data, the
-    easiest the highest, and so on by rank: the distribution becomes that of unseen data in the class shares
-    of the samples, while their order stays. (N, K), (N,), (M, K), (M,) → (N,).
+    Of each class, the sample that the logits ``z`` find hardest gets the lowest confidence found on unseen
+    data of this class, the easiest the highest, and so on by rank: the distribution becomes that of unseen
+    data, while the order within the class stays. Classes with fewer than ``ENOUGH`` samples on either side
+    are treated together, beside unseen data in their shares. (N, K), (N,), (M, K), (M,) → (N,).
     """
     own = z.float().softmax(1).gather(1, y[:, None])[:, 0]
     unseen = z_unseen.float().softmax(1).gather(1, y_unseen[:, None])[:, 0]
-    rank = own.argsort().argsort().double()
-    weights = matched_to(y_unseen.cpu(), y.cpu()).to(unseen.device)
-    return _quantile(unseen, weights, (rank + 0.5) / len(own))
+    k = z.shape[1]
+    fewest = torch.stack([part.bincount(minlength=k) for part in (y, y_unseen)]).amin(0)
+    group = torch.where(fewest[y] >= ENOUGH, y, k)  # k: the classes that are treated together
+    found = torch.zeros_like(own)
+    for c in group.unique().tolist():
+        mine, theirs = group == c, (y_unseen == c) | (c == k)
+        rank = own[mine].argsort().argsort().double()
+        weights = matched_to(y_unseen[theirs].cpu(), y[mine].cpu()).to(unseen.device)
+        found[mine] = _quantile(unseen[theirs], weights, (rank + 0.5) / len(rank))
+    return found
 
 
 def _quantile(x: Tensor, weights: Tensor, q: Tensor) -> Tensor:

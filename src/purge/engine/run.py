@@ -59,6 +59,7 @@ class Run:
         self.stopped_by: str | None = None
         self.took: str | None = None  # what a method that chooses did, in words
         self.forget_target: float | None = None  # known once the loop has begun
+        self.unseen_accuracy: float | None = None  # of single samples; a method may estimate it
         self._total, self._cooldown = 0, 0  # see steps()
         self._delivered: Delivered = nullcontext
         self._generator = torch.Generator().manual_seed(seed)
@@ -212,7 +213,8 @@ class Run:
         """The check before the first step: the starting retain loss L₀, and the forget target.
 
         A target that was left open is 1/K for samples whose class must go, and for single samples the
-        accuracy on test data of their classes (1/K without any), weighted by how many there are of each.
+        accuracy on test data of their classes (without any, what the method estimates, or 1/K), weighted by
+        how many there are of each.
         """
         with self._delivered():
             self.forget_target = self.stop.forget_target
@@ -221,7 +223,9 @@ class Run:
                 gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
                 single = split.forget.labels[~torch.isin(split.forget.labels, gone)]
                 whole = 1 - len(single) / len(split.forget)
-                unseen = chance if split.test is None or whole == 1 else self._accuracy(split.test, single)
+                unseen = chance if self.unseen_accuracy is None else self.unseen_accuracy
+                if split.test is not None and whole < 1:
+                    unseen = self._accuracy(split.test, single)
                 self.forget_target = whole * chance + (1 - whole) * unseen
             self._checks[0] = self._measure()
 

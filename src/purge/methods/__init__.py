@@ -24,10 +24,8 @@ if TYPE_CHECKING:  # for editors and type checkers
     from purge.methods.influence import Influence as Influence
     from purge.methods.purge.pull import Pull as Pull
     from purge.methods.purge.restart import Purge as Purge
-    from purge.methods.purge.targets import Layers as Layers
     from purge.methods.purge.targets import Masked as Masked
     from purge.methods.purge.targets import Paper as Paper
-    from purge.methods.purge.targets import Relearned as Relearned
     from purge.methods.relabel import RandomLabel as RandomLabel
     from purge.methods.relabel import SalUn as SalUn
     from purge.methods.retrain import Retrain as Retrain
@@ -49,7 +47,7 @@ MODULES = {  # the classes of each module
     "influence": "Influence",
     "purge.pull": "Pull",
     "purge.restart": "Purge",
-    "purge.targets": "Layers Masked Paper Relearned",
+    "purge.targets": "Masked Paper",
     "relabel": "RandomLabel SalUn",
     "retrain": "Retrain",
     "scrub": "Scrub",

@@ -196,7 +196,7 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
     _check_not_the_pulls(method, settings)
     if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
         settings = {"early": True, **settings}
-    return replace(method, _with_target(method, settings))
+    return replace(method, _with_opinions(method, _with_target(method, settings)))
 
 
 def source_digest(method: Method) -> str:
@@ -230,6 +230,22 @@ OBJECTIVES = {
     "masked_teacher": "masked", "layers": "layers", "relearned": "relearned", "kl_retain": "paper",
     "kl_uniform": "paper", "ga": "paper",
 }  # fmt: skip
+
+
+# What targets were in version 0.2, and the opinions that they are now.
+OPINIONS = {"layers": ("own", "layers"), "relearned": ("own", "copy")}
+
+
+def _with_opinions(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings with the name of an old target translated into opinions; to be removed in 0.4."""
+    target = settings.get("target")
+    given = dict(target) if isinstance(target, Mapping) else {"kind": target}
+    old = given.get("kind")
+    if not isinstance(method, methods.Pull) or not isinstance(old, str) or old not in OPINIONS:
+        return settings
+    opinions = OPINIONS[old]
+    logger.warning("target=%s is now opinions=%s; the old name goes in version 0.4.", old, ",".join(opinions))
+    return {**settings, "target": {"opinions": opinions, **given, "kind": "masked"}}
 
 
 def _with_target(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,11 +14,11 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
-Ours, off in ``purge-paper``: the targets ``masked``, ``layers`` and ``relearned`` and their sharpening, the
-suppression of forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned
-gets), erasure towards the means of the classes that the target names, the projection of the whole
-displacement (``space="update"``), shared BatchNorm statistics (at the end those of retain samples that were
-drawn), descent on the retain loss beside the projected step, and a cool-down of the learning rate.
+Ours, off in ``purge-paper``: the target ``masked``, its opinions and their sharpening, the suppression of
+forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets), erasure
+towards the means of the classes that the target names, the projection of the whole displacement
+(``space="update"``), shared BatchNorm statistics (at the end those of retain samples that were drawn),
+descent on the retain loss beside the projected step, and a cool-down of the learning rate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from purge.engine.losses import above_gate, distill, never_learned
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
 from purge.engine.projection import Space, cosine, project, step
 from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
-from purge.methods.purge.targets import Layers, Masked, Paper, Relearned, Scene
+from purge.methods.purge.targets import Masked, Paper, Scene
 from purge.models.batchnorm import Norm, recalibrate, statistics
 from purge.models.checks import erasure_layers, parameters_to_train
 from purge.models.copies import frozen_copy
@@ -45,6 +45,7 @@ from purge.models.forward import evaluating, forward, logits, passing
 from purge.models.hooks import capture
 
 RECALIBRATION = 2048  # retain samples behind the BatchNorm statistics that are delivered
+RATES = {"sgd": 2e-2, "adamw": 2e-3}
 AHEAD = 8  # steps whose retain samples the teacher looks at together
 
 
@@ -53,10 +54,10 @@ class Pull(Method):
     """PURGE by pull; the defaults are the preset ``purge-pull``."""
 
     graph: ClassVar[bool] = True
-    target: Masked | Layers | Relearned | Paper = setting(
-        Masked(), "what forgotten outputs are pulled to: masked, layers, relearned or paper"
+    target: Masked | Paper = setting(Masked(), "what forgotten outputs are pulled to: masked or paper")
+    lr: float | None = setting(
+        None, "η: learning rate; none: .02 for sgd, .002 for adamw", above=0, high=1e38
     )
-    lr: float = setting(2e-2, "η: learning rate", above=0, high=1e38)
     epochs: int = setting(2, "T: passes over the forget set", low=1)
     min_steps: int = setting(32, "a schedule has at least this many steps, however small the set", low=1)
     max_steps: int = setting(1000, "a schedule has at most this many steps, however large the set", low=1)
@@ -92,6 +93,16 @@ class Pull(Method):
         """What the target needs too: a copy that relearns begins with fresh weights."""
         return Method.needs | self.target.needs
 
+    @property
+    def augments(self) -> bool:  # type: ignore[override]
+        """A target may look at samples changed at random."""
+        return self.target.augments
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, chosen by the optimiser where it was left open."""
+        return RATES[self.optimizer] if self.lr is None else self.lr
+
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``; reads like the algorithm of the paper."""
         teacher = frozen_copy(model)
@@ -107,11 +118,12 @@ class Pull(Method):
         teacher_r, sums = _teacher_pass(teacher, split, layers) if whole else (None, {})
         centres = {name: self._centres(total, split) for name, total in sums.items()}
         aim = self.target.aim(Scene(teacher, split, run, teacher_r, self._within))
+        run.unseen_accuracy = aim.accuracy
         first = logits(teacher, split.retain, at_r[:AHEAD].flatten()) if teacher_r is None else teacher_r
         gone = torch.tensor(sorted(split.forget_classes), device=run.device, dtype=torch.long)
         levels = self._levels(split, gone, aim.second, first)
         optimizer = FlatOptimizer(
-            self.optimizer, params.read(), lr=self.lr, momentum=self.momentum, nesterov=self.nesterov,
+            self.optimizer, params.read(), lr=self.rate, momentum=self.momentum, nesterov=self.nesterov,
             weight_decay=self.weight_decay,
         )  # fmt: skip
 
@@ -164,7 +176,7 @@ class Pull(Method):
                 ahead = first if i == 0 else logits(teacher, split.retain, block.flatten())
                 ahead = ahead.unflatten(0, block.shape)
             taught = ahead[i % AHEAD] if teacher_r is None else teacher_r[r.rows]
-            optimizer.rate.fill_(self.lr * min(1.0, (run.end - i) / cooldown if cooldown else 1.0))
+            optimizer.rate.fill_(self.rate * min(1.0, (run.end - i) / cooldown if cooldown else 1.0))
             run.log(**one_step(r.x, r.y, taught, f.x, f.y, aim.target[f.rows], levels[f.rows]))
         if self.norm == "shared":
             drawn = at_r[: run.step].flatten()[:RECALIBRATION].unique()

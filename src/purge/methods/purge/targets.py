@@ -1,6 +1,6 @@
 """What the outputs of forgotten samples are pulled to: small objects with settings of their own.
 
-``target=`` of :class:`Purge` takes one of them or its name: ``masked``, ``layers``, ``relearned``, ``paper``.
+``target=`` of :class:`Pull` takes one of them or its name: ``masked`` or ``paper``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.core.errors import MethodError
 from purge.core.settings import normalise, setting
-from purge.data.split import Split
+from purge.data.samples import Samples, part_of
+from purge.data.split import Split, matched_to
 from purge.engine.losses import kl, masked_teacher, unseen_confidence
 from purge.engine.run import Run
-from purge.methods.purge.layers import layers_say
+from purge.methods.purge.layers import Say, layers_say, look, neighbours_say
 from purge.methods.purge.relearn import BATCH, relearned
 from purge.models.forward import logits
 from purge.models.inspect import device_of
 
 logger = logging.getLogger("purge")
+
+Opinion = Literal["own", "views", "layers", "neighbours", "copy"]
+HELD = 1000  # retained samples that stand for unseen ones where there is no test data
 
 
 class Scene(NamedTuple):
@@ -43,6 +48,7 @@ class Aim(NamedTuple):
 
     target: Tensor
     second: Tensor | None = None  # logits of a model that never learned the forgotten classes
+    accuracy: float | None = None  # that single samples would have unseen, where no test data tells
 
 
 class Target(ABC):
@@ -50,6 +56,7 @@ class Target(ABC):
 
     needs: ClassVar[frozenset[str]] = frozenset()  # beside data; see Method.needs
     whole_retain: ClassVar[bool] = False  # does it need the teacher's logits of all of D_r?
+    augments: ClassVar[bool] = False  # see Method.augments
 
     def __post_init__(self) -> None:
         normalise(self)
@@ -100,71 +107,124 @@ class Paper(Target):
 
 @dataclass(frozen=True)
 class Masked(Target):
-    """Per sample: the teacher's output without the forgotten classes, sharpened if asked."""
+    """Per sample: the mean of some opinions without the forgotten classes, sharpened if asked.
 
+    ``own``: the original's logits. ``views``: their mean over random changes of the sample, where it is known
+    how samples are changed. ``layers`` and ``neighbours``: what hidden layers say, see
+    :mod:`purge.methods.purge.layers`. ``copy``: a copy that relearned D_r, the nearest to a retrained model,
+    and slow.
+    """
+
+    opinions: tuple[Opinion, ...] | None = setting(
+        None, "own, views, layers, neighbours, copy: their mean; none: own for classes, views for samples"
+    )
     sharpness: float = setting(
         1.0, "logits of the target are multiplied by this before the softmax", above=0,
         renamed_from=("certainty",),
     )  # fmt: skip
-
-    def aim(self, scene: Scene) -> Aim:
-        """The masked output of the teacher, averaged with a second opinion where there is one.
-
-        A single sample of a class that stays keeps its label with the confidence that an unseen sample
-        of its rank gets, which takes test data.
-        """
-        split = scene.split
-        second = self._second_opinion(scene) if split.forget_classes else None
-        z = logits(scene.teacher, split.forget)
-        y = split.forget.labels.to(z.device)
-        whole = torch.isin(y, torch.tensor(sorted(split.forget_classes), device=y.device))
-        asked = self._asked(scene, z) if second is None else second
-        if asked is not None:
-            z = torch.where(whole[:, None], (z + asked) / 2, z)
-        z = torch.where(whole[:, None], self.sharpness * z, z)
-        if split.single and split.test is not None:
-            z_test, y_test = logits(scene.teacher, split.test), split.test.labels.to(z.device)
-            keep = torch.zeros(len(z), device=z.device)
-            keep[~whole] = unseen_confidence(z[~whole], y[~whole], z_test, y_test)
-            return Aim(masked_teacher(z, y, split.forget_classes, keep), second)
-        if split.single:
-            logger.warning(
-                "No test data: single samples are pulled away from their label altogether, which "
-                "forgets more than a retrained model would. Pass test=… to aim at held-out data."
-            )
-        return Aim(masked_teacher(z, y, split.forget_classes), second)
-
-    def _second_opinion(self, scene: Scene) -> Tensor | None:
-        """Logits of the forget samples from a model that never learned their classes."""
-        return None
-
-    def _asked(self, scene: Scene, own: Tensor) -> Tensor | None:
-        """Logits of the forget samples from parts of the model itself."""
-        return None
-
-
-@dataclass(frozen=True)
-class Layers(Masked):
-    """Masked, averaged with what the hidden layers say: nearer to a retrained model, and quick."""
-
-    def _asked(self, scene: Scene, own: Tensor) -> Tensor | None:
-        return layers_say(scene.teacher, scene.split, scene.run, own) if scene.split.forget_classes else None
-
-
-@dataclass(frozen=True)
-class Relearned(Masked):
-    """Masked, averaged with a copy that relearned D_r: the nearest to a retrained model, and slow."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"fresh"})
-
+    views: int = setting(8, "random changes of each sample behind the opinion views", low=1)
+    neighbours: int = setting(50, "retained samples that vote in the opinion neighbours", low=1)
     fresh_share: float = setting(
         0.6, "the share of fresh weights that is mixed into the copy", above=0, high=1,
         renamed_from=("relearn",),
     )  # fmt: skip
     relearn_epochs: int = setting(5, "passes over D_r of the copy, within min_steps and max_steps", low=1)
 
-    def _second_opinion(self, scene: Scene) -> Tensor | None:
-        retain = scene.split.retain
-        steps = scene.within(math.ceil(self.relearn_epochs * len(retain) / BATCH))
-        student = relearned(scene.teacher, retain, scene.run, share=self.fresh_share, steps=steps)
-        return logits(student, scene.split.forget)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.opinions == ():
+            raise MethodError("at least one opinion", "none", "pass opinions=own, say")
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """A copy that relearns begins with fresh weights."""
+        return frozenset({"fresh"} if "copy" in (self.opinions or ()) else ())
+
+    @property
+    def augments(self) -> bool:  # type: ignore[override]
+        """Views are samples changed at random."""
+        return self.opinions is None or "views" in self.opinions
+
+    def aim(self, scene: Scene) -> Aim:
+        """The mean opinion without the forgotten classes.
+
+        A single sample of a class that stays keeps its label with the confidence that an unseen sample of
+        its class and rank gets; the mean opinion ranks them.
+        """
+        split, teacher, gone = scene.split, scene.teacher, scene.split.forget_classes
+        of_class, of_sample = self.opinions or ("own",), self.opinions or ("views",)
+        unseen, known = split.test, split.retain
+        estimated = split.single and unseen is None
+        if estimated:
+            unseen, known = held_out(split.retain, scene.run)
+            logger.warning(
+                "No test data: what unseen samples get is estimated from %d retained ones, by comparing "
+                "them with the others in hidden layers. Pass test=… to measure it.", len(unseen),
+            )  # fmt: skip
+        asked = (*(of_class if gone else ()), *(of_sample if split.single else ()))
+        say = self._say({*asked, *(("layers",) if estimated else ())}, scene, known)
+
+        own = logits(teacher, split.forget)
+        said = {name: say[name](split.forget, own) for name in asked}
+        second = said.get("copy") if gone else None
+        y = split.forget.labels.to(own.device)
+        whole = torch.isin(y, torch.tensor(sorted(gone), device=y.device))
+        z = self.sharpness * _mean(said, of_class) if gone else own
+        if not split.single or unseen is None:
+            return Aim(masked_teacher(z, y, gone), second)
+
+        z = torch.where(whole[:, None], z, _mean(said, of_sample))
+        z_unseen, y_unseen = logits(teacher, unseen), unseen.labels.to(z.device)
+        accuracy = None
+        if estimated:  # what the model itself says of them is memorised
+            z_unseen = say["layers"](unseen, z_unseen)
+            shares = matched_to(unseen.labels, split.forget.labels[~whole.cpu()])
+            accuracy = float((z_unseen.argmax(1) == y_unseen).cpu().double() @ shares) / len(shares)
+        keep = torch.zeros(len(z), device=z.device)
+        keep[~whole] = unseen_confidence(z[~whole], y[~whole], z_unseen, y_unseen)
+        return Aim(masked_teacher(z, y, gone, keep), second, accuracy)
+
+    def _say(self, names: set[Opinion], scene: Scene, known: Samples) -> dict[Opinion, Say]:
+        """The opinions of these names, formed on the retained samples ``known``."""
+        teacher, run = scene.teacher, scene.run
+        found: dict[Opinion, Say] = {"own": lambda samples, own: own}
+        if "views" in names:
+            found["views"] = self._views(scene)
+        if names & {"layers", "neighbours"}:
+            seen = look(teacher, known, scene.split.classes, run)
+            if "layers" in names:
+                found["layers"] = layers_say(teacher, seen, run)
+            if "neighbours" in names:
+                found["neighbours"] = neighbours_say(teacher, seen, run, count=self.neighbours)
+        if "copy" in names:
+            steps = scene.within(math.ceil(self.relearn_epochs * len(known) / BATCH))
+            student = relearned(teacher, known, run, share=self.fresh_share, steps=steps)
+            found["copy"] = lambda samples, own: logits(student, samples)
+        return found
+
+    def _views(self, scene: Scene) -> Say:
+        def say(samples: Samples, own: Tensor) -> Tensor:
+            changed = scene.run.augmented(samples)
+            if changed is None:
+                if self.opinions:  # it was asked for
+                    logger.info("It is not known how samples are changed at random: views are the samples.")
+                return own
+            total = torch.zeros_like(own)
+            for _ in range(self.views):
+                total += logits(scene.teacher, changed)
+            return total / self.views
+
+        return say
+
+
+def held_out(retain: Samples, run: Run) -> tuple[Samples, Samples]:
+    """A seeded tenth of the retained samples, at most ``HELD``, and the others."""
+    if len(retain) < 2:
+        return retain, retain
+    rows = run.batch_indices(retain, steps=1, batch_size=len(retain))[0].cpu()
+    n = min(HELD, math.ceil(len(rows) / 10))
+    return part_of(retain, rows[:n]), part_of(retain, rows[n:])
+
+
+def _mean(said: dict[Opinion, Tensor], names: tuple[Opinion, ...]) -> Tensor:
+    return sum((said[name] for name in names[1:]), said[names[0]]) / len(names)
