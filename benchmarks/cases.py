@@ -40,12 +40,14 @@ class Setup:
     test: purge.Images
     device: str
     epochs: int
-    check: bool = True  # refuse a model that is no better than chance
+    trial: bool = False  # a small network on few images, only to try a script
 
     def fresh(self, seed: int) -> nn.Module:
         """An untrained network: ResNet-18, or a small one with BatchNorm for small images."""
         with seeded(seed, torch.device("cpu")):
-            return small_network() if self.train.shape[1] < SMALL else build_for("resnet18", self.train)
+            if self.trial or self.train.shape[1] < SMALL:
+                return small_network(self.train.shape[0])
+            return build_for("resnet18", self.train)
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -68,8 +70,8 @@ class Setup:
         """The result of a method, which is told how the model was trained if it can use that."""
         how = self.recipe.get("augment") if METHODS[method].method.augments else None
         return purge.unlearn(
-            model, *parts, test=self.test, method=method, device=self.device, augment=how, check=self.check,
-            progress=False, **settings,
+            model, *parts, test=self.test, method=method, device=self.device, augment=how,
+            check=not self.trial, progress=False, **settings,
         )  # fmt: skip
 
     def measured(
@@ -90,7 +92,7 @@ class Setup:
         again = [self.trained(retain, seed + i) for i in (1, 2)]
         auditor = Auditor(
             forget, retain, self.test, original=original, retrained=again, device=self.device,
-            check=self.check, **known,
+            check=not self.trial, **known,
         )  # fmt: skip
         found: Found = {"original": {}}
         for called, (method, settings) in methods.items():
@@ -106,10 +108,10 @@ class Setup:
         return found
 
 
-def small_network() -> nn.Module:
-    """Two convolutions with BatchNorm for images of 8×8 pixels; it can learn wrong labels by heart."""
+def small_network(channels: int) -> nn.Module:
+    """Two convolutions with BatchNorm for small images; it can learn wrong labels by heart."""
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
         nn.Conv2d(16, 32, 3, 2, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10),
     )  # fmt: skip
@@ -152,7 +154,9 @@ def options(about: str, out: Path, *, epochs: int) -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", nargs="+", metavar="ROW", help="some rows; those of the others stay in the file"
     )
-    parser.add_argument("--samples", type=int, help="only so many images, to try the script")
+    parser.add_argument(
+        "--samples", type=int, help="only so many images and a small network, to try the script"
+    )
     parser.add_argument("--plan", action="store_true", help="say how many models would be trained, no more")
     parser.add_argument("--table", action="store_true", help="print the table of what was measured")
     parser.set_defaults(small_epochs=epochs)
@@ -171,7 +175,7 @@ def prepare(asked: argparse.Namespace) -> Setup:
     asked.seeds = asked.seeds or (3 if small else 1)
     if small:
         torch.set_num_threads(1)  # more do not help so small a network
-    return Setup(asked.data, train, test, asked.device, epochs, check=not asked.samples)
+    return Setup(asked.data, train, test, asked.device, epochs, trial=bool(asked.samples))
 
 
 def plan(setup: Setup, trainings: int) -> str:
