@@ -115,15 +115,17 @@ def measured(setup: Setup, kind: str, seeds: Iterable[int]) -> Iterable[dict[str
 
 
 def missed(rows: list[dict[str, Any]], model: str) -> list[str]:
-    """Which aims the mean over seeds misses, in words."""
+    """Which aims the mean over seeds misses, in words.
+
+    A quarter of Retrain's time and its test accuracy; of a trigger its attack rate, of wrong labels the KL. (Two
+    retrainings are further apart than that on images with a trigger that neither knows.)
+    """
 
     def of(name: str, key: str) -> float:
         found = mean(rows, name, key)
         return float("nan") if found is None else found
 
     wrong = []
-    if not of(model, "kl_retrain") <= KL:
-        wrong.append(f"KL {of(model, 'kl_retrain'):.3f}")
     below = of(RETRAINED, "ta") - of(model, "ta")
     if not below <= POINTS:
         wrong.append(f"test accuracy {100 * below:.1f} points below Retrain's")
@@ -131,6 +133,8 @@ def missed(rows: list[dict[str, Any]], model: str) -> list[str]:
         over = of(model, "attack_success") - of(RETRAINED, "attack_success")
         if not over <= POINTS:
             wrong.append(f"attack rate {100 * over:.1f} points above Retrain's")
+    elif not of(model, "kl_retrain") <= KL:
+        wrong.append(f"KL {of(model, 'kl_retrain'):.3f}")
     share = of(model, "seconds") / of(RETRAINED, "seconds")
     if not share <= QUARTER:
         wrong.append(f"{100 * share:.0f} % of Retrain's time")
