@@ -117,8 +117,8 @@ def measured(setup: Setup, kind: str, seeds: Iterable[int]) -> Iterable[dict[str
 def missed(rows: list[dict[str, Any]], model: str) -> list[str]:
     """Which aims the mean over seeds misses, in words.
 
-    A quarter of Retrain's time and its test accuracy; of a trigger its attack rate, of wrong labels the KL. (Two
-    retrainings are further apart than that on images with a trigger that neither knows.)
+    A quarter of Retrain's time and its test accuracy; of a trigger its attack rate, of wrong labels the KL:
+    on images with a trigger that neither knows, two retrainings are further apart than that.
     """
 
     def of(name: str, key: str) -> float:
