@@ -178,8 +178,8 @@ def trained_on_test(request: Request) -> nn.Module:
 def idle(request: Request) -> nn.Module:
     """Unlearned with a step size of nearly nothing."""
     done = purge.unlearn(
-        request.base, request.forget, request.retain, test=request.test, lr=1e-9, max_steps=3, min_steps=3,
-        progress=False,
+        request.base, request.forget, request.retain, test=request.test, method="purge-pull", lr=1e-9,
+        max_steps=3, min_steps=3, progress=False,
     )  # fmt: skip
     return done.model
 
@@ -210,7 +210,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "class": {"classes": [3]},
     "40 samples": {"indices": range(0, 1200, 30)},
     "2 %": {"fraction": 0.02},
-    "bad labels": {"indices": range(0, 1200, 8)},  # 150 samples whose labels are drawn at random
+    "bad labels": {"indices": range(0, 1200, 4)},  # 300 samples whose labels are drawn at random
 }
 
 
@@ -220,7 +220,7 @@ def make_request(kind: str) -> Request:
     if kind == "bad labels":
         labels, rows = train.labels.clone(), torch.tensor(KINDS[kind]["indices"])
         labels[rows] = torch.randint(10, (len(rows),), generator=torch.Generator().manual_seed(0))
-        train = purge.Images(train.pixels, labels, names=train.names)
+        train = purge.Images(train.pixels, labels, mean=train.mean, std=train.std, names=train.names)
     forget, retain = purge.split(train, **KINDS[kind])
     epochs = BAD_LABELS if kind == "bad labels" else EPOCHS
     base, retrained = fitted(network(0), train, epochs=epochs), fitted(network(1), retain, seed=1)

@@ -25,7 +25,7 @@ ASKED = [
 TOO_FEW = {"BatchNorm shift", "other request", "trained on test"}
 
 
-# Samples with wrong labels are learned by heart, so that 150 of them are enough to tell; it takes long.
+# Samples with wrong labels are learned by heart, so that 300 of them are enough to tell; it takes long.
 EVERY_KIND = [pytest.param(k, marks=pytest.mark.slow) if k == "bad labels" else k for k in KINDS]
 
 
