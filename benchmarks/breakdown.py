@@ -6,8 +6,8 @@ uv run python benchmarks/breakdown.py --table                     # print the ta
 
 ``parts``: one call in which the device is waited for before and after each part, so that their sum is more
 than an undisturbed call takes. ``without``: the median of whole calls with one saving turned off at a time.
-``floor``: the arithmetic alone, forward passes counted by torch and a backward pass as two of them, at the
-rate that a large product of matrices in bf16 reaches on this device.
+``floor``: the arithmetic alone, as ``result.info["flop"]`` counts it, at the rate that a large product of
+matrices in bf16 reaches on this device.
 """
 
 from __future__ import annotations
@@ -28,30 +28,36 @@ from base_models import commit
 from baselines import MODEL
 from scene import options, prepare
 from speed import clocked, settle
-from torch.utils.flop_counter import FlopCounterMode
 
 import purge
 from purge.core.files import write_json
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "breakdown.json"
-api, graphs, method, targets, run, forward, precision = (
+api, graphs, restart, run, forward, precision, kernels = (
     importlib.import_module(f"purge.{name}")
     for name in (
-        "api", "engine.cuda_graph", "methods.purge.method", "methods.purge.targets", "engine.run",
-        "models.forward", "engine.precision",
+        "api", "engine.cuda_graph", "methods.purge.restart", "engine.run", "models.forward",
+        "engine.precision", "models.batchnorm_kernels",
     )
 )  # fmt: skip
 PARTS: dict[
     str, list[tuple[Any, str]]
 ] = {  # what is timed under each name; what calls another has its time too
-    "copies of the model": [(api, "_copy"), (method, "frozen_copy")],
-    "checks of the input": [(api, "make_split"), (api, "check_differentiable")],
-    "teacher": [(method, "logits"), (method, "_teacher_pass"), (targets, "logits")],
+    "copies of the model": [(api, "copied")],
+    "checks of the input": [
+        (api, "make_split"),
+        (api, "check_differentiable"),
+        (api, "check_knows"),
+        (api, "described"),
+    ],
+    "counting the work": [(api, "flop_per_row")],
+    "digest of the weights": [(api, "digest")],
+    "teacher": [(restart, "_taught")],
     "steps": [(graphs.Recorded, "__call__")],
     "recording (in steps)": [(graphs.Recorded, "_record")],
     "checks": [(run.Run, "_check"), (run.Run, "_start")],
-    "recalibration": [(method, "recalibrate")],
+    "recalibration (in checks)": [(restart, "recalibrate")],
     "history": [(run.Run, "log")],
 }
 WITHOUT: dict[str, Callable[[], Any]] = {  # savings, and how each is turned off
@@ -59,8 +65,8 @@ WITHOUT: dict[str, Callable[[], Any]] = {  # savings, and how each is turned off
     "bf16": lambda: {"precision": "float32"},
     "channels last": lambda: mock.patch.object(precision, "takes_channels_last", return_value=False),
     "large batches in passes": lambda: mock.patch.object(forward, "SMALL_BATCH", 512),
-    "teacher only where needed": lambda: mock.patch.object(method, "AHEAD", 10**6),
-    "fewer samples in checks": lambda: {"check_samples": 2048},
+    "kernels for BatchNorm": lambda: mock.patch.object(kernels, "usable", return_value=False),
+    "fewer samples in checks": lambda: {"check_samples": 10_000},
 }
 
 
@@ -133,18 +139,7 @@ def main() -> None:
         else:
             with how:
                 without[name] = median()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        base(train.take(torch.arange(1))[0])
-    method_of = result.method
-    stop = method_of.stop
-    looks = sum(row["check_forget_accuracy"] is not None for row in result.history)
-    per_check = 2 * min(stop.check_samples, len(retain)) + min(forward.EVAL_BATCH, len(retain))
-    passed = (  # forward passes of single images; a backward pass counts as two of them
-        result.steps * method_of.batch_size * (2 + 3 * 2)
-        + result.steps * method_of.batch_size + len(forget) + looks * per_check
-        + min(method.RECALIBRATION, result.steps * method_of.batch_size)
-    )  # fmt: skip
-    floor = {"operations": passed * counter.get_total_flops(), "rate": matrix_rate(device)}
+    floor = {"operations": result.info["flop"], "rate": matrix_rate(device)}
     entry = {
         "size": size, "data": asked.data, "model": MODEL, "steps": result.steps, "seconds": seconds,
         "parts": dict(spent.most_common()), "seconds_of_parts": disturbed, "without": without,

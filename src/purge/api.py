@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import threads_for
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
-from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, described
+from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
 from purge.data.samples import Data, GivenLabels, few
 from purge.engine.precision import (
     Precision,
@@ -151,7 +152,8 @@ def unlearn(
         "cache": places_of(split.forget, split.retain, split.test),
         "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
-    result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info)
+    later = cache(partial(contents, split))
+    result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later)
     if out is not None:
         save(result, out)
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -189,6 +189,8 @@ class Result:
     seconds: float
     steps: int
     info: dict[str, Any] = field(default_factory=dict)
+    # What the record says and nobody waits for, such as digests of all samples; asked for once.
+    later: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
         """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.
@@ -233,6 +235,7 @@ class Result:
             "seconds": self.seconds,
             "digest": digest(self.model),
             **self.info,
+            **self.later(),
             **environment(),
         }
 

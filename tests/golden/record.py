@@ -49,7 +49,8 @@ SETTINGS: dict[str, dict[str, Any]] = {  # short runs; a method that is not name
     "unsir": {"noise_steps": 3, "noise_repeats": 4, "per_class": 30},
     "iewp": {"epochs": 2},
 }
-SAMPLES = {"purge", "purge-close", "purge-pull", "finetune", "salun", "random-label", "bad-teacher"}  # single samples too
+# single samples too
+SAMPLES = {"purge", "purge-close", "purge-pull", "finetune", "salun", "random-label", "bad-teacher"}
 
 
 def small_net(seed: int) -> nn.Module:

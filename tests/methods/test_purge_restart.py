@@ -78,23 +78,17 @@ def test_a_step_is_what_the_formulas_say(case, kd, push, monkeypatch):
     real = restart.step
     monkeypatch.setattr(restart, "step", lambda p, *a, **k: (real(p, *a, **k), seen.append(p.read()))[0])
     settings = {"rate": 0.05, "kd": kd, "temperature": 1.5, "push": push, "momentum": 0.8}
-    result = purge.unlearn(
+    purge.unlearn(
         model.double(), (forget[0].double(), forget[1]), (retain[0].double(), retain[1]), steps=2, plain=1.0,
         batch_size=1000, average=0.0, weight_decay=0.01, progress=False, **settings,
     )  # fmt: skip
     model.float()
-    order = purge_order(result, retain)
+    order = torch.randperm(len(retain[1]), generator=torch.Generator().manual_seed(0))  # the first batch
     sorted_retain = (retain[0][order], retain[1][order])
     at_once = {**settings, "decay": 0.01}  # with two steps the first has the full rate
     expected = first_step(model.double(), forget, sorted_retain, **at_once)
     model.float()
     torch.testing.assert_close(seen[0], expected, rtol=1e-6, atol=1e-7)
-
-
-def purge_order(result, retain):
-    """The companions are the first rows of the first batch: which rows these were."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randperm(len(retain[1]), generator=generator)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -184,8 +178,8 @@ def test_mixed_requests_push_whole_classes_only(case):
 def test_what_was_chosen_is_told(digits, base):
     fast = purge.unlearn(base, digits.forget, digits.retain, augment="crop", progress=False)
     assert fast.info["took"] == (
-        f"a restart of {fast.steps} steps of 80 retained samples, the longest 2.2% of the length of all weights; "
-        "the first 30% on augmented samples; forgotten classes pushed away"
+        f"a restart of {fast.steps} steps of 80 retained samples, the longest 2.2% of the length of all "
+        "weights; the first 30% on augmented samples; forgotten classes pushed away"
     )
     pulled = purge.unlearn(base, digits.forget, digits.retain, method="purge-pull", progress=False)
     assert pulled.info["took"] is None
@@ -237,8 +231,10 @@ def test_settings_of_the_pull_are_not_taken_in_silence():
         resolve_method("purge", {"target": "layers"})
 
 
-def test_it_says_when_the_retained_data_suffered(case, caplog):
+@pytest.mark.parametrize(("budget", "warned"), [(1e-6, True), (1e6, False)])
+def test_it_says_when_the_retained_data_suffered(case, budget, warned, caplog):
     model, forget, retain = case
     with caplog.at_level(logging.WARNING, "purge"):
-        purge.unlearn(model, forget, retain, steps=2, rate=1.0, plain=1.0, progress=False)
-    assert "Pass a lower rate" in caplog.text
+        stop = purge.Stopping(early=False, check_every=0, retain_budget=budget, retain_floor=0.0)
+        purge.unlearn(model, forget, retain, steps=4, stop=stop, progress=False)
+    assert ("Pass a lower rate" in caplog.text) == warned

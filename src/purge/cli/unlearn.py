@@ -111,27 +111,30 @@ def unlearn(
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {
         "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,
-        "flop": result.info["flop"], "stopped_by": result.stopped_by,
+        "flop": result.info["flop"], "took": result.info["took"], "stopped_by": result.stopped_by,
         "forget_accuracy": last["check_forget_accuracy"],
         "forget_target": result.info["forget_target"], "retain_loss": last["check_retain_loss"],
         "retain_budget": result.info["retain_budget"],
     }  # fmt: skip
     accuracy, target = summary["forget_accuracy"], summary["forget_target"]
-    missed = accuracy > target and not result.method.retrains
+    above_target = target is not None and accuracy > target
+    missed = above_target and not result.method.retrains
     if missed and result.method.stop.forget_target is None and "forget_classes" not in request:
         # The accuracy on unseen data is what a model that never saw these samples has on average.
         missed = beyond_chance(accuracy, target, min(len(forget), result.method.stop.check_samples))
     summary["target_missed"] = missed
     above = "the forget target was not reached" if missed else "above the target by no more than chance"
+    aim = "no target" if target is None else f"target {target:.1%}"
     classes = f" ({request_words(request, images.names)})" if "forget_classes" in request else ""
     budget = "none" if summary["retain_budget"] is None else f"{summary['retain_budget']:.4f}"
     text = (
         f"{method}: {len(forget)} samples to forget{classes}, {result.steps} steps in "
         f"{result.seconds:.1f} s ({flop_words(summary['flop'])}), stopped by {result.stopped_by}"
-        f"{f'; {above}' if accuracy > target else ''}.\n"
-        f"Their accuracy is {accuracy:.1%} (target {target:.1%}), the "
+        f"{f'; {above}' if above_target else ''}.\n"
+        f"Their accuracy is {accuracy:.1%} ({aim}), the "
         f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"
-        f"Written to {out}. Next: purge audit {out} --retrained RUN"
+        + (f"It took {summary['took']}.\n" if summary["took"] else "")
+        + f"Written to {out}. Next: purge audit {out} --retrained RUN"
     )
     show(summary, text, json_)
     if missed:

@@ -90,7 +90,6 @@ def described(split: Split, forget: Data) -> dict[str, Any]:
         "forget_rows": None if rows is None else rows[single].sort().values.tolist(),
         "rows_of": of,
         "forget_digest": None if rows is None else _digest_of_numbers(rows.sort().values),
-        **contents(split),
     }
 
 

@@ -78,7 +78,8 @@ class FlatOptimizer:
         if not self._relative:
             return self.rate * d
         size, weights = (torch.linalg.vector_norm(v, dtype=widest(v)) for v in (d, theta))
-        return (self.rate * weights / size.clamp_min(1e-30)).to(d.dtype) * d
+        scale: Tensor = self.rate * weights / size.clamp_min(1e-30)
+        return scale.to(d.dtype) * d
 
     def _sgd(self, theta: Tensor, g: Tensor) -> Tensor:
         g = torch.add(g, theta, alpha=self._decay)

@@ -213,8 +213,9 @@ class Run:
         """The check before the first step: the starting retain loss L₀, and the forget target.
 
         A target that was left open is 1/K for samples whose class must go, and for single samples the
-        accuracy on test data of their classes (without any, what the method estimates, or 1/K), weighted by
-        how many there are of each.
+        accuracy on test data of their classes (without any, what the method estimates), weighted by how many
+        there are of each. If nothing is known about single samples, it is 1/K for a run that may stop early
+        and otherwise none.
         """
         with self._delivered():
             self.forget_target = self.stop.forget_target
@@ -223,10 +224,13 @@ class Run:
                 gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
                 single = split.forget.labels[~torch.isin(split.forget.labels, gone)]
                 whole = 1 - len(single) / len(split.forget)
-                unseen = chance if self.unseen_accuracy is None else self.unseen_accuracy
+                unseen = self.unseen_accuracy
                 if split.test is not None and whole < 1:
                     unseen = self._accuracy(split.test, single)
-                self.forget_target = whole * chance + (1 - whole) * unseen
+                elif unseen is None and (whole == 1 or self.stop.early):
+                    unseen = chance
+                if unseen is not None:
+                    self.forget_target = whole * chance + (1 - whole) * unseen
             self._checks[0] = self._measure()
 
     def _check(self) -> None:

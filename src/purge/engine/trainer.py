@@ -143,8 +143,8 @@ def fit(
                 step = epoch * per_epoch + i
                 network.set_rate(recipe.lr * rate(step, recipe.epochs * per_epoch))
                 with nullcontext() if watch is None else watch(model, step, orders[0][i]):
-                    loss = take_step(x, y)["loss"]
-                loss_sum = loss_sum + loss
+                    taken = take_step(x, y)
+                loss_sum = loss_sum + taken["loss"]  # type: ignore[operator]
                 if mean:
                     decay = min(recipe.ema, (1 + step) / (10 + step))
                     torch._foreach_lerp_(list(mean.values()), list(network.floats().values()), 1 - decay)

@@ -140,8 +140,13 @@ def _done(report: Report) -> str:
     how = STOPPED.get(run.get("stopped_by") or "", f"it was stopped by {run.get('stopped_by')}")
     return (
         f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps and "
-        f"{run.get('seconds') or 0:.1f} seconds; {how}.{_target(report, run)}"
+        f"{run.get('seconds') or 0:.1f} seconds; {how}.{_took(run)}{_target(report, run)}"
     )
+
+
+def _took(run: Mapping[str, Any]) -> str:
+    """What a method that chooses its steps chose."""
+    return f" For this request it took {run['took']}." if run.get("took") else ""
 
 
 def _target(report: Report, run: Mapping[str, Any]) -> str:
@@ -333,6 +338,8 @@ def run_table(run: Mapping[str, Any], history: Mapping[str, Sequence[Any]]) -> s
         "steps": f"{run['steps']:,}",
         "seconds": f"{run['seconds']:.1f}",
     }
+    if run.get("took"):
+        rows["took"] = run["took"]
     checks = {
         "forget accuracy": ("check_forget_accuracy", "forget_target", "{:.1%}"),
         "retain loss": ("check_retain_loss", "retain_budget", "{:.4f}"),

@@ -93,6 +93,7 @@ class RunFile(Mapping[str, Any]):
     request: Request = field(default_factory=dict)
     gone: Request = field(default_factory=dict)  # what the original had forgotten before
     preset: str | None = None
+    took: str | None = None
     method: str = "Recipe"
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None

@@ -1,23 +1,22 @@
-"""PURGE by restart: our default. What nothing holds in place washes out.
+"""PURGE by restart, our default: what nothing holds in place washes out.
 
-The network is brought back to a high learning rate on the retained data alone, which then falls to 0. Memories
-of single samples go by themselves, since nothing teaches them any more. A class needs a push besides: its old
-answer would stay the nearest one. With S steps, x_r a batch of D_r (changed at random as in training during the
-first part, plain in the last), x_f samples of forgotten classes C, z⁰ the original's logits without C::
+The network is brought back to a high learning rate on the retained data alone, which then falls to 0.
+Memories of single samples go by themselves, since nothing teaches them any more. A class needs a push, too:
+its old answer would stay the nearest one. With S steps, x_r a batch of D_r (augmented as in training at
+first, plain in the last part), x_f samples of forgotten classes C, z⁰ the original's logits without C::
 
-    L_r = CE(z_r, y_r) + [last part]·β·KL(σ(z⁰_r/T) ‖ σ(z_r/T))                what must stay
-    L_f = −ν·mean log(1 − Σ_{c∈C} p_c(x_f))                                    what must go: classes only
+    L_r = CE(z_r, y_r) + [last part]·β·KL(σ(z⁰_r/T) ‖ σ(z_r/T))              what must stay
+    L_f = −ν·mean log(1 − Σ_{c∈C} p_c(x_f))                                  what must go: classes only
     g   = g_r + project(g_f, g_r)
     d   = Nesterov(g + λθ, μ)
-    θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)            ρ_t rises over a tenth of S, then falls linearly to 0
+    θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)          ρ_t rises over a tenth of S, then falls linearly to 0
 
-The rate ρ is the length of a step relative to that of all weights, so that it does not depend on how large
-weights, gradients or losses are: the same numbers serve convolutions with BatchNorm, transformers that AdamW
+The rate ρ is the length of a step beside that of all weights. It does not depend on how large weights,
+gradients or losses are, so the same numbers serve convolutions with BatchNorm, transformers that AdamW
 trained, and small perceptrons. No step raises the retain loss to first order. BatchNorm is shared as in
-:mod:`purge.methods.purge.pull`: x_f is normalised as some of the retained samples of the step are, and at the
-end the statistics are those of retained samples. What is delivered is the mean of the weights of the last steps.
-
-Fresh weights are mixed in first where the budget allows to relearn and BatchNorm makes up for their size.
+:mod:`purge.methods.purge.pull`: x_f is normalised like some of the retained samples of the step, and the
+statistics that are delivered are those of retained samples. A budget that leaves time for it begins with
+some fresh weights mixed in, and ends with the mean of the weights of the last steps.
 """
 
 from __future__ import annotations
@@ -90,17 +89,19 @@ class Purge(Method):
         normed, retain = bool(batchnorms(model)), run.plain(split.retain)
         given = {k: v for k in Plan._fields if (v := getattr(self, k)) is not None}
         size, plan = chosen(self.budget, split, normed, self.batch_size, given)
-        total, last = plan.steps, plan.steps - round(plan.plain * plan.steps)  # the first step of the last part
+        total = plan.steps
+        last = total - round(plan.plain * total)  # the first step of the last part
         at_r = run.batch_indices(retain, steps=total, batch_size=size)
         classes = _of_classes(split)
         at_f = run.batch_indices(classes, steps=total, batch_size=FORGET) if len(classes) else at_r[:, :0]
-        stays = torch.ones(split.classes, dtype=torch.bool)
-        stays[sorted(split.forget_classes)] = False
-        stays = stays.to(run.device)
-        taught = _taught(model, retain, at_r[last if plan.kd else total :]).masked_fill(~stays, -math.inf)
+        gone = torch.zeros(split.classes, dtype=torch.bool)
+        gone[sorted(split.forget_classes)] = True
+        gone = gone.to(run.device)
+        taught, place = _taught(model, retain, at_r[last if plan.kd else total :], gone)
+        trained = parameters_to_train(model, self.freeze)
         if plan.fresh_share:
-            _mix(model, run.fresh(model, partly=True), plan.fresh_share)
-        params = FlatParameters(parameters_to_train(model, self.freeze))
+            _mix(model, run.fresh(model, partly=True), plan.fresh_share, trained)
+        params = FlatParameters(trained)
         optimizer = FlatOptimizer(
             "sgd", params.read(), lr=plan.rate, momentum=self.momentum, nesterov=True,
             weight_decay=self.weight_decay, relative=True,
@@ -120,7 +121,7 @@ class Purge(Method):
                 n, both = inputs.count(beside), inputs.join([beside, xf])
                 with statistics(model, "shared", leading=n / inputs.count(both) or 1.0):
                     zf = forward(model, both).float()[n:]
-                pushed = (zf.logsumexp(1) - zf.masked_fill(~stays, -math.inf).logsumexp(1)).mean()
+                pushed = (zf.logsumexp(1) - zf.masked_fill(gone, -math.inf).logsumexp(1)).mean()
                 g = g_keep + project(params.grad(self.push * pushed), g_keep)
             taken = step(params, optimizer, g, g_keep, space="update")
             return {
@@ -138,20 +139,20 @@ class Purge(Method):
             yield
 
         one_step, pushing_step = run.recorded(restart_step), run.recorded(restart_step)
-        none, early = at_r[0, :0], 0 if changed is None else last
+        none, first_plain = at_r[0, :0], 0 if changed is None else last
         orders = [
-            [*at_r[:early], *[none] * (total - early)],
-            [*[none] * early, *at_r[early:]],
+            [*at_r[:first_plain], *[none] * (total - first_plain)],
+            [*[none] * first_plain, *at_r[first_plain:]],
             [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
         ]
         mean, averaged = params.read(), math.ceil(plan.average * total)
-        for i, (r1, r2, f) in run.batches(
+        for i, (early, late, f) in run.batches(
             changed or retain, retain, classes, orders=orders, epoch=total, delivered=delivered
         ):
-            r = r1 if len(r1) else r2
+            r = early if len(early) else late
             optimizer.rate.fill_(plan.rate * min(1.0, (i + 1) / (WARM_UP * total), 1 - i / total))
             beta.fill_(plan.kd if i >= last else 0.0)
-            batch = r.x, r.y, taught[r.rows]
+            batch = r.x, r.y, taught[place[r.rows]]
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
             if (n := i + 1 - total + averaged) > 0:
                 mean.lerp_(params.read(), 1 / n)
@@ -171,15 +172,24 @@ def _of_classes(split: Split) -> Samples:
     return split.forget if bool(whole.all()) else part_of(split.forget, whole.nonzero()[:, 0])
 
 
-def _taught(teacher: nn.Module, retain: Samples, at: Tensor) -> Tensor:
-    """The original's logits of the samples at ``at``, by row; those of no others."""
+def _taught(teacher: nn.Module, retain: Samples, at: Tensor, gone: Tensor) -> tuple[Tensor, Tensor]:
+    """The original's logits of the samples at ``at``, without what must go, and which row each sample has.
+
+    Row 0 is for all others, which are not taught.
+    """
     rows = at.flatten().unique()
-    z = logits(teacher, retain, rows if len(rows) else rows.new_zeros(1))
-    return z.new_zeros(len(retain), z.shape[1]).index_copy(0, rows.to(z.device), z[: len(rows)])
+    place = torch.zeros(len(retain), dtype=torch.long, device=gone.device)
+    place[rows] = torch.arange(1, len(rows) + 1, device=gone.device)
+    none = torch.zeros(1, len(gone), device=gone.device)
+    known = [logits(teacher, retain, rows).masked_fill(gone, -math.inf)] if len(rows) else []
+    return torch.cat([none, *known]), place
 
 
 @torch.no_grad()
-def _mix(model: nn.Module, fresh: nn.Module, share: float) -> None:
+def _mix(model: nn.Module, fresh: nn.Module, share: float, trained: list[nn.Parameter]) -> None:
+    """Mix a share of fresh weights into those that are trained."""
     check_same_shapes(model, fresh)
+    wanted = set(trained)
     for own, drawn in zip(model.parameters(), fresh.parameters(), strict=True):
-        own.lerp_(drawn.to(own), share)
+        if own in wanted:
+            own.lerp_(drawn.to(own), share)
