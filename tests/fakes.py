@@ -179,7 +179,7 @@ def idle(request: Request) -> nn.Module:
     """Unlearned with a step size of nearly nothing."""
     done = purge.unlearn(
         request.base, request.forget, request.retain, test=request.test, method="purge-pull", lr=1e-9,
-        max_steps=3, min_steps=3, progress=False,
+        steps=3, progress=False,
     )  # fmt: skip
     return done.model
 

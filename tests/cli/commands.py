@@ -15,7 +15,7 @@ import pytest
 from purge.cli import app as cli
 
 ANY_TARGET = ("--set", "forget_target=1")  # so that the run is a success, however little it forgets
-FEW_STEPS = ("--set", "max_steps=2", "--set", "min_steps=1", "--set", "batch_size=16", *ANY_TARGET)
+FEW_STEPS = ("--set", "steps=2", "--set", "batch_size=16", *ANY_TARGET)
 
 
 class Done(NamedTuple):

@@ -16,7 +16,7 @@ from tests.cli.commands import ANY_TARGET, command, good, read, refusal
 def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model, class 3 forgotten, then class 5, and a reference without class 3."""
     runs = tmp_path_factory.mktemp("twice")
-    quick = ["--set", "min_steps=20", "--set", "max_steps=20"]
+    quick = ["--set", "steps=20"]
     for argv in (
         ["train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=4", "--out", runs / "base"],
         ["unlearn", runs / "base", "--forget-class", 3, *quick, "--out", runs / "three"],

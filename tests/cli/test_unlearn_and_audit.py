@@ -57,7 +57,7 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("5, 3\n900\n3\n")
     out = tmp_path / "run"
-    few = ("--set", "max_steps=5", "--set", "min_steps=1", "--set", "batch_size=16", *ANY_TARGET)
+    few = ("--set", "steps=5", "--set", "batch_size=16", *ANY_TARGET)
     done = command("unlearn", shown.folder / "base", "--forget-ids", ids, "--out", out, *few)
     assert done.code == 0
     facts = read(out / "run.json")
@@ -74,7 +74,7 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
 def test_a_missed_target_is_exit_1_and_everything_is_written(
     shown: Demo, tmp_path: Path, as_json: bool
 ) -> None:
-    few = ("--set", "max_steps=1", "--set", "min_steps=1", "--set", "lr=1e-9", "--quiet")
+    few = ("--set", "steps=2", "--set", "lr=1e-9", "--quiet")
     argv = ["unlearn", shown.folder / "base", "--forget-class", 3, "--out", tmp_path / "run", *few]
     done = command(*argv, *(["--json"] if as_json else []))
     assert done.code == 1
@@ -100,7 +100,7 @@ def test_a_model_trained_anew_cannot_miss_the_target(shown: Demo, tmp_path: Path
 def test_few_samples_may_be_above_an_estimated_target_by_chance(shown: Demo, tmp_path: Path) -> None:
     """A retrained model, too, is often right about all of ten samples; a target that was given is strict."""
     (tmp_path / "ids.txt").write_text("\n".join(map(str, range(10))))
-    few = ("--set", "max_steps=1", "--set", "min_steps=1", "--set", "lr=1e-9", "--quiet")
+    few = ("--set", "steps=2", "--set", "lr=1e-9", "--quiet")
     argv = ["unlearn", shown.folder / "base", "--forget-ids", tmp_path / "ids.txt", *few]
     done = command(*argv, "--out", tmp_path / "open")
     assert (done.code, done.err) == (0, "")

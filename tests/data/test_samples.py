@@ -114,7 +114,7 @@ def test_repeated_rows_do_not_stop_a_split_of_ones_own():
     model = small_mlp()
     forget, retain = purge.split((x, y), fraction=0.1)
     assert isinstance(forget, tuple)
-    few = {"min_steps": 1, "max_steps": 1, "progress": False, "check": False}
+    few = {"steps": 2, "progress": False, "check": False}
     purge.unlearn(model, forget, retain, **few)
     with pytest.raises(purge.PurgeError, match="in both"):
         purge.unlearn(model, (forget[0], forget[1]), (retain[0], retain[1]), **few)
@@ -140,7 +140,7 @@ def test_datasets_do_not_touch_the_callers_random_numbers():
     forget, retain = purge.split(images, classes=[0])
     assert torch.equal(torch.get_rng_state(), state)
     forget, retain = purge.split(Noisy(), indices=range(10))
-    few = {"min_steps": 1, "max_steps": 1, "progress": False}
+    few = {"steps": 2, "progress": False}
     digests = {digest(purge.unlearn(small_mlp(), forget, retain, **few).model) for _ in range(2)}
     assert len(digests) == 1, "the same seed reads the same random data"
 
@@ -150,7 +150,7 @@ def test_images_follow_the_type_of_the_model():
     forget, retain = purge.split(images, classes=[0])
     for dtype in (torch.float64, torch.bfloat16):
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)).to(dtype)
-        few = {"min_steps": 1, "max_steps": 1, "progress": False}
+        few = {"steps": 2, "progress": False}
         result = purge.unlearn(model, forget, retain, **few)
         assert result.model[1].weight.dtype == dtype
 
@@ -160,7 +160,7 @@ def test_inputs_may_have_one_dimension():
     model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 3))
     x = torch.arange(48)
     forget, retain = purge.split((x, x % 3), classes=[0])
-    result = purge.unlearn(model, forget, retain, min_steps=2, max_steps=2, progress=False)
+    result = purge.unlearn(model, forget, retain, steps=2, progress=False)
     assert result.steps == 2
 
 

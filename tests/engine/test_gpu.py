@@ -122,7 +122,7 @@ def test_captured_and_eager_runs_agree(settings, digits, base):
     torch.backends.cudnn.allow_tf32 = False
     eager, captured = (
         purge.unlearn(
-            base, digits.forget, digits.retain, device="cuda", min_steps=20, max_steps=20, forget_target=0.0,
+            base, digits.forget, digits.retain, device="cuda", steps=20, forget_target=0.0,
             precision="float32", graph=graph, progress=False, **settings,
         )
         for graph in (False, True)
@@ -204,7 +204,7 @@ class Odd(torch.nn.Module):
 def test_models_that_cannot_be_recorded_or_laid_out_are_run_as_they_are(peek, digits):
     trained = purge.train(Odd(peek), digits.retain, epochs=1, device="cuda", progress=False).model
     result = purge.unlearn(
-        trained, digits.forget, digits.retain, min_steps=8, max_steps=8, forget_target=0.0, progress=False
+        trained, digits.forget, digits.retain, steps=8, forget_target=0.0, progress=False
     )
     assert result.steps == 8
 

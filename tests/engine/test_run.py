@@ -117,7 +117,7 @@ def test_inputs_may_be_dicts_and_tuples():
     weights = []
     for net, inputs in [*forms.items(), (Net, (x, shift))]:
         forget, retain = purge.split((inputs, y), classes=[0])
-        result = purge.unlearn(net(), forget, retain, min_steps=5, max_steps=5, progress=False)
+        result = purge.unlearn(net(), forget, retain, steps=5, progress=False)
         weights.append([p.detach() for p in result.model.parameters()])
         report = purge.audit(result, forget, retain, None, metrics=["fa_train", "ra"], progress=False)
         assert report["ra"].value is not None

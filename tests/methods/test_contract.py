@@ -230,7 +230,7 @@ def test_forgets_and_retains_on_digits(name, digits, base):
 
 OTHER = {  # a value that differs from every preset's
     "target": "paper", "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3,
-    "batch_size": 7,
+    "batch_size": 7, "steps": 5, "rate": 0.1, "plain": 0.1, "push": 0.1, "average": 0.9, "budget": "close",
     "suppression": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0,
     "temperature": 1.5, "gate": 1e-9, "clip": 0.01,
     "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
@@ -250,6 +250,9 @@ OTHER = {  # a value that differs from every preset's
 
 CONTEXT = {  # settings that only speak in company: what must hold for them to be heard
     "layers": {"erasure": 1.0},
+    "temperature": {"kd": 2.0},
+    "plain": {"kd": 2.0},  # without augmentation it says where the distillation begins
+    "budget": {"steps": None},
     "fresh_share": {"opinions": "own,copy"},  # of purge-pull
     "neighbours": {"opinions": "neighbours"},
     "relearn_epochs": {"opinions": "own,copy", "min_steps": 1, "max_steps": 20},

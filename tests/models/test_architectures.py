@@ -74,7 +74,7 @@ def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
     forget, retain, _ = tensors
     for norm in ("frozen", "shared", "train"):
         result = purge.unlearn(
-            trained(name), forget, retain, norm=norm, erasure=0.1, min_steps=2, max_steps=2, progress=False
+            trained(name), forget, retain, norm=norm, erasure=0.1, steps=2, progress=False
         )
         assert result.history[1]["erasure_loss"] > 0
 
@@ -82,7 +82,7 @@ def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
 def test_batchnorm_modes_make_no_difference_without_batchnorm(trained, tensors):
     forget, retain, _ = tensors
     runs = [
-        purge.unlearn(trained("mlp"), forget, retain, norm=n, min_steps=3, max_steps=3, progress=False)
+        purge.unlearn(trained("mlp"), forget, retain, norm=n, steps=3, progress=False)
         for n in ("frozen", "shared", "train")
     ]
     states = [torch.cat([p.detach().reshape(-1) for p in r.model.parameters()]) for r in runs]
@@ -121,7 +121,7 @@ def test_every_form_of_data_gives_the_same_model(digits, tensors, base):
         "dataset": (Plain(forget), Plain(retain)),
     }
     digests = {
-        form: digest(purge.unlearn(base, f, r, min_steps=2, max_steps=2, progress=False).model)
+        form: digest(purge.unlearn(base, f, r, steps=2, progress=False).model)
         for form, (f, r) in forms.items()
     }
     assert len(set(digests.values())) == 1, digests
@@ -131,7 +131,7 @@ def test_a_dataset_too_large_for_memory_is_read_batch_by_batch(monkeypatch, tens
     forget, retain, _ = tensors
 
     def unlearned() -> str:
-        steps = {"min_steps": 2, "max_steps": 2}
+        steps = {"steps": 2}
         return digest(purge.unlearn(base, Plain(forget), Plain(retain), progress=False, **steps).model)
 
     in_memory = unlearned()
@@ -156,7 +156,7 @@ def test_a_few_samples_are_forgotten_without_harm(n, digits, base):
 
 def test_with_test_data_single_samples_are_treated_like_unseen_ones(digits, base):
     forget, retain = purge.split(digits.train, fraction=0.1, seed=1)
-    result = purge.unlearn(base, forget, retain, test=digits.test, min_steps=50, max_steps=50, progress=False)
+    result = purge.unlearn(base, forget, retain, test=digits.test, steps=50, progress=False)
     report = purge.audit(
         result.model, forget, retain, digits.test, original=base, progress=False,
         metrics=["fa_train", "ra", "ta", "mia"],

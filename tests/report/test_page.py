@@ -40,7 +40,7 @@ TINY = (
     "augment=none",
     "--quiet",
 )
-FEW = ("--set", "max_steps=4", "--set", "min_steps=1", "--set", "batch_size=16", "--quiet")
+FEW = ("--set", "steps=4", "--set", "batch_size=16", "--quiet")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update"]  # fmt: skip
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -620,7 +620,7 @@ def test_tables_in_a_notebook_are_escaped_and_complete(full: Path) -> None:
 
 def test_a_result_in_a_notebook(toy: Any) -> None:
     model, forget, retain, _ = toy
-    result = purge.unlearn(model, forget, retain, progress=False, min_steps=3, max_steps=3, batch_size=16)
+    result = purge.unlearn(model, forget, retain, progress=False, steps=3, batch_size=16)
     text = result._repr_html_()
     last = [r["check_retain_loss"] for r in result.history if r["check_retain_loss"] is not None][-1]
     for words in (

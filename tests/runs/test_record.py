@@ -187,7 +187,7 @@ def test_the_shell_does_not_go_on_with_a_run_that_does_not_say_what_it_forgot(ch
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model and three requests, one after the other, each with its own fields."""
     runs = tmp_path_factory.mktemp("chain")
-    quick = ["--set", "min_steps=4", "--set", "max_steps=4", "--quiet", *ANY_TARGET]
+    quick = ["--set", "steps=4", "--quiet", *ANY_TARGET]
     (runs / "ids").write_text("5 6\n8")
     good(command("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet",
                  "--out", runs / "base"))  # fmt: skip
