@@ -15,6 +15,7 @@ Budget = Literal["fast", "close"]
 
 BATCH, LEAST, PARTS = 512, 16, 16  # a batch is a sixteenth of D_r, within these limits
 HIGHEST = 0.03  # the highest rate
+FEW = 0.01  # of fewer samples beside those that stay, a retrained model differs little: distil the original
 
 
 class Plan(NamedTuple):
@@ -58,6 +59,8 @@ def chosen(
     plan = PLANS[budget, "samples" if split.single else "classes"]
     if not normed:
         plan = plan._replace(fresh_share=0.0)
+    if len(split.forget) < FEW * n:
+        plan = plan._replace(kd=1.0)
     passes = given.get("steps", plan.steps) * size / n
     rate = min(HIGHEST, plan.rate * min(max(passes, 1.0), 9.0) ** 0.5)
     return size, plan._replace(**{"rate": rate, **given})
