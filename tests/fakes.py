@@ -178,7 +178,7 @@ def trained_on_test(request: Request) -> nn.Module:
 def idle(request: Request) -> nn.Module:
     """Unlearned with a step size of nearly nothing."""
     done = purge.unlearn(
-        request.base, request.forget, request.retain, test=request.test, method="purge-pull", lr=1e-9,
+        request.base, request.forget, request.retain, test=request.test, rate=1e-9,
         steps=3, progress=False,
     )  # fmt: skip
     return done.model

@@ -92,8 +92,7 @@ def test_a_step_on_the_gpu_is_the_step_on_the_cpu(digits, base):
             digits.forget,
             digits.retain,
             device=d,
-            min_steps=6,
-            max_steps=6,
+            steps=6,
             precision="float32",
             progress=False,
         ).model.cpu()  # on the GPU, the last of the steps are replayed
@@ -108,13 +107,18 @@ def weights(model):
     return torch.cat([p.detach().reshape(-1).cpu() for p in model.parameters()])
 
 
+PULL = {"method": "purge-pull", "min_steps": 20, "max_steps": 20}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"optimizer": "adamw", "lr": 1e-3},
-        {"norm": "train", "erasure": 0.1},
-        {"target": "paper", "objective": "ga", "gate": 0.5},
+        {"steps": 20},
+        {"steps": 20, "budget": "close"},
+        {**PULL},
+        {**PULL, "optimizer": "adamw", "lr": 1e-3},
+        {**PULL, "norm": "train", "erasure": 0.1},
+        {**PULL, "target": "paper", "objective": "ga", "gate": 0.5},
     ],
     ids=str,
 )
@@ -122,8 +126,8 @@ def test_captured_and_eager_runs_agree(settings, digits, base):
     torch.backends.cudnn.allow_tf32 = False
     eager, captured = (
         purge.unlearn(
-            base, digits.forget, digits.retain, device="cuda", steps=20, forget_target=0.0,
-            precision="float32", graph=graph, progress=False, **settings,
+            base, digits.forget, digits.retain, device="cuda", forget_target=0.0, precision="float32",
+            graph=graph, progress=False, **settings,
         )
         for graph in (False, True)
     )  # fmt: skip
@@ -131,7 +135,8 @@ def test_captured_and_eager_runs_agree(settings, digits, base):
     assert float((a - b).norm()) <= 1e-2 * float((a - start).norm())
     for key in ("retain_loss", "forget_loss", "cosine"):
         for one, other in zip(eager.history[1:], captured.history[1:], strict=True):
-            assert one[key] == pytest.approx(other[key], rel=0.05, abs=2e-3), (key, one["step"])
+            if one[key] is not None:
+                assert one[key] == pytest.approx(other[key], rel=0.05, abs=2e-3), (key, one["step"])
 
 
 @pytest.mark.parametrize(
@@ -203,9 +208,7 @@ class Odd(torch.nn.Module):
 @pytest.mark.parametrize("peek", [False, True])
 def test_models_that_cannot_be_recorded_or_laid_out_are_run_as_they_are(peek, digits):
     trained = purge.train(Odd(peek), digits.retain, epochs=1, device="cuda", progress=False).model
-    result = purge.unlearn(
-        trained, digits.forget, digits.retain, steps=8, forget_target=0.0, progress=False
-    )
+    result = purge.unlearn(trained, digits.forget, digits.retain, steps=8, forget_target=0.0, progress=False)
     assert result.steps == 8
 
 

@@ -71,7 +71,14 @@ def test_cooldown_steps_follow_the_target(toy):
     model, forget, retain, _ = toy
     stops = [
         purge.unlearn(
-            model, forget, retain, method="purge-pull", check_every=1, cooldown=c, min_steps=200, max_steps=200,
+            model,
+            forget,
+            retain,
+            method="purge-pull",
+            check_every=1,
+            cooldown=c,
+            min_steps=200,
+            max_steps=200,
             progress=False,
         ).steps  # fmt: skip
         for c in (0.0, 0.1)
@@ -105,9 +112,7 @@ def test_the_budget_ends_a_run_at_once(toy):
 
 def test_a_schedule_that_ends_says_so(toy):
     model, forget, retain, _ = toy
-    result = purge.unlearn(
-        model, forget, retain, rate=1e-6, steps=4, check_every=0, progress=False
-    )
+    result = purge.unlearn(model, forget, retain, rate=1e-6, steps=4, check_every=0, progress=False)
     assert (result.stopped_by, result.steps) == ("schedule", 4)
     assert result.history[-1]["check_forget_accuracy"] is not None, "the last step is always checked"
 

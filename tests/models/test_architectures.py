@@ -73,9 +73,7 @@ def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
     """Erasure on the layers that were found, in each BatchNorm mode, with or without BatchNorm."""
     forget, retain, _ = tensors
     for norm in ("frozen", "shared", "train"):
-        result = purge.unlearn(
-            trained(name), forget, retain, norm=norm, erasure=0.1, steps=2, progress=False
-        )
+        result = purge.unlearn(trained(name), forget, retain, norm=norm, erasure=0.1, steps=2, progress=False)
         assert result.history[1]["erasure_loss"] > 0
 
 

@@ -387,7 +387,7 @@ def test_very_many_points_become_an_image(report):
 @pytest.fixture(scope="module")
 def result(toy):
     model, forget, retain, _ = toy
-    return purge.unlearn(model, forget, retain, seed=3, progress=False, lr=0.03, min_steps=12, batch_size=32)
+    return purge.unlearn(model, forget, retain, seed=3, progress=False, steps=12, batch_size=32)
 
 
 def test_a_report_draws_figures_that_a_notebook_displays(toy, result):
