@@ -80,7 +80,7 @@ def test_cooldown_steps_follow_the_target(toy):
             min_steps=200,
             max_steps=200,
             progress=False,
-        ).steps  # fmt: skip
+        ).steps
         for c in (0.0, 0.1)
     ]
     assert stops[1] == stops[0] + 20
@@ -126,8 +126,8 @@ def test_the_work_of_a_pull_neither_vanishes_nor_explodes(n, steps):
     forget = torch.randn(n, 2, generator=g), torch.zeros(n, dtype=torch.long)
     retain = torch.randn(500, 2, generator=g), torch.ones(500, dtype=torch.long)
     result = purge.unlearn(
-        model, forget, retain, method="purge-pull", lr=1e-9, forget_target=0.0, check_every=0, check_samples=50,
-        progress=False,
+        model, forget, retain, method="purge-pull", lr=1e-9, forget_target=0.0, check_every=0,
+        check_samples=50, progress=False,
     )  # fmt: skip
     assert result.steps == steps
 
