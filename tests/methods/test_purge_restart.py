@@ -175,12 +175,16 @@ def test_mixed_requests_push_whole_classes_only(case):
     assert "pushed away" in result.info["took"]
 
 
-def test_what_was_chosen_is_told(digits, base):
+def test_what_was_chosen_is_told(digits, base, tmp_path):
     fast = purge.unlearn(base, digits.forget, digits.retain, augment="crop", progress=False)
     assert fast.info["took"] == (
         f"a restart of {fast.steps} steps of 80 retained samples, the longest 2.2% of the length of all "
         "weights; the first 30% on augmented samples; forgotten classes pushed away"
     )
+    data = digits.forget, digits.retain, digits.test
+    purge.audit(fast, *data, metrics=["fa_test"], progress=False).html(tmp_path / "report.html")
+    page = " ".join((tmp_path / "report.html").read_text(encoding="utf-8").split())
+    assert f"For this request it took a restart of {fast.steps} steps" in page
     pulled = purge.unlearn(base, digits.forget, digits.retain, method="purge-pull", progress=False)
     assert pulled.info["took"] is None
 
@@ -220,6 +224,8 @@ def test_the_plan_follows_request_model_and_settings():
         64,
         plan.PLANS["fast", "samples"]._replace(rate=0.2, kd=3.0),
     )
+    assert plan.chosen("fast", samples, True, None, {})[1].kd > 0, "few samples"
+    assert plan.chosen("fast", split_of(450, single=True), True, None, {})[1].kd == 0, "more than a hundredth"
 
 
 def test_budget_close_is_purge_close():
