@@ -11,9 +11,9 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SEEDS = range(50, 53)  # other ones than those of the table
-WORSE = pytest.mark.xfail(strict=False, reason="fast may move a model further away for one ordinary sample")
+
 KINDS = [
-    pytest.param("1 sample", marks=WORSE), "12 samples", "150 samples", "37 memorised samples", "one class",
+    "1 sample", "12 samples", "150 samples", "37 memorised samples", "one class",
     "a class of 20 samples", "little data, 14 samples", "wrong labels, a tenth",
 ]  # fmt: skip
 
