@@ -35,7 +35,34 @@ def spoiled(model: nn.Module, name: str, value: float) -> nn.Module:
     return model
 
 
-SETTINGS: list[tuple[str, Any, str]] = [
+OF_PURGE: list[tuple[str, Any, str]] = [
+    ("budget", "fst", "did you mean 'fast'"),
+    ("budget", 3, "3"),
+    ("rate", -1, "got -1"),
+    ("rate", 0, "got 0"),
+    ("rate", 1.5, "got 1.5"),
+    ("rate", "abc", "'abc'"),
+    ("rate", "", "''"),
+    ("rate", NAN, "nan"),
+    ("rate", INF, "inf"),
+    ("rate", True, "True"),
+    ("steps", 1, "got 1"),
+    ("steps", 2.5, "2.5"),
+    ("steps", "two", "'two'"),
+    ("steps", "1e400", "1e400"),
+    ("plain", 1.5, "got 1.5"),
+    ("plain", -0.1, "got -0.1"),
+    ("push", -1, "got -1"),
+    ("push", None, "None"),
+    ("fresh_share", 1.5, "got 1.5"),
+    ("average", -0.1, "got -0.1"),
+    ("step", 3, "did you mean 'steps'"),
+    ("lr", 0.1, "choose method purge-pull for lr"),
+    ("epochs", 3, "choose method purge-pull for epochs"),
+    ("erasure", 0.1, "choose method purge-pull for erasure"),
+    ("objective", "ga", "choose method purge-pull for objective"),
+]
+OF_PULL: list[tuple[str, Any, str]] = [
     ("lr", -1, "got -1"),
     ("lr", 0, "got 0"),
     ("lr", "abc", "'abc'"),
@@ -43,20 +70,14 @@ SETTINGS: list[tuple[str, Any, str]] = [
     ("lr", NAN, "nan"),
     ("lr", INF, "inf"),
     ("lr", True, "True"),
-    ("lr", None, "None"),
     ("epochs", 2.5, "2.5"),
     ("epochs", 0, "got 0"),
     ("epochs", "two", "'two'"),
+    ("epochs", None, "None"),
     ("epochs", "1e400", "1e400"),
     ("min_steps", 0, "got 0"),
     ("max_steps", -5, "got -5"),
-    ("batch_size", 0, "got 0"),
-    ("momentum", 1.5, "got 1.5"),
-    ("momentum", -0.1, "got -0.1"),
-    ("weight_decay", -1, "got -1"),
-    ("temperature", 0, "got 0"),
     ("erasure", -0.1, "got -0.1"),
-    ("kd", -1, "got -1"),
     ("gate", -1, "got -1"),
     ("clip", -1, "got -1"),
     ("cooldown", 1.5, "got 1.5"),
@@ -67,6 +88,15 @@ SETTINGS: list[tuple[str, Any, str]] = [
     ("space", "updates", "did you mean 'update'"),
     ("norm", "shard", "did you mean 'shared'"),
     ("optimizer", "adam", "did you mean 'adamw'"),
+    ("epoch", 3, "did you mean 'epochs'"),
+]
+OF_BOTH: list[tuple[str, Any, str]] = [
+    ("batch_size", 0, "got 0"),
+    ("momentum", 1.5, "got 1.5"),
+    ("momentum", -0.1, "got -0.1"),
+    ("weight_decay", -1, "got -1"),
+    ("temperature", 0, "got 0"),
+    ("kd", -1, "got -1"),
     ("stop", "x", "'x'"),
     ("forget_target", 2, "got 2"),
     ("forget_target", -0.1, "got -0.1"),
@@ -78,9 +108,11 @@ SETTINGS: list[tuple[str, Any, str]] = [
     ("check_samples", 0, "got 0"),
     ("epoch_ends", "often", "'often'"),
     ("learning_rate", 0.1, "'learning_rate'"),
-    ("epoch", 3, "did you mean 'epochs'"),
     ("forget_tagret", 0.1, "did you mean 'forget_target'"),
 ]
+SETTINGS = [("purge", *row) for row in OF_PURGE + OF_BOTH] + [
+    ("purge-pull", *row) for row in OF_PULL + OF_BOTH
+]
 BY_SETTING = pytest.mark.parametrize(
-    ("key", "value", "words"), SETTINGS, ids=[f"{k}={v}" for k, v, _ in SETTINGS]
+    ("method", "key", "value", "words"), SETTINGS, ids=[f"{m} {k}={v}" for m, k, v, _ in SETTINGS]
 )

@@ -193,6 +193,7 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("a list of items", DataError, "a pair of tensors", lambda t: {"forget": [(torch.zeros(6), 0)] * 5}),
     ("a tensor alone", DataError, "a pair of tensors", lambda t: {"forget": t.forget[0]}),
     ("no data at all", DataError, "NoneType", lambda t: {"forget": None}),
+    ("nothing retained", DataError, "NoneType", lambda t: {"retain": None}),
     ("a dict of tensors", DataError, "dict", lambda t: {"forget": {"x": t.x, "y": t.y}}),
     ("sets of different shapes", DataError, "(5,) of float32", lambda t: {
         "model": nn.Sequential(nn.AdaptiveAvgPool1d(6), t.model),
@@ -258,17 +259,25 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("a graph that is none", MethodError, "maybe", lambda t: {"graph": "maybe"}),
     ("a graph without a GPU", DeviceError, "cpu", lambda t: {"graph": True}),
     ("freeze nothing", MethodError, "'fc'", lambda t: {"freeze": ("fc",)}),
-    ("no such layer", MethodError, "'layer9'", lambda t: {"layers": ("layer9",), "erasure": 0.1}),
-    ("no such layer, erasure off", MethodError, "'layer9'", lambda t: {"layers": ("layer9",)}),
+    ("no such layer", MethodError, "'layer9'", lambda t: {
+        "method": "purge-pull", "layers": ("layer9",), "erasure": 0.1}),
+    ("no such layer, erasure off", MethodError, "'layer9'", lambda t: {
+        "method": "purge-pull", "layers": ("layer9",)}),
     ("a layer that never runs", MethodError, "'idle'", lambda t: {
-        "model": Columns(), "layers": ("idle",), "erasure": 0.1}),
+        "method": "purge-pull", "model": Columns(), "layers": ("idle",), "erasure": 0.1}),
     ("a layer that is turned", MethodError, "'turned'", lambda t: {
-        "model": Columns(), "layers": ("turned",), "erasure": 0.1}),
+        "method": "purge-pull", "model": Columns(), "layers": ("turned",), "erasure": 0.1}),
     # the request
     ("unknown method", MethodError, "did you mean 'purge-paper'", lambda t: {"method": "purge-papr"}),
     ("method is a class", MethodError, "Purge", lambda t: {"method": Purge}),
     ("method is None", MethodError, "NoneType", lambda t: {"method": None}),
-    ("unknown setting", MethodError, "did you mean 'epochs'", lambda t: {"epoch": 3}),
+    ("unknown setting", MethodError, "did you mean 'steps'", lambda t: {"step": 3}),
+    ("unknown setting of purge-pull", MethodError, "did you mean 'epochs'", lambda t: {
+        "method": "purge-pull", "epoch": 3}),
+    ("setting of the former purge", MethodError, "choose method purge-pull for lr", lambda t: {
+        "rate": 0.01, "lr": 0.01}),
+    ("setting of the former purge, close", MethodError, "choose method purge-pull for epochs", lambda t: {
+        "method": "purge-close", "epochs": 3}),
     ("unknown setting of stopping", MethodError, "did you mean 'forget_target'", lambda t: {
         "forget_tagret": 0}),
     ("setting of another method", MethodError, "'objective'", lambda t: {
@@ -277,12 +286,17 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "method": "gradient-ascent", "norm": "shared"}),
     ("stop is a word", MethodError, "'x'", lambda t: {"stop": "x"}),
     ("stop is a word, target beside it", MethodError, "'x'", lambda t: {"stop": "x", "forget_target": 0.1}),
-    ("layers is a number", MethodError, "layers", lambda t: {"layers": 3}),
-    ("layers are numbers", MethodError, "layers", lambda t: {"layers": [3]}),
+    ("layers is a number", MethodError, "words for layers, got 3", lambda t: {
+        "method": "purge-pull", "layers": 3}),
+    ("layers are numbers", MethodError, "words for layers, got [3]", lambda t: {
+        "method": "purge-pull", "layers": [3]}),
     ("freeze is a number", MethodError, "freeze", lambda t: {"freeze": 3}),
-    ("lr is a list", MethodError, "lr", lambda t: {"lr": [0.1]}),
-    ("epochs beyond floats", MethodError, "epochs", lambda t: {"epochs": 10**400}),
-    ("lr beyond single precision", PurgeError, "lr", lambda t: {"lr": 1e45}),
+    ("lr is a list", MethodError, "[0.1]", lambda t: {"method": "purge-pull", "lr": [0.1]}),
+    ("epochs beyond floats", MethodError, "for epochs", lambda t: {
+        "method": "purge-pull", "epochs": 10**400}),
+    ("lr beyond single precision", PurgeError, "1e+45", lambda t: {"method": "purge-pull", "lr": 1e45}),
+    ("rate is a list", MethodError, "[0.1]", lambda t: {"rate": [0.1]}),
+    ("steps beyond floats", MethodError, "for steps", lambda t: {"steps": 10**400}),
     ("device nonsense", DeviceError, "'nonsense'", lambda t: {"device": "nonsense"}),
     ("device not there", DeviceError, "'cuda:99'", lambda t: {"device": "cuda:99"}),
     ("device without memory", DeviceError, "'meta'", lambda t: {"device": "meta"}),
@@ -302,6 +316,7 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
 
 AUDIT: list[tuple[str, type[PurgeError], str, Change]] = [
     ("forget empty", DataError, "samples in forget", lambda t: {"forget": (t.x[:0], t.y[:0])}),
+    ("no data at all", DataError, "NoneType", lambda t: {"forget": None, "retain": None}),
     ("a sample in both", DataError, "in both", lambda t: {"retain": t.forget}),
     ("test labels too large", DataError, "in test", lambda t: {"test": labelled(t.test, first_is(9))}),
     ("model None", ModelError, "NoneType", lambda t: {"model": None}),
@@ -489,7 +504,10 @@ UNUSUAL: dict[str, Callable[[SimpleNamespace], Any]] = {
         t.model, (t.x, t.y), epochs=1, batch_size=1, progress=False
     ),
     "unlearn in batches of one, batchnorm": lambda t: purge.unlearn(
-        t.model, t.forget, t.retain, norm="train", batch_size=1, progress=False
+        t.model, t.forget, t.retain, method="purge-pull", norm="train", batch_size=1, progress=False
+    ),
+    "restart in batches of one, batchnorm": lambda t: purge.unlearn(
+        t.model, t.forget, t.retain, batch_size=1, progress=False
     ),
     "retain of one sample": lambda t: purge.unlearn(
         t.model, t.forget, (t.retain[0][:1], t.retain[1][:1]), progress=False
@@ -514,9 +532,11 @@ def test_the_unusual_works_or_is_refused_in_one_sentence(given: SimpleNamespace,
 
 
 @BY_SETTING
-def test_python_refuses_the_setting(given: SimpleNamespace, key: str, value: Any, words: str) -> None:
-    message = str(refused("unlearn", good("unlearn", given) | {key: value}, MethodError, words, given.tmp))
-    assert key in message
+def test_python_refuses_the_setting(
+    given: SimpleNamespace, method: str, key: str, value: Any, words: str
+) -> None:
+    request = good("unlearn", given) | {"method": method, key: value}
+    assert key in str(refused("unlearn", request, MethodError, words, given.tmp))
 
 
 # -- records that are read and written -----------------------------------------------------------
@@ -530,7 +550,8 @@ RECORDS: list[tuple[str, type[PurgeError], str, Callable[[SimpleNamespace], Any]
     ("a result into a folder with files", FileError, "an empty folder", lambda t: (
         purge.Result(t.model, purge.Stopping(), [], "schedule", 0.0, 0).save(t.full))),
     ("a stopping out of range", MethodError, "forget_target", lambda t: purge.Stopping(forget_target=2)),
-    ("a method out of range", MethodError, "lr", lambda t: Pull(lr=-1)),
+    ("a method out of range", MethodError, "rate", lambda t: Purge(rate=-1)),
+    ("a pull out of range", MethodError, "lr", lambda t: Pull(lr=-1)),
 ]  # fmt: skip
 
 
@@ -547,11 +568,13 @@ def test_records_refuse(
 
 # -- a loss that becomes NaN ---------------------------------------------------------------------
 
-RUNAWAY = {
+RUNAWAY: dict[str, dict[str, Any]] = {
     "gradient-ascent": {"lr": 1e30, "epochs": 5, "batch_size": 8},
     "gradient-ascent frozen": {"lr": 1e30, "epochs": 5, "batch_size": 8, "norm": "frozen"},
     "purge-paper": {"lr": 1e30, "space": "none", "clip": 0, "retain_budget": None, "check_every": 0},
-    "purge": {"lr": 1e30, "space": "none", "clip": 0, "retain_budget": None, "norm": "frozen"},
+    "purge-pull": {"lr": 1e30, "space": "none", "clip": 0, "retain_budget": None, "norm": "frozen"},
+    "purge": {"weight_decay": 1e38},
+    "purge at the highest rate": {"rate": 1.0, "steps": 1000},
 }
 
 
@@ -561,7 +584,7 @@ def test_a_runaway_run_is_given_up(given: SimpleNamespace, name: str) -> None:
     error = refused("unlearn", request, RunError, "NaN or infinity", given.tmp)
     step = re.search(r"at step (\d+)", str(error))
     assert step is not None
-    assert 1 <= int(step[1]) <= 20
+    assert 1 <= int(step[1]) <= RUNAWAY[name].get("steps", 20)
 
 
 def test_weights_that_run_away_in_the_only_step(given: SimpleNamespace) -> None:

@@ -63,7 +63,7 @@ def test_a_figure_shows_the_goal_and_has_a_legend_only_if_needed(tmp_path: Path)
 def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
     labels = ["purge-paper", "purge", *(f"label {i}" for i in range(11))]
     settings = [
-        {"method": "purge", "label": label, "set": {"lr": 0.01 + 0.001 * i}} for i, label in enumerate(labels)
+        {"method": "purge", "label": label, "set": {"kd": 0.01 + 0.001 * i}} for i, label in enumerate(labels)
     ]
     plan = plan_of(tmp_path, methods=settings)
     jobs = [{**job.keys, "data": data} for job in plan.jobs for data in ("cifar10", "mnist")]

@@ -63,7 +63,7 @@ def test_every_reference_is_another_model(tmp_path: Path, seeds: list[int], retr
 
 def test_the_file_of_a_job_has_a_name_of_bounded_length(tmp_path: Path) -> None:
     for letter in "aα":
-        variants = [{"method": "purge", "label": letter * 240, "set": {"lr": lr}} for lr in (0.01, 0.02)]
+        variants = [{"method": "purge", "label": letter * 240, "set": {"kd": kd}} for kd in (0.01, 0.02)]
         jobs = plan_of(tmp_path, methods=variants[:1], seeds=[0, 1]).jobs
         jobs += plan_of(tmp_path, methods=variants[1:], forget=[list(range(9))]).jobs
         names = [place_of(tmp_path).file(job).name for job in jobs]
@@ -82,7 +82,7 @@ def test_labels_that_file_names_cannot_tell_apart_are_refused(tmp_path: Path) ->
     for labels in (("a b", "a/b"), ("a" * 240 + "b", "a" * 240 + "c")):
         with pytest.raises(PurgeError, match="labels that differ in the names of files"):
             plan_of(tmp_path, methods=methods(*labels))
-    assert len(plan_of(tmp_path, methods=[*methods("a b"), *methods("a/b", lr=0.5)]).jobs) == 2
+    assert len(plan_of(tmp_path, methods=[*methods("a b"), *methods("a/b", rate=0.5)]).jobs) == 2
     assert len(plan_of(tmp_path, data=["digits", "digits"], methods=["purge"]).jobs) == 1
 
 
@@ -111,7 +111,7 @@ def test_the_id_of_a_job_depends_on_everything_its_result_depends_on(tmp_path: P
     same = plan_of(tmp_path, methods={"purge": {}}, about="the text does not matter").jobs[0]
     assert plain.id == same.id
     others = [
-        plan_of(tmp_path, methods={"purge": {"lr": 0.5}}),
+        plan_of(tmp_path, methods={"purge": {"rate": 0.5}}),
         plan_of(tmp_path, methods=["purge"], metrics=["ra"]),
         plan_of(tmp_path, methods=["purge"], retrains=2),
         plan_of(tmp_path, methods=["purge"], forget=[1]),
@@ -121,7 +121,7 @@ def test_the_id_of_a_job_depends_on_everything_its_result_depends_on(tmp_path: P
 
 def test_a_changed_default_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plan_of(tmp_path, methods=["purge"]).jobs[0].id
-    monkeypatch.setitem(METHODS, "purge", dataclasses.replace(METHODS["purge"], settings={"lr": 0.123}))
+    monkeypatch.setitem(METHODS, "purge", dataclasses.replace(METHODS["purge"], settings={"rate": 0.123}))
     assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
 
 

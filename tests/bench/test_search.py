@@ -52,19 +52,19 @@ def test_a_setting_that_takes_fractions_is_drawn_as_a_fraction(tmp_path: Path) -
     ranges = {
         "kd": {"low": 0, "high": 1},
         "forget_target": {"low": 0, "high": 1},
-        "epochs": {"low": 1, "high": 9},
+        "steps": {"low": 2, "high": 9},
     }
     methods = [{"method": "purge", "search": ranges}]
     trials = [job.changes for job in plan_of(tmp_path, **{**SEARCH, "methods": methods}).jobs[1:]]
     for key in ("kd", "forget_target"):
         assert all(isinstance(t[key], float) and 0 < t[key] < 1 for t in trials)
-    assert all(isinstance(t["epochs"], int) for t in trials)
+    assert all(isinstance(t["steps"], int) for t in trials)
 
 
 def test_a_search_over_tasks_with_the_same_set(tmp_path: Path) -> None:
-    own = {"set": {"purge": {"lr": 0.5}}}
+    own = {"set": {"purge": {"rate": 0.5}}}
     plan = plan_of(tmp_path, **SEARCH, tasks=[{**own, "forget": [0]}, {**own, "forget": [1]}])
-    assert {job.changes["lr"] for job in plan.jobs if job.trial_of == "purge"} == {0.5}
+    assert {job.changes["rate"] for job in plan.jobs if job.trial_of == "purge"} == {0.5}
 
 
 def test_the_score_is_the_distance_to_the_aims() -> None:

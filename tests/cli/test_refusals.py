@@ -150,11 +150,12 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("unknown method", "did you mean 'purge'", lambda s: s.unlearn("--method", "purg")),
     ("unknown data", "did you mean 'digits'", lambda s: s.unlearn("--data", "digit")),
     ("unknown model", "did you mean 'small-resnet'", lambda s: s.unlearn("--model", "smal-resnet")),
-    ("set without =", "--set key=value", lambda s: s.unlearn("--set", "lr")),
+    ("set without =", "--set key=value", lambda s: s.unlearn("--set", "rate")),
     ("set without key", "''", lambda s: s.unlearn("--set", "=3")),
     ("set stop and its target", "'x'", lambda s: s.unlearn("--set", "stop=x", "--set", "forget_target=0.1")),
     ("set layers that are not there", "'layer9'", lambda s: s.unlearn(
-        "--set", "layers=layer3,layer9", "--set", "erasure=0.1")),
+        "--method", "purge-pull", "--set", "layers=layer3,layer9", "--set", "erasure=0.1")),
+    ("set lr of the former purge", "choose method purge-pull for lr", lambda s: s.unlearn("--set", "lr=0.1")),
     ("set freeze of nothing", "'head'", lambda s: s.unlearn("--set", "freeze=head")),
     ("set freeze of all", "trainable", lambda s: s.unlearn("--set", "freeze=conv1,bn1,layer,fc")),
     ("unknown metric", "did you mean 'fa_test'", lambda s: ["audit", s.base, "--metrics", "ra,fa_tst"]),
@@ -322,13 +323,15 @@ def test_the_parser_refuses(
 @BY_SETTING
 def test_set_refuses(
     files: Files,
+    method: str,
     key: str,
     value: Any,
     words: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    message = run_refused(files.unlearn("--set", f"{key}={value}"), monkeypatch, capsys)
+    argv = files.unlearn("--method", method, "--set", f"{key}={value}")
+    message = run_refused(argv, monkeypatch, capsys)
     assert_sentence(message, words)
     assert key in message
     assert not files.out.exists()
@@ -394,7 +397,7 @@ def test_refusals_of_separate_processes(files: Files) -> None:
     marker, evil = files.tmp / "marker", files.tmp / "evil.pt"
     torch.save(RunsCode(marker), evil)
     requests = {
-        "got -1": files.unlearn("--set", "lr=-1"),
+        "got -1": files.unlearn("--set", "rate=-1"),
         "got 10": files.unlearn(what=("--forget-class", 10)),
         "not run": files.named(evil),
     }

@@ -309,7 +309,7 @@ class Run:
 
 def _not_finite(step: int) -> RunError:
     got = f"NaN or infinity at step {step} (nothing was returned)"
-    fix = "lower lr or set clip=1; at the first steps, look for √0 or log 0 in the model"
+    fix = "lower lr (in purge: rate) or clip gradients; at the first steps, look for √0 or log 0 in the model"
     return RunError("finite losses and gradients throughout", got, fix)
 
 

@@ -36,8 +36,9 @@ def make_split(
     ``truth`` and ``triggered`` are what an audit may also be given: see :class:`Split`.
     """
     dtype = _dtype(model)
-    given = {"forget": forget, "retain": retain, "test": test, "triggered": triggered}
-    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items() if data is not None}
+    more = {"test": test, "triggered": triggered}
+    given = {"forget": forget, "retain": retain, **{k: v for k, v in more.items() if v is not None}}
+    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
     classes = _sound(model, parts, forget)
     _disjoint(forget, retain, parts["forget"], parts["retain"])
     there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
