@@ -172,7 +172,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
     base, run = shell / "runs" / "base", shell / "runs" / "purged"
     good(command("unlearn", base, "--forget-ids", shell / "rows.txt", "--request-id", "DSR-17",
-                 "--received", "2026-11-01", "--set", "max_steps=20", "--quiet", "--out", run))  # fmt: skip
+                 "--received", "2026-11-01", "--set", "steps=20", "--quiet", "--out", run))  # fmt: skip
     good(command("audit", run, "--retrained", base.with_name("reference"), "--metrics", "quick", "--quiet"))
     good(command("report", run))
     pixels, labels = purge.load(shell / "shop.npz")[0].pixels.numpy(), digits()[1][:N]

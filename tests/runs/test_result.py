@@ -38,7 +38,7 @@ def report(toy) -> Report:
 @pytest.fixture(scope="module")
 def result(toy) -> Result:
     model, forget, retain, _ = toy
-    return purge.unlearn(model, forget, retain, seed=3, progress=False, lr=0.03, min_steps=12, batch_size=32)
+    return purge.unlearn(model, forget, retain, seed=3, progress=False, rate=0.02, steps=12, batch_size=32)
 
 
 def small(history: list[dict] | None = None, **changes) -> Result:
@@ -424,8 +424,8 @@ def test_a_run_folder_holds_the_model_bit_for_bit(result, toy, tmp_path):
 def test_run_json_says_how_the_model_was_made(result, tmp_path):
     run = read_json(result.save(tmp_path / "run", request={"forget_classes": [0]}) / "run.json")
     assert run["method"] == "Purge"
-    assert run["settings"]["lr"] == 0.03
-    assert run["settings"]["min_steps"] == 12
+    assert run["settings"]["rate"] == 0.02
+    assert run["settings"]["steps"] == run["steps"] == 12
     assert run["settings"]["stop"]["check_every"] == result.method.stop.check_every
     assert set(run["settings"]) == {f.name for f in dataclasses.fields(result.method)}
     assert run["seed"] == 3
@@ -545,7 +545,7 @@ def test_a_digest_tells_models_apart():
 def test_unlearn_writes_the_same_folder_as_save(toy, tmp_path):
     model, forget, retain, _ = toy
     out = tmp_path / "run"
-    result = purge.unlearn(model, forget, retain, progress=False, out=out, min_steps=2, epochs=1)
+    result = purge.unlearn(model, forget, retain, progress=False, out=out, steps=2)
     assert inside(out) == ["history.parquet", "model.safetensors", "run.json"]
     assert read_json(out / "run.json")["digest"] == digest(result.model)
     with pytest.raises(FileError, match="empty folder"):
