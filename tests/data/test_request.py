@@ -174,7 +174,9 @@ def test_a_run_in_python_is_described_in_its_run_folder(tmp_path):
     forget, retain = purge.split((x, y), indices=[3, 40])
     model: nn.Module = small_mlp()
     asked = DeletionRequest(id="DSR-17", received="2026-11-01")
-    result = purge.unlearn(model, forget, retain, request=asked, out=tmp_path / "run", steps=2, progress=False)
+    result = purge.unlearn(
+        model, forget, retain, request=asked, out=tmp_path / "run", steps=2, progress=False
+    )
     found = purge.core.files.read_json(tmp_path / "run" / "run.json")
     assert (found["forget_rows"], found["rows_of"]) == ([3, 40], len(y))
     assert found["forget_content"] == expected_digest(x[[3, 40]], y[[3, 40]])
