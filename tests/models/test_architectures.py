@@ -174,14 +174,14 @@ def test_a_few_samples_are_forgotten_without_harm(n, digits):
     x, y = digits.train.take(torch.arange(len(digits.train)))
     wrong = torch.where(torch.arange(len(y)) < n, (y + 1) % 10, y)
     model = fresh_model("small-resnet", digits.train, seed=0)
-    model = purge.train(model, (x, wrong), epochs=16, seed=0, progress=False).model
+    model = purge.train(model, (x, wrong), epochs=12, seed=0, progress=False).model
     forget, retain = purge.split((x, wrong), indices=range(n))
     result = purge.unlearn(model, forget, retain, progress=False)
     report = purge.audit(
         result.model, forget, retain, digits.test, original=model, progress=False,
         metrics=["fa_train", "ra", "ta"],
     )  # fmt: skip
-    assert report.original["fa_train"].value == 1.0
+    assert report.original["fa_train"].value >= 0.9
     assert report["fa_train"].value <= 0.1
     assert report["ra"].value >= report.original["ra"].value - 0.02
     assert report["ta"].value >= report.original["ta"].value - 0.03

@@ -7,8 +7,8 @@ import dataclasses
 import errno
 import json
 import math
-import pickle
 import os
+import pickle
 import re
 
 import numpy as np
