@@ -192,6 +192,10 @@ class Result:
     # What the record says and nobody waits for, such as digests of all samples; asked for once.
     later: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: with the digests, but without the data that they are of."""
+        return {**self.__dict__, "info": {**self.info, **self.later()}, "later": dict}
+
     def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
         """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.
 

@@ -22,7 +22,7 @@ from purge.models.checkpoint import digest
 from purge.report import page as html
 from purge.report.findings import verdict
 from purge.report.record import rows_in_words
-from tests.cli.commands import command, good, read
+from tests.cli.commands import ANY_TARGET, command, good, read
 
 N, TEST = 675, 300
 ROWS = sorted(np.random.default_rng(7).choice(N, 37, replace=False).tolist())
@@ -172,7 +172,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
     base, run = shell / "runs" / "base", shell / "runs" / "purged"
     good(command("unlearn", base, "--forget-ids", shell / "rows.txt", "--request-id", "DSR-17",
-                 "--received", "2026-11-01", "--set", "max_steps=20", "--quiet", "--out", run))  # fmt: skip
+                 "--received", "2026-11-01", "--set", "steps=20", *ANY_TARGET, "--quiet",
+                 "--out", run))  # fmt: skip
     good(command("audit", run, "--retrained", base.with_name("reference"), "--metrics", "quick", "--quiet"))
     good(command("report", run))
     pixels, labels = purge.load(shell / "shop.npz")[0].pixels.numpy(), digits()[1][:N]

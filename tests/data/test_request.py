@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import purge
 from purge.core.errors import DataError
-from purge.data.request import DeletionRequest, content_digest, described
+from purge.data.request import DeletionRequest, content_digest, contents, described
 from purge.data.samples import as_samples
 from purge.models.checks import make_split
 from tests.nets import blobs, small_mlp
@@ -78,7 +78,8 @@ def test_other_fields_are_text(wrong):
 
 
 def facts(forget, retain, test=None) -> dict:
-    return described(make_split(small_mlp(), forget, retain, test, CPU), forget)
+    split = make_split(small_mlp(), forget, retain, test, CPU)
+    return {**described(split, forget), **contents(split)}
 
 
 def test_row_numbers_of_every_kind_of_data_that_knows_them():
@@ -174,7 +175,7 @@ def test_a_run_in_python_is_described_in_its_run_folder(tmp_path):
     model: nn.Module = small_mlp()
     asked = DeletionRequest(id="DSR-17", received="2026-11-01")
     result = purge.unlearn(
-        model, forget, retain, request=asked, out=tmp_path / "run", epochs=1, progress=False
+        model, forget, retain, request=asked, out=tmp_path / "run", steps=2, progress=False
     )
     found = purge.core.files.read_json(tmp_path / "run" / "run.json")
     assert (found["forget_rows"], found["rows_of"]) == ([3, 40], len(y))

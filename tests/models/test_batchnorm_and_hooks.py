@@ -90,6 +90,58 @@ def test_gradients_through_shared_statistics_are_those_of_the_definition(kind):
             assert torch.allclose(torch.zeros(()).double() if a is None else a, b, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", NETS)
+def test_one_pass_of_both_batches_equals_two(kind):
+    """Values and gradients, of a loss of either batch and of both, with more and with fewer leading rows."""
+    torch.manual_seed(0)
+    model = NETS[kind]().double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.3 * torch.randn_like(p)
+    x = (images(10).double() * 2 + 1).requires_grad_()
+    w = torch.randn(model(x).shape, dtype=torch.float64)
+    at = [*model.parameters(), x]
+    for n in (7, 3):
+        for which in (slice(0, n), slice(n, 10), slice(0, 10)):
+            two = torch.cat(both(model, "shared", x[:n], x[n:]))
+            with statistics(model, "shared", leading=n / 10):
+                one = model(x)
+            assert torch.allclose(one, two, atol=1e-12)
+            got, want = (
+                torch.autograd.grad((w * z.sin())[which].sum(), at, allow_unused=True) for z in (one, two)
+            )
+            for a, b in zip(got, want, strict=True):
+                assert (a is None) == (b is None)
+                assert a is None or torch.allclose(a, b, atol=1e-10)
+
+
+class WithActivation(nn.BatchNorm2d):
+    """A BatchNorm that goes on after it has normalised, like BatchNormAct2d of timm."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.drop, self.act = nn.Hardtanh(-1, 1), nn.Softplus()  # their order can be told from the values
+
+    def forward(self, x):
+        return self.act(self.drop(super().forward(x)))
+
+
+def test_a_batchnorm_that_holds_an_activation_keeps_it():
+    torch.manual_seed(0)
+    x = images(16)
+    x = torch.cat([x, x[:4]])  # the rows that follow are some of the leading ones
+    layer = WithActivation(2)
+    layer.weight.data.uniform_(1, 2)
+    want = copy.deepcopy(layer).train()(x[:16])
+    assert torch.allclose(
+        torch.cat(both(layer, "shared", x[:16], x[16:])), torch.cat([want, want[:4]]), atol=1e-5
+    )
+    with statistics(layer, "shared", leading=16 / 20):
+        assert torch.allclose(layer(x), torch.cat([want, want[:4]]), atol=1e-5)
+    with statistics(layer, "train"):
+        assert torch.allclose(layer(x[:16]), want, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("kind", NETS)

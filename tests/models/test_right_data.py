@@ -94,10 +94,10 @@ def test_each_of_the_usual_mistakes_is_refused_by_unlearn_and_audit(trained, mis
     else:
         model = small_mlp(seed=5)
     with pytest.raises(DataError, match="a model that knows the retained data"):
-        purge.unlearn(model, (xf, yf), (xr, yr), epochs=1, progress=False)
+        purge.unlearn(model, (xf, yf), (xr, yr), steps=2, progress=False)
     with pytest.raises(DataError, match="an original that knows the retained data"):
         purge.audit(model, (xf, yf), (xr, yr), None, original=model, metrics="ra", progress=False)
-    result = purge.unlearn(model, (xf, yf), (xr, yr), epochs=1, progress=False, check=False)
+    result = purge.unlearn(model, (xf, yf), (xr, yr), steps=2, progress=False, check=False)
     audited = {"original": model, "metrics": "ra", "progress": False}
     assert purge.audit(result, (xf, yf), (xr, yr), None, check=False, **audited).original
 
@@ -107,7 +107,7 @@ def test_the_check_looks_in_evaluation_mode_and_changes_nothing(trained):
     given = copy.deepcopy(model).train()
     before = copy.deepcopy(given.state_dict())
     with_check, without = (
-        purge.unlearn(given, forget, retain, epochs=1, seed=3, progress=False, check=check).model.state_dict()
+        purge.unlearn(given, forget, retain, steps=2, seed=3, progress=False, check=check).model.state_dict()
         for check in (True, False)
     )
     assert all(torch.equal(with_check[k], without[k]) for k in without)

@@ -112,7 +112,7 @@ def test_a_record_says_whether_the_audit_looked_at_what_the_run_wrote():
 def test_a_file_that_has_no_time_gets_none(toy, tmp_path):
     """The time of the file itself is that of its last copy."""
     model, *sets = toy
-    purge.unlearn(model, *sets[:2], epochs=1, progress=False, out=tmp_path / "run")
+    purge.unlearn(model, *sets[:2], steps=2, progress=False, out=tmp_path / "run")
     purge.audit(model, *sets, metrics="ra", progress=False).to_json(tmp_path / "run" / "audit.json")
     facts = read_json(tmp_path / "run" / "run.json")
     write_json(tmp_path / "run" / "run.json", {k: v for k, v in facts.items() if k != "finished"})
@@ -125,7 +125,7 @@ def test_a_file_that_has_no_time_gets_none(toy, tmp_path):
 def test_a_page_from_python_has_the_record_of_its_run(toy, tmp_path):
     model, forget, retain, test = toy
     asked = purge.DeletionRequest(id="DSR-17", received="2026-11-01", done="2026-11-03", by="<b>me</b>")
-    result = purge.unlearn(model, forget, retain, test=test, request=asked, epochs=1, progress=False)
+    result = purge.unlearn(model, forget, retain, test=test, request=asked, steps=2, progress=False)
     report = purge.audit(result, forget, retain, test, original=model, metrics="ra", progress=False)
     found = shown(report.html(tmp_path / "page.html"))
     assert found["Request"] == "class 0"
@@ -134,7 +134,7 @@ def test_a_page_from_python_has_the_record_of_its_run(toy, tmp_path):
     ]  # fmt: skip
     assert found["Digest of source weights"] == digest(model)
     assert found["Digest of result weights"] == digest(result.model)
-    assert found["Digest of forgotten samples"] == result.info["forget_content"]
+    assert found["Digest of forgotten samples"] == result.to_dict()["forget_content"]
     assert found["Audited weights"] == "the weights of this run"
     assert found["Audited samples"] == "the forgotten samples of this run"
     assert found["Column “original”"].startswith("the model that the unlearning began with (weights ")
@@ -171,7 +171,7 @@ def test_the_shell_does_not_go_on_with_a_run_that_does_not_say_what_it_forgot(ch
     model = purge.build("small-resnet", classes=10, channels=1)
     purge.models.checkpoint.load_weights(model, chain / "base" / "model.safetensors")
     for name, which in (("class", {"classes": [3]}), ("samples", {"indices": [5, 6]})):
-        few = {"max_steps": 1, "min_steps": 1, "batch_size": 16, "progress": False}
+        few = {"steps": 2, "batch_size": 16, "progress": False}
         purge.unlearn(model, *purge.split(train, **which), out=tmp_path / name, **few)
     argv = ["--data", "digits", "--model", "small-resnet", "--forget-class", 7, *FEW_STEPS, "--quiet"]
     said = refusal(command("unlearn", tmp_path / "samples", *argv, "--out", tmp_path / "no"))

@@ -8,6 +8,7 @@ import errno
 import json
 import math
 import os
+import pickle
 import re
 
 import numpy as np
@@ -38,7 +39,7 @@ def report(toy) -> Report:
 @pytest.fixture(scope="module")
 def result(toy) -> Result:
     model, forget, retain, _ = toy
-    return purge.unlearn(model, forget, retain, seed=3, progress=False, lr=0.03, min_steps=12, batch_size=32)
+    return purge.unlearn(model, forget, retain, seed=3, progress=False, rate=0.02, steps=12, batch_size=32)
 
 
 def small(history: list[dict] | None = None, **changes) -> Result:
@@ -424,8 +425,8 @@ def test_a_run_folder_holds_the_model_bit_for_bit(result, toy, tmp_path):
 def test_run_json_says_how_the_model_was_made(result, tmp_path):
     run = read_json(result.save(tmp_path / "run", request={"forget_classes": [0]}) / "run.json")
     assert run["method"] == "Purge"
-    assert run["settings"]["lr"] == 0.03
-    assert run["settings"]["min_steps"] == 12
+    assert run["settings"]["rate"] == 0.02
+    assert run["settings"]["steps"] == run["steps"] == 12
     assert run["settings"]["stop"]["check_every"] == result.method.stop.check_every
     assert set(run["settings"]) == {f.name for f in dataclasses.fields(result.method)}
     assert run["seed"] == 3
@@ -451,14 +452,37 @@ def test_history_has_a_row_per_step_and_a_column_per_quantity(result, tmp_path):
     table = pq.read_table(result.save(tmp_path / "run") / "history.parquet")
     assert table.to_pylist() == result.history
     assert table["step"].to_pylist() == list(range(result.steps + 1))
-    measured = {"retain_loss", "forget_loss", "erasure_loss", "projected", "gated", "cosine"}
+    empty = {"retain_loss": 1, "displacement_cosine": 1}  # step 0 is before the first
+    empty |= dict.fromkeys(("forget_loss", "cosine"), 1 + result.steps // 2)  # every second step pushes
     checked = {"check_forget_accuracy", "check_retain_loss"}
-    assert {"step", "displacement_cosine"} | measured | checked == set(table.column_names)
-    for name in measured - {"projected", "gated"}:
+    assert {"step", "projected", *empty} | checked == set(table.column_names)
+    for name, count in empty.items():
         assert pa.types.is_floating(table[name].type)
-        # step 0 is before the first; erasure is off in this run and so not measured at all
-        assert table[name].null_count == (len(table) if name == "erasure_loss" else 1)
+        assert table[name].null_count == count
     assert table["check_forget_accuracy"][0].as_py() is not None
+
+
+def test_a_quantity_that_is_never_measured_is_a_column_of_empty_numbers(toy, tmp_path):
+    result = purge.unlearn(*toy[:3], method="purge-pull", max_steps=2, erasure=0.0, progress=False)
+    table = pq.read_table(result.save(tmp_path / "run") / "history.parquet")
+    assert table.to_pylist() == result.history
+    assert pa.types.is_floating(table["erasure_loss"].type)
+    assert table["erasure_loss"].null_count == len(table) == 3
+    assert table["gated"].null_count == table["retain_loss"].null_count == 1
+
+
+def test_digests_of_samples_are_in_the_record_and_outlive_pickling(toy):
+    model, forget, retain, test = toy
+    result = purge.unlearn(model, forget, retain, test=test, steps=2, progress=False)
+    names = ("forget_content", "retain_content", "test_content")
+    assert not set(names) & result.info.keys()  # nobody waits for them
+    record = result.to_dict()
+    assert len({record[name] for name in names} - {None}) == 3
+    pickled = pickle.dumps(result)
+    assert pickle.loads(pickled).to_dict() == record
+    assert result.to_dict() == record
+    bare = dataclasses.replace(result, later=dict)
+    assert len(pickled) < len(pickle.dumps(bare)) + 1000  # the data stay behind
 
 
 def test_history_of_training(tmp_path):
@@ -545,7 +569,7 @@ def test_a_digest_tells_models_apart():
 def test_unlearn_writes_the_same_folder_as_save(toy, tmp_path):
     model, forget, retain, _ = toy
     out = tmp_path / "run"
-    result = purge.unlearn(model, forget, retain, progress=False, out=out, min_steps=2, epochs=1)
+    result = purge.unlearn(model, forget, retain, progress=False, out=out, steps=2)
     assert inside(out) == ["history.parquet", "model.safetensors", "run.json"]
     assert read_json(out / "run.json")["digest"] == digest(result.model)
     with pytest.raises(FileError, match="empty folder"):

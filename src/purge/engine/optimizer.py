@@ -20,7 +20,7 @@ class Optim:
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "sgd, adam or adamw")
     lr: float = setting(1e-2, "η: learning rate", above=0, high=1e38)
     momentum: float = setting(0.9, "of SGD; the first beta of Adam", low=0, high=0.999)
-    weight_decay: float = setting(5e-4, "weight decay", low=0)
+    weight_decay: float = setting(5e-4, "weight decay", low=0, high=1e38)
     clip: float = setting(0.0, "gradient norm limit; 0: off", low=0)
 
     def __post_init__(self) -> None:

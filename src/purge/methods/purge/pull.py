@@ -79,7 +79,7 @@ class Pull(Method):
     clip: float = setting(1.0, "c: gradient norm limit; 0: off", low=0)
     momentum: float = setting(0.9, "μ: of SGD; the first beta of AdamW", low=0, high=0.999)
     nesterov: bool = setting(False, "Nesterov momentum (SGD)")
-    weight_decay: float = setting(5e-4, "weight decay while unlearning", low=0)
+    weight_decay: float = setting(5e-4, "weight decay while unlearning", low=0, high=1e38)
     optimizer: Literal["sgd", "adamw"] = setting("sgd", "sgd or adamw")
     space: Space = setting("update", "what is projected: gradient (paper), update or none")
     norm: Norm = setting("shared", "BatchNorm statistics: frozen (paper), shared or train")

@@ -68,10 +68,10 @@ class Purge(Method):
         None, "share of the steps, the last ones, on plain samples; none: by the budget", low=0, high=1
     )
     kd: float | None = setting(
-        None, "β: weight of the distillation in these steps; none: by the budget", low=0
+        None, "β: weight of the distillation in these steps; none: by the budget", low=0, high=1e38
     )
     temperature: float = setting(2.0, "T: of the distillation", above=0)
-    push: float = setting(1.0, "ν: weight of pushing forgotten classes away", low=0)
+    push: float = setting(1.0, "ν: weight of pushing forgotten classes away", low=0, high=1e38)
     fresh_share: float | None = setting(
         None, "share of fresh weights mixed in first; none: by the budget", low=0, high=1
     )
@@ -80,7 +80,7 @@ class Purge(Method):
         low=0, high=1,
     )  # fmt: skip
     momentum: float = setting(0.9, "μ: Nesterov momentum", low=0, high=0.999)
-    weight_decay: float = setting(5e-4, "λ: weight decay", low=0)
+    weight_decay: float = setting(5e-4, "λ: weight decay", low=0, high=1e38)
     freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
     stop: Stopping = Stopping(early=False, check_every=0, check_samples=1024)
 
