@@ -66,11 +66,11 @@ class Stopping:
 
 
 def beyond_chance(accuracy: float, target: float, samples: int) -> bool:
-    """Is an accuracy on so many samples further above the target than one in twenty would be by chance?
+    """Is an accuracy on so many samples further above the target than one in a hundred would be by chance?
 
     >>> beyond_chance(1.0, 0.98, 29), beyond_chance(1.0, 0.98, 400), beyond_chance(0.5, 0.1, 29)
     (False, True, True)
     """
     from scipy.stats import binom
 
-    return bool(binom.sf(round(accuracy * samples) - 1, samples, target) < 0.05)
+    return bool(binom.sf(round(accuracy * samples) - 1, samples, target) < 0.01)
