@@ -107,6 +107,7 @@ def test_layers_that_cannot_be_drawn_anew_need_a_fresh_model(split):
     assert isinstance(relearned(frozen_copy(Fixed()), split.retain, run, share=0.5, steps=1), Fixed)
 
 
+@pytest.mark.slow
 def test_with_the_student_targets_are_nearer_to_retrain(digits, base, retrained, split):
     """Agreement with the retrained model on the forget set, forgotten class left out, over two seeds."""
     old, want = (logits(m, digits.forget)[:, 1:] for m in (base, retrained))

@@ -47,9 +47,12 @@ def trained(digits):
     return get
 
 
+SLOW = ("vit", "resnet-groupnorm", "object-with-logits")
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in ("vit", "resnet-groupnorm") else n for n in NETWORKS],
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NETWORKS],
 )
 def test_forgets_a_class(name, trained, tensors):
     forget, retain, test = tensors
@@ -168,7 +171,7 @@ def test_a_dataset_too_large_for_memory_is_read_batch_by_batch(monkeypatch, tens
     assert unlearned() == in_memory
 
 
-@pytest.mark.parametrize("n", [1, 10])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_a_few_samples_are_forgotten_without_harm(n, digits):
     """Their labels are wrong, so that a model that knows them has learnt them by heart."""
     x, y = digits.train.take(torch.arange(len(digits.train)))

@@ -38,6 +38,7 @@ def all_sizes(monkeypatch):
     monkeypatch.setattr(batchnorm_kernels, "SMALL", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(batchnorm_kernels.triton is None, reason="Triton is not installed")
 def test_the_interpreter_finds_the_numbers_of_float64():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
