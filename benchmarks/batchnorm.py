@@ -18,7 +18,7 @@ import logging
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from purge.core.files import write_json
 from purge.models import batchnorm_kernels as ours
-from purge.models.batchnorm import quick_batchnorm
+from purge.models.batchnorm import quick_batchnorm, steps_to_record
 from purge.models.zoo import build
 from purge.result import environment
 
@@ -166,7 +166,10 @@ def steps(batch: int) -> dict[str, Any]:
                 step()
                 optimizer.step()
 
-        with quick_batchnorm(model) if whose == "purge" else nullcontext():
+        ours_or_torch = (quick_batchnorm(model), steps_to_record()) if whose == "purge" else ()
+        with ExitStack() as stack:
+            for one in ours_or_torch:
+                stack.enter_context(one)
             step()  # compiles, and tries the algorithms of convolutions
             found[f"eager_{whose}"] = milliseconds(eager, 3) / 10
             found[f"graph_{whose}"] = milliseconds(recorded(step))

@@ -26,7 +26,7 @@ from purge.core.schema import build, fit, renamed
 from purge.core.settings import as_dict, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
-from purge.methods.registry import resolve_method, source_digest
+from purge.methods.registry import check_not_the_pulls, resolve_method, source_digest
 from purge.models.zoo import known_name
 from purge.runs.folder import trusted
 
@@ -287,6 +287,7 @@ def _variants(bench: Bench, presets: dict[str, dict[str, Any]]) -> list[tuple[Va
         fields = [f for f, _ in flat_fields(method)]
         ranges, settings = renamed(fields, one.search), {*as_dict(method), *(f.name for f in fields)}
         if wrong := [key for key in ranges if key not in settings]:
+            check_not_the_pulls(method, wrong)
             fix = did_you_mean(wrong[0], settings)
             raise MethodError(f"a setting of {one.method} in search", repr(wrong[0]), fix)
         if search is None:

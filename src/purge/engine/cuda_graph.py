@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from purge.data.inputs import apply, leaves
+from purge.models.batchnorm import steps_to_record
 from purge.models.forward import Rows, count_more, counting
 
 logger = logging.getLogger("purge")
@@ -44,7 +46,8 @@ class Recorded:
         if self._enabled and self._graph is None and self._calls > WARM_UP:
             self._record(inputs)
         if self._graph is None:
-            return _detached(self._fn(*inputs))
+            with steps_to_record() if self._enabled else nullcontext():
+                return _detached(self._fn(*inputs))
         pairs = list(zip(self._held, leaves(inputs), strict=True))
         if any(held.shape != new.shape for held, new in pairs):
             return _detached(self._fn(*inputs))
@@ -63,6 +66,7 @@ class Recorded:
             with (
                 torch.cuda.device(self._device),
                 torch.cuda.graph(graph),
+                steps_to_record(),
                 counting(apart=True) as self._rows,
             ):
                 self._outputs = self._fn(*self._inputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -193,7 +193,7 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
         raise MethodError("a method's name or a Method", got, fix)
     elif not isinstance(method, methods.Method):
         raise MethodError("a method's name or a Method", type(method).__name__, "pass method='purge'")
-    _check_not_the_pulls(method, settings)
+    check_not_the_pulls(method, settings)
     if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
         settings = {"early": True, **settings}
     return replace(method, _with_opinions(method, _with_target(method, settings)))
@@ -214,7 +214,7 @@ def source_digest(method: Method) -> str:
     return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file())).hexdigest()
 
 
-def _check_not_the_pulls(method: Method, settings: Mapping[str, Any]) -> None:
+def check_not_the_pulls(method: Method, settings: Iterable[str]) -> None:
     """Settings of the former default are not taken for mistyped ones of the present."""
     if isinstance(method, methods.Purge):
         own = {f.name for f in fields(method)}

@@ -106,9 +106,26 @@ def _then(bn: _BatchNorm, y: Tensor) -> Tensor:
     return y
 
 
+_recording = 0  # blocks of steps_to_record that are open; gradients are computed in another thread
+
+
+@contextmanager
+def steps_to_record() -> Iterator[None]:
+    """Within the block, BatchNorm on a GPU runs by kernels of our own.
+
+    They are faster than torch's in a recorded step; launched one by one by Python, they are slower.
+    """
+    global _recording
+    _recording += 1
+    try:
+        yield
+    finally:
+        _recording -= 1
+
+
 @contextmanager
 def quick_batchnorm(model: nn.Module) -> Iterator[None]:
-    """Within the block, a model in training mode on a GPU normalises images by faster kernels.
+    """Within the block, a model in training mode normalises images by these kernels in steps to record.
 
     What the layers compute, and how they update their running statistics, is the same up to rounding.
     """
@@ -139,7 +156,7 @@ def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:
 
 def _kernels(x: Tensor, *per_channel: Tensor | None) -> Any:
     """The module of kernels for images with channels last on a GPU, if they can take this batch."""
-    if not x.is_cuda:
+    if not (_recording and x.is_cuda):
         return None
     from purge.models import batchnorm_kernels  # it imports Triton
 
