@@ -81,7 +81,6 @@ def _row(path: Path, made_by: str, files: list[Path]) -> str:
 
 MADE_BY = {  # where a file is not the default of a benchmark
     "fakes_cifar10.json": "`uv run python benchmarks/fakes.py --epochs 24`, two calls joined by hand",
-    "digits_30_epochs.json": "`uv run python benchmarks/digits.py` when the demo trained for 30 epochs",
     "speed_earlier.json": "`uv run python benchmarks/speed.py`, before the last changes",
     "speed_224_again.json": "`uv run python benchmarks/speed.py --size 224 --runs 3`, cut off by a limit",
 }

@@ -93,7 +93,11 @@ class Purge(Method):
         last = total - round(plan.plain * total)  # the first step of the last part
         at_r = run.batch_indices(retain, steps=total, batch_size=size)
         classes = _of_classes(split)
-        at_f = run.batch_indices(classes, steps=total, batch_size=FORGET) if len(classes) else at_r[:, :0]
+        at_f = (
+            run.batch_indices(classes, steps=total, batch_size=min(FORGET, size))
+            if len(classes)
+            else at_r[:, :0]
+        )
         gone = torch.zeros(split.classes, dtype=torch.bool)
         gone[sorted(split.forget_classes)] = True
         gone = gone.to(run.device)
