@@ -82,11 +82,10 @@ def unlearn(
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
 
     ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors (inputs may be
-    a dict or tuple of them), or :class:`purge.Images`. ``test`` is data that was never trained on. Pass
-    it to forget single samples: they are then treated like unseen data. Without it they are pulled away
-    from their label altogether, which is more than retraining does and can be noticed from outside.
+    a dict or tuple of them), or :class:`purge.Images`. ``test`` is data that was never trained on. `purge`
+    does without it; it says what accuracy unseen samples have, the target of single samples.
 
-    ``settings`` are fields of the method and of its stopping: ``unlearn(…, lr=0.01,
+    ``settings`` are fields of the method and of its stopping: ``unlearn(…, budget="close",
     forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
     given; the new model stays there. With ``out`` a run folder is written. ``fresh``: an untrained
     model of the same kind for methods that need one; by default the layers of yours are drawn anew.
