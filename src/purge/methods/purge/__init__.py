@@ -1,1 +1,1 @@
-"""PURGE: the method, and the targets that forgotten samples are pulled to."""
+"""PURGE: the restart, which is the default, and the pull, which the paper has."""
