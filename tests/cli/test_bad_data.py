@@ -14,15 +14,23 @@ import purge
 from purge.metrics.registry import PANELS
 from purge.runs.folder import read_model, read_truth
 from tests.cli.commands import Done, command, good, refusal
-from tests.cli.conftest import Demo
 
 IDS = [900, 3, 17, 5]  # not in the order of the data
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a base model, trained for a moment."""
+    out = tmp_path_factory.mktemp("runs") / "base"
+    quick = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet")
+    assert command("train", *quick, "--out", out).code == 0
+    return out
+
+
 @pytest.fixture
-def folder(shown: Demo, tmp_path: Path) -> Path:
+def folder(base: Path, tmp_path: Path) -> Path:
     """A copy of the base model's run, since a panel writes into it, and a file of samples."""
-    shutil.copytree(shown.folder / "base", tmp_path / "base")
+    shutil.copytree(base, tmp_path / "base")
     (tmp_path / "ids.txt").write_text("\n".join(map(str, IDS)))
     return tmp_path
 

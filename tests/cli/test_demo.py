@@ -123,6 +123,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_every_command_of_the_readme_works(
     shown: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

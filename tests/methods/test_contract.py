@@ -197,7 +197,6 @@ ON_DIGITS = {
 QUICKEST = {
     "purge",
     "purge-close",
-    "purge-paper",
     "purge-pull",
     "finetune",
     "gradient-ascent",

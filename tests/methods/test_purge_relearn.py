@@ -200,6 +200,7 @@ def test_single_samples_are_not_suppressed(digits, base):
     assert all(math.isfinite(row["forget_loss"]) for row in result.history[1:])
 
 
+@pytest.mark.slow
 def test_suppression_lowers_what_the_forgotten_class_still_gets(digits, base):
     quiet, loud = (
         purge.unlearn(

@@ -171,7 +171,8 @@ def test_a_dataset_too_large_for_memory_is_read_batch_by_batch(monkeypatch, tens
     assert unlearned() == in_memory
 
 
-@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 10])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 10])
 def test_a_few_samples_are_forgotten_without_harm(n, digits):
     """Their labels are wrong, so that a model that knows them has learnt them by heart."""
     x, y = digits.train.take(torch.arange(len(digits.train)))
