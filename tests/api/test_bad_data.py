@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from tests.benchmark import benchmark
 
 
 @pytest.fixture(scope="module")
 def bad_data() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        spec = importlib.util.spec_from_file_location("bad_data", FOLDER / "bad_data.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    for name in ("base_models", "cases"):
-        sys.modules.pop(name, None)  # they have plain names, which others may want
-    return module
+    return benchmark("bad_data")
 
 
 @pytest.fixture(scope="module")

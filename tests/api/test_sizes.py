@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from tests.benchmark import benchmark
+
 SEEDS = range(50, 53)  # other ones than those of the table
 
 KINDS = [
@@ -21,16 +19,7 @@ KINDS = [
 @pytest.fixture(scope="module")
 def sizes() -> Any:
     """benchmarks/sizes.py, which made the table in docs/results.md."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        spec = importlib.util.spec_from_file_location("sizes", FOLDER / "sizes.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    for name in ("base_models", "cases"):
-        sys.modules.pop(name, None)  # they have plain names, which others may want
-    return module
+    return benchmark("sizes")
 
 
 @pytest.fixture(scope="module")
