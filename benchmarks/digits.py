@@ -35,7 +35,7 @@ def main() -> None:
         for seed in SEEDS:
             with tempfile.TemporaryDirectory() as folder:
                 found = run_demo(
-                    Path(folder), quick=False, seed=seed, force=False, progress=True, say=lambda _: None
+                    out=Path(folder), quick=False, seed=seed, force=False, progress=True, say=lambda _: None
                 )
                 for row in found:
                     delta = row.report["bn_recal.delta"].value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ from purge.data.load import load
 from purge.runs.make import fresh_model
 from tests.nets import blobs, small_mlp
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts programs in the background like that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # the networks are tiny: a second thread waits more than it works,
 threadpool_limits(1)  # and so do those of BLAS, while the other worker wants the core
 

@@ -37,6 +37,22 @@ def small_conv(seed: int = 0) -> nn.Module:
     )  # fmt: skip
 
 
+class Folded(nn.Conv2d):
+    """A convolution that reads six numbers as an image of 2×3 pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(-1, 1, 2, 3))
+
+
+def folded_conv(seed: int = 0) -> nn.Module:
+    """Two convolutions with BatchNorm for blobs."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        Folded(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(48, 3),
+    )  # fmt: skip
+
+
 def plain_mlp(seed: int = 0, width: int = 16) -> nn.Module:
     """An MLP without BatchNorm for blobs."""
     torch.manual_seed(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,11 @@ import torch
 from torch import nn
 
 from purge.auditor import Auditor
-from purge.core.errors import MethodError, RunError
-from purge.core.files import out_folder
+from purge.core.errors import DataError, MethodError, RunError, brief
+from purge.core.files import as_json, out_folder
+from purge.core.folders import claims_out
 from purge.core.settings import checked_seed, flat_fields, replace
-from purge.core.threads import threads_for
+from purge.core.threads import numbers, threads_for, threads_seen
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
@@ -34,7 +36,7 @@ from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method, with_augment
 from purge.methods.registry import resolve_method
-from purge.methods.sisa_model import Plan, SisaModel, Vote, train_sisa
+from purge.methods.sisa_model import Plan, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
@@ -55,9 +57,13 @@ from purge.models.copies import copied
 from purge.models.forward import counting
 from purge.models.hooks import training_flags_kept
 from purge.models.work import flop_of, flop_per_row
+from purge.report.tables import copies_words
 from purge.result import Report, Result, now
 
+logger = logging.getLogger("purge")
 
+
+@claims_out
 @torch.enable_grad()
 def unlearn(
     model: nn.Module,
@@ -82,8 +88,9 @@ def unlearn(
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
 
     ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors (inputs may be
-    a dict or tuple of them), or :class:`purge.Images`. ``test`` is data that was never trained on. `purge`
-    does without it; it says what accuracy unseen samples have, the target of single samples.
+    a dict or tuple of them), or :class:`purge.Images`. ``test`` is data that was never trained on, which is
+    checked. `purge` does without it; it says what accuracy unseen samples have, the target of single samples.
+    A model in ``torch.compile``, DataParallel or DistributedDataParallel is unwrapped: the new one is plain.
 
     ``settings`` are fields of the method and of its stopping: ``unlearn(…, budget="close",
     forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
@@ -106,14 +113,16 @@ def unlearn(
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     chosen, how = with_augment(chosen, augment)
-    for given in (model,) if fresh is None else (model, fresh):
-        check_classifier(given)
+    model, fresh = check_classifier(model), None if fresh is None else check_classifier(fresh)
     at = choose_device(device, model)
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
     precision = choose_precision(precision, at, full=chosen.full_precision)
     graph = choose_graph(graph, at, default=chosen.graph)
     seed = checked_seed(seed)
+    if request is not None and not isinstance(request, DeletionRequest):
+        fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
+        raise DataError("a purge.DeletionRequest as request", type(request).__name__, fix)
     if out is not None:
         out_folder(out)
     edited = copied(model, at)
@@ -123,6 +132,8 @@ def unlearn(
         check_differentiable(edited, split.retain)
         check_augmented(split, how)
         asked = described(split, forget)
+        for words in copies_words(split.sizes()):
+            logger.warning("%s.", words)
         if check:
             check_knows(edited, split.retain, "a model")
         per_row = flop_per_row(edited, few(split.retain))
@@ -136,7 +147,8 @@ def unlearn(
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
         edited.eval()
-        with threads_for(edited, at, getattr(chosen, "batch_size", None) or 128), counting() as rows:
+        threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)
+        with threads_seen() as seen, threads, counting() as rows:
             chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
@@ -145,7 +157,7 @@ def unlearn(
     info = {
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "augment": in_words(how, split.retain) if chosen.augments else None,
-        **flop_of(rows, per_row),
+        **flop_of(rows, per_row), "threads": numbers(seen),
         "took": run.took, "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
         "cache": places_of(split.forget, split.retain, split.test),
@@ -154,7 +166,7 @@ def unlearn(
     later = cache(partial(contents, split))
     result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later)
     if out is not None:
-        save(result, out)
+        result.save(out)
     return result
 
 
@@ -182,8 +194,9 @@ def audit(
     Of several ``retrained`` models the first is what everything is compared with; the others tell how
     far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
     report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
-    describes and attacks by comparison with them. An original that is no better than chance on
-    ``retain`` is refused unless ``check`` is False. A request that mixes whole classes with single samples
+    describes and attacks by comparison with them. An original that is no better than chance on ``retain``,
+    and a retrained model that is the original, the audited one or given twice, are refused unless ``check``
+    is False. A request that mixes whole classes with single samples
     is also audited in these two ``parts``. ``out``: a folder for audit.json and report.html.
 
     If what was forgotten is bad data, two things tell more. ``truth``: the right labels (|D_f|,) of forget
@@ -202,6 +215,7 @@ def audit(
     return report
 
 
+@claims_out
 @torch.enable_grad()
 def train(
     model: nn.Module,
@@ -238,9 +252,9 @@ def train(
             "resume" if resume else "log_only alone",
             "train anew with log_updates=FOLDER, or without a log",
         )
-    check_classifier(model)
+    model = check_classifier(model)
     at = choose_device(device, model)
-    seed = checked_seed(seed)
+    seed, extra = checked_seed(seed), _recordable(record)
     folder = training_folder(out, resume=resume, force=force)
     trained = copied(model, at)
     with seeded(seed, at):
@@ -255,15 +269,13 @@ def train(
         per_row = flop_per_row(trained, few(samples))
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
     state = None if folder is None else folder / STATE
-    if folder is not None and state is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        old = [] if resume else [state, folder / "run.json"]  # a folder with run.json is finished
-        for file in [*old, *folder.glob(HALF)]:
-            file.unlink(missing_ok=True)
-    with seeded(seed, at), threads_for(trained, at, chosen.batch_size), counting() as rows:
+    for half in () if folder is None else folder.glob(HALF):
+        half.unlink(missing_ok=True)
+    threads = threads_for(trained, at, chosen.batch_size)
+    with seeded(seed, at), threads_seen() as seen, threads, counting() as rows:
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
-            watch=None if log is None else log.step,
+            resume=resume, watch=None if log is None else log.step,
         )  # fmt: skip
     if log is not None:
         log.finish(trained)
@@ -276,18 +288,19 @@ def train(
     info = {
         "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
         "train_content": content_digest(samples, most=DIGESTED_BYTES), **accuracies(trained, unseen),
-        **flop_of(rows, per_row),
+        **flop_of(rows, per_row), "threads": numbers(seen),
     }  # fmt: skip
     info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
     if folder is not None and state is not None:
-        result.save(folder, force=True, **(record or {}))
+        result.save(folder, force=True, **extra)
         state.unlink(missing_ok=True)
     return result
 
 
+@claims_out
 @torch.enable_grad()
 def train_sharded(
     model: nn.Module | Callable[[], nn.Module],
@@ -309,29 +322,30 @@ def train_sharded(
 
     ``model``: a network whose layers are drawn anew for each shard, or a function that builds one.
     """
-    chosen = replace(Recipe(), recipe)
+    chosen, extra = replace(Recipe(), recipe), _recordable(record)
     if out is not None:
         out_folder(out, force=force)
     started = time.perf_counter()
     plan = Plan(shards, slices, checked_seed(seed), vote, chosen)
-    trained = train_sisa(model, dataset, plan, device=device, progress=progress)
+    with threads_seen() as seen:
+        trained = train_sisa(model, dataset, plan, device=device, progress=progress)
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen)}
-    info["cache"] = places_of(dataset, unseen)
+    info |= {"threads": numbers(seen), "cache": places_of(dataset, unseen)}
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
-        save(result, out, force=force, **(record or {}))
+        result.save(out, force=force, **extra)
     return result
 
 
-def save(result: Result, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> None:
-    """Write a run folder, with all that later deletions need where a model can do them."""
-    out_folder(folder, force=force)
-    if isinstance(result.model, SisaModel):  # first: run.json says that a folder is complete
-        result.model.save(folder)
-        plan = result.model.plan
-        extra |= {"shards": plan.shards, "slices": plan.slices, "retrained": result.model.retrained}
-        force = True
-    result.save(folder, force=force, **extra)
+def _recordable(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What goes into run.json, checked before a training that may take days."""
+    if record is not None and not isinstance(record, Mapping):
+        raise DataError("keys and values as record", type(record).__name__, "pass record={'ticket': 7}, say")
+    found = dict(record or {})
+    if odd := [k for k in found if not isinstance(k, str) or k in ("self", "result", "folder", "force")]:
+        raise DataError("other words as keys of record", brief(odd[0]), "rename it")
+    as_json(found)
+    return found

@@ -11,7 +11,7 @@ from torch import nn
 
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
-from purge.core.threads import threads_for
+from purge.core.threads import numbers, threads_for, threads_seen
 from purge.data.augmented import still_random, without_random_transforms
 from purge.data.cache import places_of
 from purge.data.request import contents
@@ -32,6 +32,7 @@ from purge.models.checkpoint import digest
 from purge.models.checks import (
     check_classifier,
     check_knows,
+    check_references,
     check_same_classes,
     make_split,
 )
@@ -84,14 +85,18 @@ class Auditor:
         """Measure what a model still knows: see :func:`audit`."""
         wanted = resolve_metrics(metrics, [name for name, given in self._extra.items() if given is not None])
         run = model if isinstance(model, Result) else None
-        model = model.model if isinstance(model, Result) else model
-        check_classifier(model)
+        model = check_classifier(model.model if isinstance(model, Result) else model)
         at = self._device = choose_device(self._device, model)
         seed = self._seed = checked_seed(self._seed)
+        if not self._beside:
+            self._models = {name: check_classifier(one) for name, one in self._models.items()}
+            self._digests = {name: digest(one) for name, one in self._models.items()}
+        digests = {"audited": digest(model), **self._digests}
+        if self._check:
+            check_references(digests)
         subjects = {"audited": self._subject("audited", model), **self._beside}
         if not self._beside:
             self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
-            self._digests = {name: digest(one) for name, one in self._models.items()}
             subjects |= self._beside
         split = subjects["audited"].split
         ensemble = None
@@ -104,23 +109,22 @@ class Auditor:
             subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
 
         values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
-        with seeded(seed, at), threads_for(model, at):
+        with threads_seen() as seen, seeded(seed, at), threads_for(model, at):
             for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
                 if metric.cost == "shadow":
                     subjects["audited"].value(metric)
         line = progress_line("audit", len(wanted), progress)
-        with seeded(seed, at), threads_for(model, at), line as advance:
+        with threads_seen() as more, seeded(seed, at), threads_for(model, at), line as advance:
             for metric in wanted:
                 for name, subject in subjects.items():
                     further = name.startswith("retrained ")  # only what is quick, or a distance
                     if not further or metric.cost == "forward" or "retrained" in metric.needs:
                         values.setdefault(name, {}).update(subject.named(metric))
                 advance(1, metric.name)
-        digests = {"audited": digest(model), **self._digests}
         info = {
             "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
             "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
-            **environment(),
+            "threads": numbers(seen | more), **environment(),
         }  # fmt: skip
         info["cache"] = places_of(
             split.forget, split.retain, split.test, split.triggered, subjects["audited"].shadows
@@ -151,7 +155,6 @@ class Auditor:
 
     def _subject(self, name: str, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
-        check_classifier(model)
         at = choose_device(self._device, model)
         own = copied(model, at)
         if self._split is None:

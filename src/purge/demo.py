@@ -9,8 +9,12 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from torch import nn
 
-from purge.api import audit, save, train
+from purge.api import audit, train
 from purge.auditor import Auditor
+from purge.core.errors import PurgeError
+from purge.core.files import out_folder
+from purge.core.folders import claims_out
+from purge.core.settings import checked_seed
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.split import split
@@ -41,6 +45,21 @@ def example(*, epochs: int = 10, seed: int = 0) -> tuple[nn.Module, Images, Imag
     return train(fresh_model(MODEL, data, seed=seed), data, epochs=epochs, seed=seed).model, data, test
 
 
+def check_seed(seed: int) -> None:
+    """A seed for the first training; the other two take the next ones."""
+    checked_seed(seed)
+    if seed > 2**32 - 3:
+        raise PurgeError("a seed with two more after it, up to 2^32 - 3", str(seed), "pass --seed 0, say")
+
+
+def kept(out: Path) -> str:
+    """After an interruption: what is there, and how to go on."""
+    runs = len([*out.glob("*/run.json")])
+    return (
+        f"{runs} models are in {out}; start again with --out {out} --force." if runs else "Nothing is kept."
+    )
+
+
 class Row(NamedTuple):
     """One model of the demo."""
 
@@ -51,10 +70,12 @@ class Row(NamedTuple):
     folder: Path
 
 
+@claims_out
 def run_demo(
-    out: Path, *, quick: bool, seed: int, force: bool, progress: bool, say: Callable[[str], None]
+    *, out: Path, quick: bool, seed: int, force: bool, progress: bool, say: Callable[[str], None]
 ) -> list[Row]:
     """Train, retrain, unlearn in three ways and audit all; one row and one folder per model."""
+    out_folder(out, force=force)
     choice, request = DataChoice(DATA), Request({"forget_classes": [FORGET]})
     data, test = choice.load(progress=progress)
     forget, retain = split(data, classes=[FORGET])
@@ -77,7 +98,7 @@ def run_demo(
             seed=seed, progress=progress,
         )  # fmt: skip
         facts = facts_for(MODEL, choice, data, request, original=out / "base")
-        save(done, out / name, force=force, **facts)
+        done.save(out / name, force=force, **facts)
         say(
             f"{name}: {len(forget)} images of class {FORGET} to forget, {done.steps} steps in "
             f"{done.seconds:.1f} s, stopped by {done.stopped_by}."

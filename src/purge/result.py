@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text
+from purge.core.folders import claimed, replacing_run
 from purge.core.schema import build
 from purge.core.settings import as_dict
+from purge.methods.sisa_model import SisaModel
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, save_weights
+from purge.report.curves import check_curves
 from purge.report.tables import as_text, audit_table
 
 if TYPE_CHECKING:
@@ -158,7 +162,26 @@ class Report:
         content = read_json(Path(path))
         found = build(cls, content, str(path), ignore_unknown=True)
         build(AuditInfo, content.get("info"), f"info of {path}", ignore_unknown=True)
+        check_curves(found.curves, str(path))
+        for name, about in found.metrics.items():
+            build(Described, about, f"{name} of metrics of {path}", ignore_unknown=True)
         return found
+
+
+@dataclass(frozen=True)
+class Described:
+    """The types of what a report says about a metric: see ``Metric.describe``."""
+
+    symbol: str = ""
+    about: str = ""
+    unit: str = "number"
+    units: dict[str, str] = field(default_factory=dict)
+    parts: list[str] | str = ""
+    section: str = ""
+    direction: str = ""
+    slack: float = 0.0
+    ideal: float | str | None = None
+    cost: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,11 +193,13 @@ class AuditInfo:
     forget_classes: list[int] | None = None
     forget_samples: int | None = None
     retain_samples: int | None = None
+    copies: dict[str, int | None] | None = None  # between the sets
     forget_content: str | None = None
     augmented: str | None = None  # which data could not be read without random transforms
     retain_content: str | None = None
     digests: dict[str, str] | None = None  # of the weights of each model
     models: dict[str, str] | None = None  # which model each column is, in words
+    threads: int | list[int] | None = None
     cache: list[str] | None = None
 
 
@@ -199,19 +224,28 @@ class Result:
     def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
         """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.
 
+        With ``force`` an old run is replaced, when the new one is whole. A model that can delete samples
+        exactly also writes all that later deletions need.
+
         ``extra`` is added to run.json: what is needed to rebuild the model and its data.
         """
         path = out_folder(folder, force=force)
+        sisa = self.model if isinstance(self.model, SisaModel) else None
+        if sisa is not None:
+            plan = sisa.plan
+            extra |= {"shards": plan.shards, "slices": plan.slices, "vote": plan.vote}
+            extra |= {"retrained": sisa.retrained}
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            for old in ("run.json", "audit.json", "report.html", "history.parquet"):
-                (path / old).unlink(missing_ok=True)  # without run.json a folder is not finished
-            atomically(path / "model.safetensors", lambda p: save_weights(self.model, p))
-            if self.history:
-                atomically(path / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
-            write_json(path / "run.json", {"finished": now(), **self.to_dict(), **extra})
-        except OSError as error:
-            raise FileError(f"a folder that can be written at {path}", str(error), "choose another") from None
+            with claimed(path), replacing_run(out_folder(path, force=force)) as new:
+                if sisa is not None:
+                    sisa.save(new)
+                atomically(new / "model.safetensors", lambda p: save_weights(self.model, p))
+                if self.history:
+                    atomically(new / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
+                write_json(new / "run.json", {"finished": now(), **self.to_dict(), **extra})
+        except (OSError, SafetensorError) as error:  # a full disk is either, depending on the file
+            got, fix = getattr(error, "strerror", None) or str(error), "make room, or choose another place"
+            raise FileError(f"a folder that can be written at {path}", got, fix) from None
         return path
 
     def plot(self, name: str = "trajectory") -> Figure:
@@ -297,10 +331,15 @@ def columns(history: list[dict[str, Any]]) -> dict[str, list[Any]]:
 def read_history(path: Path) -> list[dict[str, Any]]:
     """The history of a run folder, one dict per step."""
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-        return rows
-    except (pa.ArrowException, OSError):
+        table = pq.read_table(path)
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (pa.ArrowException, OSError, ValueError):
         raise FileError(f"a history in {path}", "something else", "unlearn again") from None
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    if odd := [f for f in table.schema if not any(is_it(f.type) for is_it in kinds)]:
+        got = f"{odd[0].type} as {odd[0].name}"
+        raise FileError(f"a history of numbers in {path}", got, "unlearn again")
+    return rows
 
 
 def _table(history: list[dict[str, Any]]) -> pa.Table:

@@ -592,8 +592,12 @@ def test_weights_that_run_away_in_the_only_step(given: SimpleNamespace) -> None:
     refused("unlearn", good("unlearn", given) | request, RunError, "at step 1 ", given.tmp)
 
 
-@pytest.mark.parametrize("method", sorted({*purge.list_methods()} - {"sisa", "amnesiac"}))
+@pytest.mark.parametrize(
+    "method", sorted({*purge.list_methods()} - {"sisa", "amnesiac", "convolution-transpose"})
+)
 def test_nan_for_one_sample_only_is_found_in_the_run(given: SimpleNamespace, method: str) -> None:
     model = Hole(given.model, given.forget[0][-1, 0])
     request = good("unlearn", given) | {"model": model, "method": method}
+    if method == "scrub-r":  # which needs test data of the class
+        request["test"] = given.test
     refused("unlearn", request, RunError, "at step", given.tmp)

@@ -23,7 +23,7 @@ import yaml
 import purge
 from purge.bench.expand import read_plan
 from purge.bench.runner import commit, run_job
-from purge.bench.store import Place, finished, trained
+from purge.bench.store import Place, finished, sound, trained
 from purge.cli import app as cli
 from purge.data.load import load
 from purge.models.checkpoint import digest
@@ -242,7 +242,7 @@ def test_a_failed_job_is_recorded_and_the_others_run(smoke: Killed, tmp_path: Pa
     models = smoke.out / "models"
     before = len(list(models.iterdir()))
     done = bench(file, "--out", tmp_path / "out", "--models", models)
-    assert done.code == 1, done.err
+    assert done.code == 3, done.err
     assert "3 jobs run, 0 were there, 2 models trained, 1 failed" in done.out
     assert len(list(models.iterdir())) == before + 2
     failed, *others = [read(tmp_path / "out" / "jobs" / f"{job.id}.json") for job in read_plan(file).jobs]
@@ -253,7 +253,7 @@ def test_a_failed_job_is_recorded_and_the_others_run(smoke: Killed, tmp_path: Pa
     assert str(models) not in json.dumps(others)  # results may be published
     assert "| too fast | – |" in (tmp_path / "out" / "tables" / "t.md").read_text()
     again = bench(file, "--out", tmp_path / "out", "--models", models, "--resume")
-    assert again.code == 1
+    assert again.code == 3
     assert "1 jobs run, 2 were there" in again.out
 
 
@@ -302,7 +302,7 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_run(
         return Done(done.returncode, done.stdout, done.stderr)
 
     done = ended()
-    assert done.code == 1, done.err
+    assert done.code == 3, done.err
     assert "6 jobs run, 0 were there, 0 models trained, 4 failed" in done.out
     found = {(r["label"], r["seed"]): r for r in map(read, (out / "jobs").iterdir())}
     assert {key: r.get("kind") for key, r in found.items()} == {
@@ -314,7 +314,7 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_run(
     assert f"Failed: killer: digits 0, seed 0: {errors[0]}" in done.out
     assert "| killer | – |" in (out / "tables" / "t.md").read_text()
     again = ended("--resume")
-    assert again.code == 1
+    assert again.code == 3
     assert "4 jobs run, 2 were there, 0 models trained, 4 failed" in again.out
 
 
@@ -357,6 +357,12 @@ def test_a_sharded_model_counts_only_with_all_of_its_files(tmp_path: Path) -> No
         assert not finished(folder), file
         file.write_bytes(whole)
         assert finished(folder), file
+        if file.suffix == ".safetensors":
+            file.write_bytes(whole[:-3] + b"abc")
+            assert finished(folder), file
+            assert not sound(folder), file
+            file.write_bytes(whole)
+        assert sound(folder), file
     (folder / "sisa-shard-1.safetensors").unlink()
     assert finished(trained(training, place))
 
@@ -404,7 +410,7 @@ def test_missing_data_fails_only_its_own_jobs(tmp_path: Path) -> None:
     file = tmp_path / "large.yaml"
     file.write_text(yaml.safe_dump(config))
     done = bench(file, "--out", tmp_path / "out")
-    assert done.code == 1
+    assert done.code == 3
     results = [read(f) for f in (tmp_path / "out" / "jobs").iterdir()]
     assert {r["kind"] for r in results} == {"no model"}
     assert all("Expected 100000 training images of each class" in r["error"] for r in results)

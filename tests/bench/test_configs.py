@@ -22,7 +22,7 @@ def test_there_is_a_file_for_every_experiment() -> None:
     assert set(NAMES) == {
         "paper22", "baselines_cifar10", "ablation", "sweep_budget", "sweep_target", "representation",
         "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "trials",
-        "smoke", "samples", "requests", "restart",
+        "smoke", "samples", "requests", "restart", "digits", "search",
     }  # fmt: skip
 
 
@@ -105,19 +105,45 @@ def test_baselines_are_all_methods() -> None:
     assert {job.method for job in plan.jobs} == METHODS.keys() - {"retrain"}
 
 
+@pytest.mark.parametrize("name", ["digits", "search"])
+def test_the_benches_on_digits_have_every_method(name: str) -> None:
+    """A method that is added to the registry must be added here too."""
+    plan = read_plan(CONFIGS[NAMES.index(name)])
+    assert {job.method for job in plan.jobs} == METHODS.keys()
+    assert {job.data.name for job in plan.jobs} == {"digits"}
+
+
+def test_every_method_can_be_searched_with_one_budget() -> None:
+    """As many trials for each, the first with its own settings, the others with drawn ones; and seconds."""
+    plan = read_plan(CONFIGS[NAMES.index("search")])
+    assert plan.seconds is not None
+    trials: dict[str, list[dict[str, Any]]] = {}
+    for job in plan.jobs:
+        trials.setdefault(job.trial_of, []).append(job.changes)
+    assert {len(changes) for changes in trials.values()} == {8}
+    for label, (first, *others) in trials.items():
+        assert any(changes != first for changes in others), label
+
+
 def test_samples_has_every_method_that_takes_samples_and_needs_no_base_of_its_own() -> None:
     plan = read_plan(CONFIGS[NAMES.index("samples")])
-    apart = {"retrain", "fisher", "unsir", "sisa", "amnesiac"}
+    apart = {"retrain", "fisher", "fisher-large", "trw", "unsir", "sisa", "amnesiac"}
     assert {job.method for job in plan.jobs} == METHODS.keys() - apart
     assert all(not job.changes for job in plan.jobs)
 
 
-@pytest.mark.parametrize(("name", "requests"), [("samples", 2), ("requests", 5)])
-def test_seeds_share_their_retrained_models(name: str, requests: int) -> None:
+@pytest.mark.parametrize(("name", "seeds", "requests"), [("samples", 1, 2), ("requests", 3, 5)])
+def test_seeds_share_their_retrained_models(name: str, seeds: int, requests: int) -> None:
     plan = read_plan(CONFIGS[NAMES.index(name)])
     assert len({str(job.forget) for job in plan.jobs}) == requests
-    assert len(plan.trainings()) == 3 + 3 * requests  # three bases, and three references for each request
+    assert len(plan.trainings()) == seeds + 3 * requests  # a base each, and three references per request
     assert {len({t.seed for t in job.retrained}) for job in plan.jobs} == {3}
+
+
+def test_samples_shares_the_first_models_of_requests() -> None:
+    samples, requests = (read_plan(CONFIGS[NAMES.index(name)]) for name in ("samples", "requests"))
+    ready = {t.spec for t in requests.trainings()}
+    assert all({job.base.spec, job.retrained[0].spec} <= ready for job in samples.jobs)
 
 
 def test_no_method_of_the_tuning_has_more_trials_than_another() -> None:

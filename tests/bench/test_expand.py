@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from purge.bench.expand import Training, digest_of
 from purge.bench.store import request_of
 from purge.core.errors import PurgeError
 from purge.methods.registry import METHODS
@@ -211,3 +212,16 @@ def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
 def test_one_task_may_use_few_images_and_another_all_of_them(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
     assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}
+
+
+def test_shards_may_vote_by_majority(tmp_path: Path) -> None:
+    """Another vote is another base model; the mean is what it was before there was a choice."""
+
+    def base(**changes: Any) -> Training:
+        method = {"method": "sisa", "base": {"shards": 2, **changes}}
+        return plan_of(tmp_path, methods=[method]).jobs[0].base
+
+    before = {k: v for k, v in dataclasses.asdict(base()).items() if k != "vote"}
+    assert base().spec == base(vote="mean").spec == digest_of(before)[:12]
+    assert base(vote="majority").spec != base().spec
+    assert base(vote="majority").vote == "majority"

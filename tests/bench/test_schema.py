@@ -82,6 +82,7 @@ from tests.bench.plans import plan_of
         ({"methods": [{"method": "sisa", "base": {"shards": 1}}]}, "shards from 2"),
         ({"methods": [{"method": "purge", "base": {"epoch": 5}}]}, "did you mean 'epochs'"),
         ({"methods": [{"method": "purge", "base": {"slices": 3}}]}, "shards beside slices"),
+        ({"methods": [{"method": "purge", "base": {"vote": "majority"}}]}, "shards beside vote"),
         ({"tables": [{"name": "a", "columns": ["fa_tst"]}]}, "did you mean 'fa_test'"),
         ({"tables": [{"name": "a", "columns": ["ta"]}]}, "a metric of the jobs"),
         ({"tables": [{"name": "a", "columns": ["ra.after"]}]}, "a number of ra in table a"),

@@ -10,7 +10,9 @@ import yaml
 
 from purge.bench import runner
 from purge.bench.expand import Plan
-from purge.bench.search import score_of, winners
+from purge.bench.search import score_of, waves, winners
+from purge.bench.store import Place, is_done
+from purge.bench.tables import result_in
 from purge.core.errors import PurgeError
 from purge.core.files import write_json
 from tests.bench.plans import place_of, plan_of, result_of
@@ -137,3 +139,106 @@ def test_malformed_presets_are_refused(tmp_path: Path, row: str) -> None:
     (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")
     with pytest.raises(PurgeError, match=r"methods of .*presets\.yaml"):
         plan_of(tmp_path, presets="presets.yaml")
+
+
+# -- a limit of seconds ---------------------------------------------------------------------------
+
+TIMED: dict[str, Any] = {
+    "holdout": 0.2,
+    "seeds": [0, 1],
+    "tables": [{"name": "trials", "columns": ["score", "ra"]}],
+    "methods": [
+        {"method": "finetune", "search": {"lr": {"low": 0.01, "high": 0.1}}},
+        {"method": "delete", "search": {"lr": {"low": 0.001, "high": 0.01}}},
+    ],
+}
+
+
+def timed(tmp_path: Path, seconds: float | None, **changes: Any) -> Plan:
+    """Four trials of two methods with two seeds each."""
+    search = {"trials": 4, "score": {"ra": 1}, **({} if seconds is None else {"seconds": seconds})}
+    return plan_of(tmp_path, **{**TIMED, "search": search, **changes})
+
+
+def write_trials(plan: Plan, place: Place, took: dict[str, float], until: dict[str, int]) -> None:
+    """Results of the first trials of each method; a later trial scores better."""
+    (place.out / "jobs").mkdir(parents=True, exist_ok=True)
+    for job in plan.jobs:
+        if job.trial <= until[job.trial_of]:
+            found = result_of(job, {"ra": 0.5}, score=1 - 0.1 * job.trial)
+            about = {"trial_of": job.trial_of, "method": job.method, "changes": job.changes}
+            write_json(place.file(job), {**found, **about, "spent_seconds": took[job.trial_of]})
+
+
+def test_a_method_gets_no_trial_after_its_seconds(tmp_path: Path) -> None:
+    """finetune takes 2 s in each of two jobs of a trial, so 10 s end it after three trials."""
+    plan, place = timed(tmp_path, 10), place_of(tmp_path / "out")
+    write_trials(plan, place, {"finetune": 2.0, "delete": 0.5}, {"finetune": 2, "delete": 3})
+    done = runner.bench(plan, place, resume=True, progress=False)
+    assert (done.ran, done.over, done.failed) == (0, 2, {})
+    assert "2 not begun, as their search has no seconds left" in runner.in_words(done, place)[-1]
+    left = [result_in(place.file(job)) or {} for job in plan.jobs if job.label == "finetune #3"]
+    assert [found["skipped"] for found in left] == ["3 trials took 12.0 s; the search allows 10 s"] * 2
+    slow, quick = yaml.safe_load((place.out / "presets.yaml").read_text())["methods"]
+    assert (slow["trial"], slow["trials"], slow["seconds"]) == ("finetune #2", 3, 12.0)
+    assert (quick["trial"], quick["trials"], quick["seconds"]) == ("delete #3", 4, 4.0)
+    assert (slow["ended"], quick["ended"]) == ("seconds", "trials")
+
+
+def test_trials_that_did_not_begin_have_no_row(tmp_path: Path) -> None:
+    plan, place = timed(tmp_path, 10), place_of(tmp_path / "out")
+    write_trials(plan, place, {"finetune": 2.0, "delete": 0.5}, {"finetune": 2, "delete": 3})
+    runner.bench(plan, place, resume=True, progress=False)
+    text = (place.out / "tables" / "trials.md").read_text()
+    assert "finetune #2" in text
+    assert "finetune #3" not in text
+    assert "14 jobs, 2 not begun for lack of seconds" in text
+
+
+def test_more_seconds_are_used_after_a_resume(tmp_path: Path) -> None:
+    """What had no time is asked for again, and a result that is there is kept."""
+    place = place_of(tmp_path / "out")
+    took = {"finetune": 2.0, "delete": 0.5}
+    write_trials(timed(tmp_path, 10), place, took, {"finetune": 2, "delete": 3})
+    runner.bench(timed(tmp_path, 10), place, resume=True, progress=False)
+    more = timed(tmp_path, 20)
+    left = [job for job in more.jobs if not is_done(place.file(job))]
+    assert {job.label for job in left} == {"finetune #3"}
+    write_trials(more, place, took, {"finetune": 3, "delete": 3})
+    assert runner.bench(more, place, resume=True, progress=False).over == 0
+    less = runner.bench(timed(tmp_path, 3), place, resume=True, progress=False)
+    assert less.over == 0  # results that are there are not replaced
+    slow, _ = yaml.safe_load((place.out / "presets.yaml").read_text())["methods"]
+    assert (slow["trial"], slow["trials"], slow["ended"]) == ("finetune #0", 1, "seconds")
+
+
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_first_trial_runs_however_little_time_there_is(tmp_path: Path, at_once: int) -> None:
+    """From the file to the presets; a trial that fails has used time as well."""
+    calm = {"method": "finetune", "set": {"epochs": 1}, "search": {"lr": {"low": 0.01, "high": 0.1}}}
+    wild = {"method": "finetune", "label": "wild", "set": {"epochs": 1, "lr": 1e30}, "search": {"l1": [1]}}
+    plan = timed(
+        tmp_path, 1e-6, methods=[calm, wild], seeds=[0], recipe={"epochs": 1}, metrics=["ra", "fa_test"]
+    )
+    place = place_of(tmp_path / "out")
+    done = runner.bench(plan, place, at_once=at_once, progress=False)
+    assert (done.ran, done.over, len(done.failed)) == (2, 6, 1)
+    found = {job.label: result_in(place.file(job)) or {} for job in plan.jobs}
+    assert found["finetune #0"]["spent_seconds"] == pytest.approx(found["finetune #0"]["numbers"]["seconds"])
+    assert found["wild #0"]["spent_seconds"] > 0
+    assert all("skipped" in found[f"{label} #{i}"] for label in ("finetune", "wild") for i in (1, 2, 3))
+    (winner,) = yaml.safe_load((place.out / "presets.yaml").read_text())["methods"]
+    assert (winner["trial"], winner["ended"]) == ("finetune #0", "seconds")
+
+
+def test_without_a_limit_every_trial_is_run_in_one_go(tmp_path: Path) -> None:
+    jobs = timed(tmp_path, None).jobs
+    assert waves(jobs, None) == [jobs]
+    ordered = waves(jobs, 5.0)
+    assert [{job.trial for job in wave} for wave in ordered] == [{0}, {1}, {2}, {3}]
+    assert sorted(job.id for wave in ordered for job in wave) == sorted(job.id for job in jobs)
+
+
+def test_the_limit_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(PurgeError, match="seconds"):
+        timed(tmp_path, 0)

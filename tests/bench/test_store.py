@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from purge.bench.expand import Data
 from purge.bench.store import cached, few_of_each, images, request_of, trained
@@ -85,3 +85,23 @@ def test_the_state_of_a_training_is_no_model(tmp_path: Path) -> None:
     assert cached(base, tmp_path) == folder
     (folder / "state.safetensors").write_text("")
     assert cached(base, tmp_path) is None
+
+
+def test_a_model_with_other_weights_than_its_run_recorded_is_trained_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, place = plan_of(tmp_path, recipe={"epochs": 1}), place_of(tmp_path)
+    training = plan.jobs[0].base
+    folder = trained(training, place)
+    made = load_file(folder / "model.safetensors")
+    assert cached(training, place.models) == folder
+    save_file({k: torch.zeros_like(v) for k, v in made.items()}, folder / "model.safetensors")
+    assert cached(training, place.models) is None
+    assert not caplog.messages
+    assert trained(training, place) == folder
+    assert len(caplog.messages) == 1
+    assert f"The weights in {folder} are not those that its run.json recorded" in caplog.messages[0]
+    again = load_file(folder / "model.safetensors")
+    assert all(torch.equal(made[k], again[k]) for k in made)
+    assert trained(training, place) == folder
+    assert len(caplog.messages) == 1

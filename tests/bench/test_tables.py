@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from purge.bench import tables
 from purge.bench.layout import FORMS, as_csv, as_latex, as_markdown
 from purge.bench.tables import NUMBERS, Sheet, Table, numbers_of, paper, paper_rows, sheet, sheets
 from purge.core.errors import PurgeError
+from purge.core.files import read_json
 from purge.metrics.registry import METRICS
 from tests.bench.plans import plan_of, result_of
 
@@ -225,6 +227,20 @@ def test_shares_of_the_paper_are_fractions() -> None:
     assert rows["gate 0.9"] == pytest.approx(wanted)
     assert paper_rows("cost")["cifar10, purge-paper"] == {"seconds": 200, "steps": 70, "speedup": 13}
     assert paper_rows(None) == {}
+
+
+def test_what_the_authors_published_later_is_apart_and_says_so() -> None:
+    """No table of the seed paper is replaced, and each says which of the two it is from."""
+    room = Path(tables.__file__).parent
+    seed, later = (read_json(room / name)["tables"] for name in ("paper.json", "paper_later.json"))
+    assert not seed.keys() & later.keys()
+    assert paper() == {**seed, **later}
+    assert all(table["by"].startswith("purge.tex, ") for table in seed.values())
+    assert all(
+        table["by"].startswith("the authors' repository, vedjaw/la_purge, ") for table in later.values()
+    )
+    assert paper_rows("cifar10")["purge-paper"]["fa_test"] == pytest.approx(0.084)
+    assert paper_rows("cifar10_later")["purge-paper"]["fa_test"] == pytest.approx(0.021)
 
 
 def test_the_numbers_of_the_paper_are_plain_and_known() -> None:

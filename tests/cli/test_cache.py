@@ -27,9 +27,9 @@ def own(tmp_path, monkeypatch) -> Path:
     """A file of one's own images, and an empty cache beside it."""
     monkeypatch.setenv("PURGE_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
-    np.savez(tmp_path / "own.npz", train_images=images, train_labels=labels, test_images=images[:30],
-             test_labels=labels[:30])  # fmt: skip
+    images, labels = rng.integers(0, 256, (90, 8, 8), dtype=np.uint8), np.arange(90) % 3
+    np.savez(tmp_path / "own.npz", train_images=images[:60], train_labels=labels[:60],
+             test_images=images[60:], test_labels=labels[60:])  # fmt: skip
     return tmp_path / "own.npz"
 
 

@@ -56,7 +56,7 @@ OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
-        "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices "
+        "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
         "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
@@ -80,7 +80,7 @@ def test_help_mentions_every_option(name: str) -> None:
     done = command(name, "--help")
     assert (done.code, done.err) == (0, "")
     mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
-    assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--help"])
+    assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--debug", "--help"])
 
 
 def test_help_lists_the_commands() -> None:

@@ -21,9 +21,9 @@ from tests.nets import plain_mlp
 def everything(folder: Path) -> None:
     """Write each kind of file that there is, quickly."""
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
-    np.savez(folder / "own.npz", train_images=images, train_labels=labels, test_images=images[:30],
-             test_labels=labels[:30])  # fmt: skip
+    images, labels = rng.integers(0, 256, (90, 8, 8), dtype=np.uint8), np.arange(90) % 3
+    np.savez(folder / "own.npz", train_images=images[:60], train_labels=labels[:60],
+             test_images=images[60:], test_labels=labels[60:])  # fmt: skip
     base, new = folder / "base", folder / "new"
     brief = ("--set", "epochs=1", "--quiet")
     first = ("train", "--data", folder / "own.npz", "--model", "small-resnet", *brief)

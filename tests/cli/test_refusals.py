@@ -131,6 +131,7 @@ class RunsCode:
 COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     # what must be forgotten
     ("neither class nor ids", "neither", lambda s: s.unlearn(what=())),
+    ("out is the model itself", "an audit compares with it", lambda s: s.unlearn("--out", s.base, "--force")),
     ("class and ids", "both", lambda s: s.unlearn("--forget-ids", s.file("ids.txt", "1"))),
     ("class by a wrong name", "got 'three'", lambda s: s.unlearn(what=("--forget-class", "three"))),
     ("class not there", "got 10", lambda s: s.unlearn(what=("--forget-class", 10))),

@@ -102,16 +102,21 @@ def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> No
     (tmp_path / "ids").write_text("5\n6\n")
     few = ["--set", "epochs=2", "--set", "batch_size=64"]
     for argv in (
-        ["train", "--data", "digits", "--model", "small-resnet", "--shards", 3, "--slices", 2, *few,
-         "--out", base],
+        ["train", "--data", "digits", "--model", "small-resnet", "--shards", 3, "--slices", 2,
+         "--vote", "majority", *few, "--out", base],
         ["unlearn", base, "--forget-class", 3, "--method", "sisa", "--out", gone],
-        ["unlearn", gone, "--forget-ids", tmp_path / "ids", "--method", "sisa", "--out", again],
+        ["unlearn", gone, "--forget-ids", tmp_path / "ids", "--method", "sisa", "--set", "vote=mean",
+         "--out", again],
         ["train", "--like", base, "--seed", 0, "--without-class", 3, "--out", reference],
     ):  # fmt: skip
         done = command(*argv, "--quiet")
         assert done.code == 0, done.err
     assert read(gone / "run.json")["digest"] == read(reference / "run.json")["digest"]  # exact deletion
     assert 1 <= len(read(again / "run.json")["retrained"]) <= 2  # two samples are in two shards at most
+    votes = {
+        folder.name: read(folder / "sisa.json")["plan"]["vote"] for folder in (base, gone, again, reference)
+    }
+    assert votes == {"base": "majority", "gone": "majority", "again": "mean", "reference": "majority"}
     report = command("audit", gone, "--retrained", reference, "--metrics", "fa_train,ra", "--json").json
     assert report["values"]["ra"]["value"] is not None
     refused = command(
@@ -119,6 +124,15 @@ def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> No
     )
     assert refused.code == 2
     assert "--shards" in refused.err
+
+
+def test_a_vote_needs_shards(tmp_path: Path) -> None:
+    start = ["train", "--data", "digits", "--model", "small-resnet", "--out", tmp_path / "z"]
+    refused = command(*start, "--vote", "majority")
+    assert refused.code == 2
+    assert "Expected --vote with --shards, got --vote alone. Fix: add --shards 5." in refused.err
+    assert command(*start, "--shards", 2, "--vote", "loudest").code == 2
+    assert not (tmp_path / "z").exists()
 
 
 def test_updates_are_logged_and_taken_back_from_the_shell(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,35 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
         atomically(path, fail)
     assert read_json(path) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from purge.core.files import atomically
+
+def die(temporary):
+    temporary.write_text("{")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+atomically(Path(sys.argv[1]), die)
+"""
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)])
+    (left,) = tmp_path.iterdir()
+    host, _, token = left.name.removeprefix(".a.json.").split("-")
+    others = [
+        f".a.json.{host}-{os.getpid()}-{token}",
+        f".a.json.0{host[1:]}x-{2**22}-{token}",
+        ".a.json.mine",
+    ]
+    for name in others:  # of a living process, of another machine, of the user
+        (tmp_path / name).touch()
+    write_json(path, {"a": 1})
+    assert {p.name for p in tmp_path.iterdir()} == {"a.json", *others}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -97,17 +97,46 @@ def two_threads(machine: Any) -> Any:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("door", ["train", "unlearn", "audit", "train_sharded"])
-def test_every_door_uses_one_thread_for_a_small_model_and_restores_the_number(
-    toy: tuple[Any, ...], two_threads: None, door: str
-) -> None:
+def call(door: str, toy: tuple[Any, ...]) -> Any:
+    """What a public function returns for a small model."""
     _, forget, retain, test = toy
     arguments: dict[str, Any] = {
         "train": (retain,), "train_sharded": (retain,), "unlearn": (forget, retain),
         "audit": (forget, retain, test),
     }  # fmt: skip
     more = {"train": {"epochs": 1}, "train_sharded": {"epochs": 1, "shards": 2}, "audit": {"metrics": "ra"}}
-    getattr(purge, door)(Counts(), *arguments[door], progress=False, **more.get(door, {}))
+    return getattr(purge, door)(Counts(), *arguments[door], progress=False, **more.get(door, {}))
+
+
+DOORS = ["train", "unlearn", "audit", "train_sharded"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("cores", "used"), [(2, 1), (8, 2)])
+def test_every_door_records_how_many_threads_were_used(
+    toy: tuple[Any, ...], two_threads: None, machine: Any, door: str, cores: int, used: int
+) -> None:
+    """Of two threads: all cores, of which a small model gets one; or somebody's choice among eight."""
+    machine(cores, idle=0)
+    assert call(door, toy).info["threads"] == used
+
+
+def test_several_numbers_are_all_told() -> None:
+    with threads.threads_seen() as seen:
+        assert threads.numbers(seen) is None
+        threads.saw_threads(2)
+        assert threads.numbers(seen) == 2
+        with threads.threads_seen() as inner:
+            threads.saw_threads(1)
+    assert threads.numbers(seen) == [1, 2]
+    assert threads.numbers(inner) == 1
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_uses_one_thread_for_a_small_model_and_restores_the_number(
+    toy: tuple[Any, ...], two_threads: None, door: str
+) -> None:
+    call(door, toy)
     assert 1 in Counts.seen
     assert torch.get_num_threads() == 2
 

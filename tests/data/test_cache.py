@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -118,6 +119,16 @@ def damage(entry: Path, how: str) -> None:
         facts.write_text('{"parts": {"all": []}, "form": [1]}')
     elif how == "binary facts":
         facts.write_bytes(b"\xff\xfe\0")
+    elif how == "other pixels":
+        bin_file.write_bytes(bin_file.read_bytes()[:-1] + bytes([bin_file.read_bytes()[-1] ^ 1]))
+    elif how in ("other labels", "other paths", "another mean"):
+        found = json.loads(facts.read_text())
+        part = found["parts"]["all"]
+        if how == "another mean":
+            found["mean"][0] += 0.1
+        else:
+            part[how.split()[1]].reverse()
+        facts.write_text(json.dumps(found))
     else:
         shutil.rmtree(entry)
         entry.mkdir()
@@ -126,7 +137,7 @@ def damage(entry: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how",
     ["truncated pixels", "no pixels", "no facts", "truncated facts", "empty facts", "other facts",
-     "binary facts", "empty"],
+     "binary facts", "other pixels", "other labels", "other paths", "another mean", "empty"],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [None, 16])
 def test_a_damaged_entry_is_replaced(how, size, tmp_path, cache):
@@ -134,11 +145,13 @@ def test_a_damaged_entry_is_replaced(how, size, tmp_path, cache):
     if size:  # of two sizes, so that they are stored resized
         save(tmp_path / "own" / "b" / "x.png", noise(20, 20, 3))
         made["b/x.png"] = None
-    load(tmp_path / "own", size=size)
+    before = [(part.pixels.clone(), part.mean) for part in load(tmp_path / "own", size=size)]
     (entry,) = cache.iterdir()
     assert entry.name.endswith("-16" if size else "-native")
     damage(entry, how)
-    for part in load(tmp_path / "own", size=size):
+    for part, (pixels, mean) in zip(load(tmp_path / "own", size=size), before, strict=True):
+        assert torch.equal(part.pixels, pixels)
+        assert part.mean == mean
         keep = [i for i, path in enumerate(paths_of(part)) if path != "b/x.png"]
         check(part.select(torch.tensor(keep)), made)
     assert entries(cache) == [entry.name]
@@ -168,14 +181,14 @@ def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch)
     check(load(tmp_path / "own")[0], made)
 
 
-def test_leftovers_of_a_killed_process_are_not_taken_for_an_entry(tmp_path, cache):
+def test_leftovers_of_a_killed_process_are_not_taken_for_an_entry_and_are_removed(tmp_path, cache):
     made = tree(tmp_path / "own", {"a": 5, "b": 5})
     load(tmp_path / "own")
     (entry,) = cache.iterdir()
     (entry / "facts.json").unlink()
     entry.rename(cache / ".making-abc")
     check(load(tmp_path / "own")[0], made)
-    assert entries(cache) == [".making-abc", entry.name]
+    assert entries(cache) == [entry.name]
 
 
 def test_two_threads_can_make_the_same_entry_at_once(tmp_path, cache, monkeypatch):
@@ -252,3 +265,46 @@ def test_folders_of_the_same_name_are_not_mixed_up(tmp_path, cache):
     two = tree(tmp_path / "2" / "own", {"a": 5, "b": 5}, seed=1)
     check(load(tmp_path / "1" / "own")[0], one)
     check(load(tmp_path / "2" / "own")[0], two)
+
+
+def test_a_damaged_entry_is_announced_in_one_line(tmp_path, cache, caplog):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    before = load(tmp_path / "own")[0].pixels.clone()
+    load(tmp_path / "own")
+    assert not caplog.messages
+    (entry,) = cache.iterdir()
+    damage(entry, "other pixels")
+    assert torch.equal(load(tmp_path / "own")[0].pixels, before)
+    assert caplog.messages == [
+        f"The images in {entry} are not those that were decoded: they are decoded again."
+    ]
+    load(tmp_path / "own")
+    assert len(caplog.messages) == 1
+
+
+def test_pixels_are_compared_with_their_digest_once_in_a_process(tmp_path, cache, monkeypatch):
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    load(tmp_path / "own")
+    read: list[Path] = []
+    content = purge.data.cache._content
+
+    def counted(pixels: Path, *more: Any) -> str:
+        read.append(pixels)
+        return content(pixels, *more)
+
+    monkeypatch.setattr(purge.data.cache, "_content", counted)
+    for _ in range(3):
+        load(tmp_path / "own")
+    assert len(read) == 1
+
+
+def test_an_entry_without_a_digest_of_its_facts_is_still_used(tmp_path, cache, monkeypatch):
+    """Such entries were written before facts had one."""
+    tree(tmp_path / "own", {"a": 5, "b": 5})
+    load(tmp_path / "own")
+    (entry,) = cache.iterdir()
+    found = json.loads((entry / "facts.json").read_text())
+    del found["digest"]
+    (entry / "facts.json").write_text(json.dumps(found))
+    no_decoding(monkeypatch)
+    load(tmp_path / "own")

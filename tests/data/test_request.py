@@ -88,11 +88,11 @@ def test_row_numbers_of_every_kind_of_data_that_knows_them():
     numbers = hashlib.sha256(b"".join(i.to_bytes(8, "little") for i in sorted(rows))).hexdigest()
     pair, subset = (purge.split(data, indices=rows) for data in ((x, y), TensorDataset(x, y)))
     for forget, retain in (pair, subset):
-        found = facts(forget, retain, (x, y))
+        found = facts(forget, retain, (x + 1, y))
         assert found["forget_rows"] == sorted(rows)
         assert (found["rows_of"], found["forget_digest"], found["request"]) == (len(y), numbers, {})
         assert found["forget_content"] == expected_digest(x[rows], y[rows])
-        assert found["test_content"] == expected_digest(x, y)
+        assert found["test_content"] == expected_digest(x + 1, y)
     reversed_ = Subset(TensorDataset(x, y), rows[::-1])
     assert facts(reversed_, subset[1]) == facts(*subset)  # the order of a request says nothing
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_digested_or_is_too_large_is_left_open(monkeypatch):
     assert content_digest(as_samples(Noisy(), CPU, "data")) is None
     monkeypatch.setattr("purge.data.request.DIGESTED_BYTES", 100)
     x, y = blobs()
-    found = facts(*purge.split((x, y), indices=range(40)), (x, y))
+    found = facts(*purge.split((x, y), indices=range(40)), (x + 1, y))
     assert (found["retain_content"], found["test_content"]) == (None, None)
     assert found["forget_content"] == expected_digest(x[:40], y[:40])  # whatever its size
 

@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import purge
+import purge.runs.folder
+from purge.core import threads
 from purge.core.errors import FileError, RunError
 from purge.data.images import Images
 from purge.engine import store
@@ -99,6 +101,44 @@ def test_a_killed_training_ends_as_if_it_had_never_stopped(few, variant, epochs,
     assert facts(tmp_path / "whole")[2] == ["history.parquet", "model.safetensors", "run.json"]
     load_weights(stored := net(), tmp_path / "killed" / "model.safetensors")
     assert digest(stored) == digest(whole.model)
+
+
+@contextmanager
+def with_threads(number):
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "_cores", lambda: set(range(64)))  # so that it is somebody's choice
+        torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def test_another_number_of_threads_is_told(few, tmp_path, caplog):
+    """Sums are rounded differently, so the result may be another."""
+    with with_threads(2), ending_after(1):
+        on_images(few, out=tmp_path)
+    with with_threads(3), ending_after(1):
+        on_images(few, out=tmp_path, resume=True)
+    assert caplog.messages == [
+        "The training began with 2 threads and goes on with 3: sums are rounded differently, so its result "
+        "is not the same to the bit as without the interruption. Keep the number with OMP_NUM_THREADS=2."
+    ]
+    caplog.clear()
+    with with_threads(3):
+        resumed = on_images(few, out=tmp_path, resume=True)
+    assert len(caplog.messages) == 1
+    assert resumed.info["threads"] == facts(tmp_path)[0]["threads"] == [2, 3]
+    purge.runs.folder.read_facts(tmp_path)
+
+
+def test_the_same_number_of_threads_is_not_worth_a_word(few, tmp_path, caplog):
+    with with_threads(2):
+        with ending_after(1):
+            on_images(few, out=tmp_path)
+        assert on_images(few, out=tmp_path, resume=True).info["threads"] == 2
+    assert not caplog.messages
 
 
 def test_a_training_can_be_killed_repeatedly(few, tmp_path):
@@ -218,8 +258,10 @@ def test_a_file_that_is_not_a_state_is_refused(few, unfinished, tmp_path):
     sound = (unfinished / STATE).read_bytes()
     save_weights(net(), tmp_path / "weights")
     save_file({"a": torch.zeros(1)}, tmp_path / "foreign", metadata={"facts": '{"identity": 3}'})
+    flipped = bytearray(sound)
+    flipped[-100] ^= 1
     for i, content in enumerate((
-        sound[:-1], sound[:50], b"", b"epoch 2", (tmp_path / "weights").read_bytes(),
+        sound[:-1], bytes(flipped), sound[:50], b"", b"epoch 2", (tmp_path / "weights").read_bytes(),
         (tmp_path / "foreign").read_bytes(),
     )):  # fmt: skip
         folder = tmp_path / str(i)
@@ -268,13 +310,18 @@ def test_a_kill_while_the_first_state_is_written(few, tmp_path):
     assert facts(tmp_path)[2] == ["history.parquet", "model.safetensors", "run.json"]
 
 
-def test_force_starts_over_and_removes_the_old_run_first(few, tmp_path):
+def test_force_starts_over_and_keeps_the_old_run_until_the_new_one_is_whole(few, tmp_path):
     on_images(few, out=tmp_path)
+    old = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(FileError, match="one with files in it"):
         on_images(few, out=tmp_path)
     with ending_after(1):
         on_images(few, out=tmp_path, force=True, seed=7)
-    assert not (tmp_path / "run.json").exists()
+    now = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert now.pop(STATE)
+    assert now == old
+    with pytest.raises(FileError, match="another seed"):
+        on_images(few, out=tmp_path, resume=True)
     with ending_after(1):  # over an unfinished training with another seed
         on_images(few, out=tmp_path, force=True, seed=8)
     resumed = on_images(few, out=tmp_path, resume=True, seed=8)

@@ -76,6 +76,35 @@ def test_the_whole_method_against_snapshots_in_double_precision(logged, recorded
         torch.testing.assert_close(ours.double(), e - 0.1 * (g + 1e-2 * e), rtol=0, atol=1e-5)
 
 
+def test_the_repair_of_the_notebooks(logged):
+    """Ten epochs of Adam by default, here of one whole batch each, written out in float64."""
+    model, folder = logged
+    gone, kept = split(blobs(), indices=[3, 40, 77])
+    plain = forget(model, gone, kept, folder, epochs=0).model
+    repaired = forget(model, gone, kept, folder, batch_size=1000, norm="frozen")
+    assert repaired.steps == 1 + 10
+    twin = copy.deepcopy(plain).double().eval()
+    params = list(twin.parameters())
+    first, second = ([torch.zeros_like(p) for p in params] for _ in range(2))
+    for t in range(1, 11):
+        loss = nn.functional.cross_entropy(twin(kept[0].double()), kept[1])
+        for i, g in enumerate(torch.autograd.grad(loss, params)):
+            first[i] = 0.9 * first[i] + 0.1 * g
+            second[i] = 0.999 * second[i] + 0.001 * g * g
+            hat = (second[i] / (1 - 0.999**t)).sqrt() + 1e-8
+            params[i].data -= 1e-3 * first[i] / (1 - 0.9**t) / hat
+    for ours, theirs, before in zip(weights(repaired.model), weights(twin), weights(plain), strict=True):
+        far = float((theirs - before).norm())
+        assert far > 1e-4
+        assert float((ours.double() - theirs).norm()) < 1e-3 * far
+
+
+def test_as_published():
+    method = Amnesiac()
+    assert (method.epochs, method.batch_size, method.norm, method.stop.early) == (10, 64, "train", False)
+    assert method.optim == Optim("adam", 1e-3, momentum=0.9, weight_decay=0.0, clip=0.0)
+
+
 def test_one_logged_batch_is_taken_back_exactly(tmp_path):
     seen, recipe = Snapshots(), Recipe(epochs=1, lr=0.05, batch_size=16)
     train(None, more=seen, recipe=recipe)
@@ -149,8 +178,9 @@ OTHER = {
 def test_every_setting_has_an_effect(field, logged):
     model, folder = logged
     gone, kept = split(blobs(), indices=[0])
-    plain = forget(model, gone, kept, folder, batch_size=16)
-    changed = forget(model, gone, kept, folder, **{"batch_size": 16, field: OTHER[field]})
+    around = {"epochs": 1, "batch_size": 16, "weight_decay": 0.1 if field == "optimizer" else 0.0}
+    plain = forget(model, gone, kept, folder, **around)
+    changed = forget(model, gone, kept, folder, **{**around, field: OTHER[field]})
     assert digest(plain.model) != digest(changed.model)
 
 

@@ -16,8 +16,8 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import purge
 from purge.core.errors import MethodError, ModelError
-from purge.data.samples import Tensors
-from purge.methods.boundary import BoundaryExpand, BoundaryShrink, _range
+from purge.data.samples import Tensors, value_range
+from purge.methods.boundary import BoundaryExpand, BoundaryShrink
 from purge.methods.iewp import IEWP, _influence
 from purge.methods.unsir import UNSIR, _some_of_each
 from purge.models.checkpoint import digest
@@ -306,7 +306,7 @@ def test_bs_steps_across_the_boundary_however_sure_the_teacher_is():
 
 def test_bs_range_is_that_of_each_channel():
     x = torch.randn(600, 2, 3, 3) * torch.tensor([1.0, 5.0]).view(1, 2, 1, 1)
-    low, high = _range(Tensors(x, torch.zeros(600, dtype=torch.long), torch.device("cpu")))
+    low, high = value_range(Tensors(x, torch.zeros(600, dtype=torch.long), torch.device("cpu")))
     assert low.shape == high.shape == (1, 2, 1, 1)
     for c in (0, 1):
         assert (low[0, c], high[0, c]) == (x[:, c].min(), x[:, c].max())
@@ -330,8 +330,8 @@ def test_whole_numbers_as_inputs_are_refused(method):
 # -- UNSIR --------------------------------------------------------------------------------------
 
 
-def noise_of(model, seed, classes=(0,), *, samples=4, steps=25, lr=0.1, decay=0.1):
-    """Error-maximising noise by hand: Adam on −CE + λ·mean‖N‖², class by class."""
+def noise_of(model, seed, classes=(0,), *, samples=4, shown=3, steps=40, train=True, means=None):
+    """Error-maximising noise by hand: Adam on −CE + λ·mean‖N‖², class by class; the first few are shown."""
     w = {k: v.detach() for k, v in weights(model).items()}
     starts = drawn(seed, lambda: [torch.randn(samples, 6, dtype=torch.float64) for _ in classes])
     found = []
@@ -339,102 +339,147 @@ def noise_of(model, seed, classes=(0,), *, samples=4, steps=25, lr=0.1, decay=0.
         y = torch.full((samples,), c)
 
         def loss(n, y=y):
-            return decay * (n["n"] ** 2).sum(1).mean() - rows_ce(forward(w, n["n"], model), y).mean()
+            if means is not None:
+                means.append((n["n"] @ w["0.weight"].T + w["0.bias"]).mean(0).detach())
+            z = forward(w, n["n"], model, train)
+            return 0.1 * (n["n"] ** 2).sum(1).mean() - rows_ce(z, y).mean()
 
-        found.append(adam({"n": start.clone().requires_grad_()}, [loss] * steps, lr)["n"].detach())
-    return torch.cat(found), torch.tensor(classes).repeat_interleave(samples)
+        found.append(adam({"n": start.clone().requires_grad_()}, [loss] * steps, 0.1)["n"].detach()[:shown])
+    return torch.cat(found), torch.tensor(classes).repeat_interleave(shown)
 
 
-def test_unsir_noise_impair_and_repair(case):
+ONE_STEP = {"noise_samples": 4, "noise_repeats": 2, "batch_size": WHOLE, "min_steps": 1}
+
+
+@pytest.mark.parametrize("norm", ["train", "frozen"])
+def test_unsir_noise_impair_and_repair(case, norm):
     """All of it: the noise, a step on noise and retained samples, a step of a fresh Adam."""
     model, _, retain = case
-    method = UNSIR(
-        noise_samples=4, noise_repeats=3, batch_size=WHOLE, repair_batch_size=WHOLE, norm="frozen",
-        repair_lr=0.01,
-    )  # fmt: skip
-    result = unlearn(case, method, lr=0.02, seed=2)
+    train = norm == "train"
+    result = unlearn(case, UNSIR(**ONE_STEP, norm=norm, repair_lr=0.01), lr=0.02, seed=2)
     assert result.steps == 2
-    noise, named = noise_of(model, 2)
-    x, y = torch.cat([retain[0], noise.repeat(3, 1)]), torch.cat([retain[1], named.repeat(3)])
-    w = adam(weights(model), [lambda w: rows_ce(forward(w, x, model), y).mean()], lr=0.02)
-    w = adam(w, [lambda w: rows_ce(forward(w, retain[0], model), retain[1]).mean()], lr=0.01)
+    noise, named = noise_of(model, 2, train=train)
+    assert len(noise) == 3, "of four that were made"
+    x, y = torch.cat([retain[0], noise.repeat(2, 1)]), torch.cat([retain[1], named.repeat(2)])
+    w = adam(weights(model), [lambda w: rows_ce(forward(w, x, model, train), y).mean()], lr=0.02)
+    w = adam(w, [lambda w: rows_ce(forward(w, retain[0], model, train), retain[1]).mean()], lr=0.01)
     assert agree(result, w, model)
     first, second = result.history[1:]
     was = {k: v.detach() for k, v in weights(model).items()}
-    assert first["noise_loss"] == pytest.approx(
-        float(rows_ce(forward(was, noise, model), named).mean()), rel=1e-4
-    )
+    error = rows_ce(forward(was, x, model, train), y)[len(retain[0]) :].mean()
+    assert first["noise_loss"] == pytest.approx(float(error), rel=1e-4)
     assert second["noise_loss"] is None
 
 
+def made(model, forget, retain, seed=0, **changes):
+    """The noise that a run would show to a copy of the model, and its classes."""
+    twin, cpu = copy.deepcopy(model), torch.device("cpu")
+    split = make_split(twin, forget, retain, None, cpu)
+    noise = drawn(seed, lambda: UNSIR(**changes)._noise(twin, split, cpu))
+    return noise.take(torch.arange(len(noise)))
+
+
 def test_unsir_noise_maximises_the_error(case):
-    model, forget, retain = case
-    split = make_split(model, forget, retain, None, torch.device("cpu"))
-
-    def made(**changes):
-        method = UNSIR(noise_samples=16, **changes)
-        return drawn(0, lambda: method._noise(frozen_copy(model), split, torch.device("cpu")))
-
-    (before, y), (after, _), (free, _) = made(noise_steps=0), made(), made(noise_decay=0)
+    model = case[0]
+    ask = {"noise_samples": 16, "noise_shown": 16}
+    before, y = made(*case, noise_steps=0, **ask)
+    after, free = made(*case, **ask)[0], made(*case, noise_decay=0, **ask)[0]
     w = {k: v.detach() for k, v in weights(model).items()}
 
     def error(n):
-        return float(rows_ce(forward(w, n, model), y).mean())
+        return float(rows_ce(forward(w, n, model, train=True), y).mean())
 
     assert (y == 0).all()
     assert float(before.std()) == pytest.approx(1, abs=0.3), "it starts from a normal distribution"
-    assert error(free) > 2 * error(before) + 1
-    assert (forward(w, free, model).argmax(1) != 0).all()
+    assert error(free) > 1.2 * error(before), "its own statistics leave it little room"
     assert after.norm() < free.norm(), "the penalty keeps it small"
-    assert error(after) > error(torch.zeros_like(after)), "and the error still grows"
+    assert error(after) > error(before), "and the error still grows"
 
 
 def test_unsir_has_noise_for_each_class(case):
     model, data = case[0], blobs()
     forget, retain = purge.split((data[0].double(), data[1]), classes=[0, 2])
-    split = make_split(model, forget, retain, None, torch.device("cpu"))
-
-    def made():
-        return UNSIR(noise_samples=4)._noise(frozen_copy(model), split, torch.device("cpu"))
-
-    got, named = drawn(1, made)
+    got, named = made(model, forget, retain, 1, noise_samples=4)
     want, labels = noise_of(model, 1, classes=(0, 2))
-    assert torch.equal(named, labels)
+    assert torch.equal(named, labels), "each its own, not all of them the first"
     assert torch.allclose(got, want, atol=1e-4)
 
 
 def test_unsir_never_looks_at_forgotten_samples(case):
     model, _, retain = case
     other = (torch.randn(9, 6, dtype=torch.float64), torch.zeros(9, dtype=torch.long))
-    quick = UNSIR(noise_repeats=2)
+    quick = UNSIR(noise_samples=8)
     assert digest(unlearn(case, quick).model) == digest(unlearn((model, other, retain), quick).model)
 
 
-def test_unsir_normalises_noise_and_samples_together(case):
+def test_unsir_normalises_noise_with_itself_and_then_with_samples(case):
+    """The running statistics follow 40 passes of noise and one of noise and samples together."""
     model, _, retain = case
-    method = UNSIR(noise_samples=4, noise_repeats=3, batch_size=WHOLE, repair_epochs=0)
-    result = unlearn(case, method, seed=2)
-    x = torch.cat([retain[0], noise_of(model, 2)[0].repeat(3, 1)])
-    a = x @ model[0].weight.detach().T + model[0].bias.detach()
-    want = 0.9 * model[1].running_mean + 0.1 * a.mean(0)
-    assert torch.allclose(result.model[1].running_mean, want, atol=1e-6)
+    result = unlearn(case, UNSIR(**ONE_STEP, repair_epochs=0), seed=2)
+    means = []
+    x = torch.cat([retain[0], noise_of(model, 2, means=means)[0].repeat(2, 1)])
+    means.append((x @ model[0].weight.detach().T + model[0].bias.detach()).mean(0))
+    want = model[1].running_mean
+    for mean in means:
+        want = 0.9 * want + 0.1 * mean
+    assert len(means) == 41
+    assert torch.allclose(result.model[1].running_mean, want, atol=1e-4)
 
 
-def test_unsir_batches_hold_what_they_should():
-    """Every noise sample as often as the others, at most per_class samples of a class, none twice."""
+def test_unsir_chooses_so_many_of_each_class():
     labels = torch.tensor([1] * 50 + [2] * 7)
     chosen = drawn(0, lambda: _some_of_each(labels, 20))
     assert labels[chosen].bincount().tolist() == [0, 20, 7]
     assert len(chosen.unique()) == len(chosen)
-    at_n, at_r = UNSIR(noise_repeats=5, batch_size=12)._impair_order(8, chosen)
-    assert len(at_n) == len(at_r) == math.ceil((8 * 5 + 27) / 12)
-    assert at_n.shape[1] + at_r.shape[1] == 12
-    assert at_r.shape[1] == round(12 * 27 / (8 * 5 + 27))
-    seen = at_n.flatten().bincount(minlength=8)
-    assert int(seen.max() - seen.min()) <= 1
-    assert set(at_r.flatten().tolist()) <= set(chosen.tolist())
-    lopsided = UNSIR(noise_repeats=500, batch_size=2)._impair_order(8, chosen)
-    assert [at.shape[1] for at in lopsided] == [1, 1], "never without either"
+
+
+class Shuffles:
+    """What UNSIR asks of a run when it lays out its batches."""
+
+    def batch_indices(self, samples, *, steps, batch_size):
+        assert steps * batch_size >= len(samples)
+        order = torch.cat([torch.randperm(len(samples)) for _ in range(2)])
+        return order[: steps * batch_size].view(steps, batch_size)
+
+
+def test_unsir_shuffles_noise_among_the_samples():
+    """In a pass each noise sample comes up as often as asked, each retained one once."""
+    noise, chosen = Tensors(torch.zeros(6, 1), torch.zeros(6), torch.device("cpu")), torch.arange(100, 190)
+    method = UNSIR(noise_repeats=5, batch_size=12, min_steps=1)
+    at_r, at_n = method._impair_order(noise, chosen, Shuffles())
+    assert len(at_r) == len(at_n) == (90 + 6 * 5) // 12
+    assert torch.cat(at_n).bincount().tolist() == [5] * 6
+    assert torch.cat(at_r).sort().values.tolist() == chosen.tolist()
+    assert {len(r) + len(n) for r, n in zip(at_r, at_n, strict=True)} == {12}
+    assert len({len(n) for n in at_n}) > 2, "a batch has as much noise as falls into it"
+    fewer = UNSIR(noise_repeats=5, min_steps=40)._impair_order(noise, chosen, Shuffles())[0]
+    assert len(fewer) == 40, "few samples make smaller batches, not fewer steps"
+
+
+def test_unsir_has_as_little_noise_as_its_authors():
+    """One class of CIFAR-10: 60 of 9,060 rows in the notebook; the port of later comparisons has 5 %."""
+    noise, chosen = Tensors(torch.zeros(3, 1), torch.zeros(3), torch.device("cpu")), torch.arange(9000)
+    at_r, at_n = UNSIR()._impair_order(noise, chosen, Shuffles())
+    share = sum(map(len, at_n)) / sum(len(r) + len(n) for r, n in zip(at_r, at_n, strict=True))
+    assert len(at_r) == math.ceil(9060 / 256)
+    assert 0.005 < share < 0.01
+
+
+def test_unsir_keeps_the_other_digits(digits, base):
+    result = purge.unlearn(base, digits.forget, digits.retain, method="unsir", progress=False)
+    data = digits.forget, digits.retain, digits.test
+    report = purge.audit(result.model, *data, metrics=["fa_train", "ra"], progress=False)
+    assert report["fa_train"].value <= 0.05
+    assert report["ra"].value >= 0.9
+
+
+def test_unsir_begins_its_record_with_the_model_as_it_was(digits, base):
+    """Its noise moves the statistics of BatchNorm, which must not count as the start."""
+    sets = (base, digits.forget, digits.retain)
+    first = purge.unlearn(*sets, method="unsir", per_class=20, noise_steps=5, progress=False).history[0]
+    other = purge.unlearn(*sets, method="finetune", epochs=1, progress=False).history[0]
+    for key in ("check_forget_accuracy", "check_retain_loss"):
+        assert first[key] == pytest.approx(other[key], rel=1e-5)
 
 
 def test_unsir_refuses_single_samples(case):
@@ -543,9 +588,10 @@ def test_published_settings():
         assert (m.optim.optimizer, m.optim.lr, m.optim.momentum, m.epochs) == ("sgd", 1e-5, 0.9, 10)
         assert (m.optim.weight_decay, m.norm, m.batch_size) == (0, "train", 64)
     assert (bs.step, bs.clamp) == (0.1, True)
-    assert (unsir.noise_samples, unsir.noise_steps, unsir.noise_lr, unsir.noise_decay) == (32, 25, 0.1, 0.1)
-    assert (unsir.noise_repeats, unsir.per_class, unsir.impair_epochs, unsir.repair_epochs) == (80, 500, 1, 1)
-    assert (unsir.optim.optimizer, unsir.optim.lr, unsir.repair_lr) == ("adam", 1e-4, 1e-4)
+    assert (unsir.noise_samples, unsir.noise_steps, unsir.noise_lr, unsir.noise_decay) == (256, 40, 0.1, 0.1)
+    assert (unsir.noise_shown, unsir.noise_repeats, unsir.per_class, unsir.batch_size) == (3, 20, 1000, 256)
+    assert (unsir.impair_epochs, unsir.repair_epochs, unsir.norm) == (1, 1, "train")
+    assert (unsir.optim.optimizer, unsir.optim.lr, unsir.repair_lr) == ("adam", 0.02, 0.01)
     assert all(m.optim.clip == 0 and not m.stop.early for m in (be, bs, unsir, IEWP()))
 
 
@@ -554,7 +600,7 @@ def test_published_settings():
     [
         (BoundaryShrink, {"step": 0}),
         (BoundaryShrink, {"unit": "pixel"}),
-        (UNSIR, {"batch_size": 1}),
+        (UNSIR, {"batch_size": 0}),
         (UNSIR, {"noise_samples": 0}),
         (IEWP, {"retain_steps": 0}),
     ],

@@ -22,10 +22,12 @@ from torch import nn
 import purge
 from purge.core.errors import MethodError, ModelError
 from purge.core.settings import replace
+from purge.engine.optimizer import Optim
 from purge.methods import badteacher, delete, scrub
 from purge.methods.badteacher import BadTeacher
 from purge.methods.delete import Delete
-from purge.methods.scrub import Scrub
+from purge.methods.registry import METHODS
+from purge.methods.scrub import Scrub, _state
 from purge.models.checkpoint import digest
 from tests.nets import blobs
 
@@ -157,7 +159,7 @@ def scrub_reference(case, s, mistake=""):
         student.descend(s.gamma * cross_entropy(z, yr) + s.alpha * d, optim)
 
     for epoch in range(1, s.epochs + 1):
-        decays = sum(epoch > e for e in (3, 5, 9))
+        decays = sum(epoch > e for e in (s.decay_after if mistake != "other decays" else (3, 5, 9)))
         optim = replace(s.optim, {"lr": s.optim.lr * s.decay**decays})
         climbs = epoch <= s.max_steps + (mistake == "one max-epoch too many")
         if mistake == "one summed loss":
@@ -196,6 +198,7 @@ def scrubbed(case, **changes):
         {"epochs": 1, "max_steps": 5},
         {"momentum": 0.0, "weight_decay": 0.0},
         {"epochs": 6, "decay": 0.5, "max_steps": 6, "lr": 5e-3},  # the rate falls after epochs 3 and 5
+        {"epochs": 4, "decay": 0.5, "max_steps": 4, "lr": 5e-3, "decay_after": (1, 3)},
         {"optimizer": "adam", "lr": 5e-3, "weight_decay": 0.1, "norm": "frozen"},
     ],
     ids=str,
@@ -217,6 +220,16 @@ def test_scrub_is_told_from(case, mistake):
     assert_told_apart(vectors(result.model), scrub_reference(case, method, mistake), vectors(case[0]))
 
 
+def test_scrub_of_small_is_the_formula(case):
+    """Ten epochs of Adam, the rate falling after the fifth, the eighth and the ninth."""
+    model, forget, retain = case
+    quiet = {"progress": False, "norm": "frozen", **WHOLE, "lr": 5e-3}
+    result = purge.unlearn(model, forget, retain, method="scrub-small", **quiet)
+    assert_same(vectors(result.model), scrub_reference(case, result.method), vectors(model))
+    other = scrub_reference(case, result.method, "other decays")
+    assert_told_apart(vectors(result.model), other, vectors(model))
+
+
 def test_scrub_goes_through_one_set_and_then_the_other(case):
     model, forget, retain = case
     result = purge.unlearn(model, forget, retain, method=Scrub(batch_size=20), progress=False)
@@ -230,15 +243,35 @@ def test_scrub_goes_through_one_set_and_then_the_other(case):
     assert checks == [0, f + r, 2 * (f + r), 2 * (f + r) + r], "looked at after each epoch"
 
 
-def test_scrub_of_large_is_the_default():
-    s = Scrub()
-    assert (s.gamma, s.alpha, s.temperature, s.max_steps, s.epochs) == (0.99, 0.001, 4.0, 2, 3)
-    assert (s.batch_size, s.forget_batch_size, s.norm, s.rewind) == (128, 32, "train", False)
-    o = s.optim
-    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 5e-4, 0.9, 5e-4, 0.0)
-    assert [s._rate(e) / o.lr for e in (1, 3, 4, 5, 6, 9, 10)] == pytest.approx(
-        [1, 1, 0.1, 0.1, 0.01, 0.01, 0.001]
+def test_scrub_as_published():
+    large, small, rewound = (METHODS[name].method for name in ("scrub", "scrub-small", "scrub-r"))
+    assert large == Scrub()
+    assert (large.gamma, large.alpha, large.temperature, large.max_steps, large.epochs) == (
+        0.99,
+        0.001,
+        4,
+        2,
+        3,
     )
+    assert (large.batch_size, large.forget_batch_size, large.norm, large.rewind) == (
+        128,
+        32,
+        "train",
+        "never",
+    )
+    assert large.optim == Optim("sgd", 5e-4, momentum=0.9, weight_decay=5e-4, clip=0.0)
+    assert rates(large, 1, 3, 4, 5, 6, 9, 10) == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
+    assert (small.gamma, small.alpha, small.temperature, small.max_steps, small.epochs) == (1, 0.5, 2, 3, 10)
+    assert (small.batch_size, small.forget_batch_size, small.norm, small.rewind) == (32, 64, "train", "never")
+    assert small.optim == Optim("adam", 5e-4, momentum=0.9, weight_decay=0.1, clip=0.0)
+    assert rates(small, 5, 6, 8, 9, 10) == pytest.approx([1, 0.1, 0.1, 0.01, 0.001])
+    assert (rewound.gamma, rewound.alpha, rewound.temperature, rewound.max_steps) == (1, 0.5, 4, 3)
+    assert (rewound.epochs, rewound.batch_size, rewound.forget_batch_size) == (5, 32, 16)
+    assert (rewound.rewind, rewound.optim, rewound.decay_after) == ("nearest", large.optim, (3, 5, 9))
+
+
+def rates(method, *epochs):
+    return [method._rate(e) / method.optim.lr for e in epochs]
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +305,19 @@ def test_rewinding_takes_the_epoch_that_is_nearest_to_held_out_data(noisy, caplo
     assert "epoch 2 of 4" in caplog.text
 
 
+def test_rewinding_can_take_the_first_epoch_that_forgot_more_than_held_out_data_is_unknown(noisy, caplog):
+    model, data, test = noisy
+    parts = purge.split(data, fraction=0.3)
+    after, rewound = rewinding(model, *parts, test, caplog, lr=0.2, rewind="first")
+    unknown = wrong(after[-1][0], test)
+    enough = [error > unknown for _, error in after]
+    assert enough.index(True) != nearest(distances(after, test)), "the two rules must differ here"
+    assert digest(rewound) == digest(after[enough.index(True)][0])
+    after, rewound = rewinding(model, *parts, test, caplog, lr=0.02, rewind="first")
+    assert not any(error > wrong(after[-1][0], test) for _, error in after)
+    assert digest(rewound) == digest(after[-1][0]), "where no epoch did, the last one"
+
+
 def test_rewinding_asks_held_out_data_of_the_same_classes(noisy, caplog):
     model, data, test = noisy
     some = (data[1] == 2).nonzero()[::2, 0]  # half of one class
@@ -281,7 +327,7 @@ def test_rewinding_asks_held_out_data_of_the_same_classes(noisy, caplog):
     assert digest(rewound) == digest(after[nearest(distances(after, same))][0])
 
 
-def rewinding(model, forget, retain, test, caplog, *, lr):
+def rewinding(model, forget, retain, test, caplog, *, lr, rewind="nearest"):
     """The models after 1, 2, 3 and 4 epochs of one run with their forget errors, and what SCRUB+R takes."""
 
     def go(**changes):
@@ -292,7 +338,7 @@ def rewinding(model, forget, retain, test, caplog, *, lr):
 
     after = [(m, wrong(m, forget)) for m in (go(epochs=e) for e in (1, 2, 3, 4))]
     with caplog.at_level(logging.INFO, "purge"):
-        return after, go(rewind=True)
+        return after, go(rewind=rewind)
 
 
 def distances(after, held_out):
@@ -300,33 +346,42 @@ def distances(after, held_out):
 
 
 def nearest(away):
-    return max(i for i, d in enumerate(away) if d == min(away))  # the latest of equals
+    return away.index(min(away))  # the first of equals
 
 
-def test_rewinding_keeps_the_latest_of_equals_and_what_an_early_stop_left(toy):
+def test_rewinding_keeps_the_first_of_equals_and_what_an_early_stop_left(toy):
     model, forget, retain, test = toy
-    plain, rewound = (
+    one, rewound = (
         purge.unlearn(
-            model, forget, retain, test=test, method=Scrub(rewind=r, batch_size=16), lr=0.05, progress=False
+            model, forget, retain, test=test, method=Scrub(batch_size=16), lr=0.05, progress=False, **changes
         ).model
-        for r in (False, True)
+        for changes in ({"epochs": 1}, {"rewind": "nearest"})
     )
-    assert digest(plain) == digest(rewound), "nothing to gain: all epochs forgot everything"
+    assert digest(one) == digest(rewound), "all epochs forgot everything"
     early = {"lr": 0.05, "early": True, "check_every": 1, "forget_target": 1.0, "retain_budget": None}
     result = purge.unlearn(
-        model, forget, retain, test=test, method=Scrub(rewind=True), progress=False, **early
+        model, forget, retain, test=test, method=Scrub(rewind="nearest"), progress=False, **early
     )
     assert (result.steps, result.stopped_by) == (1, "forget_target")
     assert digest(result.model) != digest(model)
 
 
-def test_rewinding_is_refused_without_held_out_samples_of_the_same_classes(toy):
+def test_states_to_rewind_to_do_not_follow_the_model():
+    model = nn.Linear(2, 2)
+    kept = _state(model)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert kept["weight"].any()
+
+
+@pytest.mark.parametrize("method", ["scrub-r", Scrub(rewind="first")], ids=str)
+def test_rewinding_is_refused_without_held_out_samples_of_the_same_classes(toy, method):
     model, forget, retain, (x, y) = toy
     with pytest.raises(MethodError, match=r"Expected test data for rewind \(SCRUB\+R\), got none. Fix: pass"):
-        purge.unlearn(model, forget, retain, method=Scrub(rewind=True), progress=False)
+        purge.unlearn(model, forget, retain, method=method, progress=False)
     others = (x[y != 0], y[y != 0])
     with pytest.raises(MethodError, match="test samples of the forgotten classes"):
-        purge.unlearn(model, forget, retain, test=others, method=Scrub(rewind=True), progress=False)
+        purge.unlearn(model, forget, retain, test=others, method=method, progress=False)
 
 
 # -- Bad Teacher -------------------------------------------------------------------------------

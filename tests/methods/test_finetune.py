@@ -15,6 +15,7 @@ from torch import nn
 import purge
 from purge.engine.optimizer import Optim
 from purge.methods import FineTune, GradientAscent, NegGradPlus, Retrain
+from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
 from tests.nets import blobs, small_mlp
 
@@ -114,6 +115,7 @@ def test_not_negates_the_first_layer_and_nothing_else(case):
     negated = copy.deepcopy(model)
     with torch.no_grad():
         negated[0].weight.neg_()
+        negated[0].bias.neg_()
     want = descend(negated, lambda w, i: cross_entropy(net(w, retain[0])[0], retain[1]), steps=2, lr=0.05)
     assert_weights(result, want)
 
@@ -125,6 +127,20 @@ def test_not_takes_the_first_convolution_where_there_is_one(digits):
     changed = purge.unlearn(model, digits.forget, few, method=method, **QUIET).model
     assert torch.allclose(changed.conv1.weight, -model.conv1.weight)
     assert torch.allclose(changed.layer1.conv1.weight, model.layer1.conv1.weight)
+
+
+def test_not_turns_the_sign_of_what_the_layer_says():
+    """The layer's parameters, so the bias too: with the weights alone it would not say −y for y."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    x, y = torch.randn(30, 1, 8, 8), torch.arange(30) % 3
+    method = FineTune(negate=True, epochs=1, batch_size=30, optim=Optim(lr=1e-12, weight_decay=0.0))
+    changed = purge.unlearn(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), method=method, **QUIET).model
+    assert torch.allclose(changed[0](x), -model[0](x), atol=1e-6)
+    model[0].bias.requires_grad_(False)
+    changed = purge.unlearn(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), method=method, **QUIET).model
+    assert torch.equal(changed[0].bias, model[0].bias), "what takes no gradient stays"
+    assert torch.allclose(changed[0].weight, -model[0].weight)
 
 
 def test_gradient_ascent_climbs_and_decay_still_pulls_down(case):
@@ -140,15 +156,43 @@ def test_gradient_ascent_climbs_and_decay_still_pulls_down(case):
 @pytest.mark.parametrize("clip", [0.0, 0.05])
 def test_neggrad_plus_weighs_both_and_normalises_each_by_itself(case, clip):
     model, forget, retain = case
-    method = NegGradPlus(alpha=0.7, epochs=2, batch_size=500, optim=Optim(lr=0.02, clip=clip))
-    result = purge.unlearn(model, forget, retain, method=method, **QUIET)
+    whole = {"batch_size": 500, "forget_batch_size": 500}
+    settings = {"alpha": 0.7, "epochs": 3, **whole, "lr": 0.02, "clip": clip}
+    result = purge.unlearn(model, forget, retain, method="neggrad-plus", **settings, **QUIET)
 
     def loss(w, i):
         stay = cross_entropy(net(w, retain[0])[0], retain[1])
         go = cross_entropy(net(w, forget[0])[0], forget[1])
         return 0.7 * stay - 0.3 * go
 
-    assert_weights(result, descend(model, loss, steps=2, lr=0.02, clip=clip))
+    assert_weights(result, descend(model, loss, steps=3, lr=0.02, momentum=0, decay=0, clip=clip))
+
+
+def test_neggrad_plus_small_pulls_to_the_original_and_freezes_statistics(case):
+    model, forget, retain = case
+    settings = {"pull": 2.0, "epochs": 4, "batch_size": 500, "forget_batch_size": 500, "lr": 0.02}
+    result = purge.unlearn(model, forget, retain, method="neggrad-plus-small", **settings, **QUIET)
+    start = {k: v.double() for k, v in model.state_dict().items() if k in NAMES}
+
+    def loss(w, i, pull=2.0):
+        stay = cross_entropy(net(w, retain[0], running_of(model))[0], retain[1])
+        go = cross_entropy(net(w, forget[0], running_of(model))[0], forget[1])
+        away = sum(((w[k] - start[k]) ** 2).sum() for k in NAMES)  # BatchNorm and biases included
+        return 0.95 * (stay + pull / 2 * away) - 0.05 * go
+
+    assert_weights(result, descend(model, loss, steps=4, lr=0.02, momentum=0, decay=0))
+    free = descend(model, lambda w, i: loss(w, i, 0.0), steps=4, lr=0.02, momentum=0, decay=0)
+    with pytest.raises(AssertionError):
+        assert_weights(result, free)
+
+
+def test_neggrad_plus_as_published():
+    large, small = METHODS["neggrad-plus"].method, METHODS["neggrad-plus-small"].method
+    for method in (large, small):
+        assert method.optim == Optim(optimizer="sgd", lr=1e-2, momentum=0, weight_decay=0, clip=0)
+        assert (method.epochs, method.batch_size, method.stop.early) == (10, 128, False)
+    assert (large.alpha, large.pull, large.norm, large.forget_batch_size) == (0.9999, 0, "train", 32)
+    assert (small.alpha, small.pull, small.norm, small.forget_batch_size) == (0.95, 0.1, "frozen", 64)
 
 
 def test_an_epoch_goes_through_the_retain_set(case):

@@ -17,7 +17,7 @@ from torch import nn
 import purge
 from purge.core.errors import MethodError
 from purge.engine.projection import flat, per_sample_grads
-from purge.methods import influence
+from purge.methods import influence, registry
 from purge.methods.fisher import FisherForgetting
 from purge.methods.influence import Influence
 from purge.methods.ssd import SelectiveDampening
@@ -199,6 +199,29 @@ def test_the_authors_recursion(damping, batch_size, models, data):
         k = k - float(k @ g) / (20 + og) * o
         o = o - og / (20 + og) * o
     assert close(found, k)
+
+
+@pytest.mark.parametrize("retained", [1, 2, 12])
+def test_the_authors_recursion_divides_by_m_however_few_samples_there_are(retained, models, data):
+    """Their loop ends with the data, but its N stays 1000."""
+    forget, retain = data[0], tuple(part[:retained] for part in data[1])
+    model, v = models["mlp"], to_take_away(models["mlp"], (forget, retain))
+    method = Influence(alpha=2.0, damping=1e-3, exact=False)
+    found = (theta(edited(model, (forget, retain), method).model) - theta(model)) / 2.0
+    first, *others = singles(model, drawn(retain, retained))
+    k, o = v / 1e-3, first / 1e-3
+    for g in others:
+        og = float(o @ g)
+        k = k - float(k @ g) / (1000 + og) * o
+        o = o - og / (1000 + og) * o
+    assert close(found, k)
+
+
+def test_influence_with_few_retained_samples_takes_the_mean_over_those(models, data):
+    forget, retain = data[0], tuple(part[:3] for part in data[1])
+    model = models["mlp"]
+    found = theta(edited(model, (forget, retain), Influence(alpha=1.0, damping=1e-3)).model) - theta(model)
+    assert close(found, dense_inverse(singles(model, retain), 1e-3) @ to_take_away(model, (forget, retain)))
 
 
 def test_the_authors_recursion_only_moves_along_the_first_gradient(models, data):
@@ -426,6 +449,12 @@ def test_fisher_on_a_part_of_the_retain_set(models, data):
 
 
 # -- refusals and special cases ----------------------------------------------------------------------
+
+
+def test_the_noise_of_fisher_is_the_published_one():
+    alphas = {name: registry.METHODS[name].method.alpha for name in ("fisher", "fisher-large")}
+    assert alphas == {"fisher": 1e-6, "fisher-large": 1e-7}
+
 
 METHODS = [Influence(), FisherForgetting(), SelectiveDampening(alpha=1.0)]
 IDS = ["influence", "fisher", "ssd"]

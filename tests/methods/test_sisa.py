@@ -283,6 +283,23 @@ def test_votes():
     tie.sum().backward()  # other methods need a gradient
 
 
+def test_a_deletion_may_change_how_shards_vote(trained, tmp_path):
+    """The weights do not depend on it, and the model is saved with the vote that it has now."""
+    gone, kept = split(blobs(), indices=[0, 1, 2])
+    as_before, counted = (
+        purge.unlearn(trained, gone, kept, method="sisa", progress=False, **vote).model
+        for vote in ({}, {"vote": "majority"})
+    )
+    assert (as_before.plan.vote, counted.plan.vote, trained.plan.vote) == ("mean", "majority", "mean")
+    assert digest(as_before) == digest(counted)
+    x = 3 * torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
+    votes = F.one_hot(torch.stack([shard(x).argmax(1) for shard in counted.shards]), 3).sum(0)
+    clear = votes.amax(1) >= 2  # of three shards
+    assert torch.equal(counted(x).argmax(1)[clear], votes.argmax(1)[clear])
+    assert not torch.equal(as_before(x).argmax(1)[clear], votes.argmax(1)[clear])
+    assert SisaModel.load(counted.save(tmp_path / "counted"), net()).plan.vote == "majority"
+
+
 def test_shards_may_take_several_inputs():
     class Two(nn.Module):
         def forward(self, left, right):
@@ -440,6 +457,9 @@ def test_damaged_files_are_refused(trained, tmp_path):
     assert "shard-2" in broken(write("sisa-shard-2.safetensors", lambda t: t.pop("1/0.weight")))
     assert "damaged" in broken(write("model.safetensors", lambda t: t["shards.0.0.weight"].add_(1)))
     assert "damaged" in broken(write("sisa-samples.safetensors", lambda t: t.pop("labels")))
+    assert "shard-1" in broken(write("sisa-shard-1.safetensors", lambda t: t["1/0.weight"].add_(1)))
+    assert "samples" in broken(write("sisa-samples.safetensors", lambda t: t["labels"].add_(1)))
+    assert "damaged" in broken(settings(lambda facts: facts.update(files=3)))
     assert "damaged" in broken(settings(lambda facts: facts.pop("digest")))
     assert "damaged" in broken(settings(lambda facts: facts["plan"].update(shards=0)))
     assert "damaged" in broken(settings(lambda facts: facts["plan"].update(unknown=1)))

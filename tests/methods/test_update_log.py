@@ -187,7 +187,7 @@ def test_samples_that_were_not_trained_on_are_refused(logged):
         forget(model, (x[:1] + 1, y[:1]), (x[1:], y[1:]), folder)
 
 
-@pytest.mark.parametrize("what", ["missing", "short", "foreign", "index", "samples"])
+@pytest.mark.parametrize("what", ["missing", "short", "flipped", "foreign", "index", "samples"])
 def test_damaged_logs_are_refused_before_anything_is_done(logged, tmp_path, what):
     model, folder = logged
     copied = tmp_path / "log"
@@ -198,6 +198,10 @@ def test_damaged_logs_are_refused_before_anything_is_done(logged, tmp_path, what
         file.unlink()
     elif what == "short":
         file.write_bytes(file.read_bytes()[:-4])
+    elif what == "flipped":
+        content = bytearray(file.read_bytes())
+        content[-3] ^= 1
+        file.write_bytes(content)
     elif what == "foreign":
         save_file({"0.weight": torch.zeros(2)}, file)
     else:

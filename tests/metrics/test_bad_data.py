@@ -234,8 +234,9 @@ def correlation(model: nn.Module, retrained: nn.Module, odds: list[float]) -> pu
     x = torch.tensor([[value, 0.0] for value in odds])
     forget, retain = (x, torch.zeros(len(odds)).long()), (torch.eye(2) - 9, torch.tensor([0, 1]))
     report = purge.audit(
-        model, forget, retain, None, retrained=retrained, metrics="odds_correlation", progress=False
-    )
+        model, forget, retain, None, retrained=retrained, metrics="odds_correlation", progress=False,
+        check=False,  # the models differ in their code, not in their weights
+    )  # fmt: skip
     return report["odds_correlation"]
 
 

@@ -8,7 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import purge
@@ -312,6 +313,24 @@ def test_a_damaged_file_is_made_again(tmp_path, trainings):
     file.write_bytes(file.read_bytes()[:-50])
     assert made(tmp_path).signals("original") == pytest.approx(found, abs=1e-4)
     assert trainings == {"together": 6, "alone": 1}
+
+
+@pytest.mark.parametrize("tensor", ["phi", "w.0.weight"])
+def test_a_file_with_other_numbers_is_made_again(tmp_path, trainings, tensor):
+    """Of φ, or of the weights that unlearning starts from."""
+    found = {kind: made(tmp_path, method=FINE).signals(kind) for kind in ("original", "unlearned")}
+    for file in tmp_path.rglob("unlearned-*"):
+        file.unlink()
+    file = next(tmp_path.rglob("original-003.safetensors"))
+    with safe_open(file, "pt") as opened:
+        about = opened.metadata()
+    kept = load_file(file)
+    save_file({**kept, tensor: kept[tensor] + 1}, file, metadata=about)
+    trainings.clear()
+    again = made(tmp_path, method=FINE)
+    for kind in ("original", "unlearned"):
+        assert again.signals(kind) == pytest.approx(found[kind], abs=1e-3)
+    assert trainings == {"alone": 1, "unlearned": 6}
 
 
 def test_the_users_cache_is_the_default(tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ def test_more_samples_than_fit_one_batch():
     # the audit goes in batches of 512; 1200 samples must give what one large batch gives
     model, data = network(0), noise(1200, 5)
     forget, retain = purge.split(data, classes=[1])
-    report = purge.audit(model, forget, retain, data, metrics=["ra", "ta"], progress=False)
+    report = purge.audit(model, forget, retain, noise(1200, 6), metrics=["ra", "ta"], progress=False)
     assert report["ra"].value == pytest.approx(accuracy_score(retain[1], guesses(model, retain)), abs=1e-12)
     assert report["ta"].n == 1200
 

@@ -42,7 +42,8 @@ def audit(*metrics: str | purge.Metric) -> purge.Report:
     x, y = 3 * torch.randn(90, 4, generator=g), torch.arange(90) % 3
     torch.manual_seed(0)
     forget, retain = purge.split((x, y), classes=[0])
-    return purge.audit(nn.Linear(4, 3), forget, retain, (x, y), metrics=list(metrics), progress=False)
+    model, test = nn.Linear(4, 3), (x + 0.01, y)
+    return purge.audit(model, forget, retain, test, metrics=list(metrics), progress=False)
 
 
 def by_hand(forgotten: bool) -> float:

@@ -618,6 +618,7 @@ def test_the_verdict_on_real_models(base, retrained, digits):
     data = (digits.forget, digits.retain, digits.test)
     never = purge.audit(base, *data, retrained=retrained, metrics=asked, progress=False).verdict()
     assert never[0].startswith("✘ Failed: It still recognises what was to be forgotten.")
-    ideal = purge.audit(retrained, *data, original=base, retrained=retrained, metrics=asked, progress=False)
+    models = {"original": base, "retrained": retrained}
+    ideal = purge.audit(retrained, *data, **models, metrics=asked, progress=False, check=False)
     assert ideal.verdict()[0].startswith("✔ Shown: It no longer recognises")
     assert not [line for line in ideal.verdict() if line.startswith("✘")]

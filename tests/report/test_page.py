@@ -282,7 +282,9 @@ def test_runs_with_the_same_name_are_told_apart_by_the_folders_above(
 def test_help_names_every_option() -> None:
     done = command("report", "--help")
     mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?=\.{3} <))", done.out, re.M)
-    assert sorted(mentioned) == sorted(["run", "--out", "--figures", "--force", "--json", "--help"])
+    assert sorted(mentioned) == sorted(
+        ["run", "--out", "--figures", "--force", "--json", "--debug", "--help"]
+    )
 
 
 def test_the_template_is_part_of_the_package() -> None:

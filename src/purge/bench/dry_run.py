@@ -24,7 +24,8 @@ class Step(NamedTuple):
 
 def steps_of(plan: Plan, place: Place) -> list[Step]:
     """What a plan asks for and what is there already; nothing is written."""
-    facts = [read_facts(folder) for folder in sorted(place.models.glob("*-*")) if finished(folder)]
+    made = [read_facts(folder) for folder in sorted(place.models.glob("*-*")) if finished(folder)]
+    facts = [f for f in made if f.data and f.seconds is not None and f.settings.get("epochs")]
     steps = []
     for training in plan.trainings():
         epochs, data = training.recipe["epochs"], Path(training.data.name).name
@@ -41,7 +42,7 @@ def steps_of(plan: Plan, place: Place) -> list[Step]:
     for job in plan.jobs:
         groups.setdefault(f"{short(job.data)} {forget_words(job.forget)}: {job.label}", []).append(job)
         result = result_in(place.file(job)) or {"error": "missing"}
-        done |= set() if "error" in result else {job.id}
+        done |= set() if "error" in result else {job.id}  # a trial that had no seconds left is done with
         if "wall_seconds" in result:
             measured.setdefault(_kind(job), []).append(result["wall_seconds"])
     for what, jobs in groups.items():

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from purge.bench.schema import Bench, Task, Variant, check_tables
 from purge.bench.search import Search, check_search, drawn, needs_retrained
 from purge.bench.tables import PARTS, By, Drawing, Table
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
-from purge.core.files import read_yaml
+from purge.core.files import LONGEST, read_yaml
 from purge.core.schema import build, fit, renamed
 from purge.core.settings import as_dict, flat_fields, replace
 from purge.data.catalog import DATASETS
@@ -31,7 +31,6 @@ from purge.models.zoo import known_name
 from purge.runs.folder import trusted
 
 Forget = dict[str, Any]  # {"classes": […]}, {"ids": […]} or {"fraction": …, "seed": …}; empty: nothing
-LONGEST = 200  # bytes of a file's name; most file systems take 255
 
 
 # -- jobs -------------------------------------------------------------------------------------
@@ -59,11 +58,15 @@ class Training:
     shards: int = 0  # 0: one model
     slices: int = 1
     logged: Forget = field(default_factory=dict)  # updates that involve this are written down
+    vote: Literal["mean", "majority"] = "mean"  # of the shards
 
     @cached_property
     def spec(self) -> str:
         """A digest of everything that the model depends on except the images themselves."""
-        return digest_of(dataclasses.asdict(self))[:12]
+        content = dataclasses.asdict(self)
+        if self.vote == "mean":  # so that models from before there was a choice are found
+            del content["vote"]
+        return digest_of(content)[:12]
 
     def __str__(self) -> str:
         gone = f" without {forget_words(self.forget)}" if self.forget else ""
@@ -101,6 +104,11 @@ class Job:
         return plain[: LONGEST - len(f"-{digest}.json")].decode(errors="ignore") + f"-{digest}"
 
     @property
+    def trial(self) -> int:
+        """The number of a trial, with which its label ends; 0 outside a search."""
+        return int(self.label.rpartition(" #")[2]) if self.trial_of else 0
+
+    @property
     def keys(self) -> dict[str, Any]:
         """What tables find its result by."""
         forget = forget_words(self.forget)
@@ -121,6 +129,7 @@ class Plan:
     jobs: list[Job]
     tables: list[Table]
     figures: list[Drawing]
+    seconds: float | None = None  # of unlearning, for all trials of a method
 
     def only(self, labels: Sequence[str]) -> Plan:
         """The jobs of these labels; of all if none is named."""
@@ -197,7 +206,8 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     words: dict[By, set[str]] = {by: {job.keys[by] for job in jobs} for by in ("data", "forget", "label")}
     words["label"] |= set(PARTS.values())
     check_tables(bench, {m.name: m for task in tasks for m in task.found_metrics().values()}, words)
-    return Plan(path.stem, bench.about, jobs, bench.tables, bench.figures)
+    seconds = None if bench.search is None else bench.search.seconds
+    return Plan(path.stem, bench.about, jobs, bench.tables, bench.figures, seconds)
 
 
 def _tasks(above: dict[str, Any], given: dict[str, Any], where: str) -> list[Task]:
@@ -332,7 +342,7 @@ def _jobs(task: Task, variants: list[tuple[Variant, str]], search: Search | None
                 base, more = variant.split_base(resolve_method(variant.method, changes).needs)
                 begin = Training(
                     data, task.model, _recipe(task, more), seed, {}, base.shards, base.slices,
-                    forget if base.log_updates else {},
+                    forget if base.log_updates else {}, base.vote,
                 )  # fmt: skip
                 yield Job(
                     data, forget, variant.label, variant.method, changes, seed, list(metrics), begin,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from purge.bench.tables import Column, Drawing, Sheet, chosen
+from purge.bench.tables import PARTS, Column, Drawing, Sheet, chosen
 from purge.report import theme
 from purge.report.tables import scaled
 from purge.report.theme import BLUE, GREEN, INK, VERMILION, plain
@@ -48,7 +48,10 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
         return fig
     apart = "label" in found.table.rows and len(found.table.rows) > 1  # a colour for each label
     keys = [key for key in found.table.rows if not (apart and key == "label")]
-    cells = cells.assign(group=cells[keys].agg(" ".join, axis=1))
+    group = cells[keys].agg(" ".join, axis=1)
+    if "label" not in found.table.rows:  # then nothing else tells a job's row from the original's
+        group += cells["part"].map(lambda part: f" {PARTS[part]}" if part in PARTS else "")
+    cells = cells.assign(group=group)
     groups = [*dict.fromkeys(cells["group"])]
     across = 1 if len(columns) == 1 or len(groups) > 14 else 2
     down = -(-len(columns) // across)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from purge.bench.tables import KEYS, STATS, Column, Sheet
+from purge.core.errors import printable
 
 
 def _ours(column: Column, cell: Any) -> str:
@@ -47,9 +49,15 @@ def as_markdown(found: Sheet) -> str:
     """A table for a README."""
     heads, body = laid_out(found)
     rows = [heads, ["---"] * len(heads), *body]
-    lines = ["| " + " | ".join(word.replace("|", "\\|") for word in row) + " |" for row in rows]
-    title = [f"**{found.table.title}**", ""] if found.table.title else []
-    return "\n".join([*title, *lines, "", found.note]).strip() + "\n"
+    lines = ["| " + " | ".join(map(_in_markdown, row)) + " |" for row in rows]
+    title = [f"**{_in_markdown(found.table.title)}**", ""] if found.table.title else []
+    return "\n".join([*title, *lines, "", _in_markdown(found.note)]).strip() + "\n"
+
+
+def _in_markdown(text: str) -> str:
+    """Text that Markdown shows as it is: labels come from files, and a page would obey HTML and links."""
+    plain = " ".join(printable(text).split("\n")).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\|`\[\]])", r"\\\1", plain)
 
 
 TEX = str.maketrans({
@@ -60,13 +68,17 @@ TEX = str.maketrans({
 })  # fmt: skip
 
 
+def _in_latex(text: str) -> str:
+    return " ".join(printable(text).split()).translate(TEX)
+
+
 def as_latex(found: Sheet) -> str:
     """A table for a paper; it needs the packages booktabs and amssymb."""
     heads, body = laid_out(found)
     n = len(found.table.rows)
-    rows = [" & ".join(word.translate(TEX) for word in row) + r" \\" for row in (heads, *body)]
+    rows = [" & ".join(map(_in_latex, row)) + r" \\" for row in (heads, *body)]
     title = [f"{found.table.title.rstrip('.')}."] if found.table.title else []
-    caption = " ".join([*title, *filter(None, [found.note])]).translate(TEX)
+    caption = _in_latex(" ".join([*title, *filter(None, [found.note])]))
     return "\n".join(
         [
             r"\begin{table}[t]", r"\centering", r"\small",
@@ -75,6 +87,16 @@ def as_latex(found: Sheet) -> str:
             rf"\label{{tab:{found.table.name}}}", r"\end{table}", "",
         ]
     )  # fmt: skip
+
+
+def _in_csv(text: str) -> str:
+    """Text that a spreadsheet takes for text: what begins like a formula gets an apostrophe in front.
+
+    >>> _in_csv("=1+1"), _in_csv("-5"), _in_csv("purge")
+    ("'=1+1", '-5', 'purge')
+    """
+    formula = text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n")
+    return f"'{text}" if formula and not re.fullmatch(r"[-+]?\d+(\.\d*)?%?", text) else text
 
 
 def as_csv(found: Sheet) -> str:
@@ -88,7 +110,8 @@ def as_csv(found: Sheet) -> str:
             whole = cells[["low", "high"]].map(lambda v: str(v).removesuffix(".0"), na_action="ignore")
             cells[["low", "high"]] = whole
     names = [f"{c}.{stat}".removesuffix(".mean") for c in found.table.columns for stat in STATS]
-    wide = pd.concat([keys, *parts], axis=1).set_axis([*keys.columns, *names], axis=1)
+    keys = keys.map(_in_csv)
+    wide = pd.concat([keys, *parts], axis=1).set_axis([*keys.columns, *map(_in_csv, names)], axis=1)
     return str(wide.to_csv(index=False, lineterminator="\n"))
 
 

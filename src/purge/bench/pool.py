@@ -2,19 +2,23 @@
 
 Items come in groups, and an item may need other groups to be finished: jobs need models. A worker stays with
 the group whose data and models it has loaded; items that need nothing go first, since others may wait for
-them. If a process dies (out of memory, say), its item has failed and a fresh process takes over.
+them. If a process dies (out of memory, say), its item has failed and a fresh process takes over. If this one
+dies or is interrupted, all of them end with it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from purge.core.errors import expected
@@ -47,6 +51,49 @@ Work = Callable[[Any], str]
 Each = Callable[[Work, Sequence[Item]], Iterator[Done]]
 
 
+class Worker(ProcessPoolExecutor):
+    """Another process, which ends when this one does, however it ends."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        theirs, self._line = context.Pipe(duplex=False)  # only this process can write: it ends with it
+        super().__init__(1, context, initializer=_follow, initargs=(theirs,))
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        """Give the process something to do; it starts with the first."""
+        with _no_interruption():
+            return super().submit(work, *args, **more)
+
+    def end(self) -> None:
+        """End the process at once, whatever it is doing."""
+        self._line.close()
+
+
+@contextmanager
+def _no_interruption() -> Iterator[None]:
+    """A process that starts within the block is spared a Ctrl-C, which the terminal sends to all of them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow(line: Connection) -> None:
+    """In a worker: end when the other end of the line is closed, by the parent or by its death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+
+    def wait_for_the_end() -> None:
+        with suppress(EOFError, OSError):
+            line.recv_bytes()
+        os._exit(1)  # also in the middle of a long computation
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+
+
 @contextmanager
 def workers(n: int) -> Iterator[Each]:
     """A function that works on each item, in this process or in ``n`` others, and yields what is done.
@@ -59,10 +106,13 @@ def workers(n: int) -> Iterator[Each]:
     before = {name: os.environ.get(name) for name in THREADS}
     cores = max(1, (os.cpu_count() or 1) // n)
     os.environ |= dict.fromkeys(THREADS, str(cores))  # torch, NumPy and scikit-learn read them on import
-    fresh = partial(ProcessPoolExecutor, 1, get_context("spawn"))
-    pools = [fresh() for _ in range(n)]
+    pools = [Worker() for _ in range(n)]
     try:
-        yield partial(_side_by_side, pools, fresh)
+        yield partial(_side_by_side, pools, Worker)
+    except BaseException:  # what they are doing will not be asked for
+        for pool in pools:
+            pool.end()
+        raise
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)
@@ -82,8 +132,7 @@ def _one_by_one(work: Work, items: Sequence[Item]) -> Iterator[Done]:
 
 
 def _side_by_side(
-    pools: list[ProcessPoolExecutor], fresh: Callable[[], ProcessPoolExecutor], work: Work,
-    items: Sequence[Item],
+    pools: list[Worker], fresh: Callable[[], Worker], work: Work, items: Sequence[Item],
 ) -> Iterator[Done]:  # fmt: skip
     """Do all items with pools of one process each; a pool whose process died is replaced."""
     left: dict[str, deque[Item]] = {}

@@ -8,11 +8,13 @@ folders, named by what they depend on, so that another bench can share them.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +27,12 @@ import purge
 from purge.auditor import Auditor
 from purge.bench.expand import Job, Plan, Training, digest_of
 from purge.bench.layout import FORMS
-from purge.bench.pool import Item, workers
-from purge.bench.search import score_of, winners
+from purge.bench.pool import Done, Each, Item, workers
+from purge.bench.search import score_of, spent_in, waves, winners
 from purge.bench.store import Place, cached, images, is_done, request_of, trained
-from purge.bench.tables import PARTS, Drawing, manifest, result_in, sheets
+from purge.bench.tables import PARTS, manifest, result_in, sheets
 from purge.core.errors import FileError
-from purge.core.files import out_folder, write_json, write_text
+from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data.images import Images
 from purge.engine.precision import choose_device
@@ -52,6 +54,7 @@ class Summary(NamedTuple):
     failed: dict[str, str]  # job → what went wrong
     files: list[Path]  # tables, figures and presets
     unread: int = 0  # of those left: files that cannot be read
+    over: int = 0  # jobs of trials that did not begin: the seconds of their search were used up
 
 
 def bench(
@@ -61,39 +64,43 @@ def bench(
     """Run the jobs that have no result, all or those of some methods, then make the tables and figures."""
     asked = plan.only(only)
     choose_device(place.device, torch.nn.Identity())
-    out_folder(place.out, force=True)
+    for folder in (place.out, place.models):
+        out_folder(folder, force=True)
     if not resume and place.out.is_dir() and any(place.out.iterdir()):
         fix = "continue with --resume, or choose another"
         raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
-    for folder in (place.out / "jobs", place.models):
-        folder.mkdir(parents=True, exist_ok=True)
+    own_folder(place.out, "jobs")
+    place.models.mkdir(parents=True, exist_ok=True)
     place = dataclasses.replace(place, at_once=at_once)
     write_manifest(plan, place.out)
     todo = [job for job in asked.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     missing = [t for t in wanted if not cached(t, place.models)]
     say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(missing)} of {len(wanted)} models to train.")
-    broken = set()
+    broken, over = set(), 0
     total, began = len(wanted) + len(todo), time.perf_counter()
     with workers(at_once) as each, progress_line("bench", total, progress) as advance:
-        for count, done in enumerate(each(partial(_attempt, place=place), _items(todo, place)), 1):
-            if done.error and isinstance(done.what, Training):
-                broken.add(done.what.spec)
-            elif done.killed or not done.tried:
+        for count, done in enumerate(_outcomes(each, asked, place), 1):
+            note = f": {done.error}" if done.error else ""
+            if isinstance(done.what, Training):
+                broken |= {done.what.spec} if done.error else set()
+            elif done.killed or (done.error and not done.tried):
                 kind = "process ended" if done.killed else "no model"
                 _write_result(done.what, place, {"error": done.error, "kind": kind})
+            elif not done.tried:
+                over, note = over + 1, ": no seconds left"
             advance(1, str(done.what))
-            error = f": {done.error}" if done.error else ""
-            say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{error}")
+            say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{note}")
     results = [(job, result_in(place.file(job))) for job in plan.jobs]
     return Summary(
-        ran=len(todo),
+        ran=len(todo) - over,
         skipped=len(asked.jobs) - len(todo),
         left=len(plan.jobs) - len(asked.jobs),
         trained=sum(t.spec not in broken for t in missing),
         failed={str(job): str(found["error"]) for job, found in results if found and "error" in found},
-        files=[*_write_presets(place.out, results), *make(place.out)],
+        files=[*_write_presets(place.out, results, plan.seconds), *make(place.out)],
         unread=sum(found is None and place.file(job).is_file() for job, found in results),
+        over=over,
     )
 
 
@@ -101,7 +108,7 @@ def locate(
     plan: Plan, out: Path | None, models: Path | None, device: str | None, data_dir: Path | None
 ) -> Place:
     """Where a plan runs; by default in runs/NAME."""
-    folder = out or Path("runs") / plan.name
+    folder = out or below(Path("runs"), plan.name)
     where = None if data_dir is None else str(data_dir.absolute())
     return Place(folder, models or folder / "models", device, where, commit())
 
@@ -111,10 +118,18 @@ def in_words(done: Summary, place: Place) -> list[str]:
     lines = [f"Failed: {job}: {error}" for job, error in done.failed.items()]
     unread = f" ({done.unread} with a file that cannot be read)" if done.unread else ""
     rest = f", {done.left} left out{unread}" if done.left else ""
+    rest += f", {done.over} not begun, as their search has no seconds left" if done.over else ""
     here = f"{done.ran} jobs run, {done.skipped} were there{rest}, {done.trained} models trained"
     again = " Run what failed again with --resume." if done.failed else ""
     files = f"{len(done.files)} tables and figures in {place.out}."
     return [*lines, f"{here}, {len(done.failed)} failed; {files}{again}"]
+
+
+def kept(plan: Plan, place: Place) -> str:
+    """After an interruption: what is done, and how to go on."""
+    done = sum(is_done(place.file(job)) for job in plan.jobs)
+    here = f"{done} of {len(plan.jobs)} jobs are done in {place.out}; --resume runs the rest."
+    return here if place.out.is_dir() else "Nothing was written."
 
 
 def commit() -> str:
@@ -146,9 +161,11 @@ def write_manifest(plan: Plan, out: Path) -> None:
     write_json(out / "bench.json", {**about, "metrics": own, **wanted})
 
 
-def _write_presets(out: Path, results: list[tuple[Job, dict[str, Any] | None]]) -> list[Path]:
+def _write_presets(
+    out: Path, results: list[tuple[Job, dict[str, Any] | None]], seconds: float | None
+) -> list[Path]:
     """Write the best settings that a search found as a file that a later bench can read."""
-    found = winners(results)
+    found = winners(results, seconds)
     if not found:
         return []
     text = yaml.safe_dump({"methods": found}, sort_keys=False, allow_unicode=True)
@@ -171,20 +188,54 @@ def make(out: Path) -> list[Path]:
     found = sheets(out)
     written = []
     for name, sheet in found.items():
-        (out / "tables").mkdir(exist_ok=True)
+        tables = own_folder(out, "tables")
         for ending, form in FORMS.items():
-            written.append(out / "tables" / f"{name}.{ending}")
+            written.append(below(tables, name, ending=f".{ending}"))
             write_text(written[-1], form(sheet))
-    for drawing in [Drawing(**given) for given in manifest(out)["figures"]]:
+    for drawing in manifest(out).figures:
         from purge.bench import figures  # matplotlib takes long to import
         from purge.report import theme
 
-        (out / "figures").mkdir(exist_ok=True)
-        written += theme.save(figures.draw(drawing, found), out / "figures", drawing.name)
+        drawn = figures.draw(drawing, found)
+        written += theme.save(drawn, own_folder(out, "figures"), drawing.name)
     return written
 
 
 # -- one item of work -------------------------------------------------------------------------
+
+
+def _outcomes(each: Each, plan: Plan, place: Place) -> Iterator[Done]:
+    """Do all that has no result yet, and yield what was done, failed or did not begin.
+
+    In a search with a limit of seconds, a method's trials follow one another: only when the jobs of one have
+    ended is it known whether there is time for the next. The first always begins.
+    """
+    limit = math.inf if plan.seconds is None else plan.seconds
+    spent: dict[str, float] = defaultdict(float)
+    tried: dict[str, str] = {}  # models → what went wrong
+    for wave in waves(plan.jobs, plan.seconds):
+        todo = []
+        for job in (job for job in wave if not is_done(place.file(job))):
+            if job.trial and spent[job.trial_of] >= limit:
+                why = f"{job.trial} trials took {spent[job.trial_of]:.1f} s; the search allows {limit:g} s"
+                _write_result(job, place, {"skipped": why})
+                yield Done(job, "", tried=False)
+            elif error := _broken(job, tried):
+                yield Done(job, error, tried=False)
+            else:
+                todo.append(job)
+        items = [item for item in _items(todo, place) if item.group not in tried]
+        for done in each(partial(_attempt, place=place), items):
+            if isinstance(done.what, Training):
+                tried[done.what.spec] = done.error
+            yield done
+        for job in wave if limit < math.inf else ():
+            spent[job.trial_of] += spent_in(result_in(place.file(job)))
+
+
+def _broken(job: Job, tried: Mapping[str, str]) -> str:
+    """What went wrong with a model that a job needs, when it was tried before."""
+    return next((error for t in (job.base, *job.retrained) if (error := tried.get(t.spec))), "")
 
 
 def _items(todo: list[Job], place: Place) -> list[Item]:
@@ -199,17 +250,20 @@ def _items(todo: list[Job], place: Place) -> list[Item]:
 
 def _attempt(what: Training | Job, place: Place) -> str:
     """Train a model, or run a job and write its result; return what went wrong."""
-    began = time.perf_counter()
+    began = ready = time.perf_counter()
     try:
         if isinstance(what, Training):
             trained(what, place)
         else:
+            _scene(what, place)
+            ready = time.perf_counter()
             found = run_job(what, place)
             _write_result(what, place, {**found, "wall_seconds": time.perf_counter() - began})
-    except Exception as error:  # whatever it is, the other jobs go on
+    except (Exception, SystemExit) as error:  # whatever it is, the other jobs go on
         words = " ".join((str(error) or type(error).__name__).split())[:500]
-        if isinstance(what, Job):
-            _write_result(what, place, {"error": words, "kind": type(error).__name__})
+        if isinstance(what, Job):  # a trial that failed took its time too
+            spent = time.perf_counter() - ready if ready > began else 0.0
+            _write_result(what, place, {"error": words, "kind": type(error).__name__, "spent_seconds": spent})
         return words
     return ""
 
@@ -290,7 +344,8 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
     values = {part: report[part] for part in ("values", *PARTS)}
-    return {**found, "numbers": numbers, "checks": _checks(result), **values, "models": models}
+    also = {"numbers": numbers, "spent_seconds": sum(seconds), "checks": _checks(result), "models": models}
+    return {**found, **also, **values}
 
 
 def _peta(flop: int | None) -> float | None:

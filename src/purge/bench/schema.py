@@ -76,6 +76,7 @@ class Base:
 
     shards: int = setting(0, "train this many models on a part of the data each; 0: one model", low=0)
     slices: int = setting(1, "slices of each shard", low=1)
+    vote: Literal["mean", "majority"] = setting("mean", "how shards decide: mean of the softmax, or majority")
     log_updates: bool = setting(False, "write down the updates that involve forgotten samples")
 
 
@@ -102,8 +103,8 @@ class Variant:
                 raise MethodError("another base", got, "leave it out")
         if base.shards == 1:
             raise MethodError("shards from 2", "1", "change base")
-        if "slices" in own and not base.shards:
-            raise MethodError("shards beside slices in base", "none", "leave slices out")
+        if alone := [key for key in ("slices", "vote") if key in own and not base.shards]:
+            raise MethodError(f"shards beside {alone[0]} in base", "none", f"leave {alone[0]} out")
         return base, {k: v for k, v in self.base.items() if k not in own}
 
 
@@ -167,12 +168,13 @@ def _check_table(table: Table, metrics: Mapping[str, Metric], where: str) -> Non
 def _check_drawing(drawing: Drawing, tables: Mapping[str, Table]) -> None:
     if drawing.kind != "pipeline" and drawing.table not in tables:
         _refuse(f"a table for figure {drawing.name}", drawing.table, tables)
-    table = tables.get(drawing.table, Table(drawing.table, [], []))
-    if wrong := [c for c in drawing.columns if c not in table.columns]:
-        _refuse(f"a column of table {table.name}", wrong[0], table.columns)
-    if strange := [by for by in drawing.only if by not in table.rows]:
-        got, fix = f"only: {{{strange[0]}: …}}", f"add {strange[0]} to the rows of table {table.name}"
-        raise FileError(f"a choice of rows of table {table.name}", got, fix)
+    table = tables.get(drawing.table)
+    columns, rows = ([], []) if table is None else (table.columns, table.rows)
+    if wrong := [c for c in drawing.columns if c not in columns]:
+        _refuse(f"a column of table {drawing.table}", wrong[0], columns)
+    if strange := [by for by in drawing.only if by not in rows]:
+        got, fix = f"only: {{{strange[0]}: …}}", f"add {strange[0]} to the rows of table {drawing.table}"
+        raise FileError(f"a choice of rows of table {drawing.table}", got, fix)
 
 
 def _check_only(only: Mapping[By, Sequence[str]], words: Mapping[By, Collection[str]], where: str) -> None:

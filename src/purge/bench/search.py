@@ -1,7 +1,8 @@
-"""A random search over settings: the same number of trials for each method, scored on held-out data.
+"""A random search over settings: the same trials and seconds for each method, scored on held-out data.
 
 The first trial is the method unchanged. The score is the weighted sum of the metrics' distances to their
-aims: to the retrained model's value, or to the ideal that a metric names.
+aims: to the retrained model's value, or to the ideal that a metric names. With ``seconds``, a method gets no
+further trial once its trials have unlearned for that long: time cannot buy a slow method more attempts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Search:
-    """A random search over the settings of each method, with the same number of trials for all."""
+    """A random search over the settings of each method, with the same budget for all."""
 
-    trials: int = setting(help="trials for each method", low=1)
+    trials: int = setting(help="trials for each method, at most", low=1)
     score: dict[str, float] = setting(help="metric → weight of its distance to the aim; lower is better")
     seed: int = setting(0, low=0, high=2**32 - 1)
+    seconds: float | None = setting(
+        None, "seconds of unlearning for each method; once its trials have used them up, no other begins",
+        above=0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,28 +107,61 @@ def _metric(name: str) -> Metric:
     return find_metric(name.partition(".")[0])
 
 
-def winners(results: Iterable[tuple[Job, Mapping[str, Any] | None]]) -> list[dict[str, Any]]:
+Results = Iterable[tuple["Job", Mapping[str, Any] | None]]
+
+
+def waves(jobs: Sequence[Job], seconds: float | None) -> list[list[Job]]:
+    """The jobs in the order of their trials, if the time of each trial decides about the next one."""
+    if seconds is None:
+        return [[*jobs]]
+    numbers = sorted({job.trial for job in jobs})
+    return [[job for job in jobs if job.trial == number] for number in numbers]
+
+
+def spent_in(result: Mapping[str, Any] | None) -> float:
+    """The seconds that a job unlearned, also if it failed then."""
+    found = (result or {}).get("spent_seconds")
+    return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else 0.0
+
+
+def winners(results: Results, seconds: float | None = None) -> list[dict[str, Any]]:
     """For each label that was searched for, the trial with the lowest mean score over its jobs.
 
     A trial with a job that failed, that could not be scored, or whose result is missing or cannot be read
-    (None) does not win: the mean over its other jobs is not comparable.
+    (None) does not win: the mean over its other jobs is not comparable. Nor does one that began after the
+    ``seconds`` had been used up, perhaps because they were more when it ran.
     """
-    trials: dict[str, dict[str, list[tuple[Job, float | None]]]] = {}
+    trials: dict[str, dict[int, list[tuple[Job, Mapping[str, Any] | None]]]] = {}
     for job, result in results:
         if job.trial_of:
-            trials.setdefault(job.trial_of, {}).setdefault(job.label, []).append((job, _score_in(result)))
+            trials.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result))
     found = []
-    for label, of in trials.items():
-        each = {trial: [score for _, score in jobs if score is not None] for trial, jobs in of.items()}
+    for label, planned in trials.items():
+        of, spent = _within(planned, seconds)
+        each = {trial: [s for _, r in jobs if (s := _score_in(r)) is not None] for trial, jobs in of.items()}
         scored = {t: statistics.fmean(scores) for t, scores in each.items() if len(scores) == len(of[t])}
         if scored:
             best = min(scored, key=lambda trial: scored[trial])
             first = of[best][0][0]
             found.append(
-                {"method": first.method, "label": label, "set": first.changes, "trial": best,
-                 "score": scored[best], "trials": len(of), "first_score": scored.get(f"{label} #0")}
+                {"method": first.method, "label": label, "set": first.changes, "trial": first.label,
+                 "score": scored[best], "trials": len(of), "first_score": scored.get(0), "seconds": spent,
+                 "ended": "trials" if len(of) == len(planned) else "seconds"}
             )  # fmt: skip
     return found
+
+
+def _within(
+    planned: Mapping[int, list[tuple[Job, Mapping[str, Any] | None]]], seconds: float | None
+) -> tuple[dict[int, list[tuple[Job, Mapping[str, Any] | None]]], float]:
+    """The trials that began before the seconds were used up, and the seconds that they took."""
+    of, spent = {}, 0.0
+    for trial in sorted(planned):
+        if seconds is not None and spent >= seconds:
+            break
+        of[trial] = planned[trial]
+        spent += sum(spent_in(result) for _, result in planned[trial])
+    return of, spent
 
 
 def _score_in(result: Mapping[str, Any] | None) -> float | None:

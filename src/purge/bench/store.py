@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,14 +17,18 @@ import purge
 from purge.bench.expand import Data, Forget, Job, Training
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
-from purge.core.files import read_json
+from purge.core.files import below, read_json
 from purge.data.images import Images
 from purge.data.load import load
 from purge.engine.resume import STATE
 from purge.engine.store import digest_of, found_or_made
 from purge.methods.sisa_model import INDEX
+from purge.models.checkpoint import file_digest
 from purge.runs.folder import DataChoice, Request, cut, read_facts
 from purge.runs.make import train_run
+from purge.runs.weights import WEIGHTS
+
+logger = logging.getLogger("purge")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Place:
 
     def file(self, job: Job) -> Path:
         """The file with the result of a job."""
-        return self.out / "jobs" / f"{job.id}.json"
+        return below(self.out / "jobs", job.id, ending=".json")
 
 
 @lru_cache(maxsize=2)
@@ -88,7 +93,7 @@ def trained(training: Training, place: Place) -> Path:
     folder = place.models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
 
     def find() -> Path | None:
-        return folder if finished(folder) else None
+        return folder if sound(folder) else None
 
     def make() -> None:
         _train(training, place, data, test, folder)
@@ -97,6 +102,8 @@ def trained(training: Training, place: Place) -> Path:
 
 
 def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
+    if finished(folder):  # and yet it has to be trained
+        logger.warning("The weights in %s are not those that its run.json recorded: trained again.", folder)
     (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished
     logged = None
     if training.logged:
@@ -105,7 +112,7 @@ def _train(training: Training, place: Place, data: Images, test: Images, folder:
     train_run(
         folder, training.model, DataChoice(training.data.name, place.data_dir, training.data.size), data,
         request_of(training.forget, data), seed=training.seed, recipe=training.recipe, test=test,
-        shards=training.shards or None, slices=training.slices,
+        shards=training.shards or None, slices=training.slices, vote=training.vote,
         log_updates=folder / "updates" if logged is not None else None, log_only=logged,
         device=place.device, progress=False, resume=logged is None, force=True,
         more={"per_class": training.data.per_class, "holdout": training.data.holdout,
@@ -119,7 +126,7 @@ def finished(folder: Path) -> bool:
         return False
     try:
         shards = read_facts(folder).get("shards")
-        weights = [folder / "model.safetensors"]
+        weights = [folder / WEIGHTS]
         if shards is not None:
             read_json(folder / INDEX)
             weights += folder.glob("sisa-*.safetensors")  # one for each shard, one of the samples
@@ -131,12 +138,27 @@ def finished(folder: Path) -> bool:
     return shards is None or len(weights) == 1 + shards + 1
 
 
+def sound(folder: Path) -> bool:
+    """Whether a finished training still has the weights that it recorded, which takes reading them."""
+    if not finished(folder):
+        return False
+    try:
+        facts, files = read_facts(folder), [folder / WEIGHTS]
+        recorded = {WEIGHTS: facts.digest}
+        if facts.shards is not None:
+            files += folder.glob("sisa-*.safetensors")
+            recorded |= read_json(folder / INDEX).get("files") or {}
+        return all(recorded.get(f.name) in (None, file_digest(f)) for f in files)
+    except (FileError, TypeError):
+        return False
+
+
 def cached(training: Training, models: Path) -> Path | None:
-    """A finished model of this training; :func:`trained` also checks that the images are the same."""
-    return next((f for f in sorted(models.glob(f"{training.spec}-*")) if finished(f)), None)
+    """A sound model of this training; :func:`trained` also checks that the images are the same."""
+    return next((f for f in sorted(models.glob(f"{training.spec}-*")) if sound(f)), None)
 
 
 def is_done(file: Path) -> bool:
     """Whether there is the result of a job that succeeded."""
     found = result_in(file)
-    return found is not None and "error" not in found
+    return found is not None and not {"error", "skipped"} & found.keys()

@@ -2,12 +2,14 @@
 
 A bench leaves ``bench.json`` (its jobs, and the tables and figures it was asked for) and one file per job.
 :func:`numbers_of` reads them into one long data frame, and a table is a groupby over that frame. The paper's
-numbers are in ``paper.json``; no number is written in code.
+numbers are in ``paper.json``, what its authors published later in ``paper_later.json``; none is in code.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +17,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from purge.core.errors import FileError
-from purge.core.files import read_json
+from purge.core.errors import FileError, PurgeError, brief, did_you_mean
+from purge.core.files import below, read_json
+from purge.core.schema import build, fit
+from purge.metrics.metric import Unit
 from purge.metrics.registry import METRICS
 from purge.report import tables as text
 
@@ -59,6 +63,15 @@ class Column(NamedTuple):
         return f"{value:{self.unit}}" if self.unit.startswith(".") else text.shown(value, self.unit)
 
 
+@dataclass(frozen=True)
+class Described:
+    """What a column needs of what a metric says about itself."""
+
+    symbol: str
+    unit: Unit = "number"
+    units: dict[str, Unit] = field(default_factory=dict)
+
+
 def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
     """The column of a number or metric; ``described`` tells of metrics that are not part of purge.
 
@@ -68,8 +81,12 @@ def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
     if name in NUMBERS:
         return Column(*NUMBERS[name])
     kind, _, part = name.partition(".")
-    about = METRICS[kind].describe() if kind in METRICS else (described or {})[kind]
-    return Column(f"{about['symbol']} {part}".strip(), about["units"].get(part, about["unit"]))
+    given = METRICS[kind].describe() if kind in METRICS else (described or {}).get(kind)
+    if given is None:
+        fix = did_you_mean(name, [*NUMBERS, *METRICS, *(described or {})])
+        raise FileError("a column that is a metric or a number of a job", brief(name), fix)
+    about = build(Described, given, f"metrics of bench.json, {kind}", ignore_unknown=True)
+    return Column(f"{about.symbol} {part}".strip(), about.units.get(part, about.unit))
 
 
 @dataclass(frozen=True)
@@ -124,19 +141,21 @@ class Table:
     columns: list[str]
     rows: list[By] = field(default_factory=lambda: ["label"])
     title: str = ""
-    paper: str | None = None  # the table of paper.json with the paper's numbers
+    paper: str | None = None  # the table of paper.json or paper_later.json with the paper's numbers
     also: list[Part] = field(default_factory=list)  # other models that get rows of their own
     only: dict[By, list[str]] = field(default_factory=dict)  # leave out all other jobs
     goals: list[dict[str, Any]] = field(default_factory=list)  # each a Goal
 
     def __post_init__(self) -> None:
+        _check_name(self.name, "tables")
         if twice := [by for by in self.rows if self.rows.count(by) > 1]:
             raise FileError(f"different rows in table {self.name}", f"{twice[0]!r} twice", "leave one out")
 
     @cached_property
     def aims(self) -> dict[str, Goal]:
         """The goals by column."""
-        return {goal.column: goal for goal in (Goal(**given) for given in self.goals)}
+        where = f"goals of table {self.name}"
+        return {goal.column: goal for goal in (build(Goal, given, where) for given in self.goals)}
 
 
 @dataclass(frozen=True)
@@ -148,6 +167,16 @@ class Drawing:
     columns: list[str] = field(default_factory=list)  # empty: all
     only: dict[By, list[str]] = field(default_factory=dict)
     kind: Literal["bars", "lines", "pipeline"] = "bars"
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "figures")
+
+
+def _check_name(name: str, what: str) -> None:
+    """A name that is part of a file's, and of a label in LaTeX."""
+    if not re.fullmatch(r"[\w-]+", name):
+        raise FileError(f"{what} of plain names", brief(name), "use letters, digits, - and _")
+    below(Path(), name)
 
 
 class Sheet(NamedTuple):
@@ -168,20 +197,65 @@ class Sheet(NamedTuple):
 # -- from the results to numbers --------------------------------------------------------------
 
 
-def manifest(out: Path) -> dict[str, Any]:
-    """The content of ``bench.json``."""
+@dataclass(frozen=True)
+class Keys:
+    """What tables find the result of a job by."""
+
+    id: str
+    data: str
+    forget: str
+    label: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The keys of ``bench.json``."""
+
+    jobs: list[Keys]
+    tables: list[Table]
+    figures: list[Drawing]
+    metrics: dict[str, Any] = field(default_factory=dict)  # those that are not part of purge
+
+
+@dataclass(frozen=True)
+class Outcome(Keys):
+    """What a table needs of the file of a job."""
+
+    error: str = ""
+    numbers: dict[str, float | None] = field(default_factory=dict)
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    original: dict[str, dict[str, Any]] = field(default_factory=dict)
+    retrained: dict[str, dict[str, Any]] = field(default_factory=dict)
+    floor: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+
+
+def manifest(out: Path) -> Manifest:
+    """The content of ``bench.json``; names in it that would not stay in the folder are refused."""
     found = read_json(out / "bench.json")
     if not {"jobs", "tables", "figures"} <= found.keys():
         raise FileError(f"a bench in {out}", "another bench.json", "name the folder of a purge bench")
-    return found
+    about = build(Manifest, found, str(out / "bench.json"), ignore_unknown=True)
+    names = {table.name for table in about.tables}
+    for drawing in about.figures:
+        if drawing.kind != "pipeline" and drawing.table not in names:
+            fix = did_you_mean(drawing.table, names)
+            raise FileError(f"a table for figure {drawing.name}", brief(drawing.table), fix)
+    return about
 
 
 def result_in(file: Path) -> dict[str, Any] | None:
-    """The result of a job, which may be a failure; None if the file is missing or cannot be read."""
+    """The result of a job, which may have failed or not begun; None if the file is missing or unreadable."""
     try:
-        return read_json(file)
-    except (FileError, OSError):
+        found = read_json(file)
+        there = {key: value for key, value in found.items() if value is not None}
+        done = build(Outcome, there, str(file), ignore_unknown=True)
+        for value in (v for part in ("values", *PARTS) for v in getattr(done, part).values()):
+            fit(value["value"], float | None, "value", str(file))
+    except (PurgeError, OSError, KeyError):
         return None
+    return found if {"error", "skipped"} & found.keys() or "values" in there else None
 
 
 def numbers_of(results: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -305,14 +379,21 @@ def _apart(cells: pd.DataFrame, table: Table) -> set[tuple[str, ...]]:
 
 @cache
 def paper() -> dict[str, Any]:
-    """The paper's tables as it prints them, by name."""
-    found: dict[str, Any] = read_json(Path(__file__).with_name("paper.json"))["tables"]
+    """The paper's tables as it prints them, by name, and those that its authors published later."""
+    files = [Path(__file__).with_name(name) for name in ("paper.json", "paper_later.json")]
+    return {name: table for file in files for name, table in read_json(file)["tables"].items()}
+
+
+def _printed(name: str) -> dict[str, Any]:
+    if name not in paper():
+        raise FileError("a table of the paper", brief(name), did_you_mean(name, paper()))
+    found: dict[str, Any] = paper()[name]
     return found
 
 
 def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
     """A table of the paper: row → column → number, shares as fractions."""
-    rows = {} if name is None else paper()[name]["rows"]
+    rows = {} if name is None else _printed(name)["rows"]
     shares = {c for cells in rows.values() for c in cells if column_of(c).unit == "share"}
     return {row: {c: v / 100 if c in shares else v for c, v in cells.items()} for row, cells in rows.items()}
 
@@ -323,21 +404,23 @@ def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
 def sheets(out: Path) -> dict[str, Sheet]:
     """Every table of a bench, by name."""
     about = manifest(out)
-    found = [{**(result_in(out / "jobs" / f"{job['id']}.json") or {}), **job} for job in about["jobs"]]
-    numbers = numbers_of(found)
-    wanted = [Table(**table) for table in about["tables"]]
-    own = about.get("metrics")
-    return {table.name: sheet(table, numbers, _note(table, found), own) for table in wanted}
+    files = [below(out / "jobs", job.id, ending=".json") for job in about.jobs]
+    keys = map(dataclasses.asdict, about.jobs)
+    found = [{**(result_in(file) or {}), **job} for file, job in zip(files, keys, strict=True)]
+    numbers = numbers_of([result for result in found if "skipped" not in result])
+    return {table.name: sheet(table, numbers, _note(table, found), about.metrics) for table in about.tables}
 
 
 def _note(table: Table, found: Sequence[Mapping[str, Any]]) -> str:
     """What the numbers are, the hardware and the commit they come from, and where the paper's are from."""
-    done = [result for result in found if "hardware" in result and "error" not in result]
+    late = sum("skipped" in result for result in found)
+    done = [result for result in found if "hardware" in result and not {"error", "skipped"} & result.keys()]
     on = [result["hardware"] for result in done]
-    machines = dict.fromkeys(h["gpu"] or f"{h['machine']}, {h['cpus']} cores" for h in on)
-    commits = dict.fromkeys(str(result["commit"]) for result in done)
+    machines = dict.fromkeys(str(h.get("gpu") or f"{h.get('machine')}, {h.get('cpus')} cores") for h in on)
+    commits = dict.fromkeys(str(result.get("commit")) for result in done)
     failed = sum("error" in result for result in found)
     jobs = f"{len(done)} jobs" + (f", {failed} failed" if failed else "")
+    jobs += f", {late} not begun for lack of seconds" if late else ""
     where = f"{jobs}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
-    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
+    beside = f" Paper: {_printed(table.paper)['by']}." if table.paper else ""
     return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"

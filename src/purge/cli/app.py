@@ -1,4 +1,4 @@
-"""The purge command: its subcommands, exit codes and one-line errors.
+"""The purge command and its subcommands; how they end is in ending.py.
 
 Results go to stdout, everything else to stderr. Modules of commands import torch only when they run, so that
 ``--help`` and ``list`` answer at once.
@@ -7,26 +7,27 @@ Results go to stdout, everything else to stderr. Modules of commands import torc
 from __future__ import annotations
 
 import io
-import os
-import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Annotated, Any, NoReturn
+from functools import partial
+from typing import Annotated
 
 import typer
 from typer import Option
 
 import purge
+from purge.cli import ending
+from purge.cli import options as opt
 from purge.cli.audit import audit
 from purge.cli.bench import bench
 from purge.cli.cache import cache
 from purge.cli.demo import demo
 from purge.cli.list import list_
+from purge.cli.printing import open_streams
 from purge.cli.report import report
 from purge.cli.train import train
 from purge.cli.unlearn import unlearn
-from purge.core.errors import PurgeError, expected
+from purge.core.plugins import ignore_matplotlibrc
 
 app = typer.Typer(
     name="purge",
@@ -42,9 +43,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for name, command in COMMANDS.items():
     app.command(name)(command)
 
-ParserError: Any = typer.BadParameter.__mro__[2]  # the base of every error of the parser
-PIPE = 141  # the exit code of a program whose reader has gone away
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -57,46 +55,20 @@ def top(
     version: Annotated[
         bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: opt.Debug = False,
 ) -> None:
-    """Make a trained classifier forget, and prove it. Start with: purge demo."""
+    """Make a trained classifier forget, and prove it. Start with: purge demo.
+
+    Exits 0 if done, 1 if a threshold was missed, 2 for a bad request, 3 if something broke: then one line
+    names a file with the traceback, which --debug shows. After Ctrl-C it exits 130, after SIGTERM 143.
+    """
 
 
 def main() -> None:
-    """Run the command line: exit 0 if done, 1 if a threshold is missed, 2 for a bad request (one line)."""
+    """Run the command line and exit: 0 done, 1 a threshold was missed, 2 a bad request, 3 something broke."""
+    open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal does not have
-    code = 0
-    try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-        sys.stdout.flush()
-    except PurgeError as error:
-        _fail(re.sub(r"\b(by|with) (force|resume)\b", r"\1 --\2", str(error)))  # arguments as options
-    except ParserError as error:
-        said = error.format_message().rstrip(".")
-        asked = f"purge {sys.argv[1]}" if sys.argv[1:2] and sys.argv[1] in COMMANDS else "purge"
-        _fail(f"{said}{'' if said.endswith('?') else '.'} Fix: see {asked} --help.")
-    except typer.Abort:
-        sys.exit(130)
-    except (BrokenPipeError, SystemExit):  # the parser also exits this way
-        _drop_output()
-        sys.exit(code or PIPE)
-    except OSError as error:
-        fix = "make room, check permissions, or choose another place"
-        _fail(expected("reading and writing to work", str(error), fix))
-    sys.exit(code or 0)
-
-
-def _fail(message: str) -> NoReturn:
-    _drop_output()
-    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _drop_output() -> None:
-    """If stdout no longer works, write nothing more to it, not even what is buffered at exit."""
-    with suppress(OSError):
-        sys.stdout.flush()
-        return
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    ignore_matplotlibrc()
+    sys.exit(ending.run(partial(app, sys.argv[1:] or ["--help"], standalone_mode=False), COMMANDS))

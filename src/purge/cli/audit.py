@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
+from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.printing import show
+from purge.cli.printing import complain, say, show
 
 
 def audit(
@@ -48,6 +48,7 @@ def audit(
     no_cache: opt.NoCache = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Measure what a model still knows.
 
@@ -69,6 +70,7 @@ def audit(
     from purge.runs.folder import choose_data, choose_model, facts_of, request_of
     from purge.runs.make import audit_run
 
+    ending.keeps(lambda: "Nothing was written.")
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     with current_folder_importable(":" in metrics):
         wanted = resolve_metrics(names, [] if truth is None else ["truth"])
@@ -94,10 +96,11 @@ def audit(
     try:
         if run.is_dir() and metrics in PANELS:
             report.to_json(run / "audit.json")
+            ending.keeps(lambda: f"The audit is written: {run / 'audit.json'}.")
     finally:  # show what was measured even if it cannot be written
         show(found, audit_table(found), json_)
         if not json_:
-            print("\n".join([report.headline, "", *report.verdict()]))
+            say("\n".join([report.headline, "", *report.verdict()]))
     if broken := [line for gate in gates if (line := gate.broken(found))]:
-        print("\n".join(broken), file=sys.stderr)
-        raise typer.Exit(1)
+        complain("\n".join(broken))
+        raise typer.Exit(ending.MISSED)

@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import notes, show
 
 
 def bench(
     config: Annotated[Path, Argument(help="A YAML file; or a bench's folder, to redo its tables.")],
-    out: Annotated[Path | None, Option(help="Folder for the results; default: runs/NAME.")] = None,
-    models: Annotated[Path | None, Option(help="Trained models; default: OUT/models.")] = None,
+    out: Annotated[Path | None, opt.place("Folder for the results; default: runs/NAME.")] = None,
+    models: Annotated[Path | None, opt.place("Trained models; default: OUT/models.")] = None,
     only: Annotated[list[str] | None, Option(metavar="LABEL", help="Run only this; repeatable.")] = None,
     jobs: Annotated[int, Option(min=1, help="How many processes work at once.")] = 1,
     resume: Annotated[bool, Option("--resume", help="Run what is missing or failed.")] = False,
@@ -27,30 +28,32 @@ def bench(
     no_cache: opt.NoCache = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Run an experiment: all jobs of a file, then its tables and figures.
 
     For example: purge bench configs/smoke.yaml --out runs/smoke
 
-    After an interruption, the same command with --resume runs what is left.
+    After an interruption, the same command with --resume runs what is left. Exits 3 if jobs failed.
     """
     from purge.bench import dry_run as plans
     from purge.bench import runner
     from purge.bench.expand import read_plan
-    from purge.core.plugins import current_folder_importable
+    from purge.core.plugins import current_folder_importable, processes_without_current_folder
     from purge.report.tables import plain_table
 
     if config.is_dir():
         files = runner.make(config)
         show(list(map(str, files)), f"{len(files)} files made in {config}.", json_)
         return
-    with current_folder_importable(trust):
+    with current_folder_importable(trust), processes_without_current_folder():
         plan = read_plan(config, trust)
         place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
         if dry_run:
             steps = plans.steps_of(plan.only(only or ()), place)
             show([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
             return
+        ending.keeps(lambda: runner.kept(plan, place))
         say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
         done = runner.bench(
             plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
@@ -58,4 +61,4 @@ def bench(
         found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
         show(found, "\n".join(runner.in_words(done, place)), json_)
         if done.failed:
-            raise typer.Exit(1)
+            raise typer.Exit(ending.BROKE)

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from typer import Argument
 
 from purge.cli import options as opt
-from purge.cli.printing import show
+from purge.cli.printing import say, show
 from purge.core.errors import PurgeError, did_you_mean
 
 AGES = {"days": 86400, "hours": 3600, "minutes": 60}
@@ -17,6 +17,7 @@ def cache(
     action: Annotated[str, Argument(help="list or clear.")],
     kind: Annotated[str | None, Argument(help="To clear: decoded, shadows, data or all.")] = None,
     json_: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """List or remove what is kept between runs.
 
@@ -48,7 +49,7 @@ def cache(
     shown = {"folder": str(folder), "entries": [e._asdict() for e in found]}
     show(shown, table if found else text, json_)
     if found and not json_:
-        print(text)
+        say(text)
 
 
 def _size(n: float) -> str:

@@ -8,17 +8,19 @@ from typing import Annotated
 
 from typer import Option
 
+from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.printing import notes, show
+from purge.cli.printing import notes, say, show
 
 
 def demo(
-    out: Annotated[Path | None, Option(help="Folder for the runs; default: runs/demo.")] = None,
+    out: Annotated[Path | None, opt.place("Folder for the runs; default: runs/demo.")] = None,
     quick: Annotated[bool, Option("--quick", help="Train less, for a first look.")] = False,
     seed: opt.Seed = 0,
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Watch a model forget a digit, with the proof.
 
@@ -27,19 +29,19 @@ def demo(
     """
     from purge import demo
     from purge.core.files import out_folder
-    from purge.core.settings import checked_seed
 
-    checked_seed(seed)
+    demo.check_seed(seed)
     folder = demo.free_folder(Path("runs/demo")) if out is None else out
     out_folder(folder, force=force)
+    ending.keeps(lambda: demo.kept(folder))
     started = time.perf_counter()
     rows = demo.run_demo(
-        folder, quick=quick, seed=seed, force=force, progress=not quiet, say=notes(not quiet)
+        out=folder, quick=quick, seed=seed, force=force, progress=not quiet, say=notes(not quiet)
     )
     seconds = time.perf_counter() - started
     words = demo.sentences(rows)
     found = {"rows": [demo.as_record(row) for row in rows], "sentences": words, "folder": str(folder)}
     show({**found, "seconds": seconds}, demo.table(rows), json_)
     if not json_:
-        print("\n".join(words))
-        print(f"\nRun folders (weights, history, audits) in {folder}; the demo took {seconds:.0f} s.")
+        say("\n".join(words))
+        say(f"\nRun folders (weights, history, audits) in {folder}; the demo took {seconds:.0f} s.")

@@ -17,6 +17,7 @@ def list_(
     shelf: Annotated[str, Argument(help="methods, metrics, datasets, models or recipe.")],
     name: Annotated[str | None, Argument(help="A method, a metric, or after recipe a data set.")] = None,
     json_: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """List methods, metrics, data sets, models, or the training recipe.
 

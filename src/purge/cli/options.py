@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from purge.cli import ending
 from purge.core.errors import DataError, MethodError
 
 
@@ -19,7 +20,24 @@ def _no_cache(context: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
+def _debug(wanted: bool) -> bool:
+    ending.show_traceback(wanted)
+    return wanted
+
+
+def _path(text: str) -> Path:
+    if not text:  # it would mean the current folder
+        raise typer.BadParameter("expected a path, got an empty text")
+    return Path(text)
+
+
+def place(help: str) -> Any:
+    """An option for a file or folder that is written."""
+    return Option(help=help, parser=_path, metavar="<path>")
+
+
 Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+Debug = Annotated[bool, Option("--debug", callback=_debug, help="Show the traceback of an error.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
 Seed = Annotated[int, Option(help="Seed for everything random.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +16,11 @@ from purge.core.errors import FileError
 
 def report(
     run: Annotated[list[Path], Argument(help="Audited run folders; several are compared.")],
-    out: Annotated[Path | None, Option(help="The page; default, for one run: RUN/report.html.")] = None,
-    figures: Annotated[Path | None, Option(help="Folder for the figures, as PNG and SVG.")] = None,
+    out: Annotated[Path | None, opt.place("The page; default, for one run: RUN/report.html.")] = None,
+    figures: Annotated[Path | None, opt.place("Folder for the figures, as PNG and SVG.")] = None,
     force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
     json_: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Write an audit as one HTML page.
 
@@ -53,10 +55,14 @@ def report(
         from purge.report.figures import save_all
 
         written = save_all(reports, figures)
-    size = len(page.encode())
+    size = file.stat().st_size
     text = f"Report of {', '.join(reports)}: {file} ({size / 1e6:.1f} MB, for any browser)."
     text += "" if figures is None else f"\n{len(written)} figures written to {figures}."
-    show({"file": str(file), "bytes": size, "figures": [str(p) for p in written]}, text, json_)
+    warnings = [warning for one in reports.values() if (warning := one["info"]["warning"])]
+    for warning in warnings:
+        print(f"Warning: {warning}.", file=sys.stderr)
+    found = {"file": str(file), "bytes": size, "figures": [str(p) for p in written], "warnings": warnings}
+    show(found, text, json_)
 
 
 def _by_name(folders: list[Path]) -> dict[str, Path]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
+from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import show
 from purge.core.errors import MethodError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    out: Annotated[Path, Option(help="Folder for the model; must be empty.")],
+    out: Annotated[Path, opt.place("Folder for the model; must be empty.")],
     data: opt.DataName = None,
     model: Annotated[str | None, Option(help="See purge list models.")] = None,
     like: Annotated[Path | None, Option(help="Run folder whose data, model and recipe to use.")] = None,
@@ -38,13 +39,18 @@ def train(
     trust: opt.Trust = False,
     shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
     slices: Annotated[int | None, Option(help="Checkpoints per shard; more: cheaper deletions.")] = None,
-    log_updates: Annotated[Path | None, Option(help="Folder for all updates, for amnesiac.")] = None,
+    vote: Annotated[
+        Literal["mean", "majority"] | None,
+        Option(help="How shards decide; default: the mean of their softmax."),
+    ] = None,
+    log_updates: Annotated[Path | None, opt.place("Folder for all updates, for amnesiac.")] = None,
     log_only_ids: Annotated[Path | None, Option(help="Log only steps with a sample of this file.")] = None,
     no_cache: opt.NoCache = False,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted training.")] = False,
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Train a model, or the reference without what must be forgotten.
 
@@ -59,7 +65,7 @@ def train(
     from purge.core.settings import replace
     from purge.data.catalog import DATASETS
     from purge.engine.precision import choose_device
-    from purge.engine.resume import STATE, training_folder
+    from purge.engine.resume import STATE, kept_epochs, training_folder
     from purge.engine.trainer import Recipe
     from purge.runs.folder import RunFile, choose_data, choose_model, cut, facts_of, recipe_of, request_of
     from purge.runs.make import check_finished, train_run
@@ -72,10 +78,13 @@ def train(
         raise MethodError("--shards or --log-updates", "both", "leave one out")
     if resume and (shards is not None or log_updates is not None):
         raise MethodError("--resume without --shards or --log-updates", "both", "use another folder")
+    ending.keeps(lambda: kept_epochs(out, resumable=shards is None and log_updates is None))
+    facts = RunFile() if like is None else facts_of(like)
+    if vote is not None and shards is None and (facts.shards is None or log_updates is not None):
+        raise MethodError("--vote with --shards", "--vote alone", "add --shards 5")
     finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
     if not finished:
         training_folder(out, resume=resume, force=force)
-    facts = RunFile() if like is None else facts_of(like)
     name = choose_model(facts, model, trust)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
@@ -105,10 +114,11 @@ def train(
     result = train_run(
         out, name, choice, images, request, seed=seed, recipe=changes, test=test, pretrained=pretrained,
         shards=facts.shards if shards is None and log_updates is None else shards,
-        slices=slices or facts.slices or 1, log_updates=log_updates,
+        slices=slices or facts.slices or 1, vote=vote or facts.vote or "mean", log_updates=log_updates,
         log_only=None if only is None else cut(images, only)[0], device=at, progress=not quiet,
         resume=resume, force=force,
     )  # fmt: skip
+    ending.keeps(lambda: f"The model is written to {out}.")
     samples = result.info["samples"]
     summary = {
         "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,

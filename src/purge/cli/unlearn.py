@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
+from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.printing import show
+from purge.cli.printing import complain, show
 
 
 def unlearn(
     checkpoint: Annotated[Path, Argument(help="A run folder, or a file of weights.")],
-    out: Annotated[Path, Option(help="Folder for the new model; must be empty.")],
+    out: Annotated[Path, opt.place("Folder for the new model; must be empty.")],
     data: opt.DataName = None,
     model: opt.ModelName = None,
     data_dir: opt.DataDir = None,
@@ -50,6 +50,7 @@ def unlearn(
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Forget classes or samples; write a new model.
 
@@ -59,8 +60,9 @@ def unlearn(
 
     Exits 1 if the forget target was not reached; the model is written all the same.
     """
-    from purge.api import save
+    from purge.core.errors import FileError
     from purge.core.files import out_folder
+    from purge.core.folders import claimed
     from purge.core.plugins import current_folder_importable
     from purge.core.settings import checked_seed
     from purge.data.request import DeletionRequest
@@ -80,12 +82,16 @@ def unlearn(
     )
     from purge.runs.make import check_recorded, facts_for, gone_before, needed, request_words, unlearn_run
 
+    ending.keeps(lambda: "Nothing was written.")
     settings = opt.settings_from(set_)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
     with current_folder_importable(":" in method):
         with_augment(resolve_method(method, settings), augment)
     checked_seed(seed)
     out_folder(out, force=force)
+    if checkpoint.exists() and out.exists() and checkpoint.samefile(out):
+        got = "the model that is to forget"
+        raise FileError("another folder for the new model", got, "keep it: an audit compares with it")
     facts = facts_of(checkpoint)
     name = choose_model(facts, model, trust)
     choice = choose_data(
@@ -100,14 +106,17 @@ def unlearn(
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
     gone = gone_before(checkpoint, facts)  # it must not be taught again
     forget, retain = cut(images, request, gone)
-    result = unlearn_run(
-        trained, name, forget, retain, facts=facts, method=method, settings=settings,
-        test=test, seed=seed, device=at, progress=not quiet, precision=precision,
-        graph=graph, request=asked, checkpoint=checkpoint, augment=augment,
-    )  # fmt: skip
-    first = first_of(checkpoint, facts, result.info["original_digest"])
-    about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
-    save(result, out, force=force, **about)
+    with claimed(out):
+        out_folder(out, force=force)  # another process may have been here since
+        result = unlearn_run(
+            trained, name, forget, retain, facts=facts, method=method, settings=settings,
+            test=test, seed=seed, device=at, progress=not quiet, precision=precision,
+            graph=graph, request=asked, checkpoint=checkpoint, augment=augment,
+        )  # fmt: skip
+        first = first_of(checkpoint, facts, result.info["original_digest"])
+        about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
+        result.save(out, force=force, **about)
+    ending.keeps(lambda: f"The model is written to {out}.")
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {
         "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,
@@ -139,5 +148,5 @@ def unlearn(
     show(summary, text, json_)
     if missed:
         got = f"accuracy {100 * accuracy:.1f} % instead of {100 * target:.1f} %"
-        print(f"Failed: the forget target was not reached, {got}.", file=sys.stderr)
-        raise typer.Exit(1)
+        complain(f"Failed: the forget target was not reached, {got}.")
+        raise typer.Exit(ending.MISSED)

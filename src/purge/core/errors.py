@@ -15,7 +15,46 @@ Each message is one line: "Expected …, got …. Fix: …".
 from __future__ import annotations
 
 import difflib
+import logging
+import re
 from collections.abc import Iterable
+from typing import Any
+
+# What a terminal obeys instead of showing: control characters, marks that turn the direction of text, and
+# halves of characters, which cannot be written at all. Line breaks and tabs stay.
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+LONGEST_SHOWN = 200  # characters of a value in a message
+
+
+def printable(text: str) -> str:
+    """Text that is safe on a terminal, whoever wrote it: what a terminal would obey is spelled out.
+
+    >>> print(printable("\x1b[31mred"))
+    \\x1b[31mred
+    """
+    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def brief(value: Any) -> str:
+    """A value in a message: how Python writes it, cut where it is long; its type where it cannot be written.
+
+    >>> brief("three"), brief(10**5000)
+    ("'three'", 'an int that is too long to write')
+    """
+    try:
+        text = repr(value)
+    except Exception:  # whatever __repr__ may raise; an int of more than 4,300 digits raises ValueError
+        return f"an {type(value).__name__} that is too long to write"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def _spelled_out(record: logging.LogRecord) -> bool:
+    """What purge logs may hold names from files, and a log is shown on terminals."""
+    record.msg, record.args = printable(record.getMessage()), None
+    return True
+
+
+logging.getLogger("purge").addFilter(_spelled_out)
 
 
 class PurgeError(ValueError):
@@ -26,7 +65,7 @@ class PurgeError(ValueError):
     """
 
     def __init__(self, message: str, got: str | None = None, fix: str = "") -> None:
-        super().__init__(message if got is None else expected(message, got, fix))
+        super().__init__(printable(message) if got is None else expected(message, got, fix))
 
 
 class DataError(PurgeError):
@@ -63,7 +102,7 @@ def expected(what: str, got: str, fix: str) -> str:
     >>> expected("a positive number for lr", "-1", "pass lr=0.01, say")
     'Expected a positive number for lr, got -1. Fix: pass lr=0.01, say.'
     """
-    return " ".join(f"Expected {what}, got {got}. Fix: {fix}.".split())
+    return printable(" ".join(f"Expected {what}, got {got}. Fix: {fix}.".split()))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

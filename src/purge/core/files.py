@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import platform
 import re
 import secrets
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from purge.core.errors import FileError
+from purge.core.errors import FileError, brief, first_line
+
+LONGEST = 200  # bytes of a name; most file systems take 255, and temporary names are longer
+RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{i}" for port in ("COM", "LPT") for i in range(1, 10))}
+DEEPEST = 100  # levels of lists and dicts within each other in a file
+MOST_NODES = 100_000  # values in a YAML file, where an alias counts as all that it stands for
+
+
+def below(folder: Path, *names: Any, ending: str = "") -> Path:
+    """The path of something in a folder, by names that came from a file or a caller.
+
+    Every such name becomes a path here and nowhere else. It must be a plain one, on any system, so that
+    nothing outside of the folder is read or written.
+
+    >>> below(Path("runs"), "smoke", "table", ending=".csv").as_posix()
+    'runs/smoke/table.csv'
+    """
+    for name in names:
+        plain = isinstance(name, str) and name.isprintable() and not set(name) & set('/\\:*?"<>|')
+        if (
+            not plain
+            or not name.strip(" .")
+            or name[0] == "."
+            or name[-1] in " ."
+            or len(name.encode()) > LONGEST
+            or name.partition(".")[0].upper() in RESERVED
+        ):
+            what = f"a plain name for a file or folder in {folder}, of at most {LONGEST} bytes"
+            raise FileError(what, brief(name), "use letters, digits, - and _")
+    *folders, last = names
+    return folder.joinpath(*folders, f"{last}{ending}")
+
+
+_HOST = f"{zlib.crc32(platform.node().encode()):08x}"  # in temporary names, since folders may be shared
+
+
+def own_folder(folder: Path, name: str) -> Path:
+    """A folder in another one, made if it is missing; a link, which leads elsewhere, is refused."""
+    path = below(folder, name)
+    if path.is_symlink():
+        raise FileError(
+            f"a folder at {path}", "a link to another place", "remove it, or choose another folder"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+LOCK, STAGE = ".purge.lock", ".saving-"  # what a killed process may leave in a folder, see core/folders.py
 
 
 def atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -24,7 +74,8 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
     if path.exists() and not path.is_file():  # a device would be replaced
         got = "a folder" if path.is_dir() else "something else"
         raise FileError(f"a file or nothing at {path}", got, "choose another name")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    _sweep(path)
+    temporary = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}")
     try:  # opened here, so that the user's umask decides who may read it
         opened = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         mode = stat.S_IMODE(os.fstat(opened).st_mode)
@@ -41,6 +92,27 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _sweep(path: Path) -> None:
+    """Remove temporary files for ``path`` whose process, on this machine, was killed before it could."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}-*-*"):
+        pid = left.name.split("-")[-2]
+        if pid.isdigit() and not _alive(int(pid)):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _alive(pid: int) -> bool:
+    """Is there such a process? Where asking would be a signal, as on Windows, yes."""
+    try:
+        if os.name == "posix":
+            os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        pass
+    return True
+
+
 @contextmanager
 def told(path: Path) -> Iterator[None]:
     """Turn an OSError into one line that says which file could not be written, and why."""
@@ -53,12 +125,22 @@ def told(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write text to a temporary name and rename."""
-    atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+    # A path that is not text, as Linux allows, may be part of it.
+    atomically(path, lambda p: p.write_text(text, encoding="utf-8", errors="backslashreplace"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON to a temporary name and rename; NaN is refused."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False, default=_plain) + "\n")
+    write_text(path, as_json(content) + "\n")
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """The content as JSON, or a FileError that says what in it JSON does not have."""
+    try:
+        return json.dumps(content, indent=2, allow_nan=False, default=_plain)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # too deep is a RuntimeError
+        fix = "use text, finite numbers, true, false, None, and lists and dicts of them"
+        raise FileError("values that JSON has", first_line(error), fix) from None
 
 
 def _plain(value: Any) -> Any:
@@ -83,7 +165,13 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FileError(f"JSON in {path}", "something else", "write the file again") from None
     if not isinstance(content, dict):
         raise FileError(f"a JSON object in {path}", type(content).__name__, "check the file")
-    return content
+    level: list[Any] = [content]
+    for _ in range(DEEPEST):
+        inner = (v for part in level for v in (part.values() if isinstance(part, dict) else part))
+        level = [v for v in inner if isinstance(v, (dict, list))]
+        if not level:
+            return content
+    raise FileError(f"at most {DEEPEST} levels in {path}", "more", "write the file again")
 
 
 class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -110,7 +198,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileError(f"a file at {path}", "nothing there", "check the path")
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        loader = Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        if node is not None and _nodes(node, {}) > MOST_NODES:
+            raise FileError(f"at most {MOST_NODES} values in {path}", "more, by aliases", "write them out")
+        found = None if node is None else loader.construct_document(node)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
+    except RecursionError:
+        raise FileError(f"YAML in {path}", "lists or keys nested too deeply", "correct the file") from None
+    except FileError:
+        raise
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
@@ -121,14 +220,31 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return found
 
 
+def _nodes(node: Any, counted: dict[int, int]) -> int:
+    """How many values a YAML node stands for; one that is part of itself is refused."""
+    if id(node) not in counted:
+        counted[id(node)] = MOST_NODES + 1  # until it is known: an alias in here is to itself
+        value = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for one in value for part in (one if isinstance(one, tuple) else (one,))]
+        counted[id(node)] = 1 + sum(_nodes(part, counted) for part in parts)
+    return counted[id(node)]
+
+
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Check that a folder can be written and is empty, or may be overwritten; it is not created yet."""
     if not isinstance(path, (str, os.PathLike)):
         raise FileError("a folder as out", f"{path!r} ({type(path).__name__})", "pass a path")
+    if not os.fspath(path):
+        raise FileError("the path of a folder as out", "an empty text", "name a folder")
     folder = Path(path)
     try:
+        if b"\0" in os.fsencode(folder):
+            raise ValueError
+    except ValueError:  # also half a character
+        raise FileError("a folder as out", brief(str(path)), "pass a path that can be written") from None
+    try:
         parent = next(p for p in [folder, *folder.absolute().parents] if p.exists())
-        taken = folder.is_dir() and any(folder.iterdir())
+        taken = folder.is_dir() and any(not p.name.startswith((LOCK, STAGE)) for p in folder.iterdir())
     except OSError as error:
         raise FileError(
             "a folder that can be written", error.strerror or str(error), "choose another"

@@ -1,4 +1,4 @@
-"""Code from outside of purge: ``module:NAME``, and the entry points of installed packages.
+"""Code from outside of purge: ``module:NAME``, the entry points of installed packages, the current folder.
 
 Nothing here decides whether code may run. ``module:NAME`` is imported only where the caller or the
 command line named it; an installed package was chosen by whoever installed it.
@@ -7,9 +7,10 @@ command line named it; an installed package was chosen by whoever installed it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,25 @@ def current_folder_importable(named_here: bool = True) -> Iterator[None]:
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+@contextmanager
+def processes_without_current_folder() -> Iterator[None]:
+    """Within the block, new Python processes do not begin with the current folder first on their path.
+
+    They get the path of this process soon after; until then, a file named like a library would be imported.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONSAFEPATH")
+        os.environ |= {} if before is None else {"PYTHONSAFEPATH": before}
+
+
+def ignore_matplotlibrc() -> None:
+    """Import Matplotlib without the settings in the current folder, which it may evaluate as code."""
+    if os.path.lexists("matplotlibrc"):
+        with chdir(Path(__file__).parent):
+            importlib.import_module("matplotlib")

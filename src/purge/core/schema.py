@@ -21,11 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from purge.core.errors import FileError, MethodError, PurgeError, did_you_mean
+from purge.core.errors import FileError, MethodError, PurgeError, brief, did_you_mean
 
 T = TypeVar("T")
 Field = dataclasses.Field[Any]
 
+MOST = 2**32 - 1  # of a setting that is a whole number and has no bound of its own; seeds go up to this
 NOTHING = ("none", "None", "auto")  # words for None
 TRUTH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 WORDS: dict[Any, tuple[str, str]] = {
@@ -46,11 +47,11 @@ def build(cls: type[T], given: Any, where: str = "", *, ignore_unknown: bool = F
     """
     error, label = (FileError, where) if where else (MethodError, cls.__name__)
     if not isinstance(given, Mapping):
-        raise error(f"keys and values in {label}", repr(given)[:200], "write key: value")
+        raise error(f"keys and values in {label}", brief(given), "write key: value")
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     given = renamed(fields.values(), given)
     if not ignore_unknown and (unknown := [key for key in given if key not in fields]):
-        raise error(f"a key of {label}", repr(unknown[0]), did_you_mean(str(unknown[0]), fields))
+        raise error(f"a key of {label}", brief(unknown[0]), did_you_mean(str(unknown[0]), fields))
     for f in fields.values():
         if f.name not in given and f.default is f.default_factory is dataclasses.MISSING:
             raise error(f"{f.name} in {label}", "none", f"add {f.name}: …")
@@ -62,6 +63,8 @@ def read(cls: type, f: Field, value: Any, where: str = "") -> Any:
     found = fit(value, hints_of(cls)[f.name], f.name, where)
     above, low, high = (f.metadata.get(key) for key in ("above", "low", "high"))
     for number in found if isinstance(found, (list, tuple)) else [found]:
+        if isinstance(number, int) and f.metadata and high is None and number > MOST:
+            high = MOST
         if not isinstance(number, (int, float)) or (
             (above is None or number > above)
             and (low is None or number >= low)
@@ -72,7 +75,7 @@ def read(cls: type, f: Field, value: Any, where: str = "") -> Any:
         text = " and ".join(text for text, bound in bounds.items() if bound is not None)
         help = f.metadata.get("help")
         fix = f"{f.name} is {help}" if help else f"correct {f.name}"
-        raise _refusal(f"{f.name} {text}", str(number)[:80], fix, where)
+        raise _refusal(f"{f.name} {text}", brief(number), fix, where)
     return found
 
 
@@ -91,7 +94,7 @@ def fit(value: Any, hint: Any, name: str, where: str = "") -> Any:
         fix = f"correct {name}" if where else f"pass {name}=<{describe(hint)}>"
         fix = did_you_mean(value, known) if known and isinstance(value, str) else fix
         what = f"{describe(hint)} as {name}" if where else f"{describe(hint)} for {name}"
-        raise _refusal(what, repr(value)[:200], fix, where) from None
+        raise _refusal(what, brief(value), fix, where) from None
 
 
 def _refusal(what: str, got: str, fix: str, where: str) -> PurgeError:

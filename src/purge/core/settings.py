@@ -12,7 +12,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from purge.core.errors import MethodError, PurgeError, did_you_mean
+from purge.core.errors import MethodError, PurgeError, brief, did_you_mean
 from purge.core.schema import Field, fit, hints_of, kind_of, kinds, options, read, renamed, unsupported
 
 T = TypeVar("T")
@@ -144,5 +144,5 @@ def checked_seed(value: Any) -> int:
     """A seed: a whole number from 0 to 2³² − 1."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or not 0 <= int(value) < 2**32:
-        raise PurgeError("a whole number from 0 to 2^32 - 1 as seed", repr(value), "pass seed=0, say")
+        raise PurgeError("a whole number from 0 to 2^32 - 1 as seed", brief(value), "pass seed=0, say")
     return int(value)

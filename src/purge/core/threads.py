@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,37 @@ def threads_for(model: nn.Module, device: torch.device, batch: int = 128) -> Ite
     chosen = choose_threads(work, before) if device.type == "cpu" else before
     if chosen != before:
         torch.set_num_threads(chosen)
+    saw_threads(chosen)
     try:
         yield
     finally:
         if chosen != before:
             torch.set_num_threads(before)
+
+
+_seen: ContextVar[tuple[set[int], ...]] = ContextVar("_seen", default=())
+
+
+@contextmanager
+def threads_seen() -> Iterator[set[int]]:
+    """The numbers of threads that :func:`threads_for` chooses within the block: one, as a rule."""
+    found = set[int]()
+    token = _seen.set((*_seen.get(), found))
+    try:
+        yield found
+    finally:
+        _seen.reset(token)
+
+
+def saw_threads(*numbers: int) -> None:
+    """Count these numbers of threads among those of the blocks that this is in."""
+    for found in _seen.get():
+        found.update(numbers)
+
+
+def numbers(seen: set[int]) -> int | list[int] | None:
+    """What a record says about threads: a number, or several if parts of the work had different ones."""
+    return sorted(seen) if len(seen) > 1 else next(iter(seen), None)
 
 
 def choose_threads(work: int, current: int) -> int:

@@ -10,6 +10,7 @@ import atexit
 import functools
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -25,10 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from purge.core.errors import DataError, FileError
-from purge.core.files import read_json, write_json
+from purge.core.files import LOCK, below, read_json, write_json
+from purge.core.folders import private_folder
 from purge.core.progress import progress_line
 from purge.data.decode import DEFAULT_SIZE, form_of, threads, write
-from purge.data.formats.source import Parts, Source
+from purge.data.formats.source import Parts, Source, class_names
+
+logger = logging.getLogger("purge")
 
 LAYOUT = 2  # of the folders; with another number, all images are decoded again
 NO_CACHE = "PURGE_NO_CACHE"  # a variable; while a private folder is in use, it is the path of that
@@ -127,6 +131,7 @@ def clear(kinds: Collection[Kind]) -> list[Entry]:
             raise FileError(f"to be able to remove {path}", got, "check its permissions") from None
     for kind in kinds:
         shutil.rmtree(user_folder() / kind / ".locks", ignore_errors=True)
+    (user_folder() / LOCK).unlink(missing_ok=True)
     return found
 
 
@@ -135,7 +140,7 @@ def copies(*recorded: Sequence[str] | None) -> str:
     names = sorted({name for part in recorded for name in part or ()})
     if all(part is None for part in recorded):
         return "not recorded"
-    left = [name for name in names if (user_folder() / name).exists()]
+    left = [name for name in names if below(user_folder(), *name.split("/")).exists()]
     if not left:
         return f"{', '.join(names)}, removed since" if names else "none"
     return f"{', '.join(left)} (purge cache clear removes them)"
@@ -167,14 +172,17 @@ def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, 
     at, digest = cache_folder() / "decoded", _digest(source)
     for folder in (at / f"{digest}-native", at / f"{digest}-{size or DEFAULT_SIZE}"):
         if facts := _facts(folder):
-            return folder, facts
+            if _intact(folder, facts):
+                return folder, facts
+            logger.warning(
+                "The images in %s are not those that were decoded: they are decoded again.", folder
+            )
     parts, names = source.read()
-    names = names or source.names or _numbers(parts)
+    names = class_names(names or source.names or _numbers(parts), source.name)
     _check_parts(source.name, parts, names)
     try:
-        at.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=at, prefix=".making-") as private:
-            making = Path(private) / "decoded"
+        with private_folder(at, ".making-") as private:
+            making = private / "decoded"
             making.mkdir()  # the umask decides who may read it
             native, facts = _decode_into(making, source.name, parts, names, size, progress)
             folder = at / f"{digest}-{'native' if native else size or DEFAULT_SIZE}"
@@ -197,20 +205,20 @@ def _decode_into(
     total = sum(len(p.labels) for p in parts.values())
     with progress_line(f"decode {source}", total, progress) as on:
         for name, part in parts.items():
-            to = folder / f"{name}.bin"
+            to = below(folder, name, ending=".bin")
             written = write(part, form, to, counts, lambda n: on(n, ""), workers)
             made[name] = {**written, "content": _content(to, written["labels"], names)}
     if not all(part["labels"] for part in made.values()):
         raise DataError(f"images that can be read in {source}", "none", "check the files")
     mean, std = _mean_and_std(counts)
     facts = {"source": source, "form": form, "names": names, "mean": mean, "std": std, "parts": made}
-    write_json(folder / "facts.json", facts)
+    write_json(folder / "facts.json", {**facts, "digest": _digest_of_facts(facts)})
     return native, facts
 
 
 def _rename(made: Path, final: Path) -> None:
     """Move a finished folder to its place, unless another process was faster; replace a damaged one."""
-    if final.exists() and not _facts(final):
+    if final.exists() and not ((facts := _facts(final)) and _intact(final, facts)):
         shutil.rmtree(final)
     try:
         made.rename(final)
@@ -232,7 +240,7 @@ def _digest(source: Source) -> str:
     return h.hexdigest()[:32]
 
 
-def _content(pixels: Path, labels: list[int], names: tuple[str, ...]) -> str:
+def _content(pixels: Path, labels: list[int], names: Sequence[str] | None) -> str:
     """A digest of decoded images and labels, which does not depend on where or when they were made."""
     with pixels.open("rb") as file:
         h = hashlib.file_digest(file, "sha256")
@@ -245,11 +253,38 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts = read_json(folder / "facts.json")
         for name, part in facts["parts"].items():
-            if (folder / f"{name}.bin").stat().st_size != len(part["labels"]) * math.prod(facts["form"]):
+            size = below(folder, name, ending=".bin").stat().st_size
+            if size != len(part["labels"]) * math.prod(facts["form"]):
                 return {}
     except (FileError, OSError, KeyError, TypeError, AttributeError):
         return {}
     return facts
+
+
+def _intact(folder: Path, facts: dict[str, Any]) -> bool:
+    """Whether pixels, labels and all else are what was decoded; files are read once in a process."""
+    files = [folder / "facts.json", *(folder / f"{name}.bin" for name in facts["parts"])]
+    try:
+        stamps = [(s.st_ino, s.st_size, s.st_mtime_ns) for s in (file.stat() for file in files)]
+        if _found_intact.get(folder.absolute()) == stamps:
+            return True
+        same = facts.get("digest") in (None, _digest_of_facts(facts)) and all(  # older entries have no digest
+            part.get("content") == _content(folder / f"{name}.bin", part["labels"], facts.get("names"))
+            for name, part in facts["parts"].items()
+        )
+    except OSError:
+        return False
+    if same:
+        _found_intact[folder.absolute()] = stamps
+    return same
+
+
+_found_intact: dict[Path, list[tuple[int, int, int]]] = {}  # the folders, with their files at that time
+
+
+def _digest_of_facts(facts: dict[str, Any]) -> str:
+    rest = {key: value for key, value in facts.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _numbers(parts: Parts) -> tuple[str, ...]:

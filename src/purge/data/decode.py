@@ -123,13 +123,19 @@ def _in_parallel(work: Callable[[Any], Any], items: Iterable[Any], workers: int)
 def _header(item: bytes | Path) -> Form | None:
     """Size and channels from the header of an image file; None if it cannot be read."""
     try:
-        with Image.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
+        with _opened(item) as image:
             w, h = image.size
             if image.getexif().get(0x0112, 1) >= 5:  # a photograph stored on its side
                 w, h = h, w
             return Form(1 if _is_grey(image) else 3, h, w)
     except Exception:  # Pillow raises many kinds of errors on a damaged file
         return None
+
+
+def _opened(item: bytes | Path) -> Image.Image:
+    if isinstance(item, Path) and not item.is_file():  # a pipe would be waited for
+        raise OSError
+    return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
 
 
 def _is_grey(image: Image.Image) -> bool:
@@ -142,7 +148,7 @@ def _is_grey(image: Image.Image) -> bool:
 
 def _decode(item: bytes | Path, form: Form) -> Array | None:
     try:
-        with Image.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
+        with _opened(item) as image:
             upright = ImageOps.exif_transpose(image)
             return _fitted(_eight_bit(upright), form)
     except Exception:  # see _header

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError
-from purge.core.files import atomically
+from purge.core.files import atomically, below
 from purge.core.progress import progress_line
 
 UNREACHABLE = (
@@ -21,7 +21,7 @@ UNREACHABLE = (
 
 def fetch(url: str, md5: str, folder: Path, progress: bool) -> Path:
     """The path of a published file in ``folder``; it is downloaded if it is missing."""
-    path = folder / url.rpartition("/")[2]
+    path = below(folder, url.rpartition("/")[2])
     if path.is_file():
         return path
     try:

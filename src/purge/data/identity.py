@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
 
 from purge.core.errors import DataError
 from purge.data import inputs
@@ -20,10 +19,10 @@ def same_samples(a: Data, b: Data) -> Tensor | None:
         return _common(a.ids, b.ids) if a.source == b.source else None
     if isinstance(a, Pair) and isinstance(b, Pair):
         return _common(a.rows, b.rows) if a.whole is b.whole else None
-    if isinstance(a, Subset) and isinstance(b, Subset):
-        (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)
-        return _common(index_a, index_b) if base_a is base_b else None
-    return None
+    if isinstance(a, (Images, tuple, list)) or isinstance(b, (Images, tuple, list)):
+        return None
+    (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)  # a dataset is a part of itself
+    return _common(index_a, index_b) if base_a is base_b else None
 
 
 def _common(a: Tensor, b: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -13,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from purge.core.errors import DataError
+from purge.core.errors import DataError, brief
+from purge.data import inputs
+from purge.data.formats.source import MOST_CLASSES, class_names
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 
 
@@ -51,7 +54,7 @@ class Images:
         self.labels = as_labels(labels, len(pixels), "the images")
         self.mean, self.std = tuple(mean), tuple(std)
         self.size, self.channels = size, channels or pixels.shape[1]
-        self.names = tuple(names)
+        self.names = class_names(names, "the images")
         self.ids = torch.arange(len(pixels)) if ids is None else ids
         self.paths = tuple(paths)  # by id; empty where the images had no names of their own
         self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
@@ -183,21 +186,26 @@ class Images:
 def _check_images(
     pixels: Any, mean: Any, std: Any, size: int | None, channels: int | None, ids: Tensor | None
 ) -> None:
-    if not (isinstance(pixels, Tensor) and pixels.ndim == 4 and pixels.dtype == torch.uint8):
-        tensor = isinstance(pixels, Tensor)
-        got = f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else type(pixels).__name__
+    odd = inputs.unusable(pixels)
+    if odd or not (isinstance(pixels, Tensor) and pixels.ndim == 4 and pixels.dtype == torch.uint8):
+        tensor = isinstance(pixels, Tensor) and not odd
+        got = f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else odd or type(pixels).__name__
         raise DataError("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
     for what, constants in (("mean", mean), ("std", std)):
         if not isinstance(constants, (tuple, list)) or len(constants) not in (1, pixels.shape[1]):
             raise DataError(
                 f"one {what} per channel ({pixels.shape[1]})",
-                repr(constants),
+                brief(constants),
                 f"pass {what} with {pixels.shape[1]} numbers",
             )
+        if not all(isinstance(c, numbers.Real) and math.isfinite(c) for c in constants):
+            raise DataError(f"finite numbers as {what}", brief(constants), f"pass {what}=(0.5,), say")
     if not all(s > 0 for s in std):
         raise DataError("a std above 0", repr(std), "pass the spread of the pixels")
-    if ids is not None and ids.shape != (len(pixels),):
-        raise DataError(f"one id per image, shape ({len(pixels)},)", str(tuple(ids.shape)), "leave ids out")
+    whole = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
+    if ids is not None and (not whole or ids.shape != (len(pixels),)):
+        got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise DataError(f"one id of 64 bits per image, shape ({len(pixels)},)", got, "leave ids out")
     if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
         raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
     if channels not in (None, pixels.shape[1]) and not (pixels.shape[1] == 1 and channels > 1):
@@ -286,10 +294,12 @@ def as_labels(y: Any, n: int, what: str) -> Tensor:
     """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
     try:
         y = torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise DataError(
             f"whole numbers as labels in {what}", type(y).__name__, "number the classes 0 … K-1"
         ) from None
+    if odd := inputs.unusable(y):
+        raise DataError(f"whole numbers as labels in {what}", odd, "pass a plain tensor of whole numbers")
     if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
         raise DataError(f"whole numbers as labels in {what}", str(y.dtype), "convert them with y.long()")
     if y.shape != (n,):
@@ -298,7 +308,9 @@ def as_labels(y: Any, n: int, what: str) -> Tensor:
             str(tuple(y.shape)),
             "pass class indices, not one-hot rows",
         )
-    if n and int(y.min()) < 0:
-        raise DataError(f"labels from 0 up in {what}", str(int(y.min())), "number the classes 0 … K-1")
     labels: Tensor = y.detach().long().cpu()
+    if n and not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
+        low, high = int(labels.min()), int(labels.max())
+        want = "labels from 0 up" if low < 0 else f"labels below {MOST_CLASSES}"
+        raise DataError(f"{want} in {what}", str(low if low < 0 else high), "number the classes 0 … K-1")
     return labels

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from purge.core.errors import MethodError
+
 Inputs: TypeAlias = Any  # a tensor, or a pytree of tensors with one row per sample each
 
 
@@ -42,6 +44,21 @@ def join(parts: Sequence[Inputs]) -> Inputs:
     return parts[0] if len(parts) == 1 else tree_map(lambda *ts: torch.cat(ts), *parts)
 
 
+def unusable(inputs: Inputs) -> str:
+    """Why the first tensor that cannot be computed with as it is cannot be; empty if all of them can."""
+    kinds: dict[str, Callable[[Tensor], bool]] = {
+        "on meta, without values": lambda t: t.is_meta,
+        "nested": lambda t: bool(t.is_nested),
+        "sparse": lambda t: t.layout != torch.strided,
+        "quantized": lambda t: t.is_quantized,
+        "of 8-bit floats": lambda t: t.is_floating_point() and t.element_size() == 1,
+    }
+    tensors = [t for t in leaves(inputs) if isinstance(t, Tensor)]
+    return next(
+        (f"a tensor that is {kind}" for t in tensors for kind, is_it in kinds.items() if is_it(t)), ""
+    )
+
+
 def size(inputs: Inputs) -> int:
     """How many bytes they take."""
     return sum(t.nbytes for t in leaves(inputs))
@@ -50,6 +67,17 @@ def size(inputs: Inputs) -> int:
 def count(inputs: Inputs) -> int:
     """How many samples they hold."""
     return len(leaves(inputs)[0])
+
+
+def continuous(inputs: Inputs) -> Tensor:
+    """The inputs, if they are one tensor of numbers that a small step can change; others are refused."""
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():
+        return inputs
+    raise MethodError(
+        "floating-point inputs, to take a step in them",
+        describe(inputs),
+        "use a method that leaves the inputs alone",
+    )
 
 
 def describe(inputs: Inputs) -> str:

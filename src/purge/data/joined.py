@@ -69,8 +69,18 @@ class Joined:
         for n, (part, end) in enumerate(zip(self._parts, self._ends, strict=True)):
             own = [index[owner == n] - (end - len(part)) for index, owner in zip(order, owners, strict=True)]
             streams.append(iter(part.stream([index for index in own if len(index)])))
-        for owner in owners:
-            xs, ys = zip(*(next(streams[n]) for n in owner.unique().tolist()), strict=True)
+        # Which sets have rows in a batch is found now, so that nothing is read between two batches.
+        present = [owner.unique().tolist() for owner in owners]
+        backs = [owner.argsort(stable=True).argsort() for owner in owners]
+        return self._mixed(streams, present, backs)
+
+    @staticmethod
+    def _mixed(
+        streams: Sequence[Iterator[tuple[Any, Tensor]]], present: list[list[int]], backs: list[Tensor]
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Batches made of one from each set that is present, their rows put back in order."""
+        for sets, order in zip(present, backs, strict=True):
+            xs, ys = zip(*(next(streams[n]) for n in sets), strict=True)
             y = torch.cat(ys)
-            back = owner.argsort(stable=True).argsort().to(y.device)
+            back = order.to(y.device)
             yield tree_map(lambda x, back=back: x[back], _cat(xs)), y[back]

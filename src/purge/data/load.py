@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from purge.core.errors import DataError, FileError, did_you_mean
+from purge.core.errors import DataError, FileError, brief, did_you_mean
+from purge.core.files import below
 from purge.core.settings import checked_seed
 from purge.data.cache import decoded, name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
@@ -61,7 +62,7 @@ def load(
     """
     checked_seed(split_seed)
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
-        raise DataError("a size from 8 to 1024 pixels", repr(size), "pass size=32, say")
+        raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
     entry = DATASETS.get(str(data))
     size = size or (entry.size if entry else None)
@@ -139,7 +140,7 @@ def _from_cache(
     for which, part in facts["parts"].items():
         shape = (len(part["labels"]), *facts["form"])
         flat = torch.from_file(
-            str(at / f"{which}.bin"), shared=False, size=math.prod(shape), dtype=torch.uint8
+            str(below(at, which, ending=".bin")), shared=False, size=math.prod(shape), dtype=torch.uint8
         )
         found[which] = _Part(flat.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}")
     return found, {**facts, "cached": name_in_cache(at)}
@@ -192,15 +193,15 @@ def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progres
     default = [*([Path(given)] if given else []), user_folder() / "data"]
     roots = default if data_dir is None else [data_dir]
     for root in roots:
-        for at in (root / name, *([root] if root.name == name else [])):
+        for at in (below(root, name), *([root] if root.name == name else [])):
             if source := parquet.find(at):
                 return source._replace(names=entry.names)
         for layout in entry.layouts:
-            for at in (root / name, *(root / below for below in entry.folders)):
+            for at in (below(root, name), *(root / inner for inner in entry.folders)):
                 found = [sorted(p for p in at.glob(pattern) if p.is_file()) for pattern in layout]
                 if all(found):
                     return _published_source(name, entry, [path for paths in found for path in paths])
-    at = roots[0] / name
+    at = below(roots[0], name)
     if not entry.downloads:
         raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
     return _published_source(

@@ -13,6 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from purge.core.errors import DataError, PurgeError, first_line
 from purge.core.plugins import current_folder_importable, named
+from purge.data.formats.source import class_names
 from purge.data.images import Images
 from purge.data.request import content_digest
 from purge.data.samples import Lazy, as_samples, batches
@@ -83,4 +84,6 @@ def _known(data: Any, what: str) -> Images | Rows:
     (x, y), *_ = batches(samples, len(samples))
     if not isinstance(x, Tensor):
         raise DataError(f"one tensor per sample in {what}", type(x).__name__, "use purge in Python for it")
-    return Rows(TensorDataset(x, y), torch.arange(len(y)), names=tuple(getattr(data, "classes", ())))
+    return Rows(
+        TensorDataset(x, y), torch.arange(len(y)), names=class_names(getattr(data, "classes", ()), what)
+    )

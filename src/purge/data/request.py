@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset
 
-from purge.core.errors import DataError
+from purge.core.errors import DataError, brief
 from purge.data import inputs
 from purge.data.identity import steady
 from purge.data.images import Images
 from purge.data.samples import Data, Lazy, Samples, batches, few, unwrap
 from purge.data.split import Pair, Split
 
+LONGEST = 1000  # characters of a field
 DIGESTED_BYTES = 1 << 28  # retained and test data up to this size gets a digest of its content
 BLOCK = 1 << 24  # bytes that are digested at a time
 
@@ -46,8 +47,9 @@ class DeletionRequest:
         for key, value in self.to_dict().items():
             if key in ("received", "done"):
                 value = _iso(value, key)
-            elif not isinstance(value, str) or not value.strip():
-                raise DataError(f"text as {key} of a request", repr(value), "leave it out if unknown")
+            elif not isinstance(value, str) or not value.strip() or len(value) > LONGEST:
+                what = f"text as {key} of a request, of at most {LONGEST} characters"
+                raise DataError(what, brief(value), "leave it out if unknown")
             object.__setattr__(self, key, value)
         if self.received and self.done and _day(self.done) < _day(self.received):
             got = f"done on {self.done}"
@@ -65,7 +67,7 @@ def _iso(value: Any, key: str) -> str:
         datetime.fromisoformat(value)
     except (TypeError, ValueError):
         what = f"a date in the form of ISO 8601 as {key}"
-        raise DataError(what, repr(value), "write 2026-11-01, say") from None
+        raise DataError(what, brief(value), "write 2026-11-01, say") from None
     return str(value)
 
 

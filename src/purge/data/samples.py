@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
-from purge.core.errors import DataError, first_line
+from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
 from purge.data.images import Images, as_labels
 from purge.data.inputs import Inputs
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
+MOST_SAMPLES = 1 << 31  # an index of them takes 16 GB
 ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
 
 INPUT_KEYS = ("pixel_values", "image", "x")  # where items that are dicts keep their input,
@@ -164,6 +165,17 @@ def few(samples: Samples, most: int = 2) -> Inputs:
     return samples.take(torch.arange(min(most, len(samples))))[0]
 
 
+def value_range(samples: Samples) -> tuple[Tensor, Tensor]:
+    """The least and greatest value, of each channel for images (1, C, 1, 1), otherwise of all."""
+    lows, highs = [], []
+    for given, _ in batches(samples, 512):
+        x = inputs.continuous(given)
+        over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
+        lows.append(x.amin(over, keepdim=True))
+        highs.append(x.amax(over, keepdim=True))
+    return torch.cat(lows).amin(0, keepdim=True), torch.cat(highs).amax(0, keepdim=True)
+
+
 def input_and_label(item: Any, what: str = "the dataset") -> tuple[Any, Any]:
     """The input and the label in an item (or a batch) of a dataset: a pair, or a dict of both."""
     if isinstance(item, Mapping):
@@ -217,7 +229,14 @@ def length(data: Any, what: str = "the dataset") -> int:
             type(data).__name__,
             "use a map-style dataset (with __len__ and __getitem__)",
         )
-    return len(data)
+    try:
+        n = len(data)
+    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
+        fix = "make __len__ return the number of items"
+        raise DataError(f"a length of {what}", first_line(error), fix) from error
+    if n > MOST_SAMPLES:
+        raise DataError(f"at most {MOST_SAMPLES} samples in {what}", str(n), "check its __len__")
+    return n
 
 
 def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Inputs, Tensor]]:
@@ -238,6 +257,8 @@ def _pair(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
         raise DataError(
             f"numbers as inputs in {what}", f"an array of {kinds}", "convert them to floats"
         ) from None
+    if odd := inputs.unusable((x, y)):
+        raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
     shapes = [tuple(t.shape) for t in (*inputs.leaves(x), y)]
     if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
         raise DataError(
@@ -263,12 +284,14 @@ def _native(part: Any) -> Any:
 
 
 def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Samples:
-    n = len(dataset)  # type: ignore[arg-type]
+    n = length(dataset, what)
     if n == 0:
         return Tensors(torch.empty(0), torch.empty(0, dtype=torch.long), device)
     base, index = unwrap(dataset)
     if isinstance(base, TensorDataset) and len(base.tensors) == 2:
         untouched = base is dataset  # then nothing need be copied
+        if odd := inputs.unusable(base.tensors):
+            raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
         x, y = base.tensors if untouched else (t[index] for t in base.tensors)
         return Tensors(x, as_labels(y, n, what), device)
     size, moving = n * inputs.size(item_of(dataset, what)), differ_when_read_again(dataset, what)
@@ -288,7 +311,7 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         whole = inputs.join(xs) if keep else None
     except DataError:
         raise
-    except Exception as error:  # whatever the dataset's own code may raise
+    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
         raise DataError(
             f"items (x, y) of one shape in {what}",
             first_line(error),
@@ -344,7 +367,7 @@ def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:
         x, y = input_and_label(dataset[i], what)
     except DataError:
         raise
-    except Exception as error:  # whatever the dataset's own code may raise
+    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
         raise DataError(
             f"an input and its label as item {i} of {what}",
             first_line(error),
@@ -356,6 +379,8 @@ def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:
             type(x).__name__,
             "add a transform such as torchvision.transforms.ToTensor()",
         )
+    if odd := inputs.unusable((x, y)):
+        raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
     if not isinstance(y, (int, np.integer, Tensor)) or isinstance(y, bool):
         raise DataError(f"whole numbers as labels in {what}", type(y).__name__, "return int labels")
     return inputs.apply(torch.as_tensor, x)
@@ -363,9 +388,9 @@ def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:
 
 def unwrap(dataset: Any) -> tuple[Any, Tensor]:
     """The dataset under any nesting of Subset, and the indices into it."""
-    index = torch.arange(len(dataset))
+    index = torch.arange(length(dataset))
     while isinstance(dataset, Subset):
-        index = torch.as_tensor(list(dataset.indices), dtype=torch.long)[index]
+        index = _indices(dataset)[index]
         n = length(dataset.dataset)
         if bool(((index < -n) | (index >= n)).any()):
             strange = int(index[(index < -n) | (index >= n)][0])
@@ -373,3 +398,20 @@ def unwrap(dataset: Any) -> tuple[Any, Tensor]:
         index = torch.where(index < 0, index + n, index)
         dataset = dataset.dataset
     return dataset, index
+
+
+def _indices(subset: Subset[Any]) -> Tensor:
+    """The indices of a Subset, which may be anything that its caller took for indices."""
+    try:
+        found = torch.as_tensor(list(subset.indices) or np.empty(0, np.int64))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        found = torch.empty(0)
+    if (
+        found.ndim != 1
+        or found.dtype.is_floating_point
+        or found.dtype.is_complex
+        or found.dtype == torch.bool
+    ):
+        fix = "pass positions in the dataset, Subset(dataset, [0, 1])"
+        raise DataError("whole numbers as indices of a Subset", brief(list(subset.indices)[:5]), fix)
+    return found.long()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from purge.core.errors import DataError
+from purge.core.errors import DataError, brief
 from purge.core.settings import checked_seed
 from purge.data import inputs
 from purge.data.images import Images
@@ -30,6 +30,7 @@ class Split:
     names: tuple[str, ...] = ()  # of all classes, where the data tells them
     truth: Tensor | None = None  # for an audit: the right labels (|D_f|,) of forget samples with wrong ones,
     triggered: Samples | None = None  # and samples with a backdoor trigger and the attacker's label
+    copies: Mapping[str, int | None] = field(default_factory=dict)  # between the sets: see data/overlap.py
 
     @property
     def single(self) -> bool:
@@ -45,6 +46,7 @@ class Split:
             "forget_samples": len(self.forget),
             "retain_samples": len(self.retain),
             "test_samples": None if self.test is None else len(self.test),
+            "copies": dict(self.copies),
         }
 
     def kinds(self) -> dict[str, Split]:
@@ -64,8 +66,10 @@ class Split:
         right = [None if self.truth is None else self.truth[at] for at in (whole, ~whole)]
         none = frozenset[int]()
         return {
-            "classes": replace(self, forget=forget[0], truth=right[0]),
-            "samples": replace(self, forget=forget[1], truth=right[1], test=test, forget_classes=none),
+            "classes": replace(self, forget=forget[0], truth=right[0], copies={}),
+            "samples": replace(
+                self, forget=forget[1], truth=right[1], test=test, forget_classes=none, copies={}
+            ),
         }
 
 
@@ -145,7 +149,7 @@ def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
     if absent:
         raise DataError(
             f"classes that are in the data ({_ranges(there)})",
-            ", ".join(map(str, absent)),
+            ", ".join(map(brief, absent[:20])),
             "check the class numbers",
         )
     return torch.isin(labels, torch.tensor(sorted(classes)))
@@ -154,7 +158,7 @@ def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
 def rows_of_indices(n: int, indices: list[int]) -> Tensor:
     """Which of ``n`` samples are at these positions, (N,) bool."""
     if wrong := [i for i in indices if not 0 <= i < n]:
-        raise DataError(f"indices from 0 to {n - 1}", str(wrong[0]), "use positions in the training data")
+        raise DataError(f"indices from 0 to {n - 1}", brief(wrong[0]), "use positions in the training data")
     gone = torch.zeros(n, dtype=torch.bool)
     gone[torch.tensor(indices)] = True
     return gone
@@ -169,7 +173,7 @@ def _whole_numbers(given: Any, what: str) -> list[int]:
     wrong = [v for v in found if isinstance(v, bool) or not isinstance(v, int)]
     if wrong or not found:
         raise DataError(
-            f"whole numbers as {what}", repr(wrong[0]) if wrong else "none", f"pass {what}=[0, 1], say"
+            f"whole numbers as {what}", brief(wrong[0]) if wrong else "none", f"pass {what}=[0, 1], say"
         )
     return found
 
@@ -193,6 +197,8 @@ def _select(dataset: Data, index: Tensor) -> Data:
 
 
 def _ranges(classes: set[int]) -> str:
+    if not classes:
+        return "none"
     ordered = sorted(classes)
     whole = ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2
     return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered[:20]))

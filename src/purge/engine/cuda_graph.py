@@ -28,11 +28,19 @@ class Recorded:
     reads nothing from the device, and returns tensors by name. The first calls run as they are, the next
     one is recorded; later calls copy their inputs to where the recording expects them and replay it. A
     step that cannot be recorded (a model that looks at its own values, say) always runs as it is, and so
-    does a call with other shapes.
+    does a call with other shapes. ``after``: another form of the same step, which runs first; its calls are
+    warm-up enough for this one, and both recordings share their memory.
     """
 
-    def __init__(self, fn: Callable[..., Scalars], *, device: torch.device, enabled: bool) -> None:
-        self._fn, self._device, self._enabled = fn, device, enabled
+    def __init__(
+        self,
+        fn: Callable[..., Scalars],
+        *,
+        device: torch.device,
+        enabled: bool,
+        after: Recorded | None = None,
+    ) -> None:
+        self._fn, self._device, self._enabled, self._after = fn, device, enabled, after
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Any, ...] = ()
@@ -43,7 +51,8 @@ class Recorded:
     def __call__(self, *inputs: Any) -> Scalars:
         """What ``fn`` returns for these inputs."""
         self._calls += 1
-        if self._enabled and self._graph is None and self._calls > WARM_UP:
+        before = 0 if self._after is None else self._after._calls
+        if self._enabled and self._graph is None and self._calls + before > WARM_UP:
             self._record(inputs)
         if self._graph is None:
             with steps_to_record() if self._enabled else nullcontext():
@@ -62,10 +71,11 @@ class Recorded:
         self._inputs = apply(torch.clone, inputs)
         self._held = leaves(self._inputs)
         graph = torch.cuda.CUDAGraph()
+        other = None if self._after is None else self._after._graph
         try:
             with (
                 torch.cuda.device(self._device),
-                torch.cuda.graph(graph),
+                torch.cuda.graph(graph, pool=None if other is None else other.pool()),
                 steps_to_record(),
                 counting(apart=True) as self._rows,
             ):

@@ -26,6 +26,17 @@ def distill(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return temperature**2 * kl(z / temperature, (teacher / temperature).softmax(1))
 
 
+def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+    r"""InfoNCE of two views (B, D) of a batch: mean of :math:`-\log \sigma(\cos(a_i, b_j)/\tau)_i` over j."""
+    cosines = F.normalize(a.float(), dim=1) @ F.normalize(b.float(), dim=1).T
+    return F.cross_entropy(cosines / temperature, torch.arange(len(a), device=a.device))
+
+
+def mean_where(each: Tensor, chosen: Tensor) -> Tensor:
+    """The mean of those that are chosen, 0 if none is; nothing is read from the device."""
+    return (each * chosen).sum() / chosen.sum().clamp_min(1)
+
+
 def entropy(z: Tensor) -> Tensor:
     """Mean entropy of softmax(z) over a batch, in nats."""
     logp = z.float().log_softmax(1)

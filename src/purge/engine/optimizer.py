@@ -40,6 +40,16 @@ class Optim:
         """One step down ``loss``."""
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        self._move(optimizer)
+
+    def along(self, optimizer: torch.optim.Optimizer, g: Tensor) -> None:
+        """One step down ``g``, a flat gradient of all parameters of the optimiser."""
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for p, part in zip(params, g.split([p.numel() for p in params]), strict=True):
+            p.grad = part.view(p.shape).to(p.dtype)
+        self._move(optimizer)
+
+    def _move(self, optimizer: torch.optim.Optimizer) -> None:
         if self.clip > 0:
             params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             nn.utils.clip_grad_norm_(params, self.clip)

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from purge.core.errors import MethodError, first_line
 from purge.data import inputs
 from purge.data.inputs import Inputs
+from purge.data.samples import Samples, batches
 from purge.engine.optimizer import FlatOptimizer, FlatParameters, widest
 from purge.models.forward import forward
 
@@ -72,6 +73,33 @@ def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Te
         raise _no_single_samples(first_line(error)) from error
     rows = [g.reshape(len(y), -1) for g in found.values()]
     return torch.cat([g if g.dtype == torch.float64 else g.float() for g in rows], 1), losses
+
+
+def squared_grads(
+    model: nn.Module,
+    params: Sequence[nn.Parameter],
+    samples: Samples,
+    order: Tensor,
+    *,
+    batch_size: int,
+    per_sample: bool,
+) -> tuple[Tensor, int, Tensor]:
+    """The sum of squared gradients of the cross-entropy, (P,), how many were summed, and the mean loss.
+
+    ``per_sample``: gradients of single samples are squared, otherwise the mean gradients of batches, which
+    depend on the ``order`` of the samples.
+    """
+    n, total, loss = len(order), torch.zeros_like(flat(params)), torch.zeros((), device=order.device)
+    for x, y in batches(samples, batch_size, order):
+        if per_sample:
+            g, losses = per_sample_grads(model, x, y)
+            total += g.square_().sum(0)
+            loss += losses.sum()
+        else:
+            mean = F.cross_entropy(forward(model, x).float(), y)
+            total += grad(mean, params).square_()
+            loss += len(y) * mean.detach()
+    return total, n if per_sample else math.ceil(n / batch_size), loss / n
 
 
 def _no_single_samples(got: str) -> MethodError:

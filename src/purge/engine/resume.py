@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
+from purge.core.threads import saw_threads
 from purge.data.samples import Lazy, Samples
-from purge.engine.store import cpu_copies, data_digest, write_tensors
+from purge.engine.store import cpu_copies, data_digest, read_tensors, write_tensors
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.inspect import device_of
 
 if TYPE_CHECKING:
     from purge.engine.trainer import Recipe
+
+logger = logging.getLogger("purge")
 
 STATE = "state.safetensors"  # in the folder of an unfinished training
 HALF = ".*.safetensors.*"  # temporary files that a killed training left behind
@@ -50,6 +54,19 @@ def training_folder(path: str | os.PathLike[str] | None, *, resume: bool, force:
     return folder if begun else out_folder(path, force=force)
 
 
+def kept_epochs(folder: Path, *, resumable: bool) -> str:
+    """After an interruption: how much of a training is in its folder, and how to go on."""
+    if not (folder / STATE).is_file():
+        return "No epoch of the training is kept; start again."
+    if not resumable:
+        return f"This training cannot be resumed; start again in another folder, or in {folder} with --force."
+    with safe_open(folder / STATE, "pt") as file:
+        epochs = file.get_slice("losses").get_shape()[0]
+    return (
+        f"Kept in {folder}: {epochs} epoch{'' if epochs == 1 else 's'} of the training. Resume with --resume."
+    )
+
+
 def identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
     """What must be the same for a training to resume: recipe, seed, untrained model and data."""
     few = 0 if isinstance(samples, Lazy) else 256  # items read from a dataset may differ each time
@@ -70,8 +87,9 @@ class TrainingState:
     ) -> None:
         self._path, self._identity, self._model, self._mean = path, identity, model, mean
         self._momentum, self._generator, self._device = optimizer.state, generator, device_of(model)
+        self._threads = {torch.get_num_threads()}  # of all starts of this training
         self._thread = ThreadPoolExecutor(1)  # writes while the next epoch runs
-        self._writing = self._thread.submit(lambda: None)
+        self._writing: Future[Any] = self._thread.submit(lambda: None)
 
     def restore(self) -> tuple[list[Tensor], float]:
         """Continue where the file was written, if there is one; return the losses and seconds so far."""
@@ -81,17 +99,19 @@ class TrainingState:
             with safe_open(self._path, "pt") as file:
                 facts = json.loads(file.metadata()["facts"])
             before, seconds = dict(facts["identity"]), float(facts["seconds"])
-            found = load_file(self._path)
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-            raise FileError(
-                f"the state of a training in {self._path}", "a damaged file", "start again"
-            ) from None
+            threads = set(map(int, facts.get("threads") or ()))  # older files do not say it
+            found = read_tensors(self._path)
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError):
+            raise self._damaged() from None
         if other := [k for k, v in self._identity.items() if before.get(k) != v]:
             raise FileError(
                 "the model, data and settings of the training to resume",
                 f"another {other[0]}",
                 "pass the same ones, or start again in another folder",
             )
+        if found is None or not self._fits(found) or not 0 <= seconds < math.inf:
+            raise self._damaged()
+        self._compare(threads)
         own = self._model.state_dict()
         self._model.load_state_dict({k: found.get(f"model.{k}", v) for k, v in own.items()})
         for name, average in self._mean.items():
@@ -104,6 +124,40 @@ class TrainingState:
         if self._device.type == "cuda" and "random.gpu" in found:  # it may have started on the CPU
             torch.cuda.set_rng_state(found["random.gpu"], self._device)
         return list(found["losses"].to(self._device)), seconds
+
+    def _damaged(self) -> FileError:
+        return FileError(f"the state of a training in {self._path}", "a damaged file", "start again")
+
+    def _fits(self, found: dict[str, Tensor]) -> bool:
+        """Are all tensors there that this training has, of its shapes and types?"""
+        parameters = enumerate(self._model.parameters())
+        wanted = {
+            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
+            **{f"mean.{k}": v for k, v in self._mean.items()},
+            **{f"momentum.{i}": p for i, p in parameters if f"momentum.{i}" in found},
+            "random.order": self._generator.get_state(),
+            "random.cpu": torch.get_rng_state(),
+        }
+        same = all(
+            k in found and (found[k].shape, found[k].dtype) == (v.shape, v.dtype) for k, v in wanted.items()
+        )
+        losses = found.get("losses")
+        epochs = self._identity["epochs"]
+        return same and losses is not None and losses.ndim == 1 and 1 <= len(losses) <= epochs
+
+    def _compare(self, before: set[int]) -> None:
+        """Say that sums will be rounded differently with another number of threads."""
+        (now,) = self._threads
+        self._threads |= before
+        saw_threads(*before)
+        if self._device.type == "cpu" and before - {now}:
+            began = min(before - {now})
+            logger.warning(
+                "The training began with %d thread%s and goes on with %d: sums are rounded differently, so "
+                "its result is not the same to the bit as without the interruption. Keep the number with "
+                "OMP_NUM_THREADS=%d.",
+                began, "s" * (began > 1), now, began,
+            )  # fmt: skip
 
     def write(self, losses: list[Tensor], seconds: float) -> None:
         """Write the state after an epoch, while the next one runs."""
@@ -118,7 +172,8 @@ class TrainingState:
         }
         if self._device.type == "cuda":
             state["random.gpu"] = torch.cuda.get_rng_state(self._device)
-        facts = {"facts": json.dumps({"identity": self._identity, "seconds": seconds})}
+        about = {"identity": self._identity, "seconds": seconds, "threads": sorted(self._threads)}
+        facts = {"facts": json.dumps(about)}
         copied, fix = cpu_copies(state), "free some space, then resume with --resume (resume=True)"
         self._writing.result()
         self._writing = self._thread.submit(write_tensors, self._path, copied, fix=fix, metadata=facts)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import RunError
+from purge.core.errors import MethodError, RunError
 from purge.core.progress import progress_line
 from purge.data.augmented import Augmentation, Augmented, Change, plain
 from purge.data.identity import steady
@@ -26,7 +26,10 @@ from purge.engine.stopping import Check, Stopping
 from purge.models.copies import reinitialised
 from purge.models.forward import EVAL_BATCH, logits, passing
 
+MOST_DRAWN = 10**9  # row numbers that a run draws ahead, which take 8 GB
+
 Delivered = Callable[[], AbstractContextManager[None]]  # puts a model into the state that is delivered
+Done = Callable[[Check], bool]  # may a method end its schedule after this check?
 
 
 class Run:
@@ -62,6 +65,7 @@ class Run:
         self.unseen_accuracy: float | None = None  # of single samples; a method may estimate it
         self._total, self._cooldown = 0, 0  # see steps()
         self._delivered: Delivered = nullcontext
+        self._done: Done = lambda now: False
         self._generator = torch.Generator().manual_seed(seed)
         # Not from the seed of the shuffles itself: the move of a sample would depend on its place in them.
         self._augment, self._moves = augment, torch.Generator().manual_seed(seed ^ 0xA06)
@@ -80,6 +84,9 @@ class Run:
         """
         n = len(samples)
         size = min(batch_size, n)
+        if steps * size > MOST_DRAWN:
+            got = f"{steps} steps of {size} samples"
+            raise MethodError(f"at most {MOST_DRAWN} samples in all steps", got, "lower epochs or steps")
         passes = math.ceil(steps * size / n)
         order = torch.cat([torch.randperm(n, generator=self._generator) for _ in range(passes)])
         return order[: steps * size].view(steps, size).to(self.device)
@@ -93,6 +100,7 @@ class Run:
         epoch: int | Collection[int] = 0,
         cooldown_steps: int = 0,
         delivered: Delivered = nullcontext,
+        done: Done = lambda now: False,
     ) -> Iterator[tuple[int, tuple[Batch, ...]]]:
         """Number each step from 0 and hand out one batch of each part.
 
@@ -111,7 +119,10 @@ class Run:
         ]
         nothing = torch.empty(0, dtype=torch.long, device=self.device)
         empty = Batch(None, nothing, nothing)
-        for i in self.steps(len(orders[0]), epoch=epoch, cooldown_steps=cooldown_steps, delivered=delivered):
+        counted = self.steps(
+            len(orders[0]), epoch=epoch, cooldown_steps=cooldown_steps, delivered=delivered, done=done
+        )
+        for i in counted:
             yield (
                 i,
                 tuple(
@@ -146,6 +157,7 @@ class Run:
         epoch: int | Collection[int],
         cooldown_steps: int = 0,
         delivered: Delivered = nullcontext,
+        done: Done = lambda now: False,
     ) -> Iterator[int]:
         """Count steps from 0, check the model where a check is due, and end once there is a reason.
 
@@ -153,10 +165,11 @@ class Run:
         target has been reached, ``cooldown_steps`` more steps follow, for the learning rate to fall; if
         the target is lost again by then, the steps go on. The retain budget ends the run at once.
         ``delivered``: a context in which the model is as it would be delivered; checks are made in it.
+        ``done``: a rule of the method's own, by which the schedule ends after a check.
         """
         ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
         self._total = self.end = total
-        self._cooldown, self._delivered = cooldown_steps, delivered
+        self._cooldown, self._delivered, self._done = cooldown_steps, delivered, done
         self._start()
         with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
@@ -169,6 +182,24 @@ class Run:
         self.stopped_by = self.stopped_by or "schedule"
         self._raise_if_not_finite()
 
+    def finish(self) -> None:
+        """End after the current step, because a method's own rule says so."""
+        self.end = self._total = self.step
+
+    def part(self, stop: Stopping, title: str, seed: int) -> Run:
+        """A run for another method that does a part of the work; its checks look at the whole request."""
+        return Run(
+            self._model, self._split, device=self.device, stop=stop, seed=seed, progress=self.progress,
+            title=title, fresh=self._fresh, precision=self.precision, graph=self.graph, augment=self._augment,
+        )  # fmt: skip
+
+    def follow(self, part: Run) -> None:
+        """Take over what a part has done: its steps come after those that were taken before."""
+        self._checks |= {self.step + step: check for step, check in part._checks.items()}
+        self._rows += part._rows
+        self.step = self.end = self.step + part.step
+        self.stopped_by, self.forget_target = part.stopped_by, part.forget_target
+
     def autocast(self, precision: Precision | None = None) -> AbstractContextManager[None]:
         """Compute convolutions and products in the precision of the run, or in ``precision``.
 
@@ -177,9 +208,12 @@ class Run:
         bf16 = (precision or self.precision) == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
-    def recorded(self, fn: Callable[..., Scalars]) -> Recorded:
-        """A step as a function of tensors; on a GPU it is recorded once and replayed."""
-        return Recorded(fn, device=self.device, enabled=self.graph)
+    def recorded(self, fn: Callable[..., Scalars], *, after: Recorded | None = None) -> Recorded:
+        """A step as a function of tensors; on a GPU it is recorded once and replayed.
+
+        ``after``: the same step with other inputs, whose first call comes before that of this one.
+        """
+        return Recorded(fn, device=self.device, enabled=self.graph, after=after)
 
     def fresh(self, model: nn.Module, *, partly: bool = False) -> nn.Module:
         """An untrained model like ``model``, on the device: the caller's, or ``model`` with new weights.
@@ -196,6 +230,11 @@ class Run:
     def retain_budget(self) -> float | None:
         """The retain loss that would end the run; None without a budget or before the first step."""
         return self.stop.budget(self._checks[0].retain_loss) if 0 in self._checks else None
+
+    @property
+    def forget_accuracy(self) -> float:
+        """The accuracy on the forget set when it was last looked at."""
+        return self._checks[max(self._checks)].forget_accuracy
 
     @property
     def beyond_budget(self) -> bool:
@@ -237,6 +276,8 @@ class Run:
         """Measure forget accuracy and retain loss, and decide whether that is a reason to stop."""
         with self._delivered():
             now = self._checks[self.step] = self._measure()
+        if self._done(now):
+            self._total = self.end = self.step
         reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
         if reason == "retain_budget" or (reason and self.stopped_by is None):
             self.stopped_by = reason
@@ -252,7 +293,7 @@ class Run:
         z = logits(self._model, retain, at)
         loss = F.cross_entropy(z, retain.labels[at].to(z.device)).item()
         if not math.isfinite(loss):
-            raise _not_finite(self.step)
+            raise not_finite(self.step)
         return Check(self._accuracy(self._split.forget), loss)
 
     def _accuracy(self, samples: Samples, like: Tensor | None = None) -> float:
@@ -260,7 +301,7 @@ class Run:
         at = self._sample(samples)
         z = logits(self._model, samples, at)
         if not bool(torch.isfinite(z).all()):
-            raise _not_finite(self.step)
+            raise not_finite(self.step)
         hits = z.argmax(1).cpu() == samples.labels[at]
         if like is not None:
             return float(hits.double() @ matched_to(samples.labels[at], like)) / len(at)
@@ -291,8 +332,8 @@ class Run:
 
     def history(self) -> list[dict[str, Any]]:
         """One dict per step (step 0: before the first), checks included; None where not measured."""
-        keys = list(self._rows[0]) if self._rows else []
-        columns = {k: _column([row[k] for row in self._rows]) for k in keys}
+        keys = list(dict.fromkeys(k for row in self._rows for k in row))  # parts may log different things
+        columns = {k: _column([row.get(k) for row in self._rows]) for k in keys}
         rows: list[dict[str, Any]] = []
         for step in range(len(self._rows) + 1):
             values = {k: columns[k][step - 1] if step else None for k in keys}
@@ -304,10 +345,28 @@ class Run:
 
     def _raise_if_not_finite(self) -> None:
         if (step := int(self._first_bad)) >= 0:
-            raise _not_finite(step)
+            raise not_finite(step)
 
 
-def _not_finite(step: int) -> RunError:
+def mixed_orders(
+    kept: Tensor, lost: int, *, steps: int, batch_size: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The rows of each batch in the retain set (those at ``kept``) and in the forget set, shuffled together.
+
+    How many a batch has of each varies. Every batch is full: one pass follows the other.
+    """
+    m = len(kept)
+    n = m + lost
+    size = min(batch_size, n)
+    passes = torch.cat([torch.randperm(n) for _ in range(math.ceil(steps * size / n))])
+    order = passes[: steps * size].view(steps, size).sort(1).values.to(kept.device)  # retained rows first
+    counts = (order < m).sum(1).tolist()
+    rows = list(zip(order, counts, strict=True))
+    return [kept[index[:k]] for index, k in rows], [index[k:] - m for index, k in rows]
+
+
+def not_finite(step: int) -> RunError:
+    """The error of a run that cannot go on."""
     got = f"NaN or infinity at step {step} (nothing was returned)"
     fix = "lower lr (in purge: rate) or clip gradients; at the first steps, look for √0 or log 0 in the model"
     return RunError("finite losses and gradients throughout", got, fix)

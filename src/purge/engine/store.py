@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from purge.core.errors import FileError
@@ -21,6 +21,7 @@ from purge.data.identity import fingerprints
 from purge.data.images import Images
 from purge.data.samples import Samples, part_of
 from purge.engine.seeding import seeded
+from purge.models.checkpoint import tensors_digest
 
 T = TypeVar("T")
 
@@ -55,12 +56,28 @@ def cpu_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def write_tensors(
     path: Path, tensors: dict[str, Tensor], *, fix: str, metadata: dict[str, str] | None = None
-) -> None:
-    """Write tensors to a safetensors file, whole or not at all."""
+) -> str:
+    """Write tensors to a safetensors file with their digest, whole or not at all; return the digest."""
+    about = {"digest": tensors_digest(tensors), **(metadata or {})}
     try:
-        atomically(path, lambda to: save_file(tensors, to, metadata=metadata))
+        atomically(path, lambda to: save_file(tensors, to, metadata=about))
     except (OSError, SafetensorError) as error:
         raise _cannot_write(path, error, fix) from None
+    return about["digest"]
+
+
+def read_tensors(path: Path, recorded: str | None = None) -> dict[str, Tensor] | None:
+    """What :func:`write_tensors` wrote; None if the file is missing or damaged, or holds other tensors.
+
+    ``recorded``: their digest; by default what the file itself says.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            recorded = recorded or (file.metadata() or {}).get("digest")
+        found = load_file(path)
+    except (SafetensorError, OSError, ValueError):
+        return None
+    return found if recorded in (None, tensors_digest(found)) else None  # older files have no digest
 
 
 def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:

@@ -92,6 +92,7 @@ def fit(
     progress: bool = False,
     title: str = "train",
     state: Path | None = None,
+    resume: bool = True,
     shuffle: Callable[[int], Tensor] | None = None,
     watch: Watch | None = None,
 ) -> tuple[list[History], float]:
@@ -102,7 +103,8 @@ def fit(
     steps it would take alone, up to rounding (dropout draws other numbers), but ``compile`` and
     ``channels_last`` are ignored. The remaining arguments are for a single model.
 
-    ``state``: a file that is written after each epoch; if it exists, training resumes from it.
+    ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
+    ``resume`` is False: then it is overwritten.
     ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
     ``watch``: returns a context that every step is taken in.
     """
@@ -128,7 +130,7 @@ def fit(
         ),
         progress_line(title, recipe.epochs, progress) as advance,
     ):
-        losses, before = kept.restore() if kept is not None else ([], 0.0)
+        losses, before = kept.restore() if kept is not None and resume else ([], 0.0)
         started = time.perf_counter() - before
         advance(len(losses), "")
         take_step = Recorded(network.step, device=network.device, enabled=network.recorded)

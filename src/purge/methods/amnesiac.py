@@ -7,20 +7,23 @@ short while::
 
     δ_b = θ_after(b) − θ_before(b)          for every training step b            (the log)
     θ  ← θ − Σ_{b : b ∩ D_f ≠ ∅} δ_b
-    θ  ← θ − η ∇ CE(x_r, y_r)               for a few steps                      (the repair)
+    θ  ← θ − η ∇ CE(x_r, y_r)               for some epochs                      (the repair)
 
-Published defaults: the repair is only said to be short; ours is one epoch of SGD with η = 1e-2.
+Published defaults: the paper only calls the repair short; in the authors' notebooks (lmgraves/AmnesiacML)
+it is as long as their training, 10 epochs of Adam with η = 1e-3 and without weight decay, batches of 64.
+
+As there, the running statistics of BatchNorm are not logged (a variance minus some of its changes can be
+negative); with ``norm="train"`` the repair updates them.
 
 What to expect: few samples touch few batches and little is lost. A class is in nearly every batch, so
 nearly everything is taken back and the repair has to train the model from its first weights. This is how
 the method works (give it the epochs of a training, or use another). What later batches inherited from the
 forgotten ones, through weights, momentum and weight decay, is not taken back.
 
-Where we differ: only trainable parameters are logged, not the running statistics of BatchNorm (a
-variance minus some of its changes can be negative); with ``norm="train"`` the repair updates those. The
-log lists the samples of *every* step, so that an incomplete log is noticed. Changes are taken back from
-the last to the first, each rounded once. In the repair every batch is full, dropout is off and there is
-no augmentation.
+Where we differ: the repair begins with a fresh optimiser, where the notebooks go on with the training's.
+Parameters that take no gradient are not logged. The log lists the samples of *every* step, so that an
+incomplete log is noticed. Changes are taken back from the last to the first, each rounded once. In the
+repair every batch is full, dropout is off and there is no augmentation.
 """
 
 from __future__ import annotations
@@ -33,11 +36,10 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import nn
 
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.methods.update_log import updates_with
+from purge.methods.update_log import updates_in, updates_with
 from purge.models.batchnorm import statistics
 from purge.models.forward import forward
 
@@ -49,10 +51,10 @@ class Amnesiac(Method):
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "updates"})
 
     log: str | None = setting(None, "folder of the log that training wrote; see UpdateLog")
-    epochs: int = setting(1, "passes over the retain set afterwards; 0: no repair", low=0)
-    batch_size: int = setting(256, "samples per step of the repair", low=1)
+    epochs: int = setting(10, "passes over the retain set afterwards; 0: no repair", low=0)
+    batch_size: int = setting(64, "samples per step of the repair", low=1)
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
-    optim: Optim = Optim(lr=1e-2)
+    optim: Optim = Optim(optimizer="adam", lr=1e-3, weight_decay=0.0)
     stop: Stopping = PUBLISHED
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
@@ -80,6 +82,6 @@ def take_back(model: nn.Module, files: Sequence[Path]) -> None:
     """θ − Σ δ over the files, one after the other; what takes no gradient stays as it is."""
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     for file in files:
-        for name, delta in load_file(file).items():
+        for name, delta in updates_in(file).items():
             if name in params:
                 params[name].sub_(delta.to(params[name].device))

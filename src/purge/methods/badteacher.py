@@ -26,10 +26,11 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from purge.core.errors import ModelError
 from purge.data.samples import joined
+from purge.engine.run import mixed_orders
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.copies import frozen_copy
@@ -57,7 +58,9 @@ class BadTeacher(Method):
         optimizer = self.optim.make(model)
         kept = torch.randperm(len(split.retain))[: max(1, int(self.share * len(split.retain)))]
         epoch = math.ceil((len(kept) + len(split.forget)) / self.batch_size)
-        orders = _mixed(split, kept.to(run.device), steps=self.epochs * epoch, batch_size=self.batch_size)
+        orders = mixed_orders(
+            kept.to(run.device), len(split.forget), steps=self.epochs * epoch, batch_size=self.batch_size
+        )
         for _, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
             with torch.no_grad():
                 taught = [forward(teacher, part.x) for teacher, part in ((good, r), (bad, f)) if len(part)]
@@ -80,17 +83,3 @@ def _same_classes(bad: nn.Module, split: Split) -> None:
             str(k),
             "pass fresh=…, an untrained model of the same kind",
         )
-
-
-def _mixed(split: Split, kept: Tensor, *, steps: int, batch_size: int) -> tuple[list[Tensor], list[Tensor]]:
-    """The rows of each batch in the retain set (those at ``kept``) and in the forget set, shuffled together.
-
-    How many a batch has of each varies. Every batch is full: one pass follows the other.
-    """
-    n, m = len(kept) + len(split.forget), len(kept)
-    size = min(batch_size, n)
-    passes = torch.cat([torch.randperm(n) for _ in range(math.ceil(steps * size / n))])
-    order = passes[: steps * size].view(steps, size).sort(1).values.to(kept.device)  # retained rows first
-    counts = (order < m).sum(1).tolist()
-    rows = list(zip(order, counts, strict=True))
-    return [kept[index[:k]] for index, k in rows], [index[k:] - m for index, k in rows]

@@ -33,9 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import MethodError, ModelError
-from purge.data import inputs
-from purge.data.samples import Samples, batches, few
+from purge.core.errors import ModelError
+from purge.data.samples import Samples, batches, few, value_range
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.copies import frozen_copy
@@ -103,7 +102,7 @@ class BoundaryShrink(Method):
 
     def _neighbours(self, teacher: nn.Module, forget: Samples) -> Tensor:
         """y' of every forget sample, (|D_f|,): what the teacher says one step up its own loss."""
-        low, high = _range(forget)
+        low, high = value_range(forget)
         step = self.step * (high - low) if self.unit == "range" else self.step
         found = []
         for x, y in batches(forget, EVAL_BATCH):
@@ -181,19 +180,3 @@ def _widens(model: nn.Module, split: Split) -> None:
             str(k),
             "use boundary-shrink, which needs no other head",
         )
-
-
-def _range(samples: Samples) -> tuple[Tensor, Tensor]:
-    """The least and greatest value, of each channel for images (1, C, 1, 1), otherwise of all."""
-    lows, highs = [], []
-    for x, _ in batches(samples, EVAL_BATCH):
-        if not (isinstance(x, Tensor) and x.is_floating_point()):
-            raise MethodError(
-                "floating-point inputs, to take a step in them",
-                inputs.describe(x),
-                "use a method that leaves the inputs alone",
-            )
-        over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
-        lows.append(x.amin(over, keepdim=True))
-        highs.append(x.amax(over, keepdim=True))
-    return torch.cat(lows).amin(0, keepdim=True), torch.cat(highs).amax(0, keepdim=True)

@@ -11,13 +11,14 @@ arXiv:2304.04934: the same with a penalty on all weights that falls to 0 in a st
     θ ← θ − η ∇[ CE(x_r, y_r) + α_e ‖θ‖₁ ],    α_e = α (1 − e / (E − E₀)) for e < E − E₀, then 0
 
 NoT. Khalil et al.: "NoT: Federated Unlearning via Weight Negation", CVPR 2025, arXiv:2503.05657: the
-weights of the first convolution change their sign, then FT.
+parameters of the first layer change their sign, θ_1 ← −θ_1, then FT. Its theorems compare σ(y) with σ(−y)
+for what the layer says, so a bias changes its sign too; the convolutions of ResNets have none.
 
 Published defaults: FT and ℓ1-sparse SGD, η = 1e-2, 10 epochs, α = 1e-4 (the parser's 0.2 in the
 authors' code is not the value used); NoT 50 epochs. No clipping, BatchNorm in training mode.
 
 Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; NoT
-of a network without convolutions negates its first layer with weights.
+of a network without convolutions negates its first layer with weights. The authors of NoT published no code.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class FineTune(Method):
     batch_size: int = setting(256, "samples per step", low=1)
     l1: float = setting(0.0, "α: weight of ‖θ‖₁ at the start; 0: off", low=0)
     free_epochs: int = setting(0, "E₀: epochs at the end that have no penalty", low=0)
-    negate: bool = setting(False, "change the sign of the first convolution's weights first")
+    negate: bool = setting(False, "change the sign of the first convolution's weights and bias first")
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
     optim: Optim = Optim(lr=1e-2)
     stop: Stopping = PUBLISHED
@@ -83,4 +84,6 @@ def _negate_first(model: nn.Module) -> None:
     weights = {m: w for m in model.modules() if isinstance(w := getattr(m, "weight", None), nn.Parameter)}
     layers = [m for m, w in weights.items() if w.requires_grad]
     convolutions = [m for m in layers if isinstance(m, nn.modules.conv._ConvNd)]
-    weights[(convolutions or layers)[0]].neg_()
+    for p in (convolutions or layers)[0].parameters(recurse=False):
+        if p.requires_grad:
+            p.neg_()

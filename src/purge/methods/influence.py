@@ -18,7 +18,8 @@ Where we differ: F⁻¹v is what that recursion would end at, found at once by W
 asks for an M × M matrix instead of M vectors as long as θ. The authors' code keeps one vector o in
 place of u, which starts as g_1 and is never led back to the current sample: it stays a multiple of
 g_1, and what comes out is v less a multiple of g_1. ``exact=False`` is that recursion. The M samples
-are drawn at random, where the authors take the first, and are all of D_r if that has fewer.
+are drawn at random, where the authors take the first and two more, and are all of D_r if that has fewer.
+The exact product then takes the mean over those; the recursion divides by M all the same, as theirs does.
 """
 
 from __future__ import annotations
@@ -67,8 +68,10 @@ class Influence(Method):
             forget, forget_loss = _summed(model, params, split.forget, run.device)
             retain, retain_loss = _summed(model, params, split.retain, run.device)
             v = forget / n - n_f / (n * n_r) * retain
-            product = _inverse_times if self.exact else _authors_recursion
-            k = product(rows, v, len(drawn), self.damping)
+            if self.exact:
+                k = _inverse_times(rows, v, len(drawn), self.damping)
+            else:
+                k = _authors_recursion(rows, v, self.samples, self.damping)
             write(params, flat(params) + self.alpha * k)
             run.log(retain_loss=retain_loss / n_r, forget_loss=forget_loss / n_f)
 

@@ -85,7 +85,12 @@ METHODS: dict[str, Entry] = {
     ),
     "neggrad-plus": Entry(
         "NegGradPlus", "descend on the retain set and climb on the forget set in one step",
-        "Kurmanji et al., arXiv:2302.09880",
+        "NegGrad+; Kurmanji et al., arXiv:2302.09880",
+    ),
+    "neggrad-plus-small": Entry(
+        "NegGradPlus", "NegGrad+ for small data, with a pull back to the original weights",
+        "NegGrad+; Kurmanji et al., arXiv:2302.09880",
+        {"alpha": 0.95, "pull": 0.1, "forget_batch_size": 64, "norm": "frozen"},
     ),
     "random-label": Entry(
         "RandomLabel", "train on, with random labels for the forget set",
@@ -98,17 +103,28 @@ METHODS: dict[str, Entry] = {
     "salun-soft": Entry(
         "SalUn", "random labels, with the smallest changes taken back after each step",
         "Fan et al., arXiv:2310.12508",
-        {"soft": True, "mixed": True},
+        {"soft": True},
     ),
     "amnesiac-relabel": Entry(
         "RandomLabel", "train on, with a wrong label for each forgotten sample, drawn once",
         "Graves et al., arXiv:2010.10981",
-        {"epochs": 3, "batch_size": 128, "mixed": True, "wrong": True, "redraw": False,
+        {"epochs": 3, "batch_size": 128, "wrong": True, "redraw": False,
          "optimizer": "adam", "lr": 1e-4, "weight_decay": 0.0},
     ),
     "scrub": Entry(
         "Scrub", "climb away from the original on the forget set, return to it on the rest, in turns",
         "Kurmanji et al., arXiv:2302.09880",
+    ),
+    "scrub-small": Entry(
+        "Scrub", "SCRUB with its authors' settings for small data", "Kurmanji et al., arXiv:2302.09880",
+        {"optimizer": "adam", "weight_decay": 0.1, "gamma": 1.0, "alpha": 0.5, "temperature": 2.0,
+         "max_steps": 3, "epochs": 10, "decay_after": (5, 8, 9), "batch_size": 32, "forget_batch_size": 64},
+    ),
+    "scrub-r": Entry(
+        "Scrub", "SCRUB, then back to the epoch that forgot about as much as test data is unknown",
+        "SCRUB+R; Kurmanji et al., arXiv:2302.09880",
+        {"gamma": 1.0, "alpha": 0.5, "max_steps": 3, "epochs": 5, "batch_size": 32, "forget_batch_size": 16,
+         "rewind": "nearest"},
     ),
     "bad-teacher": Entry(
         "BadTeacher", "distil what must go from an untrained network, what must stay from the original",
@@ -134,6 +150,11 @@ METHODS: dict[str, Entry] = {
         "FisherForgetting", "noise on the weights that the retain set does not need",
         "Golatkar et al., arXiv:1911.04933",
     ),
+    "fisher-large": Entry(
+        "FisherForgetting", "the same with less noise, as published for all of CIFAR-10",
+        "Golatkar et al., arXiv:1911.04933; Kurmanji et al., arXiv:2302.09880",
+        {"alpha": 1e-7},
+    ),
     "ssd": Entry(
         "SelectiveDampening", "shrink the weights that matter more to the forget set",
         "SSD; Foster et al., arXiv:2308.07707",
@@ -151,9 +172,53 @@ METHODS: dict[str, Entry] = {
         "UNSIR", "impair with noise that stands for the class, repair with retained samples",
         "Tarun et al., arXiv:2111.08947",
     ),
+    "coun": Entry(
+        "CoUn", "train on with the retain set and two views of each sample, drawn together",
+        "Khalil et al., arXiv:2509.16391",
+    ),
+    "amun": Entry(
+        "Amun", "learn the wrong answers that the model gives right beside the forgotten samples",
+        "Ebrahimpour-Boroojeny et al., arXiv:2503.00917",
+    ),
+    "mu-mis": Entry(
+        "MuMis", "make each forgotten sample's own logit less sensitive to it, without retained data",
+        "Cheng et al., arXiv:2402.15109",
+    ),
+    "trw": Entry(
+        "TiltedReweighting", "send the samples of a class where its neighbouring classes would take them",
+        "Ebrahimpour-Boroojeny et al., arXiv:2506.20893",
+    ),
+    "scissorhands": Entry(
+        "Scissorhands", "draw the weights anew that matter most to the forget set, then repair",
+        "Wu and Harandi, arXiv:2401.06187",
+    ),
+    "rum": Entry(
+        "Rum", "divide the forget set by memorisation, run a method on each part in turn",
+        "Zhao et al., arXiv:2406.01257",
+    ),
     "iewp": Entry(
         "IEWP", "raise the entropy of influential forget samples, between retain steps",
         "IEWPv2; PURGE's predecessor, Jawandhia et al.",
+    ),
+    "munba": Entry(
+        "Munba", "steps along which forgetting and retaining agree, by Nash bargaining",
+        "Wu and Harandi, arXiv:2411.15537",
+    ),
+    "sfron": Entry(
+        "SFRon", "climb on the forget set by salient weights, between steps on the retain set",
+        "SFR-on; Huang et al., arXiv:2409.19732",
+    ),
+    "msg": Entry(
+        "MaskedSmallGradients", "draw the weights anew that neither set needs, then train on",
+        "NeurIPS 2023 competition; Cadet et al., arXiv:2410.01276",
+    ),
+    "convolution-transpose": Entry(
+        "ConvolutionTranspose", "turn all convolution kernels over, then train on",
+        "CT; NeurIPS 2023 competition; Cadet et al., arXiv:2410.01276",
+    ),
+    "lotus": Entry(
+        "LoTUS", "distil smoothed answers of the original until the forget set looks unseen",
+        "Spartalis et al., arXiv:2503.18314",
     ),
 }  # fmt: skip
 
@@ -202,9 +267,17 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
 def source_digest(method: Method) -> str:
     """SHA-256 of the source of a method, so that an edited method counts as another one.
 
-    That is the file of its class; for a method that is a package, such as PURGE, all files of the package.
+    That is the file of its class; for a method that is a package, such as PURGE, all files of the package;
+    for one that runs others, theirs as well.
     """
     cls = type(method)
+    if not isinstance(method, methods.Rum):
+        return _file_digest(cls)
+    inside = [source_digest(other) for other in method.inner if other is not None]
+    return hashlib.sha256("".join([_file_digest(cls), *inside]).encode()).hexdigest()
+
+
+def _file_digest(cls: type) -> str:
     try:
         file = Path(inspect.getfile(cls))
     except (OSError, TypeError):  # typed into an interpreter

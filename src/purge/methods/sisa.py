@@ -20,11 +20,13 @@ some samples therefore leaves all others in place, and the model after a deletio
 that :func:`purge.train_sharded` would have returned without them (on the CPU; a GPU would need
 deterministic algorithms; unaffected shards stay bit-identical anywhere). In return, shards are only
 roughly equal in size. Every slice has its own learning rate schedule and optimiser: one schedule over all
-slices would depend on how many samples come later. Only full batches are used. The mean decides ties.
+slices would depend on how many samples come later. Only full batches are used. The authors' shards vote by
+majority; ours answer with the mean of their softmax unless ``vote="majority"``, where it decides ties.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,8 +35,8 @@ from torch import Tensor, nn
 
 from purge.core.errors import DataError, MethodError, ModelError
 from purge.data.identity import identities
-from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping
-from purge.methods.sisa_model import SisaModel, enough_in_each, epochs_from, in_order, train_shard
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
+from purge.methods.sisa_model import SisaModel, Vote, enough_in_each, epochs_from, in_order, train_shard
 from purge.models.checkpoint import digest
 
 
@@ -42,18 +44,20 @@ from purge.models.checkpoint import digest
 class Sisa(Method):
     """Delete samples from a :class:`SisaModel`: retrain their shards from the first slice with one of them.
 
-    The model's own plan says how, so there is nothing to set.
+    The model's own plan says how; only the vote, on which no weight depends, may be another from now on.
     """
 
     full_precision: ClassVar[bool] = True
     retrains: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "shards"})
 
+    vote: Vote | None = setting(None, "how shards decide: mean of the softmax, or majority; none: as before")
     stop: Stopping = PUBLISHED
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Retrain the affected shards; one row of the history is one epoch of one shard."""
         sisa = _untouched(model)
+        sisa.plan = dataclasses.replace(sisa.plan, vote=self.vote or sisa.plan.vote)
         ids = _all_that_was_trained_on(sisa, split)
         restarts = sisa.first_slices(identities(split.forget))
         enough_in_each(sisa, ids, "train again with fewer shards, without what must be forgotten")

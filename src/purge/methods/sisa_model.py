@@ -21,8 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
@@ -30,10 +28,10 @@ from purge.core.files import read_json, told, write_json
 from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
 from purge.data.identity import identities
-from purge.data.samples import Data, Samples, few, part_of
+from purge.data.samples import Data, Samples, few, length, part_of
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
-from purge.engine.store import cpu_copies, write_tensors
+from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
@@ -76,6 +74,8 @@ def train_sisa(
     (2, torch.Size([60, 3]))
     """
     recipe = plan.recipe
+    if plan.shards > (n := length(dataset)):  # before there is a model for each of them
+        raise MethodError(f"no more shards than samples, {n}", str(plan.shards), "train with fewer shards")
     nets = [_fresh(model, plan, shard) for shard in range(plan.shards)]
     at = choose_device(device, model if isinstance(model, nn.Module) else nets[0])
     sisa = SisaModel([net.to(at) for net in nets], plan)
@@ -215,12 +215,14 @@ class SisaModel(nn.Module):
             for old in [path / INDEX, *path.glob("sisa-*.safetensors")]:
                 old.unlink(missing_ok=True)
             write_tensors(path / "model.safetensors", cpu_copies(tensors_of(self)), fix=fix)
-            write_tensors(path / SAMPLES, {"ids": self.ids, "labels": self.labels}, fix=fix)
+            samples = {"ids": self.ids, "labels": self.labels}
+            files = {SAMPLES: write_tensors(path / SAMPLES, samples, fix=fix)}
             for shard, slices in enumerate(self.checkpoints):
                 states = {f"{s}/{name}": t for s, state in enumerate(slices) for name, t in state.items()}
-                write_tensors(_shard_file(path, shard), states, fix=fix)
+                file = _shard_file(path, shard)
+                files[file.name] = write_tensors(file, states, fix=fix)
             facts = {"plan": as_dict(self.plan), "trained": self.trained, "history": self.history}
-            write_json(path / INDEX, {**facts, "digest": digest(self)})
+            write_json(path / INDEX, {**facts, "digest": digest(self), "files": files})
         return path
 
     @classmethod
@@ -231,13 +233,16 @@ class SisaModel(nn.Module):
         try:
             plan = Plan(**facts["plan"])
             trained, history = str(facts["trained"]), list(facts["history"])
+            files = dict[str, str](facts.get("files") or {})  # older folders have no digests of files
         except (KeyError, TypeError, ValueError):  # a setting out of range is a ValueError
             raise _damaged(path / INDEX) from None
+        if not _shard_file(path, plan.shards - 1).is_file():  # before there is a model for each of them
+            raise _damaged(path)
         sisa = cls([copy.deepcopy(fresh) for _ in range(plan.shards)], plan)
         load_weights(sisa, path / "model.safetensors")
-        samples = _read(path / SAMPLES)
+        samples = _read(path / SAMPLES, files)
         for shard in range(plan.shards):
-            found = _read(_shard_file(path, shard))
+            found = _read(_shard_file(path, shard), files)
             for s in range(plan.slices):
                 state = {k.partition("/")[2]: v for k, v in found.items() if k.partition("/")[0] == str(s)}
                 if _shapes(state) != _shapes(tensors_of(sisa.shards[shard])):
@@ -257,9 +262,8 @@ def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
     """The untrained model of a shard, drawn on the CPU: the same on every device."""
     with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
         if not isinstance(model, nn.Module) and callable(model):
-            check_classifier(built := model())
-            return copy.deepcopy(built)  # type: ignore[no-any-return]  # it may be the same each time
-        check_classifier(model)
+            return copy.deepcopy(check_classifier(model()))  # it may be the same each time
+        model = check_classifier(model)
         try:
             net = reinitialised(copy.deepcopy(model).cpu())
         except ModelError:
@@ -365,11 +369,10 @@ def _shard_file(folder: Path, shard: int) -> Path:
     return folder / f"sisa-shard-{shard}.safetensors"
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError):
-        raise _damaged(path) from None
+def _read(path: Path, digests: dict[str, str]) -> dict[str, Tensor]:
+    if (found := read_tensors(path, digests.get(path.name))) is None:
+        raise _damaged(path)
+    return found
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

@@ -25,14 +25,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.data.samples import Samples, batches
-from purge.engine.projection import flat, grad, per_sample_grads, write
+from purge.data.samples import Samples
+from purge.engine.projection import flat, per_sample_grads, squared_grads, write
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 logger = logging.getLogger("purge")
 
@@ -68,17 +66,9 @@ class SelectiveDampening(Method):
         self, model: nn.Module, params: list[nn.Parameter], samples: Samples, device: torch.device
     ) -> tuple[Tensor, int, Tensor]:
         """The sum of squared gradients, (P,), how many were summed, and the mean loss."""
-        n, total, loss = len(samples), torch.zeros_like(flat(params)), torch.zeros((), device=device)
-        for x, y in batches(samples, self.batch_size, torch.arange(n, device=device)):
-            if self.per_sample:
-                g, losses = per_sample_grads(model, x, y)
-                total += g.square_().sum(0)
-                loss += losses.sum()
-            else:
-                mean = F.cross_entropy(forward(model, x).float(), y)
-                total += grad(mean, params).square_()
-                loss += len(x) * mean.detach()
-        return total, n if self.per_sample else math.ceil(n / self.batch_size), loss / n
+        order = torch.arange(len(samples), device=device)
+        size = self.batch_size
+        return squared_grads(model, params, samples, order, batch_size=size, per_sample=self.per_sample)
 
     def _warn(self, split: Split) -> None:
         size = 1 if self.per_sample else self.batch_size

@@ -26,7 +26,7 @@ from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.core.files import atomically, out_folder, read_json, write_json
 from purge.data.identity import identities
 from purge.data.samples import Samples
-from purge.engine.store import cpu_copies, write_tensors
+from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import Recipe
 from purge.models.checkpoint import digest
 
@@ -191,6 +191,13 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
         if not _sound(file, shapes):
             raise _damaged(file)
     return files
+
+
+def updates_in(file: Path) -> dict[str, Tensor]:
+    """How far a step moved each parameter; a file that holds other tensors than were logged is refused."""
+    if (found := read_tensors(file)) is None:
+        raise _damaged(file)
+    return found
 
 
 def _sound(file: Path, shapes: dict[str, list[int]]) -> bool:

@@ -20,11 +20,10 @@ from typing import Literal
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from purge import __version__
-from purge.core.errors import MethodError, MetricError, ModelError, RunError
+from purge.core.errors import FileError, MethodError, MetricError, ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict, normalise, setting
 from purge.data.cache import cache_folder, name_in_cache
@@ -34,13 +33,20 @@ from purge.data.split import Split
 from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
-from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
+from purge.engine.store import (
+    cpu_copies,
+    data_digest,
+    digest_of,
+    found_or_made,
+    read_tensors,
+    write_tensors,
+)
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
 from purge.metrics.bootstrap import Array, Classes
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.subject import Subject
-from purge.models.checkpoint import digest, tensors_of
+from purge.models.checkpoint import digest, tensors_digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import keep_frozen, reinitialised
 from purge.models.forward import logits
@@ -118,7 +124,8 @@ class Ensemble:
         self.shadows, self.split = shadows, split
         self.device, self.seed, self.progress, self._of_run = device, seed, progress, precision
         self._model = copy.deepcopy(model).cpu()
-        self._fresh = copy.deepcopy(shadows.fresh).cpu() if shadows.fresh is not None else None
+        fresh = None if shadows.fresh is None else check_classifier(shadows.fresh)
+        self._fresh = None if fresh is None else copy.deepcopy(fresh).cpu()
         rng, parts = np.random.default_rng(seed), Subject(model, split)
         same, kept = (
             torch.arange(0) if split.test is None else parts.index(part)
@@ -130,9 +137,8 @@ class Ensemble:
         self.targets = len(self.forget) + len(self.unseen)
         self.inside = _halves(shadows.number, self.targets, seed)
         self._found: dict[Kind, Array | RunError] = {}
-        if shadows.fresh is not None:
-            check_classifier(shadows.fresh)
-            check_same_shapes(self._model, shadows.fresh)
+        if fresh is not None:
+            check_same_shapes(self._model, fresh)
         self._drawn("original", 0)  # refuses layers that cannot be drawn anew
         check_batch_size(self._model, min(shadows.recipe.batch_size, len(split.retain)))
         check_augment(split.retain, shadows.recipe.augment, shadows.recipe.colour)
@@ -228,9 +234,7 @@ class Ensemble:
         assert method is not None
         for i in which:
             model, seed = self._drawn("original", i), self._seed("unlearned", i)
-            kept = load_file(self._path("original", i))
-            weights = {k[2:]: v for k, v in kept.items() if k.startswith("w.")}
-            model.load_state_dict({**model.state_dict(), **weights})
+            model.load_state_dict({**model.state_dict(), **self._weights(i)})
             forget = part_of(self._pool, self._seen_by(i))
             gone = set(forget.labels.tolist()) - set(split.retain.labels.tolist())
             own = Split(
@@ -247,6 +251,18 @@ class Ensemble:
                 model.eval()
                 method.run(model, own, run)
             yield i, model
+
+    def _weights(self, i: int) -> dict[str, Tensor]:
+        """The weights of an original shadow model; one whose file was damaged is made again."""
+        path = self._path("original", i)
+        if (kept := read_tensors(path)) is None:
+            path.unlink(missing_ok=True)
+            del self._found["original"]
+            self.signals("original")
+            kept = read_tensors(path)
+        if kept is None:
+            raise FileError(f"a complete model at {path}", "a damaged one, just written", FIX)
+        return {k[2:]: v for k, v in kept.items() if k.startswith("w.")}
 
     @property
     def _precision(self) -> Precision:
@@ -307,8 +323,9 @@ class Ensemble:
         )
         _finite(bool(np.isfinite(phi).all()), i)
         weights = tensors_of(model) if kind == "original" else {}  # for other methods to start from
-        held = {"phi": torch.from_numpy(phi), **{f"w.{k}": v for k, v in weights.items()}}
-        write_tensors(self._path(kind, i), cpu_copies(held), fix=FIX)
+        held = cpu_copies({"phi": torch.from_numpy(phi), **{f"w.{k}": v for k, v in weights.items()}})
+        alone = {"phi": tensors_digest({"phi": held["phi"]})}  # so that φ is checked without the weights
+        write_tensors(self._path(kind, i), held, fix=FIX, metadata=alone)
 
     def _read_all(self, kind: Kind) -> Array | None:
         found = [self._read(kind, i) for i in range(self.shadows.number)]
@@ -319,8 +336,9 @@ class Ensemble:
         """φ under a model that was made before; None if there is none, or only a damaged file."""
         try:
             with safe_open(self._path(kind, i), "pt") as file:
-                phi: Array = file.get_tensor("phi").numpy()
-                return phi
+                found, recorded = file.get_tensor("phi"), (file.metadata() or {}).get("phi")
+                phi: Array = found.numpy()
+                return phi if recorded in (None, tensors_digest({"phi": found})) else None
         except (SafetensorError, OSError):
             return None
 

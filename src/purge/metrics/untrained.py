@@ -25,8 +25,9 @@ def zrf(subject: Subject) -> Value:
 
     The untrained copy has the model's layers with new random weights, drawn by the seed. 1: the model
     answers on D_f like one that learned nothing. A retrained model does not: it knows the retained
-    classes and puts D_f among them, so its value is the aim, and more is too much. (Code that averages
-    the divergence over classes as well reports numbers nearer to 1.)
+    classes and puts D_f among them, so its value is the aim, and more is too much. The authors' code
+    (Chundawat et al., arXiv:2205.08096) also averages over the classes, so its numbers are nearer to 1:
+    docs/metrics.md.
     """
     try:
         with seeded(subject.seed, torch.device("cpu")):  # there, so that a seed means the same anywhere

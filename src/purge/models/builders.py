@@ -19,6 +19,7 @@ from torch import nn
 from purge.core.errors import FileError, ModelError, did_you_mean
 from purge.core.plugins import current_folder_importable, named
 from purge.models.small_resnet import SmallResNet
+from purge.models.wrappers import unwrapped
 
 SMALL = 64  # pixels; up to this size a stem that shrinks images to a quarter loses too much of them
 
@@ -231,7 +232,7 @@ def own_model(name: str, want: Wanted) -> nn.Module:
             ) from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} to return an nn.Module", type(model).__name__, "return the model itself")
-    return model
+    return unwrapped(model)  # weights are kept by the names of the plain module
 
 
 def _package(name: str, extra: str) -> Any:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError
+from purge.models.wrappers import without_prefix
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -23,10 +25,39 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def digest(model: nn.Module) -> str:
     """SHA-256 of the names and bytes of all weights and buffers."""
+    return tensors_digest(tensors_of(model))
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the names and bytes of tensors, in the order of their names."""
+    return _digest((name, tensors[name]) for name in sorted(tensors))
+
+
+def file_digest(path: Path) -> str:
+    """The digest of the model whose weights a ``.safetensors`` file holds; its architecture is not needed.
+
+    The same file is read once in the life of the process.
+    """
+    if not path.is_file():
+        raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
+    found = path.stat()
+    return _digest_of_file(path.absolute(), (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=1024)
+def _digest_of_file(path: Path, _stamp: tuple[int, ...]) -> str:
+    try:
+        with safe_open(path, "pt") as file:  # one tensor at a time is in memory
+            return _digest((name, file.get_tensor(name)) for name in sorted(file.keys()))
+    except (SafetensorError, OSError, ValueError):
+        raise _damaged(path) from None
+
+
+def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     h = hashlib.sha256()
-    for name, t in sorted(tensors_of(model).items()):
+    for name, t in tensors:
         h.update(name.encode())
-        h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
 
 
@@ -37,8 +68,12 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load weights from a ``.safetensors`` file, or from a state dict that torch saved."""
-    state, own = _read(path), tensors_of(model)
+    """Load weights from a ``.safetensors`` file, or from a state dict that torch saved.
+
+    The prefix that DataParallel or ``torch.compile`` gives to all names is left out.
+    """
+    own = tensors_of(model)
+    state = without_prefix(_read(path), own)
     missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
     wrong = [k for k, v in own.items() if k in state and state[k].shape != v.shape]
     if missing or unexpected or wrong:
@@ -55,14 +90,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
-    damaged = FileError(
-        f"a complete checkpoint in {path.name}", "a damaged or truncated file", "save it again"
-    )
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
         except (SafetensorError, OSError, ValueError):
-            raise damaged from None
+            raise _damaged(path) from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -74,9 +106,13 @@ def _read(path: Path) -> dict[str, Tensor]:
             "save model.state_dict() with torch.save or as safetensors",
         ) from None
     except Exception:  # torch raises many kinds of errors on a damaged file
-        raise damaged from None
+        raise _damaged(path) from None
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise FileError(
             f"a dict of tensors in {path.name}", type(state).__name__, "save model.state_dict() alone"
         )
     return dict(state)
+
+
+def _damaged(path: Path) -> FileError:
+    return FileError(f"a complete checkpoint in {path}", "a damaged or truncated file", "save it again")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from purge.core.errors import DataError, MethodError, ModelError, PurgeError, did_you_mean, first_line
 from purge.data import inputs
 from purge.data.augmented import Augmentation, Change, check_change
-from purge.data.identity import fingerprints, same_samples
 from purge.data.images import Images, as_labels
+from purge.data.overlap import overlap
 from purge.data.samples import Data, GivenLabels, Lazy, Samples, as_samples, batches, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
@@ -21,9 +22,13 @@ from purge.models.checkpoint import tensors_of
 from purge.models.forward import evaluating, forward, logits
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
+from purge.models.wrappers import check_kind, unwrapped
 
 FEWEST_ASKED, MOST_ASKED = 100, 2000  # retained samples that tell whether a model knows its data
 FEWEST_OTHERS = 30  # of them that are not of the largest class
+NO_WEIGHTS = (
+    hashlib.sha256().hexdigest()
+)  # the digest of models that have none, which may differ all the same
 KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
@@ -40,14 +45,14 @@ def make_split(
     given = {"forget": forget, "retain": retain, **{k: v for k, v in more.items() if v is not None}}
     parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
     classes = _sound(model, parts, forget)
-    _disjoint(forget, retain, parts["forget"], parts["retain"])
+    copies = overlap(given, parts)
     there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
     gone = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
     names = tuple(getattr(forget, "names", ()))
     right = None if truth is None else _right_labels(truth, len(parts["forget"]), classes)
     return Split(
         parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names, truth=right,
-        triggered=parts.get("triggered"),
+        triggered=parts.get("triggered"), copies=copies,
     )  # fmt: skip
 
 
@@ -62,19 +67,22 @@ def _right_labels(truth: GivenLabels, n: int, classes: int) -> Tensor:
     return labels
 
 
-def check_classifier(model: Any) -> None:
-    """A module whose weights are there and finite."""
-    if not isinstance(model, nn.Module):
-        raise ModelError("a torch.nn.Module", type(model).__name__, "pass the model itself")
-    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+def check_classifier(model: Any) -> nn.Module:
+    """The plain module in what was given, whose weights are there and finite."""
+    check_kind(model)
+    plain = unwrapped(model)
+    for name, t in [*plain.named_parameters(), *plain.named_buffers()]:
         if torch.nn.parameter.is_lazy(t):
             raise ModelError(
                 "weights with values", f"{name}, not yet initialised", "run the model once first"
             )
         if t.is_meta:
             raise ModelError("weights with values", f"{name} on meta", "load the weights first")
-    if bad := _not_finite(model):
+        if odd := inputs.unusable(t):
+            raise ModelError("plain dense weights", f"{name}, {odd}", "convert the model first")
+    if bad := _not_finite(plain):
         raise ModelError("finite weights", f"NaN or infinity in {bad}", "load a sound checkpoint")
+    return plain
 
 
 @torch.no_grad()
@@ -94,6 +102,21 @@ def check_same_classes(model: nn.Module, split: Split, what: str) -> None:
     """A further model for the same data: it must have as many outputs as the others."""
     if (k := _classes(model, split.retain, "retain")) != split.classes:
         raise ModelError(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
+
+
+def check_references(digests: Mapping[str, str]) -> None:
+    """Refuse retrained models that are no reference: beside the same weights every comparison is perfect.
+
+    ``digests``: of the weights of each model; those of references have names that begin with "retrained".
+    """
+    others = {"original": "the original's own weights", "audited": "the audited model's own weights"}
+    seen = {digests[name]: words for name, words in others.items() if name in digests}
+    for name, weights in digests.items():
+        if name.startswith("retrained") and weights != NO_WEIGHTS:
+            if weights in seen:
+                fix = "train one from its start, without what must be forgotten and from a seed of its own"
+                raise ModelError("a retrained model as a reference", f"{seen[weights]} as {name}", fix)
+            seen[weights] = "the weights of another retrained model"
 
 
 def check_knows(model: nn.Module, retain: Samples, what: str) -> None:
@@ -236,7 +259,7 @@ def _classes(model: nn.Module, samples: Samples, what: str) -> int:
     try:
         with evaluating(model):
             z = forward(model, x)
-    except PurgeError:
+    except (PurgeError, MemoryError, RecursionError):  # the last two are not about the data
         raise
     except Exception as error:  # whatever a user's model may raise
         raise ModelError(
@@ -296,17 +319,3 @@ def _finite_inputs(samples: Samples, what: str) -> None:
                 got = f"NaN or infinity in sample {row}"
                 raise DataError(f"finite inputs in {what}", got, "clean the data")
         at += len(y)
-
-
-def _disjoint(forget: Data, retain: Data, f: Samples, r: Samples) -> None:
-    """No sample may be in both sets: by id where both come from one source, by content elsewhere."""
-    common = same_samples(forget, retain)
-    if common is None:
-        prints = fingerprints(f)
-        common = torch.isin(prints, fingerprints(r)).nonzero()[:, 0]
-    if len(common):
-        raise DataError(
-            "every sample in forget or in retain, not in both",
-            f"{len(common)} in both (first: {int(common[0])})",
-            "remove them from retain; a copy that stays keeps teaching the model",
-        )

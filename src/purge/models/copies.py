@@ -6,7 +6,8 @@ import copy
 from collections.abc import Collection
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from purge.core.errors import ModelError
 from purge.models.forward import HeadOnly
@@ -17,10 +18,16 @@ def copied(model: nn.Module, device: torch.device) -> nn.Module:
     try:
         return copy.deepcopy(model).to(device)
     except (RuntimeError, TypeError) as error:
+        said = (str(error) or "?").splitlines()[0]
+        fix = "make every tensor in it a parameter or a buffer, and see that the device has room"
+        if "graph leaves" in said:
+            said = "a tensor that is computed from its weights and kept"
+            fix = (
+                "use torch.nn.utils.parametrizations in place of the old weight_norm and spectral_norm, "
+                "prune.remove after pruning, and keep no outputs in the model"
+            )
         raise ModelError(
-            "a model that can be copied",
-            f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip("."),
-            "make every tensor in it a parameter or a buffer, and see that the device has room",
+            "a model that can be copied", f"{type(error).__name__}: {said}".rstrip("."), fix
         ) from error
 
 
@@ -35,16 +42,22 @@ def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
     ``partly``: layers that cannot keep the weights they have; otherwise they are refused.
     """
     twin = copy.deepcopy(model)
-    drawn: set[Tensor] = set()
-    for module in twin.modules():
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
-            drawn.update([*module.parameters(), *module.buffers()])
-    stale = [name for name, p in twin.named_parameters() if p not in drawn]
+    with torch.no_grad():  # what is not a number afterwards has not been drawn, whatever a layer has done
+        for p in twin.parameters():
+            if p.is_floating_point():
+                p.fill_(torch.nan)
+        for module in twin.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset) and not is_parametrized(module):  # which would draw a weight that is computed
+                reset()
+        old = dict(model.named_parameters())
+        stale = {name: p for name, p in twin.named_parameters() if bool(p.isnan().any())}
+        for name, p in stale.items():
+            p.copy_(old[name])
     if stale and not partly:
         raise ModelError(
             "layers that can draw their weights anew (reset_parameters)",
-            f"{stale[0]}, which cannot",
+            f"{next(iter(stale))}, which cannot",
             "pass fresh=…, an untrained model of the same kind",
         )
     return twin

@@ -38,10 +38,14 @@ def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None 
         args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     rows = _counting.get()
     before = 0 if rows is None else rows.total
-    if weights is None:
-        z = logits_of(model(*args, **kwargs))
-    else:
-        z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+    try:
+        if weights is None:
+            z = logits_of(model(*args, **kwargs))
+        else:
+            z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+    except SystemExit as error:  # not ours to obey: it would look like the end of the program
+        got = f"a call of sys.exit({error.code!r}) in its forward"
+        raise ModelError("a model that returns its logits", got, "let it raise an error instead") from error
     if rows is not None and rows.total == before:  # otherwise an ensemble, whose members were counted
         rows.note(inputs, z)
     return z

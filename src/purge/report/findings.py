@@ -13,7 +13,7 @@ from typing import NamedTuple
 from purge.report import rules
 from purge.report.numbers import Level, Number, Numbers
 from purge.report.rules import LIMITS, Finding, Rule, Side
-from purge.report.tables import Report, class_words, described
+from purge.report.tables import Report, class_words, copies_words, described
 
 RETRAINED = "audit it beside a model that was retrained without the data (--retrained RUN)"
 ORIGINAL = "audit it beside the original model (--original RUN)"
@@ -34,7 +34,7 @@ def verdict(report: Report) -> list[Finding]:
         for f in _about_the_request(Numbers(part))
     ]
     of = Numbers(report)
-    return [*(judged or _about_the_request(of)), *_damage(of), *_unchecked(of), LIMITS]
+    return [*(judged or _about_the_request(of)), *_damage(of), *_copies(of), *_unchecked(of), LIMITS]
 
 
 def headline(findings: Sequence[Finding]) -> Finding:
@@ -366,6 +366,24 @@ def _as_close(of: Numbers, ours: Number, floor: Number) -> Level:
     factor = rules.FURTHER if (floor.n or 1) < 3 else rules.FURTHER_OF_THREE
     chance = max(factor * furthest, furthest + metric.get("slack", 0.0))
     return "failed" if near > chance else "shown" if far <= chance else "unknown"
+
+
+# -- copies between the sets ------------------------------------------------------------------
+
+
+def _copies(of: Numbers) -> list[Finding]:
+    """Copies of forgotten data that were retained, and of training data that were tested on."""
+    words = copies_words(of.info)
+    left = [text for text in words if "forgotten samples" in text]
+    found = []
+    if left:
+        told = f"{left[0]}. What stays in the retained data keeps teaching the model, whatever is forgotten."
+        fix = "remove these copies from the retained data and unlearn again"
+        found.append(Finding("unknown", "forgetting", "Copies of forgotten samples were retained", told, fix))
+    if seen := [text for text in words if text not in left]:
+        told = f"{'; '.join(seen)}. Such copies are tolerated up to one percent of the smaller set."
+        found.append(Finding("unknown", "limits", "Some test samples were trained on", told))
+    return found
 
 
 # -- what was not checked ---------------------------------------------------------------------

@@ -87,6 +87,7 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
     return {
         "id": id,
         "name": name,
+        "warning": report["info"].get("warning") or "",
         "asked": _asked(report["info"]),
         "done": _done(report),
         "compared": _compared(report),

@@ -61,8 +61,8 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         "Copies in the cache": files.get("cache", NOT),
         "Settings": run.get("settings") or {},
         "Versions and hardware": {
-            "unlearning": {key: run.get(key, NOT) for key in ("versions", "hardware")},
-            "audit": {key: info.get(key, NOT) for key in ("versions", "hardware")},
+            "unlearning": {key: run.get(key, NOT) for key in ("versions", "hardware", "threads")},
+            "audit": {key: info.get(key, NOT) for key in ("versions", "hardware", "threads")},
         },
     }
 

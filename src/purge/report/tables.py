@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from purge.core.errors import printable
+
 Report = Mapping[str, Any]  # what Report.to_dict() returns; it describes its metrics itself
 
 # The sections of a report in reading order, and the question that each answers.
@@ -164,11 +166,11 @@ def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], justify: Literal["left", "right"], title: str = ""
 ) -> Table:
-    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=_cell(title) or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for i, name in enumerate(columns):
-        table.add_column(name, justify=justify if i else "left", no_wrap=i == 0)
+        table.add_column(_cell(name), justify=justify if i else "left", no_wrap=i == 0)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(_cell, row))
     return table
 
 
@@ -180,12 +182,19 @@ def audit_table(report: Report) -> Table:
     for name in ("value", "95 % interval", *others):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("note", overflow="fold")
+    if notes := copies_words(report["info"]):
+        table.caption, table.caption_justify = escape(" ".join(f"{note}." for note in notes)), "left"
     for name in ordered(report):
         v, unit = report["values"][name], unit_of(report, name)
         beside = [shown(report[part].get(name, {}).get("value"), unit) for part in others]
-        called = escape(value_words(report, name))
-        table.add_row(called, shown(v["value"], unit), spread(v, unit), *beside, escape(v["why"]))
+        called = _cell(value_words(report, name))
+        table.add_row(called, shown(v["value"], unit), spread(v, unit), *beside, _cell(v["why"]))
     return table
+
+
+def _cell(text: str) -> str:
+    """Text in a table as it is: neither rich nor the terminal may take it for a command."""
+    return escape(printable(text))
 
 
 def _forgotten(info: Mapping[str, Any]) -> str | None:
@@ -193,4 +202,34 @@ def _forgotten(info: Mapping[str, Any]) -> str | None:
     if info.get("forget_samples") is None:
         return None
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
-    return escape(f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else ""))
+    return _cell(f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else ""))
+
+
+def copies_words(info: Mapping[str, Any]) -> list[str]:
+    """Copies between the sets of a request that were found and tolerated, in sentences without a full stop.
+
+    >>> copies = {"exact": 1, "near": 3, "near_same_label": 3, "compared": 40}
+    >>> copies_words({"copies": copies, "forget_samples": 40})
+    ['3 of 40 forgotten samples have a near-identical copy among the retained ones']
+    """
+    copies, found = info.get("copies") or {}, []
+    near, exact = copies.get("near") or 0, copies.get("exact") or 0
+    if near:
+        same = copies.get("near_same_label") or 0
+        label = "" if same == near else f", {same or 'none'} of them with the same label"
+        found.append(_have(near, copies.get("compared"), "a near-identical", info) + label)
+    elif exact:
+        found.append(_have(exact, info.get("forget_samples"), "an identical", info))
+    for part, words in (("forget", "forgotten"), ("retain", "retained")):
+        if n := copies.get(f"test_{part}"):
+            are = "is" if n == 1 else "are"
+            found.append(f"{n} of {info.get('test_samples')} test samples {are} also among the {words} ones")
+    return found
+
+
+def _have(n: int, of: int | None, kind: str, info: Mapping[str, Any]) -> str:
+    looked = f" that were compared (of {info['forget_samples']})" if of != info.get("forget_samples") else ""
+    return (
+        f"{n} of {of} forgotten samples{looked} {'has' if n == 1 else 'have'} {kind} copy among the retained "
+        "ones"
+    )

@@ -19,7 +19,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from purge.core.files import atomically
+from purge.core.files import atomically, below
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#1B1F24", "#7F868E")
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, INK, GREY = COLOURS
@@ -143,7 +143,7 @@ def as_inline_svg(figure: Figure, name: str, words: str) -> str:
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and as SVG."""
-    files = [folder / f"{name}.png", folder / f"{name}.svg"]
+    files = [below(folder, name, ending=ending) for ending in (".png", ".svg")]
     atomically(files[0], lambda p: p.write_bytes(as_png(figure)))
     atomically(files[1], lambda p: p.write_text(as_svg(figure), encoding="utf-8"))
     return files

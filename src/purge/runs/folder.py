@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from purge.core.errors import DataError, FileError, ModelError, did_you_mean
+from purge.core.errors import DataError, FileError, ModelError, brief, did_you_mean
 from purge.core.files import read_json
+from purge.core.folders import recover
 from purge.core.schema import build
 from purge.data.augmented import Augmentation
 from purge.data.catalog import DATASETS
@@ -27,9 +28,13 @@ from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
 from purge.models import zoo
 from purge.models.checkpoint import load_weights
+from purge.runs.weights import WEIGHTS, check_weights
 
 # {"forget_classes": […]}, {"forget_ids": […]} or both; empty: nothing
 Request = dict[Literal["forget_classes", "forget_ids"], list[int]]
+
+
+DIGITS = 100  # of a sample or class number in a file; Python itself reads no more than 4,300
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,11 @@ class RunFile(Mapping[str, Any]):
     method: str = "Recipe"
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    threads: int | list[int] | None = None  # of torch; several if a training was resumed with others
     precision: Literal["float32", "bf16"] | None = None
     shards: int | None = None
     slices: int | None = None
+    vote: Literal["mean", "majority"] | None = None  # of the shards
     log_updates: str | None = None
     pretrained: bool = False
     stopped_by: str | None = None
@@ -127,6 +134,7 @@ class RunFile(Mapping[str, Any]):
 
 def read_facts(folder: Path) -> RunFile:
     """Read run.json; a key of the wrong type is refused, an unknown one is kept."""
+    recover(folder)
     content = read_json(folder / "run.json")
     given = {key: value for key, value in content.items() if value is not None}
     return build(RunFile, {**given, "content": content}, str(folder / "run.json"), ignore_unknown=True)
@@ -241,12 +249,18 @@ def augmentation_of(checkpoint: Path, facts: RunFile) -> Augmentation | None:
 
 
 def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool = False) -> nn.Module:
-    """Build the model that is named, or else the run's, for these images, and load its weights."""
+    """Build the model that is named, or else the run's, for these images, and load its weights.
+
+    Weights that are not those that run.json recorded are refused.
+    """
     facts = facts_of(checkpoint)
-    built = build_for(choose_model(facts, name, trust), images)
+    chosen = choose_model(facts, name, trust)
+    if checkpoint.is_dir():
+        check_weights(checkpoint, facts.digest, whole=facts.shards is None)
+    built = build_for(chosen, images)
     if facts.shards is not None:
         return SisaModel.load(checkpoint, built)
-    load_weights(built, checkpoint / "model.safetensors" if checkpoint.is_dir() else checkpoint)
+    load_weights(built, checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint)
     return built
 
 
@@ -330,11 +344,15 @@ def rows_of(train: Images, request: Request) -> Tensor:
 
 def _class_number(given: str, names: Sequence[str]) -> int:
     """A class by its name or its number; the name wins if a class is named like another's number."""
-    if given in names:
+    if (count := list(names).count(given)) > 1:
+        same = ", ".join(str(i) for i, name in enumerate(names) if name == given)
+        got = f"{brief(given)}, the name of {count} classes ({same})"
+        raise DataError("the name of one class", got, "name the class by its number")
+    if count:
         return names.index(given)
-    if given.lstrip("-").isascii() and given.lstrip("-").isdigit():
+    if given.lstrip("-").isascii() and given.lstrip("-").isdigit() and len(given) <= DIGITS:
         return int(given)
-    raise DataError("the number or the name of a class", repr(given), did_you_mean(given, list(names)))
+    raise DataError("the number or the name of a class", brief(given), did_you_mean(given, list(names)))
 
 
 def _read_ids(path: Path, train: Images) -> list[int]:
@@ -345,7 +363,7 @@ def _read_ids(path: Path, train: Images) -> list[int]:
     found = set[int]()
     for line in map(str.strip, path.read_text(encoding="utf-8", errors="replace").splitlines()):
         words = line.replace(",", " ").split()
-        wrong = [word for word in words if not (word.isascii() and word.isdigit())]
+        wrong = [w for w in words if not (w.isascii() and w.isdigit() and len(w) <= DIGITS)]
         if line in position:
             found.add(position[line])
         elif wrong:
@@ -364,10 +382,10 @@ def _positions(train: Images) -> dict[str, int]:
 
 def _not_an_id(path: Path, line: str, train: Images) -> DataError:
     if not train.paths:
-        return DataError(f"whole numbers in {path.name}", repr(line), "write one sample number per line")
+        return DataError(f"whole numbers in {path.name}", brief(line), "write one sample number per line")
     why = "which is held out for testing" if line in train.paths else "which is not there"
     fix = f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}"
-    return DataError(f"numbers or paths of training images in {path.name}", f"{line!r}, {why}", fix)
+    return DataError(f"numbers or paths of training images in {path.name}", f"{brief(line)}, {why}", fix)
 
 
 # -- right labels of mislabelled samples --------------------------------------------------------

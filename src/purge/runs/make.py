@@ -21,6 +21,7 @@ from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import all_methods, resolve_method
+from purge.methods.sisa_model import Vote
 from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
@@ -48,6 +49,7 @@ from purge.runs.folder import (
     same_scale,
     shown_path,
 )
+from purge.runs.weights import WEIGHTS, check_weights
 
 
 def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = False) -> nn.Module:
@@ -80,7 +82,7 @@ def facts_for(
 def train_run(
     out: Path, name: str, choice: DataChoice, data: Images, request: Request, *, seed: int,
     recipe: Mapping[str, Any], test: Images | None = None, pretrained: bool = False,
-    shards: int | None = None, slices: int = 1, log_updates: Path | None = None,
+    shards: int | None = None, slices: int = 1, vote: Vote = "mean", log_updates: Path | None = None,
     log_only: Images | None = None, device: str | None = None, progress: bool = True, title: str = "",
     resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
 ) -> Result:  # fmt: skip
@@ -93,8 +95,8 @@ def train_run(
     if shards is not None:
         return train_sharded(
             partial(build_for, name, data, pretrained=pretrained), kept, shards=shards, slices=slices,
-            test=test, seed=seed, device=device, progress=progress, out=out, force=force, record=facts,
-            **recipe,
+            vote=vote, test=test, seed=seed, device=device, progress=progress, out=out, force=force,
+            record=facts, **recipe,
         )  # fmt: skip
     return train(
         fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
@@ -109,6 +111,7 @@ def check_finished(out: Path, model: str, data: str, seed: int, request: Request
     asked = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
     if other := [key for key, value in asked.items() if facts.get(key) != value]:
         raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
+    check_weights(out, facts.digest, whole=facts.shards is None)
 
 
 def unlearn_run(
@@ -145,7 +148,7 @@ def check_recorded(run: Path, facts: RunFile, model: nn.Module, test: Images, de
     """Refuse a model that does on its test data other than its run recorded: it is not the same data."""
     fix = (
         "check --data, --mean and --std, the order of the classes and the weights in it; to go on without "
-        f"this check, name {run / 'model.safetensors'} itself, with --data and --model"
+        f"this check, name {run / WEIGHTS} itself, with --data and --model"
     )
     if facts.names and tuple(facts.names) != tuple(test.names):
         wanted, got = (", ".join(names[:10]) for names in (facts.names, test.names))

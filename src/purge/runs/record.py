@@ -11,10 +11,14 @@ from purge.data.cache import copies
 from purge.report.record import NOT, record_of
 from purge.result import Report, columns, read_history
 from purge.runs.folder import facts_of, shown_path
+from purge.runs.weights import WEIGHTS, other_than_audited
 
 
 def audited(run: Path) -> dict[str, Any]:
-    """The audit of a run as a plain dict, with what run.json and the history of the run add to it."""
+    """The audit of a run as a plain dict, with what run.json and the history of the run add to it.
+
+    Weights that are not those of run.json are refused; ``info`` warns if they are not those of the audit.
+    """
     if not (run / "audit.json").is_file():
         got = "no audit" if run.is_dir() else "no such folder"
         raise FileError(f"audit.json in {run}", got, f"purge audit {run} first")
@@ -23,7 +27,8 @@ def audited(run: Path) -> dict[str, Any]:
         if getattr(facts, key) is None and (key in facts or "preset" in facts):
             fix = "use the file that purge wrote"
             raise FileError(f"a number as {key} in {run / 'run.json'}", "none", fix)
-    found["info"] = {**found["info"], "run": facts.content}
+    seen = (found["info"].get("digests") or {}).get("audited")
+    found["info"] |= {"run": facts.content, "warning": other_than_audited(run, facts.digest, seen)}
     if (run / "history.parquet").is_file():
         history = columns(read_history(run / "history.parquet"))
         found["curves"].setdefault("audited", {}).setdefault("history", history)
@@ -35,7 +40,7 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
     facts = facts_of(run)
     source, first = (None if p is None else Path(p) for p in (facts.original, facts.deployed))
     files: dict[str, Any] = {
-        "result": "model.safetensors",
+        "result": WEIGHTS if (run / WEIGHTS).is_file() else f"{WEIGHTS}, which is no longer there",
         "audit_digest": hashlib.sha256((run / "audit.json").read_bytes()).hexdigest(),
         "cache": copies(facts.cache, report["info"].get("cache")),
     }

@@ -55,6 +55,8 @@ class _Shard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.is_file():  # a pipe would be waited for
+            raise FileError(f"a file at {path}", "something else", "remove it, or put the Parquet file there")
         with self._opened() as file:
             self.schema, self.rows = file.schema_arrow, file.metadata.num_rows
         image = next((c for c in IMAGE_COLUMNS if c in self.schema.names), None)
@@ -64,6 +66,10 @@ class _Shard:
                 f"columns 'image' and 'label' in {path.name}",
                 ", ".join(map(repr, self.schema.names)) or "none",
                 "rename the columns",
+            )
+        if twice := [c for c in (image, label) if self.schema.names.count(c) > 1]:
+            raise DataError(
+                f"one column {twice[0]!r} in {path.name}", "several", "rename or remove the others"
             )
         self.image, self.label = image, label
 
@@ -86,7 +92,8 @@ class _Shard:
             return []
         with self._opened() as file:
             rows = file.read([f"{self.image}.path"])[self.image].to_pylist()
-        return [row["path"] or "" if row else "" for row in rows]
+        found = [row["path"] if row else "" for row in rows]
+        return [path if isinstance(path, str) else "" for path in found]
 
     def images(self) -> Iterator[bytes]:
         with self._opened() as file:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from purge.core.files import below
 from purge.data.formats.source import Decoded, Encoded, Parts, Read
 
 
@@ -108,6 +109,9 @@ def read_stl10(paths: list[Path]) -> Read:
     }, ()
 
 
+VAL = Path("val/images")
+
+
 def read_tiny_imagenet(paths: list[Path]) -> Read:
     """200 folders of JPEGs; the validation part is used for testing, since the test labels are secret."""
     packed = paths[0].suffix == ".zip"
@@ -134,7 +138,7 @@ def read_tiny_imagenet(paths: list[Path]) -> Read:
     rows = [line.split("\t") for line in text("val/val_annotations.txt").splitlines() if line]
     return {
         "train": encoded(train, [number[n.split("/")[1]] for n in train]),
-        "test": encoded([f"val/images/{r[0]}" for r in rows], [number[r[1]] for r in rows]),
+        "test": encoded([below(VAL, r[0]).as_posix() for r in rows], [number[r[1]] for r in rows]),
     }, tuple(words.get(wnid, wnid).split(",")[0] for wnid in ids)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from purge.core.errors import DataError
+from purge.core.errors import DataError, brief
 
 TRAIN = ("train", "training")  # accepted names of the training part, in any case
 HELD_OUT = ("test", "testing", "val", "valid", "validation")  # and of the test part, best first
+
+MOST_CLASSES = 1 << 20  # a label beyond this is an id or an accident, and every class takes memory
+LONGEST_NAME = 300  # characters of a class's name; a folder's is shorter
 
 Array = NDArray[np.uint8]
 
@@ -51,4 +54,24 @@ def whole_labels(labels: list[Any], path: Path) -> list[int]:
     if wrong or not labels:
         got = repr(wrong[0]) if wrong else "none"
         raise DataError(f"whole numbers as labels in {path.name}", got, "number the classes 0 … K-1")
+    if max(labels) >= MOST_CLASSES:
+        fix = "number the classes 0 … K-1"
+        raise DataError(f"labels below {MOST_CLASSES} in {path.name}", brief(max(labels)), fix)
     return labels
+
+
+def class_names(names: Sequence[Any], what: str) -> tuple[str, ...]:
+    """The names of classes, which must be text; whole numbers are taken as text. Two may be the same."""
+    try:
+        found = tuple(names)
+    except TypeError:
+        found = (None,)  # no names at all
+    wrong = [n for n in found if isinstance(n, bool) or not isinstance(n, (str, int, np.integer))]
+    words = tuple(map(str, found)) if not wrong else ()
+    wrong += [w for w in words if not w.strip() or len(w) > LONGEST_NAME or len(w.splitlines()) > 1]
+    if wrong:
+        fix = "give every class a name, or leave all of them out"
+        raise DataError(
+            f"names of 1 to {LONGEST_NAME} characters in one line for classes in {what}", brief(wrong[0]), fix
+        )
+    return words

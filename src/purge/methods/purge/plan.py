@@ -40,9 +40,9 @@ class Plan(NamedTuple):
 
 
 PLANS: dict[tuple[Budget, str], Plan] = {
-    ("fast", "classes"): Plan(80, 0.01, 0.7, 0.0, 0.0, 0.0),
-    ("fast", "samples"): Plan(90, 0.02, 1.0, 0.0, 0.0, 0.0),
-    ("close", "classes"): Plan(360, 0.01, 0.4, 1.0, 0.0, 0.25),
+    ("fast", "classes"): Plan(64, 0.01, 0.7, 0.0, 0.0, 0.0),
+    ("fast", "samples"): Plan(80, 0.02, 1.0, 0.0, 0.0, 0.0),
+    ("close", "classes"): Plan(440, 0.01, 0.4, 1.0, 0.0, 0.25),
     ("close", "samples"): Plan(480, 0.011, 0.3, 1.0, 0.5, 0.25),
 }
 

@@ -14,6 +14,17 @@ usual call computes; L_rep is the mean squared error of the paper's text (a mean
 a sum); every batch is full (an epoch is ⌈|D_f| / batch⌉ steps); dropout is off; checks look at up to
 ``check_samples`` of each set; the budget counts a starting loss below ``retain_floor`` as that.
 
+Where the authors' code (vedjaw/la_purge, run.py) differs from their text, we keep to the text:
+
+- erasure: the text has the means of the frozen original over D_r, the code those of the model as it is now
+  over the present retain batch;
+- checks: the code counts its N steps in each epoch anew, so an epoch of fewer is looked at when it ends;
+  ours are counted through. Within an epoch both look at forget accuracy; the code looks at the retain loss
+  at epoch ends alone, ours at every check;
+- augmentation: the text has none while unlearning; the code crops and flips both sets as in training, also
+  for p_r, for L₀ and at checks;
+- the code leaves dropout on, ends an epoch with what is left of D_f, and does not project if ‖g_r‖² < 1e-12.
+
 Ours, off in ``purge-paper``: the target ``masked``, its opinions and their sharpening, the suppression of
 forgotten classes (ν·mean (log p_c(x_f) − l)², l being what a class that was never learned gets), erasure
 towards the means of the classes that the target names, the projection of the whole displacement

@@ -46,7 +46,7 @@ from purge.models.forward import forward, logits, passing
 logger = logging.getLogger("purge")
 
 FORGET, COMPANIONS = 64, 128  # forgotten samples of a push, and retained ones that they are normalised like
-PUSH_EVERY = 2  # steps from one push to the next
+PUSH_EVERY = 4  # steps from one push to the next
 WARM_UP = 0.1  # share of the steps
 RECALIBRATION = 4096  # retained samples behind the BatchNorm statistics that are delivered
 
@@ -142,7 +142,8 @@ class Purge(Method):
             recalibrate(model, (x for x, _ in passing(retain, drawn)))
             yield
 
-        one_step, pushing_step = run.recorded(restart_step), run.recorded(restart_step)
+        pushing_step = run.recorded(restart_step)
+        one_step = run.recorded(restart_step, after=pushing_step)
         none, first_plain = at_r[0, :0], 0 if changed is None else last
         orders = [
             [*at_r[:first_plain], *[none] * (total - first_plain)],

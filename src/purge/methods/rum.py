@@ -1,0 +1,127 @@
+"""RUM: forget in parts, from what is hardly memorised to what is most, each part by its own method.
+
+Zhao, Kurmanji, Bărbulescu, Triantafillou, Triantafillou: "What Makes Unlearning Hard and What to Do About
+It", NeurIPS 2024, arXiv:2406.01257; proxies of memorisation: Zhao, Triantafillou: "Scalability of
+Memorization-Based Machine Unlearning", 2024, arXiv:2410.16516. With A_1 … A_K methods and θ_0 the
+original::
+
+    D_f = S_1 ∪ … ∪ S_K        in equal parts, ordered by how strongly a sample is memorised
+    θ_i = A_i(θ_{i−1}, forget S_i, retain D_r ∪ S_{i+1} ∪ … ∪ S_K)          i = 1 … K
+
+Memorisation of (x, y) is the probability of y under a model trained on x less that under one trained
+without. To train those takes longer than to retrain, so a proxy stands for it: the model's own confidence
+p(y | x), which is low for what is memorised; or its mean over random views of x, which falls where only x
+itself was learnt.
+
+Published: three parts; nothing is done about the first, the second goes by fine-tuning (10 epochs, η =
+0.1), the third by SalUn (5 epochs, η = 0.1), in the authors' example. The same method for all parts is
+their RUM-F.
+
+Where we differ: the authors' parts are 1,000 samples each of the lowest, the middle and the highest
+memorisation in all of the training data; ours divide whatever is to be forgotten. Their best proxy,
+training on held-out data, needs a training; confidence they average over the epochs of the training.
+Samples of a class that must go are not retained while they wait, or the class would be taught again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from purge.core.errors import MethodError
+from purge.data.joined import Joined
+from purge.data.samples import part_of
+from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
+from purge.methods.registry import resolve_method
+from purge.models.forward import logits
+
+VIEWS = 8  # random views of a sample
+
+
+@dataclass(frozen=True)
+class Rum(Method):
+    """Divide the forget set by memorisation, and run a method on each part in turn."""
+
+    methods: tuple[str, ...] = setting(
+        ("none", "finetune lr=0.1", "salun lr=0.1 epochs=5"),
+        "of each part, the least memorised first: a name, then its settings as key=value; none: left alone",
+    )
+    proxy: Literal["confidence", "views"] = setting(
+        "confidence", "what tells memorisation: confidence in the label, or its mean over random views"
+    )
+    stop: Stopping = PUBLISHED
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        used = [method for method in self.inner if method is not None]
+        if not used:
+            got = ", ".join(self.methods) or "no method"
+            raise MethodError("a method for at least one part", got, "pass methods='none, salun', say")
+        for trait in ("full_precision", "graph", "augments"):  # of the whole run, so of any of its parts
+            object.__setattr__(self, trait, any(getattr(method, trait) for method in used))
+
+    @property
+    def inner(self) -> list[Method | None]:
+        """The method of each part; None where a part is left alone."""
+        return [None if words == "none" else _named(words) for words in self.methods]
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Run the methods one after the other, each on its part."""
+        if len(split.forget) < len(self.methods):
+            what, got = (
+                f"at least {len(self.methods)} samples, one for each part of rum",
+                str(len(split.forget)),
+            )
+            raise MethodError(what, got, "name fewer methods, or use one of them by itself")
+        order = self._memorised(model, split, run).argsort()
+        parts = [rows.sort().values for rows in order.tensor_split(len(self.methods))]
+        for i, (method, rows) in enumerate(zip(self.inner, parts, strict=True)):
+            if method is None or not len(rows):
+                continue
+            stop = method.stop if self.stop == PUBLISHED else self.stop
+            part = run.part(stop, f"part {i + 1} of {len(parts)}", (run.seed + i) % 2**32)
+            method.run(model, _turn(split, rows, parts[i + 1 :]), part)
+            run.follow(part)
+        run.took = f"{len(split.forget)} samples in {len(parts)} parts: " + ", then ".join(self.methods)
+
+    def _memorised(self, model: nn.Module, split: Split, run: Run) -> Tensor:
+        """How strongly each forget sample is memorised, by the proxy, (|D_f|,); only the order counts."""
+        views = run.augmented(split.forget) if self.proxy == "views" else None
+        y, total = (
+            split.forget.labels.to(run.device)[:, None],
+            torch.zeros(len(split.forget), device=run.device),
+        )
+        for _ in range(1 if views is None else VIEWS):
+            z = logits(model, views or split.forget)
+            # Log-odds: they tell samples apart whose probability is 1 in float32.
+            total += z.gather(1, y)[:, 0] - z.scatter(1, y, -math.inf).logsumexp(1)
+        return -total.cpu()
+
+
+def _turn(split: Split, rows: Tensor, waiting: list[Tensor]) -> Split:
+    """The request of one part: what waits for its turn is retained, unless its whole class must go."""
+    later = torch.cat([*waiting, rows[:0]])
+    gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+    later = later[~torch.isin(split.forget.labels[later], gone)]
+    kept = Joined([split.retain, part_of(split.forget, later)]) if len(later) else split.retain
+    forget = split.forget if len(rows) == len(split.forget) else part_of(split.forget, rows)
+    return dataclasses.replace(split, forget=forget, retain=kept)
+
+
+def _named(words: str) -> Method:
+    """The method that is meant by ``name key=value …``."""
+    name, *given = words.split() or [""]
+    pairs = [pair.partition("=") for pair in given]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        got, fix = f"{wrong[0]!r} in {words!r}", "separate settings by spaces, methods by commas"
+        raise MethodError("settings as key=value after the name of a method", got, fix)
+    method = resolve_method(name, {key: value for key, _, value in pairs})
+    if kept := method.needs & {"shards", "updates"}:
+        got, fix = f"{name}, which needs {' and '.join(kept)} kept by the training", f"use {name} by itself"
+        raise MethodError("methods that forget a part of the samples at a time", got, fix)
+    return method

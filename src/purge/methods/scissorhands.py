@@ -1,0 +1,151 @@
+"""Scissorhands: draw the weights anew that matter most to the forget set, then repair.
+
+Wu, Harandi: "Scissorhands: Scrub Data Influence via Connection Sensitivity in Networks", ECCV 2024,
+arXiv:2401.06187. Trimming, once, with θ₀ the original::
+
+    s_j = | θ₀_j ∂CE(x_f, y_f)/∂θ_j |;      θ_j ← a fresh value where s_j is among the largest 100·q %
+
+Repairing, in each of E epochs, with m = −∇CE(x_f, y_f) on a batch of D_f at the epoch's first weights::
+
+    g = ∇[ CE(x_r, y_r) − λ CE(x_f, y_f) ] while the epoch has batches of D_f, then ∇CE(x_r, y_r)
+    g ← g + max(0.5, −⟨g, m⟩ / (‖m‖² + 0.001)) m     where there is an x_f and ⟨g, m⟩ < 0
+    θ ← θ − η g
+
+The second line keeps a step from undoing what was forgotten. Published defaults for a tenth of CIFAR-10:
+q = 0.03, λ = 0.05, SGD, η = 0.005, momentum 0.9, weight decay 5e-4, E = 10, batches of 256, one batch of
+D_f for s and one for m; a fresh weight is uniform within ±1/√(its inputs), a fresh bias is 0. BatchNorm in
+training mode, D_r and D_f each by itself; m in evaluation mode.
+
+Where we differ: the authors trim and project layer3, layer4 and the head of a ResNet, without BatchNorm; we
+trim every layer but normalisation, and project all weights, so that any network can be treated (``layers``
+names those to trim). s is computed in evaluation mode; their code leaves the model in training mode for it,
+which also moves its statistics. Every batch is full, dropout is off, nothing is augmented.
+
+The climb on D_f has no bound: on single samples of digits, small batches (of 64) take the model with them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.core.errors import MethodError
+from purge.engine.projection import clipped, dot, flat, grad, norm
+from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Split, Stopping, setting
+from purge.models.batchnorm import statistics
+from purge.models.checks import parameters_to_train
+from purge.models.forward import forward
+
+MARGIN, DAMPING = 0.5, 1e-3  # of the authors' quadratic program
+
+
+@dataclass(frozen=True)
+class Scissorhands(Method):
+    """Trim what the forget set needs, then descend on the retain set without bringing it back."""
+
+    share: float = setting(0.03, "q: share of the weights that are drawn anew", above=0, high=1)
+    ascent: float = setting(0.05, "λ: weight of climbing on the forget set", low=0)
+    project: bool = setting(True, "keep steps from undoing what was forgotten")
+    layers: tuple[str, ...] = setting(
+        (), "weights whose names begin with one of these are trimmed; empty: all but normalisation"
+    )
+    epochs: int = setting(10, "passes over the retain set", low=1)
+    batch_size: int = setting(256, "samples of each set per step", low=1)
+    norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
+    optim: Optim = Optim(lr=5e-3)
+    stop: Stopping = PUBLISHED
+
+    def run(self, model: nn.Module, split: Split, run: Run) -> None:
+        """Trim, then go through the retain set ``epochs`` times, its first batches beside the forget set."""
+        params, optimizer = parameters_to_train(model), self.optim.make(model)
+        trimmed = self._trimmed(model)
+        (first,) = run.batch_indices(split.forget, steps=1, batch_size=self.batch_size)
+        saliency = self._forget_gradient(model, params, *split.forget.take(first))
+        orders, epoch = self._orders(split, run)
+        memory = saliency
+        for i, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
+            if i == 0:
+                _trim(params, trimmed, saliency, self.share)
+            if i % epoch == 0:
+                memory = -self._forget_gradient(model, params, f.x, f.y)
+            retain_loss = loss = self._loss(model, r.x, r.y)
+            forget_loss = self._loss(model, f.x, f.y) if len(f) else None
+            if forget_loss is not None:
+                loss = retain_loss - self.ascent * forget_loss
+            g = grad(loss, params)
+            if forget_loss is not None and self.project:
+                g = _kept_from_undoing(g, memory)
+            _step_along(optimizer, params, clipped(g, self.optim.clip))
+            run.log(retain_loss=retain_loss, forget_loss=forget_loss)
+
+    def _loss(self, model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
+        with statistics(model, self.norm):
+            return F.cross_entropy(forward(model, x).float(), y)
+
+    def _forget_gradient(self, model: nn.Module, params: list[nn.Parameter], x: Inputs, y: Tensor) -> Tensor:
+        """∇CE on some forget samples in evaluation mode, flat."""
+        with statistics(model, "frozen"):
+            return grad(F.cross_entropy(forward(model, x).float(), y), params)
+
+    def _trimmed(self, model: nn.Module) -> list[tuple[nn.Parameter, float]]:
+        """The parameters that may be trimmed, each with the largest size of a fresh value."""
+        found = []
+        for layer, module in model.named_modules():
+            for name, p in module.named_parameters(layer, recurse=False):
+                # The weights of normalisation have one dimension.
+                weight = getattr(module, "weight", None)
+                normal = not isinstance(weight, Tensor) or weight.ndim < 2
+                wanted = name.startswith(self.layers) if self.layers else not normal
+                if p.requires_grad and wanted:
+                    found.append((p, 1 / math.sqrt(p[0].numel()) if p.ndim > 1 else 0.0))
+        if not found:
+            raise MethodError(
+                "layers with weights that take gradients to trim",
+                ", ".join(self.layers) or "none",
+                "leave layers out, or name some that the model has",
+            )
+        return found
+
+    def _orders(self, split: Split, run: Run) -> tuple[tuple[list[Tensor], list[Tensor]], int]:
+        """The rows of each step in the retain and in the forget set, and the steps of an epoch."""
+        size = self.batch_size
+        epoch, few = (math.ceil(len(part) / size) for part in (split.retain, split.forget))
+        at_r = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=size)
+        at_f = run.batch_indices(split.forget, steps=self.epochs * min(few, epoch), batch_size=size)
+        none, forget = at_f[0, :0], list[Tensor]()
+        for batches in at_f.split(min(few, epoch)):
+            forget += [*batches, *[none] * (epoch - len(batches))]
+        return ([*at_r], forget), epoch
+
+
+@torch.no_grad()
+def _trim(
+    params: list[nn.Parameter], trimmed: list[tuple[nn.Parameter, float]], gradient: Tensor, share: float
+) -> None:
+    """Draw the weights anew whose product with the gradient is among the largest of all."""
+    saliency = (flat(params) * gradient).abs()
+    chosen = torch.zeros_like(saliency, dtype=torch.bool)
+    chosen[saliency.topk(max(1, int(share * len(saliency)))).indices] = True
+    most = {id(p): size for p, size in trimmed}
+    for p, part in zip(params, chosen.split([p.numel() for p in params]), strict=True):
+        if id(p) in most:
+            fresh = torch.empty_like(p).uniform_(-most[id(p)], most[id(p)])
+            p.copy_(torch.where(part.view_as(p), fresh, p))
+
+
+def _kept_from_undoing(g: Tensor, memory: Tensor) -> Tensor:
+    """g with as much of the memory added as the cone asks for, where they point against each other."""
+    along = dot(g, memory)
+    weight = (-along / (norm(memory).square() + DAMPING)).clamp_min(MARGIN)
+    return g + torch.where(along < 0, weight, torch.zeros_like(weight)).to(g.dtype) * memory
+
+
+def _step_along(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], g: Tensor) -> None:
+    for p, part in zip(params, g.split([p.numel() for p in params]), strict=True):
+        p.grad = part.view_as(p).to(p.dtype)
+    optimizer.step()

@@ -1,0 +1,108 @@
+"""The processes of a bench end with the one that started them, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen in /proc")
+
+# Two workers that say that they are there and are then busy for longer than any test.
+BUSY = """
+import sys, time
+from pathlib import Path
+from purge.bench.pool import Item, workers
+
+def work(what):
+    Path(sys.argv[1], what).touch()
+    time.sleep(300)
+    return ""
+
+if __name__ == "__main__":
+    with workers(2) as each:
+        list(each(work, [Item("a", "a"), Item("b", "b")]))
+"""
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+
+
+def group(leader: int) -> list[int]:
+    """The processes of a group that live: its leader, workers, and what keeps track of their resources."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it has just ended
+            continue
+        if int(pgrp) == leader and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def ended(leader: int) -> bool:
+    """Whether all processes of a group end by themselves; those that do not are killed."""
+    all_did = until(lambda: not group(leader), 20)
+    for left in group(leader):
+        os.kill(left, signal.SIGKILL)
+    return all_did
+
+
+@pytest.mark.parametrize("everyone", [False, True], ids=["parent", "group"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_busy_workers_end_with_their_parent(tmp_path: Path, number: int, everyone: bool) -> None:
+    """``everyone``: a terminal sends Ctrl-C to the workers too; it is the parent that ends them."""
+    if everyone and number == signal.SIGKILL:
+        pytest.skip("nobody is left to end the others")
+    script, at = tmp_path / "busy.py", tmp_path / "at"
+    script.write_text(BUSY)
+    at.mkdir()
+    argv = [sys.executable, script, at]
+    with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.PIPE, text=True) as parent:
+        assert until(lambda: len(list(at.iterdir())) == 2, 60)
+        assert len(group(parent.pid)) == 4  # and the tracker
+        (os.killpg if everyone else os.kill)(parent.pid, number)
+        _, err = parent.communicate(timeout=30)
+    assert ended(parent.pid)
+    assert parent.returncode == -number
+    assert "SpawnProcess" not in err  # no worker has a traceback to show
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
+def test_an_interrupted_bench_with_two_workers(tmp_path: Path, number: int, code: int) -> None:
+    """All processes end, one line says how to go on, nothing half done is left, and it does go on."""
+    config = {**yaml.safe_load(SMOKE.read_text()), "seeds": [0], "retrains": 0, "metrics": ["ra"]}
+    config |= {"tables": [{"name": "t", "columns": ["ra"]}], "figures": []}
+    file, out = tmp_path / "small.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(config))
+    argv = [sys.executable, "-m", "purge", "bench", str(file), "--out", str(out), "--jobs", "2", "--quiet"]
+    with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.PIPE, text=True) as bench:
+        assert until(lambda: any(out.glob("jobs/*.json")) or bench.poll() is not None, 120)
+        bench.send_signal(number)
+        _, err = bench.communicate(timeout=60)
+    assert ended(bench.pid)
+    assert bench.returncode == code, err
+    if code > 0:
+        (line,) = err.splitlines()
+        assert line.startswith(f"Interrupted by {signal.Signals(number).name}. ")
+        assert line.endswith(f"jobs are done in {out}; --resume runs the rest.")
+        assert not [p.name for p in out.rglob(".*.json.*")]
+    again = subprocess.run([*argv, "--resume"], capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr

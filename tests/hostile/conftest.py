@@ -1,0 +1,52 @@
+"""A world to attack, and how many cases each fuzzer tries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from tests.hostile import world
+from tests.hostile.shell import Shell
+
+CASES = int(os.environ.get("PURGE_TRIAL_CASES", "12"))  # of each fuzzer
+KILLS = int(os.environ.get("PURGE_TRIAL_KILLS", "5"))  # of each command
+settings.register_profile(
+    "trial",
+    max_examples=CASES,
+    deadline=None,
+    derandomize="PURGE_TRIAL_CASES" not in os.environ,  # the default tests are the same every time
+    database=None,
+    phases=[Phase.generate, Phase.shrink],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="session")
+def shell() -> Iterator[Shell]:
+    opened = Shell()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> world.World:
+    """The world, built once."""
+    return world.build(tmp_path_factory.mktemp("world") / "root", shell)
+
+
+@pytest.fixture(scope="session")
+def there(built: world.World) -> world.World:
+    """The world for fuzzers, which put back what they change."""
+    return built
+
+
+@pytest.fixture
+def fresh(built: world.World, tmp_path: Path) -> world.World:
+    """A copy of the world, for a test that changes it."""
+    return world.World(Path(shutil.copytree(built.root, tmp_path / "root")), built.shell)

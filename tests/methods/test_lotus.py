@@ -1,0 +1,152 @@
+"""LoTUS against a float64 computation written from the formulas.
+
+Each batch is all of D_f and D_r. The Gumbel noise is known: the same for all samples, another one for
+each class, so that nothing depends on the order of the samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import purge
+from purge.core.errors import MethodError
+from purge.core.settings import replace
+from purge.methods import LoTUS
+from tests.methods.test_distillation import (
+    K,
+    Net,
+    assert_same,
+    assert_told_apart,
+    log_softmax,
+    vectors,
+)
+from tests.nets import blobs, small_mlp
+
+NOISE = torch.tensor([0.3, 2.0, 0.5, 1.1]).double()  # what a draw from Exp(1) could be; −log of it is Gumbel
+
+
+@pytest.fixture
+def known(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda t: t.copy_(NOISE.to(t.dtype).expand_as(t)))
+
+
+def accuracy(net, x, y):
+    return float((net(x, train=False).argmax(1) == y).double().mean())
+
+
+def lotus_reference(half_trained, s, unseen, mistake=""):
+    model, (xf, yf), (xr, _) = half_trained
+    student, teacher = Net(model, s.norm), Net(model, "frozen")
+    x, n = torch.cat([xr, xf]), len(xr)
+    for _ in range(s.epochs):
+        gap = round(accuracy(student, xf, yf), 2) - unseen
+        tau = 1.0 if mistake == "τ = 1" else math.exp(s.alpha * gap)
+        if mistake == "τ falls with the gap":
+            tau = math.exp(-s.alpha * gap)
+        z = teacher(x, train=False).detach()
+        z = z if mistake == "no noise" else z - NOISE.log()
+        t = log_softmax(z / tau).exp()
+        t[:n] = torch.eye(K).double()[z[:n].argmax(1)]
+        if mistake == "soft on D_r":
+            t[:n] = log_softmax(z[:n]).exp()
+        adamw(student, -(t * log_softmax(student(x))).sum(1).mean(), s.optim)
+        if round(accuracy(student, xf, yf), 2) <= unseen - 0.01:
+            break
+    return student.vectors
+
+
+def adamw(net, loss, optim):
+    """Adam, and beside it the weights shrink by η·λ."""
+    before = {k: w.detach().clone() for k, w in net.w.items()}
+    net.descend(loss, replace(optim, {"optimizer": "adam", "weight_decay": 0.0}))
+    with torch.no_grad():
+        for k, w in net.w.items():
+            w -= optim.lr * optim.weight_decay * before[k]
+
+
+def lotus(half_trained, **changes):
+    model, forget, retain = half_trained
+    start = LoTUS(batch_size=96, share=1.0, epochs=3)
+    method = replace(start, {"lr": 0.02, "alpha": 3.0, "weight_decay": 0.05, **changes})
+    return method, purge.unlearn(model, forget, retain, method=method, progress=False)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "frozen"}, {"alpha": 0.5}, {"epochs": 5, "lr": 5e-3}], ids=str
+)
+def test_lotus_is_the_formula(half_trained, known, changes):
+    method, result = lotus(half_trained, **changes)
+    assert_same(
+        vectors(result.model), lotus_reference(half_trained, method, unseen=0.0), vectors(half_trained[0])
+    )
+
+
+@pytest.mark.parametrize("mistake", ["τ = 1", "τ falls with the gap", "no noise", "soft on D_r"])
+def test_lotus_is_told_from(half_trained, known, mistake):
+    method, result = lotus(half_trained, alpha=1.0)
+    told = lotus_reference(half_trained, method, 0.0, mistake)
+    assert_told_apart(vectors(result.model), told, vectors(half_trained[0]))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """A model, half of its samples to forget, and test data of which it gets two fifths wrong."""
+    x, y = blobs(n=96)
+    model = purge.train(small_mlp(), (x, y), epochs=20, lr=0.05, batch_size=32, progress=False).model
+    xt, yt = blobs(n=60, seed=1)
+    yt[:24] = (yt[:24] + 1) % 3
+    return model, *purge.split((x, y), fraction=0.5), (xt, yt)
+
+
+def test_single_samples_are_smoothed_until_they_are_no_better_known_than_test_data(
+    samples, known, monkeypatch
+):
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda t: t.fill_(1.0))  # G = 0
+    model, forget, retain, test = samples
+    taus, real = [], torch.nn.functional.gumbel_softmax
+
+    def remember(z, tau=1.0, hard=False):
+        taus.extend([] if hard else [tau])
+        return real(z, tau=tau, hard=hard)
+
+    monkeypatch.setattr(torch.nn.functional, "gumbel_softmax", remember)
+    result = purge.unlearn(
+        model, forget, retain, test=test, method="lotus", batch_size=96, share=1.0, epochs=4, progress=False
+    )
+    seen = [r["check_forget_accuracy"] for r in result.history]
+    with torch.no_grad():
+        unseen = float((model(test[0]).argmax(1) == test[1]).double().mean())
+    assert unseen < 0.7
+    assert taus == pytest.approx([math.exp(8 * (round(a, 2) - round(unseen, 2))) for a in seen[:-1]])
+
+
+def test_a_run_ends_once_the_forget_set_is_less_known_than_test_data(samples):
+    model, forget, retain, test = samples
+    changes = {"batch_size": 96, "share": 0.05, "epochs": 30, "lr": 0.03}
+    result = purge.unlearn(model, forget, retain, test=test, method="lotus", progress=False, **changes)
+    seen = [r["check_forget_accuracy"] for r in result.history]
+    with torch.no_grad():
+        unseen = float((model(test[0]).argmax(1) == test[1]).double().mean())
+    assert result.steps < 30
+    assert result.stopped_by == "schedule"
+    below = [round(a, 2) - round(unseen, 2) <= -0.009 for a in seen]
+    assert below == [False] * result.steps + [True]
+
+
+def test_single_samples_need_test_data_and_classes_do_not(samples, toy):
+    model, forget, retain, _ = samples
+    with pytest.raises(MethodError, match=r"Expected test data for lotus, .* got none. Fix: pass test="):
+        purge.unlearn(model, forget, retain, method="lotus", progress=False)
+    model, forget, retain, _ = toy
+    purge.unlearn(model, forget, retain, method="lotus", epochs=1, progress=False)
+
+
+def test_lotus_as_the_authors_run_it():
+    s = LoTUS()
+    assert (s.alpha, s.share, s.epochs, s.batch_size, s.norm) == (None, 0.3, 10, 128, "train")
+    o = s.optim
+    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("adamw", 1e-4, 0.9, 5e-4, 0.0)
+    assert not s.stop.early

@@ -1,0 +1,122 @@
+"""SFR-on against a float64 computation written from the formulas; each batch is the whole of its set."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import purge
+from purge.core.errors import MethodError
+from purge.core.settings import replace
+from purge.methods import SFRon
+from tests.methods.test_distillation import (
+    NAMES,
+    Net,
+    assert_same,
+    assert_told_apart,
+    cross_entropy,
+    log_softmax,
+    vectors,
+)
+
+
+def fisher(net, x, y):
+    loss = cross_entropy(net(x, train=False), y)
+    return [g**2 + 1e-15 for g in torch.autograd.grad(loss, list(net.w.values()))]
+
+
+def sfron_reference(half_trained, s, mistake=""):
+    model, (xf, yf), (xr, yr) = half_trained
+    net = Net(model, s.norm)
+    ratios = [f / r for f, r in zip(fisher(net, xf, yf), fisher(net, xr, yr), strict=True)]
+    assert all(((q / s.saliency - 1).abs() > 1e-4).all() for q in ratios), "no mask may hang on rounding"
+    masks = [(q >= s.saliency).double() for q in ratios]
+    assert 0.1 < float(torch.cat([m.reshape(-1) for m in masks]).mean()) < 0.9
+    if mistake == "no saliency":
+        masks = [torch.ones_like(m) for m in masks]
+    for i in range(s.steps):
+        before = {k: w.detach().clone() for k, w in net.w.items()}
+        left = (1 + math.cos(math.pi * i / s.steps)) / 2
+        optim = replace(s.optim, {"lr": s.optim.lr * left})
+        if i % s.forget_every == 0:
+            each = -log_softmax(net(xf))[range(len(yf)), yf]
+            power = each.detach() ** -s.adaptive
+            if mistake == "hard samples weigh most":
+                power = each.detach() ** s.adaptive
+            up = (power * each).sum() / power.sum()
+            factor = s.ascent * (1.0 if mistake == "α does not fall" else left)
+            g = [
+                factor * m * d
+                for m, d in zip(masks, torch.autograd.grad(up, list(net.w.values())), strict=True)
+            ]
+            size = float(torch.cat([d.reshape(-1) for d in g]).norm())
+            scale = min(1.0, s.ascent_clip / size) if s.ascent_clip else 1.0
+            sign = 1 if mistake == "descending on D_f" else -1
+            # a loss whose gradient is the given one
+            net.descend(
+                sign * scale * sum((d * net.w[k]).sum() for d, k in zip(g, NAMES, strict=True)), optim
+            )
+        net.descend(cross_entropy(net(xr), yr), optim)
+        with torch.no_grad():
+            for k, w in net.w.items():
+                w.copy_(before[k] + s.slow * (w - before[k]))
+    return net.vectors
+
+
+def sfron(half_trained, **changes):
+    model, forget, retain = half_trained
+    method = replace(SFRon(steps=5, forget_every=2, batch_size=96), {"ascent": 3.0, "lr": 0.03, **changes})
+    return method, purge.unlearn(model, forget, retain, method=method, progress=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "frozen"},
+        {"slow": 0.4},
+        {"adaptive": 0.0},
+        {"adaptive": 1.5, "saliency": 3.0},
+        {"ascent_clip": 0.2},
+        {"ascent_clip": 0.0, "momentum": 0.0},
+        {"forget_every": 1, "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_sfron_is_the_formula(half_trained, changes):
+    method, result = sfron(half_trained, **changes)
+    assert_same(vectors(result.model), sfron_reference(half_trained, method), vectors(half_trained[0]))
+
+
+@pytest.mark.parametrize(
+    "mistake", ["no saliency", "hard samples weigh most", "α does not fall", "descending on D_f"]
+)
+def test_sfron_is_told_from(half_trained, mistake):
+    method, result = sfron(half_trained, adaptive=1.0, ascent_clip=0.0)
+    assert_told_apart(
+        vectors(result.model), sfron_reference(half_trained, method, mistake), vectors(half_trained[0])
+    )
+
+
+def test_every_fifth_step_begins_with_an_ascent(toy):
+    model, forget, retain, _ = toy
+    result = purge.unlearn(model, forget, retain, method=SFRon(steps=12, batch_size=8), progress=False)
+    climbs = [r["step"] for r in result.history[1:] if r["forget_loss"] is not None]
+    assert climbs == [1, 6, 11]
+    assert all(r["retain_loss"] is not None for r in result.history[1:])
+
+
+def test_sfron_as_the_authors_run_it():
+    s = SFRon()
+    assert (s.steps, s.forget_every, s.batch_size, s.ascent, s.ascent_clip) == (1500, 5, 128, 25.0, 7.0)
+    assert (s.adaptive, s.saliency, s.slow, s.norm) == (0.5, 1.0, 1.0, "train")
+    o = s.optim
+    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 1e-2, 0.9, 5e-4, 0.0)
+
+
+@pytest.mark.parametrize("value", [{"slow": 0}, {"slow": 1.1}, {"forget_every": 0}, {"saliency": -1}])
+def test_settings_out_of_range_are_refused(value):
+    with pytest.raises(MethodError, match=next(iter(value))):
+        SFRon(**value)
