@@ -60,7 +60,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tables", {"columns": "ra"}), ("tables", {"columns": ["nonsense"]}), ("tables", {"paper": "nonsense"}),
     ("tables", {"goals": [{"columns": 3}]}), ("tables", {"strange": 1}), ("tables", {"rows": ["id"]}),
     ("figures", {"table": "nonsense"}), ("figures", {"kind": "cake"}), ("jobs", {"seed": "x"}),
-    ("jobs", {"label": 3}),
+    ("jobs", {"label": 3}), ("figures", {"columns": [""]}), ("figures", {"columns": ["--help"]}),
+    ("figures", {"only": {"data": ["digits"], "seed": ["0"]}}),
 ]  # fmt: skip
 
 

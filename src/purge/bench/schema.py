@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from purge.bench.search import Search
-from purge.bench.tables import NUMBERS, By, Drawing, Goal, Table, paper
+from purge.bench.tables import NUMBERS, By, Drawing, Goal, Table, check_drawing, paper
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
 from purge.core.schema import build
 from purge.core.settings import setting
@@ -138,7 +138,7 @@ def check_tables(bench: Bench, metrics: Mapping[str, Metric], words: Mapping[By,
         _check_table(table, metrics, f"table {table.name}")
         _check_only(table.only, words, f"table {table.name}")
     for drawing in bench.figures:
-        _check_drawing(drawing, tables)
+        check_drawing(drawing, tables)
         _check_only(drawing.only, words, f"figure {drawing.name}")
     for what, wanted in (("tables", bench.tables), ("figures", bench.figures)):
         names = [one.name for one in wanted]
@@ -163,18 +163,6 @@ def _check_table(table: Table, metrics: Mapping[str, Metric], where: str) -> Non
         _refuse("a table of the paper", table.paper, paper())
     if table.also and "label" not in table.rows:
         raise FileError(f"rows by label in {where}", "also", "add label to its rows")
-
-
-def _check_drawing(drawing: Drawing, tables: Mapping[str, Table]) -> None:
-    if drawing.kind != "pipeline" and drawing.table not in tables:
-        _refuse(f"a table for figure {drawing.name}", drawing.table, tables)
-    table = tables.get(drawing.table)
-    columns, rows = ([], []) if table is None else (table.columns, table.rows)
-    if wrong := [c for c in drawing.columns if c not in columns]:
-        _refuse(f"a column of table {drawing.table}", wrong[0], columns)
-    if strange := [by for by in drawing.only if by not in rows]:
-        got, fix = f"only: {{{strange[0]}: …}}", f"add {strange[0]} to the rows of table {drawing.table}"
-        raise FileError(f"a choice of rows of table {drawing.table}", got, fix)
 
 
 def _check_only(only: Mapping[By, Sequence[str]], words: Mapping[By, Collection[str]], where: str) -> None:

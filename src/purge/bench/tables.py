@@ -237,12 +237,24 @@ def manifest(out: Path) -> Manifest:
     if not {"jobs", "tables", "figures"} <= found.keys():
         raise FileError(f"a bench in {out}", "another bench.json", "name the folder of a purge bench")
     about = build(Manifest, found, str(out / "bench.json"), ignore_unknown=True)
-    names = {table.name for table in about.tables}
     for drawing in about.figures:
-        if drawing.kind != "pipeline" and drawing.table not in names:
-            fix = did_you_mean(drawing.table, names)
-            raise FileError(f"a table for figure {drawing.name}", brief(drawing.table), fix)
+        check_drawing(drawing, {table.name: table for table in about.tables})
     return about
+
+
+def check_drawing(drawing: Drawing, tables: Mapping[str, Table]) -> None:
+    """Refuse a figure of a table, columns or rows that are not there."""
+    if drawing.kind != "pipeline" and drawing.table not in tables:
+        fix = did_you_mean(drawing.table, tables)
+        raise FileError(f"a table for figure {drawing.name}", brief(drawing.table), fix)
+    table = tables.get(drawing.table)
+    columns, rows = ([], []) if table is None else (table.columns, table.rows)
+    if wrong := [c for c in drawing.columns if c not in columns]:
+        fix = did_you_mean(wrong[0], columns)
+        raise FileError(f"a column of table {drawing.table}", brief(wrong[0]), fix)
+    if strange := [by for by in drawing.only if by not in rows]:
+        got, fix = f"only: {{{strange[0]}: …}}", f"add {strange[0]} to the rows of table {drawing.table}"
+        raise FileError(f"a choice of rows of table {drawing.table}", got, fix)
 
 
 def result_in(file: Path) -> dict[str, Any] | None:

@@ -87,6 +87,11 @@ class RunFile(Mapping[str, Any]):
     deployed: str | None = None  # the one that the first of several requests began with
     deployed_digest: str | None = None
     digest: str | None = None
+    model_class: str | None = None
+    forget_classes: list[int] | None = None  # as the data says; a request from the shell is in ``request``
+    forget_samples: int | None = None
+    retain_samples: int | None = None
+    test_samples: int | None = None
     forget_rows: list[int] | None = None  # of single samples, in the data that the caller had
     rows_of: int | None = None  # how many rows that data had
     forget_digest: str | None = None
