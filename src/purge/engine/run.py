@@ -23,7 +23,7 @@ from purge.data.split import Split, matched_to
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import Precision
 from purge.engine.stopping import Check, Stopping
-from purge.models.copies import reinitialised
+from purge.models.copies import reinitialised, widened
 from purge.models.forward import EVAL_BATCH, logits, passing
 
 MOST_DRAWN = 10**9  # row numbers that a run draws ahead, which take 8 GB
@@ -221,7 +221,7 @@ class Run:
         ``partly``: weights that cannot be drawn anew stay; otherwise such a model is refused.
         """
         if self._fresh is not None:
-            return copy.deepcopy(self._fresh).to(self.device)
+            return widened(copy.deepcopy(self._fresh).to(self.device))
         return reinitialised(model, partly=partly)
 
     # -- checks ----------------------------------------------------------------------------
