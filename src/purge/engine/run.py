@@ -224,6 +224,12 @@ class Run:
             return widened(copy.deepcopy(self._fresh).to(self.device))
         return reinitialised(model, partly=partly)
 
+    def thawed(self, twin: nn.Module) -> nn.Module:
+        """A copy of the model of this run, of which the same weights take gradients as in the model."""
+        for own, given in zip(twin.parameters(), self._model.parameters(), strict=True):
+            own.requires_grad_(given.requires_grad)
+        return twin
+
     # -- checks ----------------------------------------------------------------------------
 
     @property
