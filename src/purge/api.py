@@ -53,7 +53,7 @@ from purge.models.checks import (
     parameters_to_train,
     training_data,
 )
-from purge.models.copies import copied
+from purge.models.copies import copied, narrowed, widened
 from purge.models.forward import counting
 from purge.models.hooks import training_flags_kept
 from purge.models.work import flop_of, flop_per_row
@@ -152,7 +152,7 @@ def unlearn(
             chosen.run(edited, split, run)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
-    edited.zero_grad(set_to_none=True)
+    narrowed(edited, model).zero_grad(set_to_none=True)
     finished = now()
     info = {
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
@@ -277,6 +277,7 @@ def train(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
             resume=resume, watch=None if log is None else log.step,
         )  # fmt: skip
+    trained = widened(narrowed(trained, model))  # what follows is about the weights that are delivered
     if log is not None:
         log.finish(trained)
     trained.zero_grad(set_to_none=True)
@@ -293,6 +294,7 @@ def train(
     info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
+    trained = narrowed(trained, model)
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)

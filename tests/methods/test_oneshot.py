@@ -472,10 +472,10 @@ class Undecided(nn.Module):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=IDS)
-def test_a_model_that_vmap_cannot_take_is_refused_in_a_sentence(method, data):
-    with pytest.raises(MethodError, match=r"^Expected a model with gradients of single samples.*\.$") as e:
-        edited(Undecided().double(), data, method)
-    assert "\n" not in str(e.value)
+def test_a_model_that_vmap_cannot_take_is_looked_at_sample_by_sample(method, data):
+    model = Undecided().double()
+    inner = edited(model.inner, data, method)
+    torch.testing.assert_close(theta(edited(model, data, method).model), theta(inner.model))
 
 
 def test_ssd_by_batches_does_not_need_vmap(data):
@@ -506,7 +506,7 @@ def test_what_takes_no_gradient_is_left_alone(method, models, data):
 def test_fisher_needs_whole_classes(models):
     x, y = blobs(n=48)
     parts = purge.split((x.double(), y), fraction=0.2)
-    with pytest.raises(MethodError, match="Expected whole classes to forget"):
+    with pytest.raises(MethodError, match="Expected whole classes to forget for fisher"):
         edited(models["mlp"], parts, FisherForgetting())
 
 

@@ -15,9 +15,8 @@ from purge.core.errors import FileError, ModelError
 from purge.models.builders import batchnorm_to_groupnorm
 from purge.models.checkpoint import digest
 from purge.models.forward import logits_of
-from purge.models.hooks import capture, capture_input, pooled
+from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
-from purge.models.layout import fed_to
 from purge.models.small_resnet import SmallResNet
 from purge.models.zoo import FORMS, MODELS, build
 from tests.data.image_files import Payload
@@ -86,14 +85,14 @@ def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
     assert head.out_features == 7
 
     model.eval()
-    with torch.no_grad(), capture(model, found.blocks) as rows, capture_input(head) as fed:
+    with torch.no_grad(), capture(model, found.blocks) as rows, capture_features(head) as fed:
         z = logits_of(model(x))
         assert z.shape == (2, 7)
         assert rows.keys() == set(found.blocks)
         assert all(h.shape == (2, h.shape[1]) and h.shape[1] > 7 for h in rows.values())
         assert rows[found.blocks[-1]].shape[1] == head.in_features
         if "distilled" not in name:  # there the logits are the average of two heads
-            torch.testing.assert_close(head(pooled(fed_to(head, fed[0]))), z)
+            torch.testing.assert_close(head(fed[0]), z)
     if name in FOREIGN:
         blocks = found.blocks
         if name.startswith("hf:"):

@@ -69,14 +69,14 @@ def count(inputs: Inputs) -> int:
     return len(leaves(inputs)[0])
 
 
-def continuous(inputs: Inputs) -> Tensor:
+def continuous(inputs: Inputs, method: str) -> Tensor:
     """The inputs, if they are one tensor of numbers that a small step can change; others are refused."""
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
         return inputs
     raise MethodError(
-        "floating-point inputs, to take a step in them",
+        f"one tensor of floats as inputs for {method}, which changes them",
         describe(inputs),
-        "use a method that leaves the inputs alone",
+        "pass such a tensor by itself, or use a method that leaves the inputs alone",
     )
 
 

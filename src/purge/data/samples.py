@@ -165,11 +165,11 @@ def few(samples: Samples, most: int = 2) -> Inputs:
     return samples.take(torch.arange(min(most, len(samples))))[0]
 
 
-def value_range(samples: Samples) -> tuple[Tensor, Tensor]:
+def value_range(samples: Samples, method: str) -> tuple[Tensor, Tensor]:
     """The least and greatest value, of each channel for images (1, C, 1, 1), otherwise of all."""
     lows, highs = [], []
     for given, _ in batches(samples, 512):
-        x = inputs.continuous(given)
+        x = inputs.continuous(given, method)
         over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
         lows.append(x.amin(over, keepdim=True))
         highs.append(x.amax(over, keepdim=True))

@@ -7,16 +7,18 @@ The guarantee of PURGE lives here. A displacement θ − θ' is *retain-safe* wh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 
-from purge.core.errors import MethodError, first_line
+from purge.core.errors import MethodError
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.data.samples import Samples, batches
@@ -48,10 +50,8 @@ def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = Fal
 def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of each sample's cross-entropy, (B, P), and the losses, (B,).
 
-    P counts the trainable parameters in the order of :func:`flat`. All samples go through the model
-    at once (``torch.func.vmap``), which takes about 2·B·P numbers of memory. The model is to be in
-    evaluation mode. One that vmap cannot take is refused in a sentence; one that fails by itself
-    raises its own error.
+    P counts the trainable parameters in the order of :func:`flat`; about 2·B·P numbers of memory are
+    taken. The model is to be in evaluation mode.
     """
 
     def loss(weights: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
@@ -59,20 +59,32 @@ def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Te
         return F.cross_entropy(z, y[None])
 
     if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules()):
-        raise _no_single_samples("a BatchNorm layer without any, which looks at the whole batch")
+        raise MethodError(
+            "gradients of single samples (BatchNorm with running statistics)",
+            "a BatchNorm layer without any, which looks at the whole batch",
+            "change that layer, or choose a method that does not need them",
+        )
     weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    each = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-    try:
-        with sdpa_kernel(SDPBackend.MATH):  # vmap takes the fused kernels of attention one by one
-            found, losses = each(weights, x, y)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # whatever a layer may raise when it meets vmap
-        with torch.no_grad():
-            forward(model, x)
-        raise _no_single_samples(first_line(error)) from error
+    found, losses = of_each(partial(torch.func.grad_and_value(loss), weights), x, y)
     rows = [g.reshape(len(y), -1) for g in found.values()]
     return torch.cat([g if g.dtype == torch.float64 else g.float() for g in rows], 1), losses
+
+
+def of_each(fn: Callable[[Inputs, Tensor], Any], x: Inputs, y: Tensor, most: int | None = None) -> Any:
+    """``fn`` of every sample and its label, stacked; of ``most`` samples at once.
+
+    All go through the model together (``torch.func.vmap``), unless it has a branch on a value, as text
+    models of Hugging Face have on their mask: then one after the other.
+    """
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # vmap takes the fused kernels of attention one by one
+            return torch.func.vmap(fn, randomness="different", chunk_size=most)(x, y)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever a layer may raise when it meets vmap; what fails by itself fails again
+        return tree_map(
+            lambda *parts: torch.stack(parts), *(fn(inputs.take(x, i), y[i]) for i in range(len(y)))
+        )
 
 
 def squared_grads(
@@ -100,14 +112,6 @@ def squared_grads(
             total += grad(mean, params).square_()
             loss += len(y) * mean.detach()
     return total, n if per_sample else math.ceil(n / batch_size), loss / n
-
-
-def _no_single_samples(got: str) -> MethodError:
-    return MethodError(
-        "a model with gradients of single samples (torch.func.vmap; BatchNorm with running statistics)",
-        got,
-        "change that layer, or choose a method that does not need them",
-    )
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

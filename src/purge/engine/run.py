@@ -23,7 +23,7 @@ from purge.data.split import Split, matched_to
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import Precision
 from purge.engine.stopping import Check, Stopping
-from purge.models.copies import reinitialised
+from purge.models.copies import reinitialised, widened
 from purge.models.forward import EVAL_BATCH, logits, passing
 
 MOST_DRAWN = 10**9  # row numbers that a run draws ahead, which take 8 GB
@@ -221,8 +221,14 @@ class Run:
         ``partly``: weights that cannot be drawn anew stay; otherwise such a model is refused.
         """
         if self._fresh is not None:
-            return copy.deepcopy(self._fresh).to(self.device)
+            return widened(copy.deepcopy(self._fresh).to(self.device))
         return reinitialised(model, partly=partly)
+
+    def thawed(self, twin: nn.Module) -> nn.Module:
+        """A copy of the model of this run, of which the same weights take gradients as in the model."""
+        for own, given in zip(twin.parameters(), self._model.parameters(), strict=True):
+            own.requires_grad_(given.requires_grad)
+        return twin
 
     # -- checks ----------------------------------------------------------------------------
 

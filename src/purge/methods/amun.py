@@ -92,7 +92,7 @@ class Amun(Method):
 
     def _neighbours(self, teacher: nn.Module, forget: Samples, device: torch.device) -> Tensors:
         """x' and y' of every forget sample that has another answer near it."""
-        low, high = value_range(forget)
+        low, high = value_range(forget, "amun")
         found = [self._nearest(teacher, x, y, low, high) for x, y in batches(forget, self.batch_size)]
         if not all(bool(x.isfinite().all()) for x in found):
             raise not_finite(1)

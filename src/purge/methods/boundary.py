@@ -102,7 +102,7 @@ class BoundaryShrink(Method):
 
     def _neighbours(self, teacher: nn.Module, forget: Samples) -> Tensor:
         """y' of every forget sample, (|D_f|,): what the teacher says one step up its own loss."""
-        low, high = value_range(forget)
+        low, high = value_range(forget, "boundary-shrink")
         step = self.step * (high - low) if self.unit == "range" else self.step
         found = []
         for x, y in batches(forget, EVAL_BATCH):
@@ -163,7 +163,7 @@ def _linear_head(model: nn.Module, split: Split) -> nn.Linear:
     head = None if name is None else model.get_submodule(name)
     if not isinstance(head, nn.Linear) or "weight" not in dict(head.named_parameters(recurse=False)):
         raise ModelError(
-            "nn.Linear as the last layer, to give it one more class",
+            "nn.Linear as the last layer for boundary-expand, to give it one more class",
             "none" if head is None else f"{type(head).__name__} ({name})",
             "use boundary-shrink, which needs no head",
         )
@@ -176,7 +176,7 @@ def _widens(model: nn.Module, split: Split) -> None:
         k = forward(model, few(split.forget)).shape[1]
     if k != split.classes + 1:
         raise ModelError(
-            f"{split.classes + 1} logits from a head with one more class",
+            f"{split.classes + 1} logits for boundary-expand, from a head with one more class",
             str(k),
             "use boundary-shrink, which needs no other head",
         )

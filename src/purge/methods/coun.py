@@ -33,7 +33,7 @@ from purge.engine.losses import info_nce
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.forward import forward
-from purge.models.hooks import capture_input, pooled
+from purge.models.hooks import capture_features
 from purge.models.inspect import anatomy
 
 logger = logging.getLogger("purge")
@@ -67,9 +67,9 @@ class CoUn(Method):
         at = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=self.batch_size)
         for i, (one, two) in run.batches(views, views, orders=(at, at), epoch=epoch):
             optimizer.param_groups[0]["lr"] = self._rate(i / len(at))
-            with statistics(model, self.norm), capture_input(head) as seen:
+            with statistics(model, self.norm), capture_features(head) as seen:
                 z = forward(model, joined(one, two)).float()
-            first, second = pooled(seen[0]).chunk(2)
+            first, second = seen[0].chunk(2)
             retain_loss = F.cross_entropy(z[: len(one)], one.y)
             contrast = info_nce(first, second, self.temperature)
             self.optim.step(optimizer, retain_loss + self.contrast * contrast)
@@ -85,7 +85,7 @@ def _head(model: nn.Module, split: Split) -> nn.Module:
     name = anatomy(model, few(split.retain)).head
     if name is None:
         raise ModelError(
-            "a last layer with weights, whose inputs are the features",
+            "a last layer with weights for coun, whose inputs are the features",
             "none",
             "end the model in a Linear layer, or use finetune",
         )

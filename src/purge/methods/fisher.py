@@ -102,7 +102,7 @@ def _last_layer(model: nn.Module, split: Split) -> set[int]:
     """The ids of the last layer's trainable parameters, each with one row per class."""
     if split.single:
         raise MethodError(
-            "whole classes to forget",
+            "whole classes to forget for fisher",
             "samples whose class is also in retain",
             "choose a method for single samples, or forget all samples of the class",
         )
@@ -110,7 +110,7 @@ def _last_layer(model: nn.Module, split: Split) -> set[int]:
     own = [] if head is None else [p for p in model.get_submodule(head).parameters() if p.requires_grad]
     if not own or any(p.ndim == 0 or len(p) != split.classes for p in own):
         raise MethodError(
-            f"a last layer with {split.classes} trainable rows, one per class",
+            f"a last layer with {split.classes} trainable rows for fisher, one per class",
             "none" if head is None else f"{head!r}, which has not",
             "end the model in a Linear layer that takes gradients, or choose another method",
         )

@@ -28,13 +28,13 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.func import grad
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from purge.core.errors import ModelError
 from purge.data import inputs
 from purge.data.samples import Samples, batches
+from purge.engine.projection import of_each
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.copies import frozen_copy
@@ -97,9 +97,7 @@ def _influence(model: nn.Module, forget: Samples) -> Tensor:
         return torch.stack([part.float().square().sum() for part in g.values()]).sum().sqrt()
 
     at_once = min(EVAL_BATCH, max(1, GRADIENTS // sum(p.numel() for p in trained.values())))
-    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention do not know vmap
-        found = [vmap(norm, chunk_size=at_once)(x, y) for x, y in batches(forget, EVAL_BATCH)]
-    norms = torch.cat(found)
+    norms = torch.cat([of_each(norm, x, y, at_once) for x, y in batches(forget, EVAL_BATCH)])
     total = norms.mean()
     return torch.where(total > 0, norms / total, torch.ones_like(norms))
 

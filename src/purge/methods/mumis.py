@@ -84,7 +84,7 @@ class MuMis(Method):
 
 def _sensitivities(model: nn.Module, given: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
     """‖∇ₓ z_y‖² and ‖∇ₓ z_c'‖² of each sample, (B,) each, that can be differentiated again."""
-    x = inputs.continuous(given).detach().requires_grad_()
+    x = inputs.continuous(given, "mu-mis").detach().requires_grad_()
     with (
         statistics(model, "frozen"),
         sdpa_kernel(SDPBackend.MATH),

@@ -98,7 +98,7 @@ def _class_weights(model: nn.Module, split: Split) -> Tensor:
     """The head's weights, one row per class, once it is sure that whole classes must go."""
     if split.single:
         raise MethodError(
-            "whole classes to forget, since similar classes say where a sample would go",
+            "whole classes to forget for trw, since similar classes say where a sample would go",
             "samples whose class is also in retain",
             "choose a method for single samples, such as purge, or forget all samples of the class",
         )
@@ -106,7 +106,7 @@ def _class_weights(model: nn.Module, split: Split) -> Tensor:
     weight = None if name is None else getattr(model.get_submodule(name), "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim < 2 or len(weight) != split.classes:
         raise ModelError(
-            f"a last layer with {split.classes} rows of weights, one per class",
+            f"a last layer with {split.classes} rows of weights for trw, one per class",
             "none" if name is None else f"{type(model.get_submodule(name)).__name__} ({name})",
             "end the model in a Linear layer, or use delete, which needs no head",
         )

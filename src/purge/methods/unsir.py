@@ -130,18 +130,12 @@ def _inputs_of_whole_classes(split: Split) -> Tensor:
         gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
         others = int((~torch.isin(split.forget.labels, gone)).sum())
         raise MethodError(
-            "whole classes to forget, since noise stands for a class",
+            "whole classes to forget for unsir, since noise stands for a class",
             f"{others} single samples of classes that stay",
             "use a method that forgets single samples, such as purge",
         )
     x = few(split.retain, 1)
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        raise MethodError(
-            "floating-point inputs, to make noise of",
-            inputs.describe(x),
-            "use a method that leaves the inputs alone",
-        )
-    return x
+    return inputs.continuous(x, "unsir")
 
 
 def _some_of_each(labels: Tensor, most: int) -> Tensor:

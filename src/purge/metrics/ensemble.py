@@ -7,7 +7,6 @@ models of the same training find them there, and after a crash only what was unf
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import os
@@ -48,7 +47,7 @@ from purge.metrics.likelihood import Flags, margins
 from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest, tensors_digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
-from purge.models.copies import keep_frozen, reinitialised
+from purge.models.copies import copied, keep_frozen, reinitialised
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
 
@@ -123,9 +122,9 @@ class Ensemble:
             )
         self.shadows, self.split = shadows, split
         self.device, self.seed, self.progress, self._of_run = device, seed, progress, precision
-        self._model = copy.deepcopy(model).cpu()
+        self._model = copied(model, torch.device("cpu"))
         fresh = None if shadows.fresh is None else check_classifier(shadows.fresh)
-        self._fresh = None if fresh is None else copy.deepcopy(fresh).cpu()
+        self._fresh = None if fresh is None else copied(fresh, torch.device("cpu"))
         rng, parts = np.random.default_rng(seed), Subject(model, split)
         same, kept = (
             torch.arange(0) if split.test is None else parts.index(part)

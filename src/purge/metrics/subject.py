@@ -19,9 +19,8 @@ from purge.metrics.bootstrap import Array, matched, mean_value
 from purge.metrics.metric import Found, Metric
 from purge.metrics.value import Missing, Value
 from purge.models.forward import evaluating, forward, passing
-from purge.models.hooks import capture, capture_input, pooled
+from purge.models.hooks import capture, capture_features
 from purge.models.inspect import Anatomy, anatomy, device_of
-from purge.models.layout import fed_to
 
 if TYPE_CHECKING:
     from purge.metrics.shadow import Ensemble
@@ -255,7 +254,7 @@ class Subject:
         blocks: dict[str, list[Tensor]] = {name: [] for name in layers}
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         last = None if head is None else self.model.get_submodule(head)
-        top = nothing if last is None else capture_input(last)
+        top = nothing if last is None else capture_features(last)
         at, device = 0, device_of(self.model)
         # A copy to the device waits until it is idle, so all copies are made before the loop.
         everything, chosen = torch.arange(n, device=device), torch.from_numpy(rows).to(device)
@@ -266,8 +265,8 @@ class Subject:
                 begin, end = np.searchsorted(rows, [at, at + len(z)])
                 kept = chosen[begin:end] - at
                 at += len(z)
-                if seen and last is not None:
-                    features.append(pooled(fed_to(last, seen[0]))[kept].float())
+                if seen:
+                    features.append(seen[0][kept].float())
                 for name, h in outputs.items():
                     blocks[name].append(h[kept].float())
         logits = torch.cat(found).cpu()

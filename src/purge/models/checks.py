@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,10 +20,12 @@ from purge.data.samples import Data, GivenLabels, Lazy, Samples, as_samples, bat
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import evaluating, forward, logits
+from purge.models.forward import answered, as_classes, evaluating, forward, logits, one_logit
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
 from purge.models.wrappers import check_kind, unwrapped
+
+logger = logging.getLogger("purge")
 
 FEWEST_ASKED, MOST_ASKED = 100, 2000  # retained samples that tell whether a model knows its data
 FEWEST_OTHERS = 30  # of them that are not of the largest class
@@ -100,7 +103,7 @@ def _not_finite(model: nn.Module) -> str:
 
 def check_same_classes(model: nn.Module, split: Split, what: str) -> None:
     """A further model for the same data: it must have as many outputs as the others."""
-    if (k := _classes(model, split.retain, "retain")) != split.classes:
+    if (k := as_classes(_answer(model, split.retain, "retain")).shape[1]) != split.classes:
         raise ModelError(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
 
 
@@ -228,7 +231,8 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
         _finite_inputs(samples, what)
     shapes = {what: inputs.describe(few(samples, 1)) for what, samples in parts.items()}
     first, *others = shapes
-    classes = _classes(model, parts[first], first)
+    answer = _answer(model, parts[first], first)
+    classes = as_classes(answer).shape[1]
     for what in others:
         if shapes[what] != shapes[first]:
             raise DataError(
@@ -243,6 +247,8 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
             str(classes),
             "use the model that belongs to this data",
         )
+    if one_logit(answer):
+        _check_binary(parts, tuple(answer.shape))
     for what, samples in parts.items():
         if int(samples.labels.max()) >= classes:
             raise DataError(
@@ -253,12 +259,26 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
     return classes
 
 
-def _classes(model: nn.Module, samples: Samples, what: str) -> int:
-    """K, from the shape of what the model returns for two samples."""
+def _check_binary(parts: dict[str, Samples], shape: tuple[int, ...]) -> None:
+    """One logit per sample is read as that of class 1 beside class 0; labels must be of such a task."""
+    highest = max(int(samples.labels.max()) for samples in parts.values())
+    got = f"{shape}, one logit per sample, which is binary, beside "
+    if highest > 1:
+        fix = "end the model in one logit per class"
+        raise ModelError("a model with one output per class", f"{got}label {highest}", fix)
+    if highest == 0 and len(parts) > 1:
+        fix = "number the classes 0 and 1, or end the model in one logit per class"
+        raise ModelError("labels 0 and 1 for one logit", f"{got}label 0 alone", fix)
+    if highest == 0:  # what is retained once class 1 is forgotten looks like this too
+        logger.warning("The model has one logit, which is read as that of class 1, and every label is 0.")
+
+
+def _answer(model: nn.Module, samples: Samples, what: str) -> Tensor:
+    """What the model returns for two samples, as it is."""
     x, n = few(samples), min(2, len(samples))
     try:
         with evaluating(model):
-            z = forward(model, x)
+            z = answered(model, x)
     except (PurgeError, MemoryError, RecursionError):  # the last two are not about the data
         raise
     except Exception as error:  # whatever a user's model may raise
@@ -267,15 +287,15 @@ def _classes(model: nn.Module, samples: Samples, what: str) -> int:
             first_line(error),
             "bring the inputs into the shape and type that the model was trained with",
         ) from error
-    if z.ndim != 2 or len(z) != n or z.shape[1] < 2:
+    if z.ndim > 2 or (z.ndim == 2 and z.shape[1] == 0) or len(as_classes(z)) != n:
         raise ModelError(
-            f"a model output of shape ({n}, classes), at least 2 classes",
+            f"a model output of shape ({n}, classes), or ({n}, 1) for two classes",
             str(tuple(z.shape)),
             "pass a classifier that returns one row of logits per sample",
         )
     if not bool(torch.isfinite(z).all()):
         raise ModelError("finite logits", "NaN or infinity", "check weights and inputs")
-    return z.shape[1]
+    return z
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

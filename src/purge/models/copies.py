@@ -1,4 +1,8 @@
-"""Copies of a model: on a device, a frozen teacher, or the same layers with fresh weights."""
+"""Copies of a model: on a device, a frozen teacher, or the same layers with fresh weights.
+
+Models of half precision are computed with in float32: steps and differences of gradients are often smaller
+than a half can hold. What is delivered has the types that came in.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from purge.core.errors import ModelError
-from purge.models.forward import HeadOnly
+from purge.models.forward import HALF, HeadOnly
 
 
 def copied(model: nn.Module, device: torch.device) -> nn.Module:
-    """A deep copy on a device; the model that was given is never touched after this."""
+    """A deep copy on a device, wide enough to compute with; what was given is never touched after this."""
     try:
-        return copy.deepcopy(model).to(device)
+        return widened(copy.deepcopy(model).to(device))
     except (RuntimeError, TypeError) as error:
         said = (str(error) or "?").splitlines()[0]
         fix = "make every tensor in it a parameter or a buffer, and see that the device has room"
@@ -31,6 +35,23 @@ def copied(model: nn.Module, device: torch.device) -> nn.Module:
         ) from error
 
 
+def widened(model: nn.Module) -> nn.Module:
+    """The model, its weights and buffers of half precision in float32."""
+    for t in [*model.parameters(), *model.buffers()]:
+        if t.dtype in HALF:
+            t.data = t.data.float()
+    return model
+
+
+def narrowed(model: nn.Module, like: nn.Module) -> nn.Module:
+    """The model, its weights and buffers in the types that those of ``like`` have."""
+    types = {name: t.dtype for name, t in [*like.named_parameters(), *like.named_buffers()]}
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if types.get(name) in HALF and t.dtype == torch.float32:
+            t.data = t.data.to(types[name])
+    return model
+
+
 def frozen_copy(model: nn.Module) -> nn.Module:
     """A deep copy in evaluation mode whose weights take no gradient: a teacher."""
     return copy.deepcopy(model).eval().requires_grad_(False)
@@ -39,6 +60,7 @@ def frozen_copy(model: nn.Module) -> nn.Module:
 def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
     """A copy whose layers have drawn new weights, each in its own way.
 
+    What takes no gradient keeps its weights, such as the model below LoRA, unless nothing takes one.
     ``partly``: layers that cannot keep the weights they have; otherwise they are refused.
     """
     twin = copy.deepcopy(model)
@@ -50,9 +72,12 @@ def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
             reset = getattr(module, "reset_parameters", None)
             if callable(reset) and not is_parametrized(module):  # which would draw a weight that is computed
                 reset()
+        _reset_hugging_face(twin)
         old = dict(model.named_parameters())
-        stale = {name: p for name, p in twin.named_parameters() if bool(p.isnan().any())}
-        for name, p in stale.items():
+        part = any(p.requires_grad for p in old.values())
+        kept = {name: p for name, p in twin.named_parameters() if part and not p.requires_grad}
+        stale = {n: p for n, p in twin.named_parameters() if n not in kept and bool(p.isnan().any())}
+        for name, p in {**kept, **stale}.items():
             p.copy_(old[name])
     if stale and not partly:
         raise ModelError(
@@ -63,18 +88,36 @@ def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
     return twin
 
 
+def _reset_hugging_face(model: nn.Module) -> None:
+    """Models of transformers draw all weights by a function of theirs, adapters of peft by another."""
+    for module in model.modules():
+        if callable(draw := getattr(module, "_init_weights", None)) and hasattr(module, "config"):
+            for t in [*module.parameters(), *module.buffers()]:
+                if hasattr(t, "_is_hf_initialized"):  # which would keep what it has
+                    del t._is_hf_initialized
+            for part in module.modules():
+                draw(part)
+    for module in model.modules():
+        if callable(draw := getattr(module, "reset_lora_parameters", None)):
+            for name in [*getattr(module, "lora_A", ()), *getattr(module, "lora_embedding_A", ())]:
+                draw(name, True)
+
+
 @torch.no_grad()
 def with_neutral_head(model: nn.Module, head: str | None, classes: Collection[int]) -> nn.Module:
     """A copy that prefers none of ``classes``: their rows of the head are the mean of all other rows.
 
-    The copy answers with the output of its head. Where no head is known, it is a plain copy.
+    A head with one logit, which tells two classes apart, is 0. The copy answers with the output of its head.
+    Where no head is known, it is a plain copy.
     """
     twin = copy.deepcopy(model).eval()
     if head is None:
         return twin
     rows = sorted(classes)
     for p in twin.get_submodule(head).parameters(recurse=False):
-        if max(rows, default=0) < len(p) > len(rows):
+        if rows and p.ndim and len(p) == 1:
+            p.zero_()
+        elif p.ndim and max(rows, default=0) < len(p) > len(rows):
             others = torch.ones(len(p), dtype=torch.bool, device=p.device)
             others[rows] = False
             p[rows] = p[others].mean(0)

@@ -14,24 +14,52 @@ from torch import Tensor, nn
 
 from purge.core.errors import ModelError
 from purge.data.images import Images
-from purge.data.inputs import leaves
+from purge.data.inputs import apply, leaves
 from purge.data.samples import Samples, batches
 from purge.models.hooks import training_flags_kept
+from purge.models.padding import padded_as
 
+HALF = (torch.float16, torch.bfloat16)
 EVAL_BATCH = 512  # samples per batch in a pass without gradients
 SMALL, SMALL_BATCH = 4096, 1024  # small images go in larger batches, or a GPU waits for Python
 
 
 def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The logits (B, K) of a batch; the only call of a model in the library.
+    """The logits (B, K) of a batch.
 
     ``inputs`` is a tensor, a dict of keyword arguments or a tuple of arguments. ``weights`` replace the
-    model's own parameters and buffers for this call.
+    model's own parameters and buffers for this call. Of a model with one logit z per sample, which is
+    binary, they are (0, z): softmax is then its sigmoid, and cross-entropy its binary cross-entropy.
 
     >>> forward(nn.Linear(2, 3), torch.zeros(5, 2)).shape
     torch.Size([5, 3])
+    >>> forward(nn.Linear(2, 1), torch.zeros(5, 2)).shape
+    torch.Size([5, 2])
     """
-    args, kwargs = (), {}
+    return as_classes(answered(model, inputs, weights))
+
+
+def as_classes(z: Tensor) -> Tensor:
+    """Logits (B, K) from what a model answered; one logit, (B, 1) or (B,), becomes two, the first of them 0.
+
+    >>> as_classes(torch.tensor([2.0, -1.0]))
+    tensor([[ 0.,  2.],
+            [ 0., -1.]])
+    """
+    if not one_logit(z):
+        return z
+    one = z.reshape(-1, 1)
+    return torch.cat([torch.zeros_like(one), one], 1)
+
+
+def one_logit(z: Tensor) -> bool:
+    """Has a model answered with one logit per sample, so that it is binary?"""
+    return z.ndim < 2 or (z.ndim == 2 and z.shape[1] == 1)
+
+
+def answered(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The logits as the model has them, (B, K) or one per sample; the only call of a model in the library."""
+    args, kwargs, inputs = (), {}, _as_wide(inputs, model)
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
     else:
@@ -39,16 +67,25 @@ def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None 
     rows = _counting.get()
     before = 0 if rows is None else rows.total
     try:
-        if weights is None:
-            z = logits_of(model(*args, **kwargs))
-        else:
-            z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+        with padded_as(model, args, kwargs):
+            if weights is None:
+                z = logits_of(model(*args, **kwargs))
+            else:
+                z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
     except SystemExit as error:  # not ours to obey: it would look like the end of the program
         got = f"a call of sys.exit({error.code!r}) in its forward"
         raise ModelError("a model that returns its logits", got, "let it raise an error instead") from error
     if rows is not None and rows.total == before:  # otherwise an ensemble, whose members were counted
         rows.note(inputs, z)
     return z
+
+
+def _as_wide(inputs: Any, model: nn.Module) -> Any:
+    """The inputs; of half precision only if the model is too, which is computed with in float32 otherwise."""
+    if not any(t.dtype in HALF for t in leaves(inputs)):
+        return inputs
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return apply(lambda t: t.to(own) if t.dtype in HALF else t, inputs)
 
 
 def logits_of(output: Any) -> Tensor:

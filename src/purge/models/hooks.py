@@ -8,12 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from purge.models.layout import channels_first, makers_of
-
-
-def pooled(h: Tensor) -> Tensor:
-    """One vector per sample of an output (B, C, positions …): the mean over its positions."""
-    return h.mean(tuple(range(2, h.ndim))) if h.ndim > 2 else h
+from purge.models.layout import channels_first, fed_to, makers_of
+from purge.models.padding import pooled
 
 
 @contextmanager
@@ -65,12 +61,13 @@ def training_flags_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def capture_input(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Within the block, the list holds the first input of the latest call of ``module``."""
+def capture_features(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Within the block, the list holds the first input of the latest call of ``module``, pooled: (B, C)."""
     seen: list[Tensor] = []
 
     def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        seen[:] = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)][:1]
+        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+        seen[:] = [pooled(fed_to(module, v)) for v in given[:1]]
 
     handle = module.register_forward_pre_hook(hook, with_kwargs=True)
     try:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from purge.data import inputs
 from purge.data.inputs import Inputs
-from purge.models.forward import forward
+from purge.models.forward import answered
 from purge.models.hooks import training_flags_kept
 from purge.models.layout import channels_first, makers_of
 
@@ -51,11 +51,12 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
         try:
             model.eval()
             handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
-            shape = tuple(forward(model, x).shape)
+            shape = tuple(answered(model, x).shape)
         finally:
             for handle in handles:
                 handle.remove()
 
+    shape = shape if len(shape) > 1 else (n, 1)  # of one logit per sample, with its dimension dropped
     heads = [name for name, s, _ in calls if s == shape and _has_own_weights(modules[name])]
     head = heads[-1] if heads else None
     before = calls[: [name for name, _, _ in calls].index(head)] if head else calls

@@ -30,8 +30,9 @@ from purge.data.inputs import Inputs
 from purge.data.samples import Samples, few
 from purge.engine.run import Run
 from purge.models.forward import evaluating, forward, passing
-from purge.models.hooks import capture, pooled
+from purge.models.hooks import capture
 from purge.models.inspect import anatomy
+from purge.models.padding import pooled
 
 SAMPLES, PER_CLASS = 4096, 16  # retained samples that are looked at; more of them if there are many classes
 SHRINKAGE = 0.3  # s

@@ -22,7 +22,7 @@ from purge.data.samples import Samples
 from purge.engine.cuda_graph import Scalars
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
 from purge.engine.run import Run
-from purge.models.checks import check_same_shapes
+from purge.models.checks import check_same_shapes, parameters_to_train
 from purge.models.copies import frozen_copy
 from purge.models.forward import forward
 
@@ -31,21 +31,25 @@ LR, MOMENTUM, WEIGHT_DECAY = 0.2, 0.9, 5e-4  # the rate is that of a full batch
 
 
 def relearned(teacher: nn.Module, retain: Samples, run: Run, *, share: float, steps: int) -> nn.Module:
-    """A copy of ``teacher`` with a ``share`` of fresh weights mixed into its own, trained on ``retain``."""
-    student = frozen_copy(teacher).requires_grad_(True)
-    fresh = run.fresh(teacher)
+    """A copy of ``teacher`` with a ``share`` of fresh weights mixed into its own, trained on ``retain``.
+
+    What takes no gradient in the model of the run stays as it is.
+    """
+    student = run.thawed(frozen_copy(teacher))
+    fresh = run.fresh(student)
     check_same_shapes(teacher, fresh)
     if len(retain) < 2:
         fix = "pass more, or choose another target"
         raise DataError("at least 2 retained samples to relearn with", "1", fix)
     with torch.no_grad():
         for own, drawn in zip(student.parameters(), fresh.parameters(), strict=True):
-            own.lerp_(drawn.to(own), share)
+            if own.requires_grad:
+                own.lerp_(drawn.to(own), share)
     for layer in student.modules():
         layer.training = isinstance(layer, _BatchNorm)
     size = min(BATCH, len(retain))
     top = LR * size / BATCH
-    params = FlatParameters(list(student.parameters()))
+    params = FlatParameters(parameters_to_train(student))
     optimizer = FlatOptimizer(
         "sgd", params.read(), lr=top, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
     )

@@ -1,0 +1,128 @@
+"""Padding must not change what is seen of a sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import purge
+from purge.data.samples import as_samples
+from purge.methods.purge.layers import _hidden
+from purge.metrics.subject import Subject
+from purge.models.checks import make_split
+from purge.models.forward import answered, evaluating, forward, passing
+from purge.models.hooks import capture, capture_features
+from purge.models.inspect import anatomy
+from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
+
+CPU = torch.device("cpu")
+
+
+class Tokenwise(nn.Module):
+    """Words → a head for each of them → the mean over the sentence, by torch's mask of padding."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.mix = nn.Embedding(40, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, input_ids, key_padding_mask):
+        h, there = self.mix(self.words(input_ids)).relu(), (~key_padding_mask)[..., None]
+        return self.head((h * there).sum(1) / there.sum(1))
+
+
+def subject(model, data, test):
+    return Subject(model, make_split(model, *purge.split(data, classes=[0]), test, CPU))
+
+
+@pytest.mark.parametrize("make", [bert, distilbert, roberta])
+def test_features_outputs_and_layers_do_not_depend_on_padding(make):
+    model, data, test = make().eval(), sentences(40), sentences(40, seed=1)
+    short, long = subject(model, data, test), subject(model, longer(data), longer(test))
+    np.testing.assert_allclose(short.log_probs("test"), long.log_probs("test"), atol=1e-4)
+    np.testing.assert_allclose(short.features("test"), long.features("test"), atol=1e-4)
+    assert short.blocks("test").keys() == long.blocks("test").keys()
+    assert len(short.blocks("test")) == 3
+    for name, rows in short.blocks("test").items():
+        np.testing.assert_allclose(rows, long.blocks("test")[name], atol=1e-4, err_msg=name)
+
+    layers = short.anatomy().stack
+    here, there = (
+        _hidden(model, passing(as_samples(one, CPU, "data")), layers) for one in (data, longer(data))
+    )
+    for name in layers:
+        torch.testing.assert_close(here[name], there[name], atol=1e-4, rtol=1e-4)
+    with evaluating(model), capture(model, layers, by=lambda h: h.mean(2)) as plain:
+        forward(model, data[0])
+    assert not torch.allclose(plain[layers[0]], here[layers[0]], atol=1e-2), "the test can tell"
+
+
+def test_the_mean_is_over_the_words_that_are_there():
+    model, (x, _) = bert().eval(), sentences(6)
+    with evaluating(model), capture(model, ["bert.embeddings"]) as seen:
+        forward(model, x)
+    h = model.bert.embeddings(x["input_ids"]).detach()
+    by_hand = [row[: int(mask.sum())].mean(0) for row, mask in zip(h, x["attention_mask"], strict=True)]
+    torch.testing.assert_close(seen["bert.embeddings"], torch.stack(by_hand))
+
+
+def test_masks_in_a_tuple_are_known_by_the_models_signature():
+    model, (x, _) = bert().eval(), sentences(6)
+    both = []
+    for given in (x, (x["input_ids"], x["attention_mask"])):
+        with evaluating(model), capture(model, ["bert.encoder.layer.0"]) as seen:
+            forward(model, given)
+        both.append(seen["bert.encoder.layer.0"])
+    assert torch.equal(*both)
+
+
+def test_torchs_own_masks_say_where_padding_is():
+    model, (x, _) = Tokenwise(), sentences(6)
+    padding = x["attention_mask"] == 0
+    with evaluating(model), capture(model, ["mix"]) as seen:
+        forward(model, (x["input_ids"], padding))
+    h = model.mix(model.words(x["input_ids"])).detach()
+    by_hand = [row[~gone].mean(0) for row, gone in zip(h, padding, strict=True)]
+    torch.testing.assert_close(seen["mix"], torch.stack(by_hand))
+
+
+def test_a_mask_is_gone_after_its_pass():
+    model, (x, _) = bert().eval(), sentences(6)
+    layer = "bert.encoder.layer.0"
+    with evaluating(model), capture(model, [layer]) as seen:
+        forward(model, x)
+        masked = seen[layer]
+        forward(model, {**x, "attention_mask": torch.ones_like(x["attention_mask"])})
+        full = seen[layer]
+        forward(model, {"input_ids": x["input_ids"]})
+    torch.testing.assert_close(seen[layer], full)
+    assert not torch.allclose(masked, full, atol=1e-2)
+
+
+def test_a_head_that_sees_every_word_is_given_the_mean_of_those_that_are_there():
+    head = nn.Linear(6, 4)
+    model, (x, _) = Tokenwise(), sentences(6)
+    model.head, model.forward = head, lambda input_ids, attention_mask: head(model.words(input_ids)).mean(1)
+    with torch.no_grad(), capture_features(head) as seen:
+        answered(model, x)
+    rows = model.words(x["input_ids"]).detach()
+    by_hand = [row[: int(m.sum())].mean(0) for row, m in zip(rows, x["attention_mask"], strict=True)]
+    torch.testing.assert_close(seen[0], torch.stack(by_hand))
+
+
+def test_the_mask_of_a_wave_is_shortened_as_the_model_does():
+    model, (x, _) = wav2vec2().eval(), waves(6)
+    more = {name: torch.cat([t, t.new_zeros(6, 80)], 1) for name, t in x.items()}
+    layers = anatomy(model, x).stack
+    assert layers
+    found = []
+    for given in (x, more):
+        with evaluating(model), capture(model, layers) as seen:
+            found.append((forward(model, given), {k: v for k, v in seen.items() if "encoder" in k}))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-4, rtol=1e-4)
+    assert found[0][1]
+    for name, rows in found[0][1].items():
+        torch.testing.assert_close(rows, found[1][1][name], atol=1e-4, rtol=1e-4)
