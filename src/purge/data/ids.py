@@ -68,7 +68,7 @@ def subjects_of(data: Any, id_of: IdOf = None) -> tuple[str, ...]:
         return subjects_of(data.dataset, id_of)
     if id_of is not None and not isinstance(id_of, (str, int, np.integer)):
         return _listed(data, id_of)
-    if id_of is None and len(known := tuple(getattr(data, "subjects", ()))):
+    if id_of is None and (known := subjects_in(data)):
         return known
     if isinstance(data, Subset):
         whole = subjects_of(data.dataset, id_of)
@@ -84,6 +84,11 @@ def subjects_of(data: Any, id_of: IdOf = None) -> tuple[str, ...]:
     if isinstance(data, (tuple, list)) or not hasattr(data, "__getitem__"):
         return _unknown(id_of, "the ids of a pair of arrays, one per sample,")
     return _of_items(data, id_of)
+
+
+def subjects_in(data: Any) -> tuple[str, ...]:
+    """The ids that data carries; empty if it carries none."""
+    return tuple(getattr(data, "subjects", ()))
 
 
 def _listed(data: Any, ids: Any) -> tuple[str, ...]:
