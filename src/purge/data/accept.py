@@ -247,10 +247,13 @@ def _opened(data: Any, form: Form, what: str) -> Any:
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise no_stream(data.dataset, what)
+        under: Any = data.dataset
+        if isinstance(under, (list, tuple)):  # of items, which a DataLoader takes
+            under = _Rows(len(under), under.__getitem__)
         own = data.collate_fn not in (default_collate, default_convert)
         if not own or form.adapt is not None:
-            return _opened(data.dataset, form, what)
-        return _read(data.dataset, form, data.collate_fn, what)
+            return _opened(under, form, what)
+        return _read(under, form, data.collate_fn, what)
     if is_frame(data):
         return _from_frame(data, form, what)
     if isinstance(data, Images):
@@ -468,4 +471,4 @@ def _frame_values(frame: Any, what: str) -> Any:
             f"encode it, pd.get_dummies(df, columns={odd[:3]!r}), drop it, name it in id_of=, or pass {ADAPT}"
         )
         raise DataError(f"numbers in the columns of {what}", got, fix)
-    return frame.to_numpy(dtype=np.float32, na_value=math.nan)
+    return frame.to_numpy(dtype=np.float32, na_value=math.nan, copy=True)

@@ -22,7 +22,7 @@ from purge.data.ids import subjects_in
 from purge.data.images import Images
 from purge.data.pair import Pair
 from purge.data.request import sample_digests, size_of, wholly_gone
-from purge.data.samples import Data, Lazy, Samples, as_samples, unwrap
+from purge.data.samples import Data, Lazy, Samples, as_samples, length, unwrap
 
 AT_ONCE = 1 << 25  # bytes of samples that are digested at once; more of them when somebody asks
 KEY = "forgotten"  # of run.json
@@ -190,9 +190,11 @@ def _in_folder(folder: Path) -> Forgotten:
     )
 
 
-def forgotten_in(data: Data, after: Any) -> Tensor:
+def forgotten_in(data: Data, known: Forgotten) -> Tensor:
     """Which samples of some data were forgotten before, (N,) bool."""
-    return forgotten_by(after).among(data, lambda: as_samples(data, torch.device("cpu"), "the dataset"))
+    if not known:
+        return torch.zeros(length(data), dtype=torch.bool)
+    return known.among(data, lambda: as_samples(data, torch.device("cpu"), "the dataset"))
 
 
 def check_not_again(forgotten: Forgotten, given: Mapping[str, Data], parts: Mapping[str, Samples]) -> None:

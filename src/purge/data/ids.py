@@ -65,7 +65,8 @@ def subjects_of(data: Any, id_of: IdOf = None) -> tuple[str, ...]:
     ('7', '9')
     """
     if isinstance(data, DataLoader):
-        return subjects_of(data.dataset, id_of)
+        listed = isinstance(data.dataset, (tuple, list)) and (id_of is None or isinstance(id_of, (str, int)))
+        return _of_items(data.dataset, id_of) if listed else subjects_of(data.dataset, id_of)
     if id_of is not None and not isinstance(id_of, (str, int, np.integer)):
         return _listed(data, id_of)
     if id_of is None and (known := subjects_in(data)):

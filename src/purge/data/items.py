@@ -114,7 +114,8 @@ def _pixels(image: Any) -> Tensor:
 
 
 def native(part: Any) -> Any:
-    """An array as torch takes it: contiguous, and in the byte order of this machine."""
+    """An array as torch takes it: contiguous, writable, and in the byte order of this machine."""
     if not isinstance(part, np.ndarray):
         return part
-    return np.ascontiguousarray(part, part.dtype.newbyteorder("="))
+    found = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
+    return found if found.flags.writeable or found.ndim == 0 else found.copy()

@@ -14,13 +14,13 @@ from torch.utils.data import Subset
 from purge.core.errors import DataError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data import inputs
-from purge.data.accept import Adapt, Form, Owned, accepted, needs_opening, with_subjects
+from purge.data.accept import Adapt, Form, Owned, accepted, with_subjects
 from purge.data.classes import names_of
-from purge.data.forgotten import forgotten_in
+from purge.data.forgotten import Forgotten, forgotten_by, forgotten_in
 from purge.data.ids import IdOf, rows_of_ids, subjects_in, subjects_of
 from purge.data.images import Images
 from purge.data.pair import Pair
-from purge.data.samples import Data, Samples, labels_of, length, part_of
+from purge.data.samples import Data, Samples, labels_of, length, pair_of, part_of
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def split(
     >>> forget[1].tolist(), retain[1].tolist()
     ([0, 0], [1, 1, 2, 2])
     >>> forget, retain = split((x, y), ids=["b"], id_of=["a", "b", "a", "b", "c", "c"])
-    >>> forget[1].tolist(), set(retain.subjects)
-    ([0, 1], {'a', 'c'})
+    >>> forget[1].tolist(), retain.subjects
+    ([0, 1], ('a', 'a', 'c', 'c'))
     """
     options = {"classes": classes, "indices": indices, "ids": ids, "fraction": fraction}
     given = [name for name, value in options.items() if value is not None]
@@ -139,13 +139,12 @@ def split(
         )
     form, what = Form(label, id_of, adapt), "the dataset"
     named = classes is not None and _named(classes)
-    data = dataset
-    if form.told or named or needs_opening(dataset):
-        data = accepted({what: dataset}, form)[what]
+    data = accepted({what: dataset}, form)[what]
     if ids is not None and not subjects_in(data):
         data = with_subjects(data, found) if (found := subjects_of(data)) else data
-    n = length(data)
-    before = torch.zeros(n, dtype=torch.bool) if after is None else forgotten_in(data, after)
+    n, known = length(data), forgotten_by(after)
+    data = _knowing_ids(data, known)
+    before = forgotten_in(data, known)
     if classes is not None:
         wanted = numbers_of_names(data, classes) if named else _whole_numbers(classes, "classes")
         gone = rows_of_classes(labels_of(data, what), wanted)
@@ -171,11 +170,22 @@ def split(
 def left_after(after: Any, dataset: Data, form: Form) -> Any:
     """The dataset without what was forgotten before."""
     what = "the dataset"
-    data = accepted({what: dataset}, form)[what] if form.told or needs_opening(dataset) else dataset
-    left = (~forgotten_in(data, after)).nonzero()[:, 0]
+    known = forgotten_by(after)
+    data = _knowing_ids(accepted({what: dataset}, form)[what], known)
+    left = (~forgotten_in(data, known)).nonzero()[:, 0]
     if not len(left):
         raise DataError("something that was not forgotten", "nothing", "pass the whole training data")
     return _select(data, left)
+
+
+def _knowing_ids(data: Any, known: Forgotten) -> Any:
+    """Data with the ids that its items may have in third place, if ids were forgotten."""
+    if not known.ids or subjects_in(data):
+        return data
+    try:
+        return with_subjects(data, found) if (found := subjects_of(data)) else data
+    except DataError:  # what is in third place is no id
+        return data
 
 
 def _named(classes: Any) -> bool:
@@ -245,7 +255,8 @@ def _select(dataset: Any, index: Tensor) -> Any:
         return dataset.select(index)
     if isinstance(dataset, (tuple, list)):
         cast = all(isinstance(part, np.ndarray) for part in inputs.leaves(dataset[0]))
-        x, y = inputs.apply(torch.as_tensor, dataset[0]), torch.as_tensor(dataset[1])
+        x, y = pair_of(dataset, "the dataset")
+        y = torch.as_tensor(y)
         return Pair((inputs.take(x, index), y[index]), rows=index, whole=dataset[0], cast=cast)
     if subjects := subjects_in(dataset):
         return Owned(dataset, index.tolist(), [subjects[i] for i in index.tolist()])
