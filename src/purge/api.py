@@ -18,8 +18,19 @@ from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import numbers, threads_for, threads_seen
+from purge.data.accept import Adapt, Adapted, Form, accepted
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
+from purge.data.forgotten import (
+    Forgotten,
+    check_not_again,
+    class_order,
+    forgotten_by,
+    just_forgotten,
+    remember,
+)
+from purge.data.ids import IdOf
+from purge.data.pair import Pair
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
 from purge.data.samples import Data, GivenLabels, few
 from purge.engine.precision import (
@@ -58,7 +69,7 @@ from purge.models.forward import counting
 from purge.models.hooks import training_flags_kept
 from purge.models.work import flop_of, flop_per_row
 from purge.report.tables import copies_words
-from purge.result import Report, Result, now
+from purge.result import Report, Result, module_of, now
 
 logger = logging.getLogger("purge")
 
@@ -66,7 +77,7 @@ logger = logging.getLogger("purge")
 @claims_out
 @torch.enable_grad()
 def unlearn(
-    model: nn.Module,
+    model: nn.Module | Result,
     forget: Data,
     retain: Data,
     *,
@@ -83,13 +94,28 @@ def unlearn(
     request: DeletionRequest | None = None,
     check: bool = True,
     augment: str | Augmentation | Callable[[Any], Any] | None = None,
+    label: str | None = None,
+    id_of: IdOf = None,
+    adapt: Adapt | None = None,
+    after: Any = None,
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
 
-    ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, a pair of tensors (inputs may be
-    a dict or tuple of them), or :class:`purge.Images`. ``test`` is data that was never trained on, which is
-    checked. `purge` does without it; it says what accuracy unseen samples have, the target of single samples.
+    ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, ``(x, y, *more)`` or dicts, a pair of
+    tensors or arrays (inputs may be a dict or tuple of them), a DataFrame, a DataLoader, a dataset of Hugging
+    Face, or :class:`purge.Images`; best cut by :func:`purge.split`. Labels are numbers, booleans, one-hot
+    rows or names. ``label`` names the column or key of the label, ``id_of`` that of the user's own ids (or
+    their position in the items), which go into the record; ``adapt`` is a function from one item to
+    ``(inputs, label)`` or ``(inputs, label, id)`` for data of any other form. ``test`` is data that was never
+    trained on, which is checked. `purge` does without it; it says what accuracy unseen samples have, the
+    target of single samples.
+
+    ``model``: a module, or the :class:`Result` of an earlier call. What that has forgotten is not taught
+    again: a ``retain`` that holds such a sample, or one of a forgotten id, is refused. The model of a result
+    is known without its result; for one that was loaded, or copied, pass its run folder or result as
+    ``after``.
+
     A model in ``torch.compile``, DataParallel or DistributedDataParallel is unwrapped: the new one is plain.
 
     ``settings`` are fields of the method and of its stopping: ``unlearn(…, budget="close",
@@ -113,7 +139,10 @@ def unlearn(
     """
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     chosen, how = with_augment(chosen, augment)
-    model, fresh = check_classifier(model), None if fresh is None else check_classifier(fresh)
+    form, before = Form(label, id_of, adapt), forgotten_by(after)
+    before |= model.forgotten if isinstance(model, Result) else Forgotten()
+    model, fresh = check_classifier(module_of(model)), None if fresh is None else check_classifier(fresh)
+    before |= forgotten_by(model)
     at = choose_device(device, model)
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
@@ -127,11 +156,14 @@ def unlearn(
         out_folder(out)
     edited = copied(model, at)
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
-        split = make_split(edited, forget, retain, test, at)
+        given = {"forget": forget, "retain": retain, **({} if test is None else {"test": test})}
+        given = accepted(given, form, class_order(model))
+        split = make_split(edited, given["forget"], given["retain"], given.get("test"), at)
+        check_not_again(before, {"retain": given["retain"]}, {"retain": split.retain})
         parameters_to_train(edited)
         check_differentiable(edited, split.retain)
         check_augmented(split, how)
-        asked = described(split, forget)
+        asked = described(split, given["forget"], given["retain"])
         for words in copies_words(split.sizes()):
             logger.warning("%s.", words)
         if check:
@@ -164,7 +196,11 @@ def unlearn(
         "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
     later = cache(partial(contents, split))
-    result = Result(edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later)
+    gone = before | just_forgotten(given["forget"], given["retain"], split.forget)
+    remember(edited, gone, split.names)
+    result = Result(
+        edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later, gone
+    )
     if out is not None:
         result.save(out)
     return result
@@ -187,6 +223,9 @@ def audit(
     progress: bool = True,
     check: bool = True,
     out: str | os.PathLike[str] | None = None,
+    label: str | None = None,
+    id_of: IdOf = None,
+    adapt: Adapt | None = None,
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
@@ -197,7 +236,8 @@ def audit(
     describes and attacks by comparison with them. An original that is no better than chance on ``retain``,
     and a retrained model that is the original, the audited one or given twice, are refused unless ``check``
     is False. A request that mixes whole classes with single samples
-    is also audited in these two ``parts``. ``out``: a folder for audit.json and report.html.
+    is also audited in these two ``parts``. ``out``: a folder for audit.json and report.html. The forms of
+    data, ``label``, ``id_of`` and ``adapt`` are those of :func:`unlearn`.
 
     If what was forgotten is bad data, two things tell more. ``truth``: the right labels (|D_f|,) of forget
     samples that were trained with wrong ones, in their order (``clean_label``). ``triggered``: samples with a
@@ -207,7 +247,7 @@ def audit(
         out_folder(out, force=True)
     auditor = Auditor(
         forget, retain, test, original=original, retrained=retrained, seed=seed, device=device, check=check,
-        truth=truth, triggered=triggered,
+        truth=truth, triggered=triggered, form=Form(label, id_of, adapt),
     )  # fmt: skip
     report = auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
     if out is not None:
@@ -218,7 +258,7 @@ def audit(
 @claims_out
 @torch.enable_grad()
 def train(
-    model: nn.Module,
+    model: nn.Module | Result,
     dataset: Data,
     *,
     test: Data | None = None,
@@ -232,6 +272,10 @@ def train(
     record: Mapping[str, Any] | None = None,
     log_updates: str | os.PathLike[str] | None = None,
     log_only: Data | None = None,
+    label: str | None = None,
+    id_of: IdOf = None,
+    adapt: Adapt | None = None,
+    after: Any = None,
     **recipe: Any,
 ) -> Result:
     """A trained copy of ``model``.
@@ -241,6 +285,9 @@ def train(
     With ``test``, the accuracy there is in ``info``. With ``out`` a run folder is written
     (``record`` goes into its run.json), and after every epoch the state of the training, so that
     ``resume=True`` can resume it after an interruption.
+
+    The forms of data, ``label``, ``id_of``, ``adapt`` and ``after`` are those of :func:`unlearn`: a model
+    that has forgotten samples is not trained on them, nor tested.
 
     ``log_updates``: a folder for the update of every step, which the method ``amnesiac`` needs; with
     ``log_only``, a part of the data, only of steps with one of its samples.
@@ -252,15 +299,21 @@ def train(
             "resume" if resume else "log_only alone",
             "train anew with log_updates=FOLDER, or without a log",
         )
-    model = check_classifier(model)
+    form, before = Form(label, id_of, adapt), forgotten_by(after)
+    before |= model.forgotten if isinstance(model, Result) else Forgotten()
+    model = check_classifier(module_of(model))
+    before |= forgotten_by(model)
     at = choose_device(device, model)
     seed, extra = checked_seed(seed), _recordable(record)
     folder = training_folder(out, resume=resume, force=force)
     trained = copied(model, at)
     with seeded(seed, at):
-        samples = training_data(trained, dataset, at)
-        unseen = None if test is None else training_data(trained, test, at)
-        only = None if log_only is None else training_data(trained, log_only, at)
+        more = {"test": test, "log_only": log_only}
+        given = {"the dataset": dataset, **{name: data for name, data in more.items() if data is not None}}
+        given = accepted(given, form, class_order(model))
+        parts = {name: training_data(trained, data, at) for name, data in given.items()}
+        check_not_again(before, given, parts)
+        samples, unseen, only = parts["the dataset"], parts.get("test"), parts.get("log_only")
     check_batch_size(trained, min(chosen.batch_size, len(samples)))
     check_augment(samples, chosen.augment, chosen.colour)
     parameters_to_train(trained)
@@ -295,7 +348,9 @@ def train(
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     trained = narrowed(trained, model)
-    result = Result(trained, chosen, list(history), "schedule", seconds, steps, info)
+    info |= _names(given["the dataset"])
+    result = Result(trained, chosen, list(history), "schedule", seconds, steps, info, forgotten=before)
+    remember(trained, before, info.get("names", ()))
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
         state.unlink(missing_ok=True)
@@ -318,6 +373,9 @@ def train_sharded(
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     record: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    id_of: IdOf = None,
+    adapt: Adapt | None = None,
     **recipe: Any,
 ) -> Result:
     """A :class:`SisaModel`, from which the method ``sisa`` deletes samples exactly.
@@ -329,17 +387,28 @@ def train_sharded(
         out_folder(out, force=force)
     started = time.perf_counter()
     plan = Plan(shards, slices, checked_seed(seed), vote, chosen)
+    given = {"the dataset": dataset, **({} if test is None else {"test": test})}
+    with seeded(plan.seed, torch.device("cpu")):
+        given = accepted(given, Form(label, id_of, adapt), class_order(model))
+    dataset, test = given["the dataset"], given.get("test")
     with threads_seen() as seen:
         trained = train_sisa(model, dataset, plan, device=device, progress=progress)
     seconds = time.perf_counter() - started
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen)}
-    info |= {"threads": numbers(seen), "cache": places_of(dataset, unseen)}
+    info |= {"threads": numbers(seen), "cache": places_of(dataset, unseen), **_names(dataset)}
+    remember(trained, Forgotten(), info.get("names", ()))
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
     if out is not None:
         result.save(out, force=force, **extra)
     return result
+
+
+def _names(data: Data) -> dict[str, Any]:
+    """The names of the classes in their order, where labels were names."""
+    names = getattr(data, "names", ()) if isinstance(data, (Pair, Adapted)) else ()
+    return {"names": list(names)} if names else {}
 
 
 def _recordable(record: Mapping[str, Any] | None) -> dict[str, Any]:

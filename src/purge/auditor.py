@@ -12,8 +12,10 @@ from torch import nn
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
 from purge.core.threads import numbers, threads_for, threads_seen
+from purge.data.accept import Form, accepted
 from purge.data.augmented import still_random, without_random_transforms
 from purge.data.cache import places_of
+from purge.data.forgotten import class_order
 from purge.data.request import contents
 from purge.data.samples import Data, GivenLabels
 from purge.data.split import Split
@@ -59,10 +61,12 @@ class Auditor:
         check: bool = True,
         truth: GivenLabels | None = None,
         triggered: Data | None = None,
+        form: Form | None = None,
     ) -> None:
         given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
         others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
         others |= {} if original is None else {"original": original}
+        self._form = form
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
         self._extra: dict[Need, Any] = {"truth": truth, "triggered": triggered}
         self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
@@ -160,7 +164,11 @@ class Auditor:
         if self._split is None:
             with seeded(self._seed, at):
                 truth, triggered = self._extra["truth"], self._extra["triggered"]
-                forget, retain, test, triggered = without_random_transforms(*self._data, triggered)
+                names = ("forget", "retain", "test", "triggered")
+                sets = dict(zip(names, (*self._data, triggered), strict=True))
+                given = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
+                given = accepted(given, self._form, class_order(model))
+                forget, retain, test, triggered = without_random_transforms(*map(given.get, names))
                 self._split = make_split(own, forget, retain, test, at, truth=truth, triggered=triggered)
                 self._contents = contents(self._split)
         check_same_classes(own, self._split, name)

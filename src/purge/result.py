@@ -23,6 +23,11 @@ from purge.core.files import atomically, out_folder, read_json, told, write_json
 from purge.core.folders import claimed, replacing_run
 from purge.core.schema import build
 from purge.core.settings import as_dict
+from purge.data.accept import Adapt, Form
+from purge.data.forgotten import KEY, Forgotten
+from purge.data.ids import IdOf
+from purge.data.samples import Data
+from purge.data.split import left_after
 from purge.methods.sisa_model import SisaModel
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS
@@ -216,6 +221,17 @@ class Result:
     info: dict[str, Any] = field(default_factory=dict)
     # What the record says and nobody waits for, such as digests of all samples; asked for once.
     later: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
+    # What the model has forgotten, in this request and those before it: digests, row numbers and ids.
+    forgotten: Forgotten = field(default_factory=Forgotten, repr=False, compare=False)
+
+    def without(
+        self, dataset: Data, *, label: str | None = None, id_of: IdOf = None, adapt: Adapt | None = None
+    ) -> Any:
+        """A dataset without what the model has forgotten; of the kind that :func:`purge.split` returns.
+
+        ``label``, ``id_of`` and ``adapt`` are those of :func:`purge.split`.
+        """
+        return left_after(self, dataset, Form(label, id_of, adapt))
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: with the digests, but without the data that they are of."""
@@ -242,7 +258,8 @@ class Result:
                 atomically(new / "model.safetensors", lambda p: save_weights(self.model, p))
                 if self.history:
                     atomically(new / "history.parquet", lambda p: pq.write_table(_table(self.history), p))
-                write_json(new / "run.json", {"finished": now(), **self.to_dict(), **extra})
+                known = {KEY: self.forgotten.to_dict()} if self.forgotten else {}
+                write_json(new / "run.json", {"finished": now(), **self.to_dict(), **known, **extra})
         except (OSError, SafetensorError) as error:  # a full disk is either, depending on the file
             got, fix = getattr(error, "strerror", None) or str(error), "make room, or choose another place"
             raise FileError(f"a folder that can be written at {path}", got, fix) from None
@@ -276,6 +293,11 @@ class Result:
             **self.later(),
             **environment(),
         }
+
+
+def module_of(model: Any) -> Any:
+    """The model of a result; a model as it is."""
+    return model.model if isinstance(model, Result) else model
 
 
 def floor_of(others: list[dict[str, Value]]) -> dict[str, Value]:

@@ -175,13 +175,14 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         pictures([3, 4], [4, 5], source="pictures"))),
     ("a sample in both, images by content", DataError, "1 in both", lambda t: pictures([3, 4], [4, 5])),
     ("labels are floats", DataError, "torch.float32", lambda t: {"forget": labelled(t.forget, Tensor.float)}),
-    ("labels are bools", DataError, "torch.bool", lambda t: {"retain": labelled(t.retain, Tensor.bool)}),
-    ("labels are one-hot", DataError, "one-hot", lambda t: {
-        "retain": labelled(t.retain, lambda y: nn.functional.one_hot(y, 3))}),
+    ("labels are shares", DataError, "one-hot", lambda t: {
+        "retain": labelled(t.retain, lambda y: nn.functional.one_hot(y, 3) * 0.9 + 0.1 / 3)}),
+    ("labels are of several classes", DataError, "one class per sample", lambda t: {
+        "retain": labelled(t.retain, lambda y: 1 - nn.functional.one_hot(y, 3))}),
     ("labels are negative", DataError, "got -1", lambda t: {"retain": labelled(t.retain, first_is(-1))}),
     ("labels too large", DataError, "got 3", lambda t: {"retain": labelled(t.retain, first_is(3))}),
     ("test labels too large", DataError, "in test", lambda t: {"test": labelled(t.test, first_is(9))}),
-    ("labels are words", DataError, "labels in retain", lambda t: {
+    ("labels are words", DataError, "names in retain and numbers in forget", lambda t: {
         "retain": (t.retain[0], np.array(["cat"] * len(t.retain[1])))}),
     ("nan in the inputs", DataError, "sample 5", lambda t: {"forget": holed(t.forget, NAN)}),
     ("infinity in the inputs", DataError, "sample 5", lambda t: {"retain": holed(t.retain, INF)}),
@@ -200,16 +201,18 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "retain": (t.retain[0][:, :5], t.retain[1])}),
     ("a forward pass without gradients", ModelError, "without a gradient", lambda t: {
         "model": Returns(t.model, Tensor.detach)}),
-    ("a data loader", DataError, "DataLoader", lambda t: {"forget": DataLoader(TensorDataset(*t.forget))}),
+    ("a data loader of a stream", DataError, "a stream (Stream)", lambda t: {"forget": DataLoader(Stream())}),
     ("a stream", DataError, "Stream", lambda t: {"forget": Stream()}),
     ("a stream with a length", DataError, "CountedStream", lambda t: {"forget": CountedStream()}),
     ("items of one", DataError, "items (x, y)", lambda t: {"forget": Items(torch.zeros(6))}),
-    ("items of three", DataError, "items (x, y)", lambda t: {"forget": Items((torch.zeros(6), 0, 1))}),
+    ("items of three with the label last", DataError, "one class per sample", lambda t: {
+        "forget": Items((torch.zeros(6), torch.zeros(6), 1))}),
     ("items are dicts", DataError, "a dict of 'a'", lambda t: {
         "forget": Items({"a": torch.zeros(6), "y": 0})}),
     ("inputs are images", DataError, "Picture", lambda t: {"retain": Items((Picture(), 0))}),
     ("inputs are paths", DataError, "got str", lambda t: {"retain": Items(("cat.png", 0))}),
-    ("labels of items are words", DataError, "got str", lambda t: {"retain": Items((torch.zeros(6), "cat"))}),
+    ("labels of items are words", DataError, "names in retain", lambda t: {
+        "retain": Items((torch.zeros(6), "cat"))}),
     ("labels of items are floats", DataError, "got float", lambda t: {
         "retain": Items((torch.zeros(6), 0.0))}),
     ("items of unequal shape", DataError, "retain", lambda t: {

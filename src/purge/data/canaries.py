@@ -16,8 +16,10 @@ from torch.utils.data import Dataset
 from purge.core.errors import DataError
 from purge.core.settings import checked_seed
 from purge.data import inputs
+from purge.data.accept import accepted, needs_opening
 from purge.data.images import Images
-from purge.data.samples import Data, input_and_label, labels_of
+from purge.data.items import input_and_label
+from purge.data.samples import Data, labels_of
 
 LEAST = 10  # canaries
 
@@ -50,7 +52,9 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
     >>> planted, len(planted.data[1])
     (Canaries(6 of 20 planted), 86)
     """
-    labels = labels_of(data, "the training data")
+    what = "the training data"
+    data = accepted({what: data})[what] if needs_opening(data) else data
+    labels = labels_of(data, what)
     most = len(labels) // 2
     if isinstance(n, bool) or not isinstance(n, int) or not LEAST <= n <= most:
         raise DataError(f"from {LEAST} to {most} canaries (half of the data)", repr(n), "pass another n")
@@ -87,7 +91,7 @@ def _relabelled(data: Data, rows: Tensor, labels: Tensor) -> Data:
 class _Relabelled(Dataset[Any]):
     """Some items of a dataset, with labels of their own."""
 
-    def __init__(self, dataset: Dataset[Any], rows: Tensor, labels: Tensor) -> None:
+    def __init__(self, dataset: Any, rows: Tensor, labels: Tensor) -> None:
         self._dataset, self._rows, self.targets = dataset, rows.tolist(), labels[rows].tolist()
 
     def __len__(self) -> int:

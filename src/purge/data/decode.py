@@ -150,12 +150,12 @@ def _decode(item: bytes | Path, form: Form) -> Array | None:
     try:
         with _opened(item) as image:
             upright = ImageOps.exif_transpose(image)
-            return _fitted(_eight_bit(upright), form)
+            return _fitted(eight_bit(upright), form)
     except Exception:  # see _header
         return None
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
+def eight_bit(image: Image.Image) -> Image.Image:
     """An image of any mode as L or RGB; transparent pixels become white, 16 bits are scaled to 8."""
     if image.mode.startswith("I"):
         return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))

@@ -9,8 +9,8 @@ from purge.core.errors import DataError
 from purge.data import inputs
 from purge.data.images import Images
 from purge.data.inputs import Inputs
+from purge.data.pair import Pair
 from purge.data.samples import Data, Samples, batches, few, unwrap
-from purge.data.split import Pair
 
 
 def same_samples(a: Data, b: Data) -> Tensor | None:
@@ -18,11 +18,16 @@ def same_samples(a: Data, b: Data) -> Tensor | None:
     if isinstance(a, Images) and isinstance(b, Images):
         return _common(a.ids, b.ids) if a.source == b.source else None
     if isinstance(a, Pair) and isinstance(b, Pair):
-        return _common(a.rows, b.rows) if a.whole is b.whole else None
+        return _common(_rows(a), _rows(b)) if a.whole is b.whole and a.whole is not None else None
     if isinstance(a, (Images, tuple, list)) or isinstance(b, (Images, tuple, list)):
         return None
     (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)  # a dataset is a part of itself
     return _common(index_a, index_b) if base_a is base_b else None
+
+
+def _rows(pair: Pair) -> Tensor:
+    """The rows of what a pair was cut out of; all of them if it is whole."""
+    return torch.arange(len(pair[1])) if pair.rows is None else pair.rows
 
 
 def _common(a: Tensor, b: Tensor) -> Tensor:

@@ -58,6 +58,7 @@ class Images:
         self.ids = torch.arange(len(pixels)) if ids is None else ids
         self.paths = tuple(paths)  # by id; empty where the images had no names of their own
         self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
+        self.subjects: tuple[str, ...] = ()  # the user's own id of each image; empty: unknown
         self.cached = ""  # where in the user's cache they are kept too
         self.device_fraction = device_fraction
         self.dtype = torch.float32
@@ -132,8 +133,19 @@ class Images:
         rows = index.to(self._store.device)
         part._rows = rows if self._rows is None else self._rows[rows]
         part.labels, part.ids = self.labels[index], self.ids[index]
+        part.subjects = tuple(self.subjects[i] for i in index.tolist()) if self.subjects else ()
         part._deliver_to(self.device)
         return part
+
+    def with_subjects(self, subjects: Sequence[str]) -> Images:
+        """The same images, which know the user's own id of each."""
+        if len(subjects) != len(self):
+            raise DataError(
+                f"one id per image ({len(self)})", str(len(subjects)), "pass them in the same order"
+            )
+        there = copy.copy(self)
+        there.subjects = tuple(subjects)
+        return there
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
         """The same images delivered to another device as floats of ``dtype``.

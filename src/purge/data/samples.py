@@ -1,6 +1,7 @@
 """Data of any accepted form, in one shape.
 
-Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Images`) becomes a
+Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Images`; all other forms become
+one of these in :mod:`purge.data.accept`) becomes a
 :class:`Samples`: labels known up front, batches fetched by an index tensor on the device. Where the
 data lives is chosen here: on the device if it fits, in host memory and copied ahead of use if not,
 and read anew in every pass by a ``DataLoader`` if it is too large to keep at all.
@@ -18,22 +19,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
-from purge.data.images import Images, as_labels
+from purge.data.classes import as_numbers, numbers_of_words, words_of
+from purge.data.images import Images
 from purge.data.inputs import Inputs
+from purge.data.items import LABEL_KEYS, as_tensors, input_and_label, native
+from purge.data.pair import Pair
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 
 RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
 MOST_SAMPLES = 1 << 31  # an index of them takes 16 GB
 ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
 
-INPUT_KEYS = ("pixel_values", "image", "x")  # where items that are dicts keep their input,
-LABEL_KEYS = ("label", "labels", "y")  # and their label
-
-Data: TypeAlias = "Images | tuple[Any, Tensor] | Dataset[Any]"  # what callers may bring
+# What callers may bring: also DataFrames, DataLoaders and datasets of Hugging Face, which are no Dataset.
+Data: TypeAlias = "Images | tuple[Any, Any] | Dataset[Any] | DataLoader[Any] | Any"
 GivenLabels: TypeAlias = "Tensor | NDArray[Any] | Sequence[int]"  # and labels alone
 
 
@@ -73,8 +75,8 @@ class Samples(Protocol):
 class Tensors:
     """Inputs and labels as tensors: on the device if they fit, else copied ahead of use."""
 
-    def __init__(self, x: Inputs, labels: Tensor, device: torch.device) -> None:
-        self.labels = labels
+    def __init__(self, x: Inputs, labels: Tensor, device: torch.device, pads: Sequence[Any] = ()) -> None:
+        self.labels, self.pads = labels, tuple(pads)  # pads: what fills up short rows, see ragged.py
         self._device = device
         size, here = inputs.size(x), all(t.device == device for t in inputs.leaves(x))
         self._resident = here or fits(size, device)
@@ -118,7 +120,7 @@ class Lazy:
 
     def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """The items at ``index``, collated."""
-        return self._moved(default_collate([self.dataset[i] for i in index.tolist()]))
+        return self._moved(_collated([self.dataset[i] for i in index.tolist()])[0], index)
 
     def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """The items at each index tensor of ``order``, read ahead by worker processes for a GPU."""
@@ -126,14 +128,15 @@ class Lazy:
         loader = DataLoader(
             self.dataset,
             batch_sampler=[index.tolist() for index in order],
+            collate_fn=_collated,
             num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
             pin_memory=for_gpu,
         )
-        yield from map(self._moved, loader)
+        for index, (x, _) in zip(order, loader, strict=True):
+            yield self._moved(x, index)
 
-    def _moved(self, item: Any) -> tuple[Inputs, Tensor]:
-        x, y = input_and_label(item)
-        return inputs.to(x, self.device), torch.as_tensor(y).to(self.device, torch.long)
+    def _moved(self, x: Inputs, index: Tensor) -> tuple[Inputs, Tensor]:
+        return inputs.to(x, self.device), self.labels[index.cpu()].to(self.device)
 
 
 class Part:
@@ -176,56 +179,70 @@ def value_range(samples: Samples, method: str) -> tuple[Tensor, Tensor]:
     return torch.cat(lows).amin(0, keepdim=True), torch.cat(highs).amax(0, keepdim=True)
 
 
-def input_and_label(item: Any, what: str = "the dataset") -> tuple[Any, Any]:
-    """The input and the label in an item (or a batch) of a dataset: a pair, or a dict of both."""
-    if isinstance(item, Mapping):
-        found = [next((item[k] for k in keys if k in item), None) for keys in (INPUT_KEYS, LABEL_KEYS)]
-        if all(part is not None for part in found):
-            return found[0], found[1]
-    elif isinstance(item, (tuple, list)) and len(item) == 2:
-        return item[0], item[1]
-    got = f"a dict of {', '.join(map(repr, item))}" if isinstance(item, Mapping) else type(item).__name__
-    raise DataError(
-        f"items (x, y), or dicts with 'pixel_values' and 'label', in {what}",
-        got,
-        "return an input and its label",
-    )
-
-
 def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype = torch.float32) -> Samples:
     """Bring any accepted form of data into the one shape; ``what`` names it in messages.
 
-    Images are given out as floats of ``dtype``; tensors and datasets stay what they are.
+    Images, and tables that were NumPy arrays or DataFrames, are given out as floats of ``dtype``; tensors
+    and datasets stay what they are.
     """
+    data = _ready(data, what)
     if isinstance(data, Images):
         return data.to(device, dtype)
     if isinstance(data, (tuple, list)):
-        x, y = _pair(data, what)
-        return Tensors(x, as_labels(y, len(y), what), device)
+        x, y = pair_of(data, what)
+        if data.cast if isinstance(data, Pair) else _of_numpy(data[0]):
+            x = inputs.apply(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
+        pads = data.pads if isinstance(data, Pair) else ()
+        return Tensors(x, as_numbers(y, len(y), what), device, pads)
     length(data, what)
     return _from_dataset(data, device, what)
 
 
 def labels_of(data: Data, what: str) -> Tensor:
     """The labels of any accepted form of data; items are read only if nothing lists them."""
+    data = _ready(data, what)
     if isinstance(data, Images):
         return data.labels
     if not isinstance(data, (tuple, list)):
         n = length(data, what)
         base, index = unwrap(data)
         if n and (listed := _known_labels(base, index)) is not None:
-            return as_labels(listed, n, what)
+            return as_numbers(listed, n, what)
     return as_samples(data, torch.device("cpu"), what).labels
+
+
+def _ready(data: Data, what: str) -> Any:
+    """Data in one of the three forms; others are read."""
+    from purge.data import accept  # it builds on this module
+
+    return accept.accepted({what: data})[what] if accept.needs_opening(data) else data
+
+
+def _of_numpy(x: Any) -> bool:
+    return all(isinstance(part, np.ndarray) for part in inputs.leaves(x))
+
+
+def no_stream(data: Any, what: str) -> DataError:
+    """Why a stream cannot be used: the samples to forget are looked up by number, again and again."""
+    return DataError(
+        f"{what} as a dataset whose items can be looked up by number",
+        f"a stream ({type(data).__name__})",
+        "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory",
+    )
 
 
 def length(data: Any, what: str = "the dataset") -> int:
     """How many samples there are, or a DataError if the data cannot say."""
     if isinstance(data, (tuple, list)):
-        return len(_pair(data, what)[1])
+        return len(data[1]) if len(data) == 2 and hasattr(data[1], "iloc") else len(pair_of(data, what)[1])
+    if isinstance(data, DataLoader):
+        return length(data.dataset, what)
+    if isinstance(data, IterableDataset):
+        raise no_stream(data, what)
     map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if not map_style or isinstance(data, (Mapping, IterableDataset, str, Tensor, np.ndarray)):
+    if not map_style or isinstance(data, (Mapping, str, Tensor, np.ndarray)):
         raise DataError(
-            f"{what} as a dataset with a length and items, a pair of tensors or purge.Images",
+            f"{what} as a dataset with a length and items, a pair of tensors, a DataFrame or purge.Images",
             type(data).__name__,
             "use a map-style dataset (with __len__ and __getitem__)",
         )
@@ -245,13 +262,13 @@ def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterato
     yield from samples.stream(order.tensor_split(math.ceil(len(order) / size)))  # of almost equal size
 
 
-def _pair(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
+def pair_of(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
     """Inputs and labels that were given as a pair: arrays become tensors."""
-    if len(data) != 2 or not isinstance(data[1], (Tensor, np.ndarray)) or not _are_arrays(data[0]):
+    if len(data) != 2 or not isinstance(data[1], (Tensor, np.ndarray)) or not are_arrays(data[0]):
         kinds = ", ".join(type(part).__name__ for part in data[:4])
         raise DataError(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
     try:
-        x, y = inputs.apply(lambda t: torch.as_tensor(_native(t)), data[0]), _native(data[1])
+        x, y = inputs.apply(lambda t: torch.as_tensor(native(t)), data[0]), native(data[1])
     except TypeError:
         kinds = ", ".join({str(part.dtype) for part in inputs.leaves(data[0])})
         raise DataError(
@@ -269,18 +286,11 @@ def _pair(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
     return x, y
 
 
-def _are_arrays(x: Any) -> bool:
+def are_arrays(x: Any) -> bool:
     """Is it a tensor or an array, or a dict or tuple of them?"""
     if isinstance(x, (dict, tuple)):
         return bool(x) and all(isinstance(part, (Tensor, np.ndarray)) for part in inputs.leaves(x))
     return isinstance(x, (Tensor, np.ndarray))
-
-
-def _native(part: Any) -> Any:
-    """An array as torch takes it: contiguous, and in the byte order of this machine."""
-    if not isinstance(part, np.ndarray):
-        return part
-    return np.ascontiguousarray(part, part.dtype.newbyteorder("="))
 
 
 def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Samples:
@@ -288,26 +298,26 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
     if n == 0:
         return Tensors(torch.empty(0), torch.empty(0, dtype=torch.long), device)
     base, index = unwrap(dataset)
-    if isinstance(base, TensorDataset) and len(base.tensors) == 2:
-        untouched = base is dataset  # then nothing need be copied
-        if odd := inputs.unusable(base.tensors):
+    if isinstance(base, TensorDataset) and (len(base.tensors) == 2 or is_table(base)):
+        untouched, tensors = base is dataset, base.tensors[:2]  # if so, nothing need be copied
+        if odd := inputs.unusable(tensors):
             raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-        x, y = base.tensors if untouched else (t[index] for t in base.tensors)
-        return Tensors(x, as_labels(y, n, what), device)
+        x, y = tensors if untouched else (t[index] for t in tensors)
+        return Tensors(x, as_numbers(y, n, what), device)
     size, moving = n * inputs.size(item_of(dataset, what)), differ_when_read_again(dataset, what)
     if moving:
         say_once("Items of the data differ when read again (random transforms?): every pass reads them anew.")
     keep = size <= RESIDENT_BYTES and not moving
     labels = None if keep else _known_labels(base, index)
     if labels is not None:
-        return _lazy(dataset, as_labels(labels, n, what), device, size, moving)
-    xs, ys = [], []
+        return _lazy(dataset, as_numbers(labels, n, what), device, size, moving)
+    xs, ys = [], list[Any]()
+    numbers = torch.Generator()  # not the caller's
     try:
-        for batch in DataLoader(dataset, batch_size=256, generator=torch.Generator()):  # not the caller's
-            x, y = input_and_label(batch, what)
-            ys.append(torch.as_tensor(y))
+        for x, y in DataLoader(dataset, batch_size=256, collate_fn=_collated, generator=numbers):
+            ys += y
             if keep:
-                xs.append(inputs.apply(torch.as_tensor, x))
+                xs.append(x)
         whole = inputs.join(xs) if keep else None
     except DataError:
         raise
@@ -315,10 +325,24 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         raise DataError(
             f"items (x, y) of one shape in {what}",
             first_line(error),
-            "bring all inputs to one size and return an input and its label each time",
+            "return an input of one size and its label each time, or pass a DataLoader whose collate_fn pads",
         ) from error
-    labels = as_labels(torch.cat(ys), n, what)
+    words = words_of(ys, what)
+    labels = as_numbers(ys, n, what) if words is None else numbers_of_words(words, sorted(set(words)))
     return _lazy(dataset, labels, device, size, moving) if whole is None else Tensors(whole, labels, device)
+
+
+def is_table(dataset: Any) -> bool:
+    """Is it a TensorDataset that gives out its rows as they are: inputs, labels and perhaps more?"""
+    plain = isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
+    return plain and len(dataset.tensors) >= 2
+
+
+def _collated(items: Sequence[Any]) -> tuple[Inputs, list[Any]]:
+    """The inputs of some items as one batch, and their labels as they came."""
+    pairs = [input_and_label(item) for item in items]
+    xs = [as_tensors(x, "the data") for x, _ in pairs]
+    return inputs.apply(lambda *ts: torch.stack(ts), *xs), [y for _, y in pairs]
 
 
 def differ_when_read_again(dataset: Any, what: str) -> bool:
@@ -353,6 +377,9 @@ def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int
 def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
     """Labels that a dataset lists, as those of torchvision do, so that not every item must be read."""
     listed = getattr(dataset, "targets", None)
+    columns = getattr(dataset, "column_names", None) if hasattr(dataset, "features") else None
+    if listed is None and isinstance(columns, list):  # Hugging Face
+        listed = next((list(dataset[key]) for key in LABEL_KEYS if key in columns), None)
     if listed is None or getattr(dataset, "target_transform", None) is not None:
         return None
     try:
@@ -373,17 +400,15 @@ def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:
             first_line(error),
             f"make dataset[{i}] return (x, y)",
         ) from error
-    if not _are_arrays(x):
-        raise DataError(
-            f"tensors as inputs from {what}",
-            type(x).__name__,
-            "add a transform such as torchvision.transforms.ToTensor()",
-        )
+    x = as_tensors(x, what)
     if odd := inputs.unusable((x, y)):
         raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
-    if not isinstance(y, (int, np.integer, Tensor)) or isinstance(y, bool):
-        raise DataError(f"whole numbers as labels in {what}", type(y).__name__, "return int labels")
-    return inputs.apply(torch.as_tensor, x)
+    if not isinstance(y, (int, np.integer, np.bool_, str, Tensor, np.ndarray, list)):
+        fix = (
+            "return int labels, names of classes or one-hot rows, or pass adapt=lambda item: (inputs, label)"
+        )
+        raise DataError(f"whole numbers as labels in {what}", type(y).__name__, fix)
+    return x
 
 
 def unwrap(dataset: Any) -> tuple[Any, Tensor]:

@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from purge.core.errors import DataError, brief
+from purge.core.errors import DataError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data import inputs
+from purge.data.accept import Adapt, Form, Owned, accepted, with_subjects
+from purge.data.classes import names_of
+from purge.data.forgotten import Forgotten, forgotten_by, forgotten_in
+from purge.data.ids import IdOf, rows_of_ids, subjects_in, subjects_of
 from purge.data.images import Images
-from purge.data.samples import Data, Samples, labels_of, length, part_of
+from purge.data.pair import Pair
+from purge.data.samples import Data, Samples, labels_of, length, pair_of, part_of
 
 
 @dataclass(frozen=True)
@@ -87,59 +92,117 @@ def matched_to(labels: Tensor, like: Tensor) -> Tensor:
     return weights * len(labels) / weights.sum() if bool(weights.any()) else torch.ones_like(weights)
 
 
-class Pair(tuple[Any, Tensor]):
-    """A pair ``(x, y)`` cut out of larger tensors; it remembers which rows it is."""
-
-    rows: Tensor
-    whole: Any
-
-    def __new__(cls, pair: tuple[Any, Tensor], *, rows: Tensor, whole: Any) -> Pair:
-        """Make a tuple that carries two attributes."""
-        made = super().__new__(cls, pair)
-        made.rows, made.whole = rows, whole
-        return made
-
-
 def split(
     dataset: Data,
     *,
-    classes: Iterable[int] | int | None = None,
+    classes: Iterable[int | str] | int | str | None = None,
     indices: Iterable[int] | Tensor | None = None,
+    ids: Any = None,
     fraction: float | None = None,
     seed: int = 0,
+    label: str | None = None,
+    id_of: IdOf = None,
+    adapt: Adapt | None = None,
+    after: Any = None,
 ) -> tuple[Any, Any]:
-    """Divide training data into ``(forget, retain)`` by class, by index or by a random fraction.
+    """Divide training data into ``(forget, retain)`` by class, by index, by id or by a random fraction.
 
-    Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset.
+    Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset. What had to
+    be read first, such as a DataFrame or a DataLoader with a collate function, becomes a pair of tensors.
+
+    ``classes``: numbers, or names where the labels are names. ``ids``: the user's own ids, text or whole
+    numbers, in what ``id_of`` names: a column of a DataFrame, a key of items that are dicts, a position in
+    items that are tuples (the third if left out), or a list with one id per sample. Several samples may
+    have one id, and all of them go. Both parts know their ids, as ``subjects``.
+
+    ``label``: the column or key of the label. ``adapt``: a function from one item to ``(inputs, label)`` or
+    ``(inputs, label, id)``, for data of any other form.
+
+    ``after``: what an earlier request returned, or the folder of its run: what was forgotten then is in
+    neither part.
 
     >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> forget, retain = split((x, y), classes=[0])
     >>> forget[1].tolist(), retain[1].tolist()
     ([0, 0], [1, 1, 2, 2])
+    >>> forget, retain = split((x, y), ids=["b"], id_of=["a", "b", "a", "b", "c", "c"])
+    >>> forget[1].tolist(), retain.subjects
+    ([0, 1], ('a', 'a', 'c', 'c'))
     """
-    given = [
-        k for k, v in (("classes", classes), ("indices", indices), ("fraction", fraction)) if v is not None
-    ]
+    options = {"classes": classes, "indices": indices, "ids": ids, "fraction": fraction}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise DataError(
-            "exactly one of classes, indices and fraction",
+            "exactly one of classes, indices, ids and fraction",
             " and ".join(given) or "none",
             "say in one way what must be forgotten",
         )
+    form, what = Form(label, id_of, adapt), "the dataset"
+    named = classes is not None and _named(classes)
+    data = accepted({what: dataset}, form)[what]
+    if ids is not None and not subjects_in(data):
+        data = with_subjects(data, found) if (found := subjects_of(data)) else data
+    n, known = length(data), forgotten_by(after)
+    data = _knowing_ids(data, known)
+    before = forgotten_in(data, known)
     if classes is not None:
-        labels = labels_of(dataset, "the dataset")
-        gone = rows_of_classes(labels, _whole_numbers(classes, "classes"))
+        wanted = numbers_of_names(data, classes) if named else _whole_numbers(classes, "classes")
+        gone = rows_of_classes(labels_of(data, what), wanted)
     elif indices is not None:
-        gone = rows_of_indices(length(dataset), _whole_numbers(indices, "indices"))
+        gone = rows_of_indices(n, _whole_numbers(indices, "indices"))
+    elif ids is not None:
+        gone = rows_of_ids(subjects_in(data), ids)
     else:
-        gone = _of_fraction(length(dataset), fraction, seed)
-    if not gone.any() or gone.all():
+        gone = _of_fraction(n, fraction, seed)
+    if bool((gone & before).any()) and classes is None and fraction is None:
+        got = f"{int((gone & before).sum())} that were forgotten before"
+        raise DataError("samples to forget that the model still knows", got, "ask for others alone")
+    gone, stays = gone & ~before, ~gone & ~before
+    if not gone.any() or not stays.any():
         raise DataError(
             "something to forget and something to retain",
-            f"{int(gone.sum())} of {len(gone)} samples to forget",
+            f"{int(gone.sum())} of {int((~before).sum())} samples to forget",
             "choose fewer or more of them",
         )
-    return _select(dataset, gone.nonzero()[:, 0]), _select(dataset, (~gone).nonzero()[:, 0])
+    return _select(data, gone.nonzero()[:, 0]), _select(data, stays.nonzero()[:, 0])
+
+
+def left_after(after: Any, dataset: Data, form: Form) -> Any:
+    """The dataset without what was forgotten before."""
+    what = "the dataset"
+    known = forgotten_by(after)
+    data = _knowing_ids(accepted({what: dataset}, form)[what], known)
+    left = (~forgotten_in(data, known)).nonzero()[:, 0]
+    if not len(left):
+        raise DataError("something that was not forgotten", "nothing", "pass the whole training data")
+    return _select(data, left)
+
+
+def _knowing_ids(data: Any, known: Forgotten) -> Any:
+    """Data with the ids that its items may have in third place, if ids were forgotten."""
+    if not known.ids or subjects_in(data):
+        return data
+    try:
+        return with_subjects(data, found) if (found := subjects_of(data)) else data
+    except DataError:  # what is in third place is no id
+        return data
+
+
+def _named(classes: Any) -> bool:
+    """Are classes given by name?"""
+    several = isinstance(classes, Iterable) and not isinstance(classes, (str, bytes, Tensor, np.ndarray))
+    return any(isinstance(c, str) for c in (list(classes) if several else [classes]))
+
+
+def numbers_of_names(data: Data, classes: Any) -> list[int]:
+    """The numbers of classes that were named."""
+    names, wanted = names_of(data), [classes] if isinstance(classes, str) else list(classes)
+    if not names:
+        raise DataError("whole numbers as classes", brief(wanted[0]), "pass classes=[0, 1], say")
+    if absent := [c for c in wanted if c not in names]:
+        fix = did_you_mean(str(absent[0]), names[:50])
+        raise DataError("names of classes that are in the data", brief(absent[0]), fix)
+    return [names.index(c) for c in wanted]
 
 
 def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
@@ -187,12 +250,16 @@ def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:
     return gone
 
 
-def _select(dataset: Data, index: Tensor) -> Data:
-    if isinstance(dataset, Images):
+def _select(dataset: Any, index: Tensor) -> Any:
+    if isinstance(dataset, (Images, Pair)):
         return dataset.select(index)
     if isinstance(dataset, (tuple, list)):
-        x, y = inputs.apply(torch.as_tensor, dataset[0]), torch.as_tensor(dataset[1])
-        return Pair((inputs.take(x, index), y[index]), rows=index, whole=dataset[0])
+        cast = all(isinstance(part, np.ndarray) for part in inputs.leaves(dataset[0]))
+        x, y = pair_of(dataset, "the dataset")
+        y = torch.as_tensor(y)
+        return Pair((inputs.take(x, index), y[index]), rows=index, whole=dataset[0], cast=cast)
+    if subjects := subjects_in(dataset):
+        return Owned(dataset, index.tolist(), [subjects[i] for i in index.tolist()])
     return Subset(dataset, index.tolist())
 
 

@@ -36,6 +36,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         "By": asked.get("by", NOT),
         "Model version": asked.get("model_version", NOT),
         "Rows to forget": _rows(forgotten, run),
+        "Ids to forget": ids_in_words(run.get("forget_subjects") or ()),
         "Digest of the request": digest_of(forgotten) if forgotten else NOT,
         "Digest of forgotten numbers": run.get("forget_digest") or NOT,
         "Digest of forgotten samples": run.get("forget_content") or NOT,
@@ -116,6 +117,16 @@ def rows_in_words(rows: Sequence[int], what: str) -> str:
     told = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in spans[:MOST_ROWS])
     more = " … (all in run.json)" if len(spans) > MOST_ROWS else ""
     return f"{told}{more} ({what})"
+
+
+def ids_in_words(ids: Sequence[str]) -> str:
+    """The user's own ids, as many as a page can hold.
+
+    >>> ids_in_words(["c-17", "c-4"])
+    'c-17, c-4'
+    """
+    more = f" … ({len(ids):,} in all, see run.json)" if len(ids) > MOST_ROWS else ""
+    return (", ".join(ids[:MOST_ROWS]) + more) or NOT
 
 
 def _sizes(run: Facts) -> str:

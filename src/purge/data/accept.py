@@ -1,0 +1,474 @@
+"""Data as people have it (DataFrames, DataLoaders, names as labels) in the forms that purge works on.
+
+Images, pairs of tensors and datasets of ``(tensor, number)`` pass as they are. Everything else is read once
+and becomes a :class:`Pair`, or stays a dataset, :class:`Adapted`, if it is too large to keep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data._utils.collate import default_collate, default_convert
+
+from purge.core.errors import DataError, PurgeError, brief, did_you_mean, first_line
+from purge.data import inputs
+from purge.data.classes import as_numbers, common_order, names_of, numbers_of_words, words_of
+from purge.data.ids import IdOf, as_text, subjects_in, subjects_of
+from purge.data.images import Images
+from purge.data.inputs import Inputs
+from purge.data.items import ADAPT, LABEL_KEYS, as_tensors, input_and_label
+from purge.data.pair import Pair
+from purge.data.ragged import pads_of, stretched, widest
+from purge.data.samples import (
+    RESIDENT_BYTES,
+    are_arrays,
+    differ_when_read_again,
+    is_table,
+    length,
+    no_stream,
+    pair_of,
+    unwrap,
+)
+
+CHUNK = 256  # items that are read at a time
+
+Adapt = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Where the caller's data keeps labels and ids, if they had to say so."""
+
+    label: str | None = None  # column or key of the label
+    id_of: IdOf = None  # column, key or position of the id, or the ids themselves
+    adapt: Adapt | None = None  # from one item to (inputs, label) or (inputs, label, id)
+
+    def __post_init__(self) -> None:
+        if self.adapt is not None and not callable(self.adapt):
+            raise DataError("a function as adapt", brief(self.adapt), f"pass {ADAPT}")
+        if self.label is not None and not isinstance(self.label, str):
+            raise DataError("the name of a column or key as label", brief(self.label), 'pass label="churned"')
+
+    @property
+    def told(self) -> bool:
+        """Did the caller say anything?"""
+        return self.label is not None or self.id_of is not None or self.adapt is not None
+
+
+@dataclass
+class Raw:
+    """What was read: inputs, and labels that may still be names."""
+
+    x: Inputs
+    labels: Any
+    whole: Any
+    rows: Tensor | None = None
+    subjects: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    pads: tuple[Any, ...] = ()
+    cast: bool = False
+    large: Adapted | None = None  # in place of x, if that is too large to keep
+
+
+class Adapted(Dataset[Any]):
+    """A dataset whose items became ``(inputs, number of the class)``; for what is too large to keep."""
+
+    def __init__(self, data: Any, form: Form, collate: Callable[[Any], Any] | None, what: str) -> None:
+        self.data, self.form, self.collate, self.what = data, form, collate, what
+        self.targets: list[int] = []
+        self.names: tuple[str, ...] = ()
+        self.subjects: tuple[str, ...] = ()
+        self.shapes: list[tuple[int, ...]] = []  # of every tensor, if they differ in length
+        self.pads: tuple[Any, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, i: int) -> tuple[Inputs, int]:
+        x, y, _ = self.opened([self.data[i]])
+        if self.shapes:
+            x = stretched(x, self.shapes, self.pads, self.what)
+        return inputs.take(x, 0), self.targets[i] if self.targets else y[0]
+
+    def opened(self, items: Sequence[Any]) -> tuple[Inputs, Any, list[Any]]:
+        """Inputs (as one batch), labels and ids of some items as they came."""
+        form, what = self.form, self.what
+        if form.adapt is not None:
+            made = [_three(form.adapt(item), what) for item in items]
+            return stacked([as_tensors(x, what) for x, _, _ in made], what), *_columns(made)
+        if self.collate is not None:
+            x, y = input_and_label(self.collate(list(items)), what, form.label)
+            x = as_tensors(x, what)
+            if {len(t) for t in inputs.leaves(x)} != {len(items)}:
+                got = f"{len(inputs.leaves(x)[0])} rows for {len(items)} items"
+                raise DataError(f"a collate_fn of {what} that keeps each item", got, "pass it without mixing")
+            return x, list(y) if not isinstance(y, Tensor) else list(y.detach().cpu()), []
+        pairs = [input_and_label(item, what, form.label) for item in items]
+        return stacked([as_tensors(x, what) for x, _ in pairs], what), [y for _, y in pairs], []
+
+
+def _columns(made: list[tuple[Any, Any, Any]]) -> tuple[list[Any], list[Any]]:
+    return [y for _, y, _ in made], [who for *_, who in made]
+
+
+def _three(made: Any, what: str) -> tuple[Any, Any, Any]:
+    """What the caller's function returned: inputs, label and perhaps an id."""
+    if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
+        got = f"{len(made)} values" if isinstance(made, (tuple, list)) else type(made).__name__
+        raise DataError(f"(inputs, label) or (inputs, label, id) from adapt for {what}", got, f"pass {ADAPT}")
+    return made[0], made[1], made[2] if len(made) == 3 else None
+
+
+def stacked(xs: Sequence[Inputs], what: str) -> Inputs:
+    """The inputs of several items as one batch."""
+    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
+    if len(shapes) > 1:
+        few = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
+        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
+        raise DataError(f"inputs of one shape in {what}", few, fix)
+    return inputs.apply(lambda *ts: torch.stack(ts), *xs)
+
+
+# -- the door -----------------------------------------------------------------------------------
+
+
+def accepted(given: Mapping[str, Any], form: Form | None = None, order: Sequence[str] = ()) -> dict[str, Any]:
+    """Each set in a form that purge works on, with labels as numbers in one common order.
+
+    ``order``: the names of the model's classes, where it knows them.
+
+    >>> sets = {"forget": (np.zeros((1, 2)), np.array(["dog"])), "retain": (np.zeros((1, 2)), ["cat"])}
+    >>> {name: data[1].tolist() for name, data in accepted(sets).items()}
+    {'forget': [1], 'retain': [0]}
+    """
+    form = form or Form()
+    found = {what: _opened(data, form, what) for what, data in given.items()}
+    raw = {what: data for what, data in found.items() if isinstance(data, Raw)}
+    words = {what: text for what, one in raw.items() if (text := words_of(one.labels, what)) is not None}
+    names = _order(words, found, given, form, order) if words else ()
+    for what, one in raw.items():
+        found[what] = _closed(one, words.get(what), names, what)
+    return _of_one_length(found)
+
+
+def _order(
+    words: Mapping[str, list[str]], found: Mapping[str, Any], given: Mapping[str, Any], form: Form,
+    order: Sequence[str],
+) -> tuple[str, ...]:  # fmt: skip
+    """The common order of all classes."""
+    known = [names for what in given if (names := _told_names(found[what], given[what], form))]
+    names = common_order(words, [order, *known] if order else known)
+    unnamed = [
+        what for what in given if what not in words and not _told_names(found[what], given[what], form)
+    ]
+    if unnamed and not order:
+        got = f"names in {next(iter(words))} and numbers in {unnamed[0]}"
+        raise DataError("labels of one kind in all sets", got, "use names, or numbers, in all of them")
+    return names
+
+
+def _told_names(data: Any, given: Any, form: Form) -> tuple[str, ...]:
+    return getattr(data, "names", ()) or names_of(_base(given), form.label)
+
+
+def _closed(raw: Raw, words: list[str] | None, names: tuple[str, ...], what: str) -> Any:
+    """The samples that were read, with their labels as numbers."""
+    n = len(raw.labels)
+    own = names if words is not None else raw.names
+    y = as_numbers(raw.labels, n, what) if words is None else numbers_of_words(words, names)
+    if raw.large is not None:
+        raw.large.targets, raw.large.names, raw.large.subjects = y.tolist(), own, raw.subjects
+        return raw.large
+    return Pair(
+        (raw.x, y), rows=raw.rows, whole=raw.whole, names=own, subjects=raw.subjects, pads=raw.pads,
+        cast=raw.cast,
+    )  # fmt: skip
+
+
+def _of_one_length(found: dict[str, Any]) -> dict[str, Any]:
+    """Sets with rows that were padded, all padded to the longest of them."""
+    ragged = {what: one for what, one in found.items() if isinstance(one, (Pair, Adapted)) and one.pads}
+    if not ragged:
+        return found
+    known = zip(*(one.pads for one in ragged.values()), strict=True)  # of each tensor, what any set tells
+    pads = tuple(next((pad for pad in each if pad is not None), None) for each in known)
+    shapes = widest([_shapes(one) for one in ragged.values()])
+    for what, one in ragged.items():
+        if isinstance(one, Adapted):
+            one.shapes, one.pads = shapes, pads
+        else:
+            found[what] = one.replaced(stretched(one[0], shapes, pads, what), one[1], pads=pads)
+    return found
+
+
+def _shapes(data: Pair | Adapted) -> list[tuple[int, ...]]:
+    return data.shapes if isinstance(data, Adapted) else [tuple(t.shape[1:]) for t in inputs.leaves(data[0])]
+
+
+def _base(data: Any) -> Any:
+    while isinstance(data, (Subset, DataLoader)):
+        data = data.dataset
+    return data
+
+
+def is_frame(data: Any) -> bool:
+    """Is it a DataFrame of pandas?"""
+    return hasattr(data, "iloc") and hasattr(data, "columns")
+
+
+def needs_opening(data: Any) -> bool:
+    """Is it of a kind that must be read before anything can be said about its labels?"""
+    return isinstance(data, DataLoader) or is_frame(data) or _odd_pair(data)
+
+
+def _odd_pair(data: Any) -> bool:
+    """Is it a pair whose labels are not simply an array of numbers, or with a DataFrame?"""
+    if isinstance(data, Pair) or not isinstance(data, (tuple, list)) or len(data) != 2:
+        return False
+    x, y = data
+    if is_frame(x) or is_frame(y) or hasattr(y, "iloc"):
+        return True
+    if isinstance(y, (list, tuple)):
+        return are_arrays(x) and bool(y) and all(isinstance(v, (str, int, np.integer)) for v in y)
+    return isinstance(y, np.ndarray) and y.dtype.kind in "OUST" and are_arrays(x)
+
+
+def _opened(data: Any, form: Form, what: str) -> Any:
+    """Data as it is if purge works on it, otherwise what was read from it."""
+    if isinstance(data, IterableDataset):
+        raise no_stream(data, what)
+    if isinstance(data, DataLoader):
+        if isinstance(data.dataset, IterableDataset):
+            raise no_stream(data.dataset, what)
+        under: Any = data.dataset
+        if isinstance(under, (list, tuple)):  # of items, which a DataLoader takes
+            under = _Rows(len(under), under.__getitem__)
+        own = data.collate_fn not in (default_collate, default_convert)
+        if not own or form.adapt is not None:
+            return _opened(under, form, what)
+        return _read(under, form, data.collate_fn, what)
+    if is_frame(data):
+        return _from_frame(data, form, what)
+    if isinstance(data, Images):
+        return _owned(data, form)
+    if isinstance(data, (tuple, list)):
+        if form.adapt is not None and not isinstance(data, Pair):
+            x, y = _plain_pair(data, what)
+            items = _Rows(len(y), lambda i: (inputs.take(x, i), y[i]))
+            return _read(items, form, None, what, whole=data[0])
+        return _owned(_raw_pair(data, form, what) if _odd_pair(data) else data, form)
+    if isinstance(data, Adapted):
+        return data
+    n = length(data, what)
+    base, _ = unwrap(data)
+    if isinstance(base, Adapted) or (is_table(base) and form.adapt is None) or n == 0:
+        return _owned(data, form)
+    keyed = isinstance(form.id_of, (str, int))
+    if form.adapt is not None or form.label is not None or (keyed and not subjects_in(data)):
+        return _read(data, form, None, what)
+    return _read(data, form, None, what) if _has_words(data, base, what) else _owned(data, form)
+
+
+def _owned(data: Any, form: Form) -> Any:
+    """Data that purge works on, with the ids that were named."""
+    if form.id_of is None or subjects_in(data):
+        return data
+    return with_subjects(data, subjects_of(data, form.id_of))
+
+
+def with_subjects(data: Any, subjects: Sequence[str]) -> Any:
+    """The same data, which knows whose each sample is."""
+    if isinstance(data, Raw):
+        data.subjects = tuple(subjects)
+        return data
+    if isinstance(data, Images):
+        return data.with_subjects(subjects)
+    if isinstance(data, Pair):
+        return data.replaced(data[0], data[1], subjects=subjects)
+    if isinstance(data, (tuple, list)):
+        x, y = pair_of(data, "the data")
+        cast = all(isinstance(t, np.ndarray) for t in inputs.leaves(data[0]))
+        return Pair((x, torch.as_tensor(y)), whole=data[0], subjects=subjects, cast=cast)
+    return Owned(data, range(length(data)), subjects)
+
+
+class Owned(Subset[Any]):
+    """Items of a dataset, with the user's own id of each."""
+
+    def __init__(self, dataset: Dataset[Any], indices: Sequence[int], subjects: Sequence[str]) -> None:
+        super().__init__(dataset, indices)
+        self.subjects = tuple(subjects)
+
+
+def _has_words(data: Any, base: Any, what: str) -> bool:
+    """Are the labels of a dataset names? Its list of them says so, or its first item."""
+    listed = getattr(base, "targets", None)
+    if isinstance(listed, (list, tuple)) and listed:
+        return isinstance(listed[0], str)
+    if listed is not None:
+        return False
+    try:
+        return isinstance(input_and_label(data[0])[1], str)
+    except (Exception, SystemExit):  # whatever is wrong with it is told by those who read it
+        return False
+
+
+class _Rows:
+    """Items made by a function of their number."""
+
+    def __init__(self, n: int, item: Callable[[int], Any]) -> None:
+        self.n, self.item = n, item
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Any:
+        return self.item(i)
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def _read(
+    data: Any, form: Form, collate: Callable[[Any], Any] | None, what: str, *, whole: Any = None
+) -> Raw | Any:
+    """Read a dataset once, in order: its inputs if they can be kept, its labels, and whose they are."""
+    n = length(data, what)
+    base, rows = (data, None) if whole is not None else unwrap(data)
+    if n == 0:
+        return Raw(torch.empty(0), torch.empty(0, dtype=torch.long), whole)
+    adapted = Adapted(data, form, collate, what)
+    first = _told(lambda: adapted.opened([data[0]])[0], what, form)
+    size, moving = n * inputs.size(first), _told(lambda: differ_when_read_again(adapted, what), what, form)
+    xs, labels, ids, shapes = [], list[Any](), list[Any](), list[list[tuple[int, ...]]]()
+    keep = size <= RESIDENT_BYTES and not moving
+    loader = DataLoader(data, batch_size=CHUNK, collate_fn=list, generator=torch.Generator())
+    for items in _told_each(loader, what, form):
+        x, y, who = _told(lambda items=items: adapted.opened(items), what, form)  # type: ignore[misc]
+        labels += y
+        ids += who
+        shapes.append([tuple(t.shape[1:]) for t in inputs.leaves(x)])
+        xs += [x] if keep else []
+    if collate is not None:
+        adapted.shapes = widest(shapes)
+        adapted.pads = _told(lambda: pads_of(adapted, data, adapted.shapes), what, form)
+        xs = [stretched(x, adapted.shapes, adapted.pads, what) for x in xs]
+    given = any(who is not None for who in ids)
+    subjects = as_text(ids, "the ids of adapt") if given else ()
+    if not given and (form.id_of is not None or subjects_in(data)):
+        subjects = subjects_of(data, form.id_of)
+    return Raw(
+        inputs.join(xs) if keep else None, labels, whole if whole is not None else base, rows, subjects,
+        names_of(base, form.label), adapted.pads, large=None if keep else adapted,
+    )  # fmt: skip
+
+
+def _told(call: Callable[[], Any], what: str, form: Form) -> Any:
+    """What a call returns; what the caller's own code raises in it is told in a line."""
+    try:
+        return call()
+    except PurgeError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the caller's own code may raise
+        by = "adapt or the dataset" if form.adapt is not None else "the dataset or its collate_fn"
+        got, fix = first_line(error), f"correct {by}, or pass {ADAPT}"
+        raise DataError(f"inputs and a label from each item of {what}", got, fix) from error
+
+
+def _told_each(loader: Iterable[Any], what: str, form: Form) -> Iterable[Any]:
+    found = iter(loader)
+    while (items := _told(lambda: next(found, None), what, form)) is not None:
+        yield items
+
+
+# -- tables -------------------------------------------------------------------------------------
+
+
+def _plain_pair(data: Sequence[Any], what: str) -> tuple[Any, Any]:
+    """A pair as arrays or tensors, whatever its labels are."""
+    if len(data) != 2:
+        return pair_of(data, what)
+    x = _frame_values(data[0], what) if is_frame(data[0]) else data[0]
+    return x, data[1].to_numpy() if hasattr(data[1], "to_numpy") else data[1]
+
+
+def _raw_pair(data: Sequence[Any], form: Form, what: str) -> Raw:
+    """A pair of a DataFrame or arrays and a series, a list or an array of labels."""
+    x, y = data
+    if is_frame(y):
+        if len(y.columns) != 1:
+            got = f"a DataFrame of {len(y.columns)} columns"
+            raise DataError(f"one column of labels in {what}", got, 'pass df["label"]')
+        y = y.iloc[:, 0]
+    names = _categories(y)
+    values = list(y) if hasattr(y, "iloc") else y
+    cast = is_frame(x) or all(isinstance(t, np.ndarray) for t in inputs.leaves(x))
+    x = _frame_values(x, what) if is_frame(x) else x
+    checked, _ = pair_of((x, np.zeros(len(values))), what)
+    return Raw(checked, values, data[0], names=names, cast=cast)
+
+
+def _categories(y: Any) -> tuple[str, ...]:
+    """The names of a categorical column, in its own order."""
+    found = getattr(getattr(y, "cat", None), "categories", None)
+    names = () if found is None else tuple(found)
+    return names if all(isinstance(name, str) for name in names) else ()
+
+
+def _from_frame(frame: Any, form: Form, what: str) -> Raw:
+    """A DataFrame: a column of labels, perhaps one of ids, and numbers in all others."""
+    columns = list(frame.columns)
+    if form.adapt is not None:
+        records = frame.to_dict("records")
+        raw = _read(_Rows(len(records), records.__getitem__), form, None, what, whole=frame)
+        if not raw.subjects and form.id_of is not None:
+            raw.subjects = subjects_of(frame, form.id_of)
+        return raw
+    label = form.label
+    if label is None:
+        usual = [name for name in columns if name in LABEL_KEYS]
+        if len(usual) != 1:
+            got, fix = _listing(columns), f'pass label="…", the column of the label, or {ADAPT}'
+            raise DataError(f"one column of {what} as the label", got, fix)
+        label = usual[0]
+    if columns.count(label) != 1:
+        fix = did_you_mean(label, map(str, columns[:20])) if label not in columns else "rename one of them"
+        got = brief(label) if label not in columns else f"{columns.count(label)} called {label!r}"
+        raise DataError(f"a column of {what} as label", got, fix)
+    subjects = () if form.id_of is None else subjects_of(frame, form.id_of)
+    left = frame.drop(columns=[label, *([form.id_of] if isinstance(form.id_of, str) else [])])
+    y = frame[label]
+    values = list(y)
+    return Raw(
+        torch.as_tensor(_frame_values(left, what)), values, frame, subjects=subjects, names=_categories(y),
+        cast=True,
+    )  # fmt: skip
+
+
+def _listing(columns: Sequence[Any]) -> str:
+    more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
+    return f"columns {', '.join(map(str, columns[:12]))}{more}"
+
+
+def _frame_values(frame: Any, what: str) -> Any:
+    """The columns as numbers in 32 bits; True is 1."""
+    kinds = {
+        name: getattr(dtype, "kind", "O") for name, dtype in zip(frame.columns, frame.dtypes, strict=True)
+    }
+    if not kinds:
+        raise DataError(f"columns of inputs in {what}", "none", "leave some beside label and id")
+    if odd := [name for name, kind in kinds.items() if kind not in "biuf"]:
+        name = odd[0]
+        got = f"{frame.dtypes[name] if list(frame.columns).count(name) == 1 else 'others'} in {name!r}"
+        fix = (
+            f"encode it, pd.get_dummies(df, columns={odd[:3]!r}), drop it, name it in id_of=, or pass {ADAPT}"
+        )
+        raise DataError(f"numbers in the columns of {what}", got, fix)
+    return frame.to_numpy(dtype=np.float32, na_value=math.nan, copy=True)
