@@ -292,7 +292,7 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         untouched = base is dataset  # then nothing need be copied
         if odd := inputs.unusable(base.tensors):
             raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-        x, y = base.tensors if untouched else (t[index] for t in base.tensors)
+        x, y = base.tensors if untouched else (inputs.take(t, index) for t in base.tensors)
         return Tensors(x, as_labels(y, n, what), device)
     size, moving = n * inputs.size(item_of(dataset, what)), differ_when_read_again(dataset, what)
     if moving:
