@@ -1,4 +1,4 @@
-"""Data and models that are no images: sentences, waves and pictures as Hugging Face's classifiers take them."""
+"""Data and models that are no images: sentences, waves and pictures as Hugging Face classifiers take them."""
 
 from __future__ import annotations
 

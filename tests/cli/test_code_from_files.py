@@ -268,7 +268,7 @@ def test_a_hugging_face_folder_cannot_bring_its_own_code(runs: Path) -> None:
     (runs / "vit" / "config.json").write_text(json.dumps(config))
     (runs / "vit" / "code.py").write_text(MARK.format(path=str(runs / "executed")))
     edit(runs / "run", model="hf:vit")
-    assert "an image classifier hf:" in refusal(command(*AUDIT))
+    assert "a classifier hf:" in refusal(command(*AUDIT))
 
 
 @pytest.mark.parametrize(

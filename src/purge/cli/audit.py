@@ -30,6 +30,11 @@ def audit(
     skip_bad: opt.SkipBad = False,
     mean: opt.Mean = None,
     std: opt.Std = None,
+    label: opt.Label = None,
+    text: opt.Text = None,
+    id_: opt.Id = None,
+    test_: opt.Test = None,
+    transform: opt.Transform = None,
     metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
@@ -78,10 +83,11 @@ def audit(
     for gate in gates:
         gate.check([metric.name for metric in wanted])
     facts = facts_of(run)
-    choose_model(facts, model, trust)
+    name = choose_model(facts, model, trust)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+        label=label, text=text, id=id_, test=test_, transform=transform, model=name,
     )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     for gate in gates:

@@ -56,6 +56,17 @@ Mean = Annotated[
     str | None, Option("--mean", help="Of each channel, as 0.49,0.48,0.45; default: the run's or the data's.")
 ]
 Std = Annotated[str | None, Option("--std", help="The spread of each channel, likewise.")]
+Label = Annotated[str | None, Option("--label", help="Of a table: the column of the classes.")]
+Text = Annotated[
+    str | None, Option("--text", help="The column of texts, for --model hf:DIR; default: all columns.")
+]
+Id = Annotated[str | None, Option("--id", help="The column that says whose each row is.")]
+Test = Annotated[
+    Path | None, Option("--test", help="A table of test data; default: a fifth is held out by --split-seed.")
+]
+Transform = Annotated[
+    str | None, Option("--transform", help="module:function from a batch of scaled images to a batch.")
+]
 SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
 Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
 Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]

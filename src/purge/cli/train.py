@@ -28,6 +28,11 @@ def train(
     skip_bad: opt.SkipBad = False,
     mean: opt.Mean = None,
     std: opt.Std = None,
+    label: opt.Label = None,
+    text: opt.Text = None,
+    id_: opt.Id = None,
+    test_: opt.Test = None,
+    transform: opt.Transform = None,
     without_class: Annotated[
         list[str] | None, Option(help="A class to leave out, by number or name; repeatable.")
     ] = None,
@@ -64,6 +69,7 @@ def train(
 
     from purge.core.settings import replace
     from purge.data.catalog import DATASETS
+    from purge.data.images import Images
     from purge.engine.precision import choose_device
     from purge.engine.resume import STATE, kept_epochs, training_folder
     from purge.engine.trainer import Recipe
@@ -89,6 +95,7 @@ def train(
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+        label=label, text=text, id=id_, test=test_, transform=transform, model=name,
     )  # fmt: skip
     published = dict(DATASETS[choice.data].recipe) if choice.data in DATASETS else {}
     copied = {} if like is None else recipe_of(like, facts)
@@ -126,11 +133,14 @@ def train(
         "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
         "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
     }  # fmt: skip
-    show(summary, _words(summary, choice.data, result.method.epochs, request, images.names), json_)
+    kind = "images" if isinstance(images, Images) else "rows"
+    show(summary, _words(summary, choice.data, result.method.epochs, request, images.names, kind), json_)
 
 
-def _words(found: dict[str, Any], data: str, epochs: int, request: Request, names: Sequence[str]) -> str:
-    """What a training did, for people."""
+def _words(
+    found: dict[str, Any], data: str, epochs: int, request: Request, names: Sequence[str], kind: str
+) -> str:
+    """What a training did, for people; ``kind``: what its samples are called."""
     from purge.report.tables import class_words, flop_words
     from purge.runs.make import request_words
 
@@ -141,9 +151,9 @@ def _words(found: dict[str, Any], data: str, epochs: int, request: Request, name
     out = found["folder"]
     then = f"audit RUN --retrained {out}" if request else f"unlearn {out} --forget-class K --out RUN"
     return (
-        f"{found['model']} on {Path(data).name}{without}: {found['samples']} images, "
+        f"{found['model']} on {Path(data).name}{without}: {found['samples']} {kind}, "
         f"{epochs} epoch{'' if epochs == 1 else 's'} in {found['seconds']:.1f} s "
-        f"({flop_words(found['flop'])}, {found['images_per_second']:,.0f} images/s).\n"
+        f"({flop_words(found['flop'])}, {found['images_per_second']:,.0f} {kind}/s).\n"
         f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
         f"{class_words([lowest], names)} {of_class[lowest]:.1%}.\n"
         f"Written to {out}. Next: purge {then}"

@@ -24,6 +24,11 @@ def unlearn(
     skip_bad: opt.SkipBad = False,
     mean: opt.Mean = None,
     std: opt.Std = None,
+    label: opt.Label = None,
+    text: opt.Text = None,
+    id_: opt.Id = None,
+    test_: opt.Test = None,
+    transform: opt.Transform = None,
     forget_class: Annotated[
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
     ] = None,
@@ -45,6 +50,9 @@ def unlearn(
     received: Annotated[str | None, Option(help="When it came, as 2026-11-01; for the record.")] = None,
     done: Annotated[str | None, Option(help="When it was carried out; default: now.")] = None,
     by: Annotated[str | None, Option(help="Who carried it out; for the record.")] = None,
+    export: Annotated[
+        Path | None, opt.place("Write the weights here too, in the form that they came in: a file or folder.")
+    ] = None,
     model_version: Annotated[str | None, Option(help="Of the model; for the record.")] = None,
     no_cache: opt.NoCache = False,
     force: opt.Force = False,
@@ -69,11 +77,14 @@ def unlearn(
     from purge.engine.stopping import beyond_chance
     from purge.methods.base import with_augment
     from purge.methods.registry import resolve_method
+    from purge.models.export import check_export, words
+    from purge.models.export import export as write_back
     from purge.report.tables import flop_words
     from purge.runs.folder import (
         choose_data,
         choose_model,
         cut,
+        export_form,
         facts_of,
         first_of,
         read_model,
@@ -84,6 +95,9 @@ def unlearn(
 
     ending.keeps(lambda: "Nothing was written.")
     settings = opt.settings_from(set_)
+    form = None if export is None else export_form(checkpoint)
+    if export is not None:
+        check_export(export, form, force=force)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
     with current_folder_importable(":" in method):
         with_augment(resolve_method(method, settings), augment)
@@ -97,6 +111,7 @@ def unlearn(
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
+        label=label, text=text, id=id_, test=test_, transform=transform, model=name,
     )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, images)
@@ -116,6 +131,7 @@ def unlearn(
         first = first_of(checkpoint, facts, result.info["original_digest"])
         about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
         result.save(out, force=force, **about)
+        left = [] if export is None else write_back(result.model, export, like=form, force=force)
     ending.keeps(lambda: f"The model is written to {out}.")
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {
@@ -124,6 +140,7 @@ def unlearn(
         "forget_accuracy": last["check_forget_accuracy"],
         "forget_target": result.info["forget_target"], "retain_loss": last["check_retain_loss"],
         "retain_budget": result.info["retain_budget"],
+        **({} if export is None else {"export": str(export), "left_out": left}),
     }  # fmt: skip
     accuracy, target = summary["forget_accuracy"], summary["forget_target"]
     above_target = target is not None and accuracy > target
@@ -143,6 +160,7 @@ def unlearn(
         f"Their accuracy is {accuracy:.1%} ({aim}), the "
         f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"
         + (f"It took {summary['took']}.\n" if summary["took"] else "")
+        + ("" if export is None else f"Exported to {export}. {words(left, export)}".rstrip() + "\n")
         + f"Written to {out}. Next: purge audit {out} --retrained RUN"
     )
     show(summary, text, json_)

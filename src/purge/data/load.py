@@ -91,7 +91,7 @@ def load(
         part.cached = facts.get("cached", "")
     if "all" not in images:
         return images["train"], images["test"]
-    train, test = _split(images["all"].labels.numpy(), split_seed)
+    train, test = held_out(images["all"].labels.numpy(), split_seed)
     return images["all"].select(torch.from_numpy(train)), images["all"].select(torch.from_numpy(test))
 
 
@@ -162,13 +162,13 @@ def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
         say_once(f"{len(bad)} of {total} images cannot be read and are left out: {named}.")
 
 
-def _split(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def held_out(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rows for training and for testing: a fifth of each class, drawn by the seed, is held out."""
     order = np.random.default_rng(seed).permutation(len(labels))
     by_class = [order[labels[order] == c] for c in np.unique(labels)]
     test = np.sort(np.concatenate([rows[: round(0.2 * len(rows))] for rows in by_class]))
     if not len(test):
-        raise DataError("at least 3 images of some class", "fewer", "add images, or a test folder")
+        raise DataError("at least 3 samples of some class", "fewer", "add some, or a test set")
     return np.setdiff1d(np.arange(len(labels)), test), test
 
 

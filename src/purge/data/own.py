@@ -13,30 +13,67 @@ from torch.utils.data import Subset, TensorDataset
 
 from purge.core.errors import DataError, PurgeError, first_line
 from purge.core.plugins import current_folder_importable, named
+from purge.data import inputs
 from purge.data.formats.source import class_names
 from purge.data.images import Images
+from purge.data.inputs import Inputs
 from purge.data.request import content_digest
 from purge.data.samples import Lazy, as_samples, batches
 
 CPU = torch.device("cpu")
 
 
+class Columns(TensorDataset):
+    """Inputs of any nesting with a label each, in memory: a TensorDataset whose inputs may be a dict."""
+
+    tensors: tuple[Any, Tensor]
+
+    def __init__(self, x: Inputs, y: Tensor) -> None:
+        self.tensors = (x, y)
+
+    def __getitem__(self, index: Any) -> tuple[Inputs, Tensor]:
+        return inputs.take(self.tensors[0], index), self.tensors[1][index]
+
+    def __len__(self) -> int:
+        return len(self.tensors[1])
+
+
 class Rows(Subset[Any]):
-    """Rows of a table of tensors, with all that run folders ask of :class:`Images`."""
+    """Rows of a table in memory, with all that run folders ask of :class:`Images`.
+
+    ``subjects``: whose each row is; ``mean`` and ``std``: how its columns were scaled.
+    """
 
     def __init__(
-        self, table: TensorDataset, index: Tensor, *, names: tuple[str, ...] = (), source: str = ""
+        self,
+        table: Columns,
+        index: Tensor,
+        *,
+        names: tuple[str, ...] = (),
+        source: str = "",
+        subjects: tuple[str, ...] = (),
+        mean: tuple[float, ...] = (),
+        std: tuple[float, ...] = (),
     ) -> None:
         super().__init__(table, index.tolist())
-        self.ids, self.names, self.source = index, names, source
+        self.table, self.ids, self.names, self.source = table, index, names, source
+        self.subjects, self.mean, self.std = subjects, mean, std
         self.labels: Tensor = table.tensors[1][index]
-        self.shape: tuple[int, ...] = tuple(table.tensors[0].shape[1:])
+        self.shape: tuple[int, ...] = tuple(inputs.leaves(table.tensors[0])[0].shape[1:])
         self.paths: tuple[str, ...] = ()
 
     def select(self, index: Tensor) -> Rows:
         """The rows at ``index``, or where a mask is true."""
-        assert isinstance(self.dataset, TensorDataset)
-        return Rows(self.dataset, self.ids[index], names=self.names, source=self.source)
+        at = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+        return Rows(
+            self.table,
+            self.ids[at],
+            names=self.names,
+            source=self.source,
+            subjects=tuple(self.subjects[i] for i in at.tolist()) if self.subjects else (),
+            mean=self.mean,
+            std=self.std,
+        )
 
 
 def is_function(name: str) -> bool:
@@ -82,8 +119,8 @@ def _known(data: Any, what: str) -> Images | Rows:
     if not len(samples):
         raise DataError(f"samples in {what}", "none", "return a set that is not empty")
     (x, y), *_ = batches(samples, len(samples))
-    if not isinstance(x, Tensor):
-        raise DataError(f"one tensor per sample in {what}", type(x).__name__, "use purge in Python for it")
+    named = class_names(getattr(data, "classes", ()), what)
+    whose = tuple(map(str, getattr(data, "subjects", ())))
     return Rows(
-        TensorDataset(x, y), torch.arange(len(y)), names=class_names(getattr(data, "classes", ()), what)
+        Columns(x, y), torch.arange(len(y)), names=named, subjects=whose if len(whose) == len(y) else ()
     )

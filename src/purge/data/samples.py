@@ -302,7 +302,7 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
         untouched, tensors = base is dataset, base.tensors[:2]  # if so, nothing need be copied
         if odd := inputs.unusable(tensors):
             raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-        x, y = tensors if untouched else (t[index] for t in tensors)
+        x, y = tensors if untouched else (inputs.take(t, index) for t in tensors)
         return Tensors(x, as_numbers(y, n, what), device)
     size, moving = n * inputs.size(item_of(dataset, what)), differ_when_read_again(dataset, what)
     if moving:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from purge.core.errors import FileError, ModelError, did_you_mean
 from purge.core.plugins import current_folder_importable, named
+from purge.data.prefetch import say_once
 from purge.models.small_resnet import SmallResNet
 from purge.models.wrappers import unwrapped
 
+HIDDEN = 64  # units of a layer of mlp
+LONGEST_TEXT = 512  # tokens, where neither the model nor its tokenizer says how many
 SMALL = 64  # pixels; up to this size a stem that shrinks images to a quarter loses too much of them
 
 
@@ -37,6 +41,11 @@ class Wanted(NamedTuple):
         """Whether the images are small."""
         return self.size is not None and self.size <= SMALL
 
+    @property
+    def features(self) -> int:
+        """How many numbers a sample has: the columns of a table, or all pixels."""
+        return self.channels * (self.size or 1) ** 2
+
     def __str__(self) -> str:
         weights = "pretrained weights for " if self.pretrained else ""
         pixels = f" of {self.size} pixels" if self.size is not None else ""
@@ -46,6 +55,18 @@ class Wanted(NamedTuple):
 def small_resnet(_name: str, want: Wanted) -> nn.Module:
     """The embedded ResNet."""
     return SmallResNet(want.classes, want.channels)
+
+
+def mlp(_name: str, want: Wanted) -> nn.Module:
+    """Two hidden layers, for the columns of a table."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(want.features, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, want.classes),
+    )
 
 
 def resnet(name: str, want: Wanted) -> nn.Module:
@@ -177,29 +198,90 @@ def timm_model(name: str, want: Wanted) -> nn.Module:
 
 
 def hugging_face(path: str, want: Wanted) -> nn.Module:
-    """An image classifier of Hugging Face's transformers."""
+    """A classifier of images, texts or sounds of Hugging Face's transformers."""
     transformers = _package("transformers", "hf")
-    auto = transformers.AutoModelForImageClassification
     try:
         with _quiet(transformers.utils.logging):
             config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
-            config.num_labels = want.classes
-            if hasattr(config, "num_channels"):
-                config.num_channels = want.channels
-            if hasattr(config, "image_size") and want.size is not None:
-                config.image_size = want.size
+            auto = _auto(transformers, config)
+            if config.num_labels != want.classes:
+                config.num_labels = want.classes
+            if auto is transformers.AutoModelForImageClassification:
+                if hasattr(config, "num_channels"):
+                    config.num_channels = want.channels
+                if hasattr(config, "image_size") and want.size is not None:
+                    config.image_size = want.size
             if want.pretrained:
                 safe = {"use_safetensors": True, "trust_remote_code": False}
                 model = auto.from_pretrained(path, config=config, ignore_mismatched_sizes=True, **safe)
             else:
                 model = auto.from_config(config, trust_remote_code=False)
-    except Exception as error:  # no folder, no network, not an image classifier: each raises its own type
+    except Exception as error:  # no folder, no network, not a classifier: each raises its own type
         raise ModelError(
-            f"an image classifier hf:{path} with {want}",
+            f"a classifier hf:{path} with {want}",
             _short(error),
             "name a folder with config.json (and model.safetensors if pretrained), or a hub id if online",
         ) from None
     return model.float().train()  # type: ignore[no-any-return]  # some are stored in half precision
+
+
+def _auto(transformers: Any, config: Any) -> Any:
+    """The class that builds a classifier of this kind; a model that can be several says which it was."""
+    kinds = {
+        "ForImageClassification": transformers.AutoModelForImageClassification,
+        "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
+        "ForAudioClassification": transformers.AutoModelForAudioClassification,
+    }
+    told = (getattr(config, "architectures", None) or [""])[0]
+    fitting = [auto for auto in kinds.values() if type(config) in auto._model_mapping]
+    named = [auto for ending, auto in kinds.items() if told.endswith(ending) and auto in fitting]
+    return next(iter([*named, *fitting]), transformers.AutoModelForImageClassification)
+
+
+class Tokenizer(NamedTuple):
+    """What a folder of Hugging Face says about texts."""
+
+    encode: Callable[[list[str]], dict[str, Tensor]]  # texts → tensors of tokens, padded to one length
+    names: tuple[str, ...]  # of the classes, in the order of the outputs; empty if they have none
+
+
+def tokenizer(path: str) -> Tokenizer:
+    """The tokenizer in a folder; nothing is downloaded, and no code in the folder is run."""
+    transformers = _package("transformers", "hf")
+    safe = {"trust_remote_code": False, "local_files_only": True}
+    try:
+        with _quiet(transformers.utils.logging):
+            found = transformers.AutoTokenizer.from_pretrained(path, **safe)
+            config = transformers.AutoConfig.from_pretrained(path, **safe)
+        if found.pad_token_id is None:
+            raise ValueError("it has no token for padding")
+    except Exception as error:  # no folder, no tokenizer in it, or one that needs code
+        fix = "name a folder with tokenizer.json, as tokenizer.save_pretrained(DIR) writes it"
+        raise ModelError(f"a tokenizer in {path}", _short(error), fix) from None
+    longest = min(found.model_max_length, getattr(config, "max_position_embeddings", None) or LONGEST_TEXT)
+
+    def encode(texts: list[str]) -> dict[str, Tensor]:
+        try:
+            with _quiet(transformers.utils.logging):
+                made = found(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+        except Exception as error:
+            raise ModelError(
+                f"texts that the tokenizer in {path} takes", _short(error), "check them"
+            ) from None
+        tokens = {key: t for key, t in made.items() if isinstance(t, Tensor)}
+        if (
+            full := int((tokens["attention_mask"].sum(1) >= longest).sum())
+            if "attention_mask" in tokens
+            else 0
+        ):
+            say_once(
+                f"{full} texts take up all {longest} tokens that the model reads; what is longer is cut."
+            )
+        return tokens
+
+    names = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    usual = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
+    return Tokenizer(encode, () if usual else tuple(names))
 
 
 @contextmanager
@@ -217,18 +299,21 @@ def _quiet(log: Any) -> Iterator[None]:
 
 
 def own_model(name: str, want: Wanted) -> nn.Module:
-    """Call the user's ``module:function`` with those of classes, channels and size that it takes."""
+    """Call the user's ``module:function`` with what it takes of classes, channels, size and features."""
     with current_folder_importable():
         function = named(name, ModelError)
         try:
             takes = inspect.signature(function).parameters
-            offered = {"classes": want.classes, "channels": want.channels, "size": want.size}
+            offered = {
+                "classes": want.classes, "channels": want.channels, "size": want.size,
+                "features": want.features,
+            }  # fmt: skip
             model = function(**{k: v for k, v in offered.items() if k in takes})
         except (Exception, SystemExit) as error:
             raise ModelError(
                 f"{name} to return a model",
                 _short(error),
-                "correct the function; its parameters may be classes, channels and size",
+                "correct the function; its parameters may be classes, channels, size and features",
             ) from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} to return an nn.Module", type(model).__name__, "return the model itself")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
-import warnings
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError
-from purge.models.wrappers import without_prefix
+from purge.models.stored import damaged, inside, place, read
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -50,7 +48,7 @@ def _digest_of_file(path: Path, _stamp: tuple[int, ...]) -> str:
         with safe_open(path, "pt") as file:  # one tensor at a time is in memory
             return _digest((name, file.get_tensor(name)) for name in sorted(file.keys()))
     except (SafetensorError, OSError, ValueError):
-        raise _damaged(path) from None
+        raise damaged(path) from None
 
 
 def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -67,52 +65,22 @@ def save_weights(model: nn.Module, path: Path) -> None:
     save_file(state, path)
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load weights from a ``.safetensors`` file, or from a state dict that torch saved.
+def load_weights(model: nn.Module, path: Path | str) -> None:
+    """Load weights into a model, from any form in which checkpoints are kept; no code in a file is run.
 
-    The prefix that DataParallel or ``torch.compile`` gives to all names is left out.
+    A ``.safetensors`` file; a file of ``torch.save`` with a state dict, alone or within other dicts, as
+    training scripts and Lightning write it; a folder of ``save_pretrained``, also in shards. A prefix that
+    all names have, such as ``module.`` or ``model.``, is left out. What does not fit is refused by name.
     """
-    own = tensors_of(model)
-    state = without_prefix(_read(path), own)
-    missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
-    wrong = [k for k, v in own.items() if k in state and state[k].shape != v.shape]
-    if missing or unexpected or wrong:
-        name = sorted([*missing, *unexpected, *wrong], key=str)[0]
-        raise FileError(
-            f"weights of a {type(model).__name__} in {path.name}",
-            f"another architecture ({len(missing)} missing, {len(unexpected)} unexpected, "
-            f"{len(wrong)} of another shape, first: {name})",
-            "build the model that the checkpoint was trained with",
-        )
-    model.load_state_dict({**model.state_dict(), **state})
+    own, stored = tensors_of(model), read(Path(path))
+    found = place(stored, own, type(model).__name__)
+    state = inside(stored.content, found.way)
+    model.load_state_dict(
+        {**model.state_dict(), **_with_tied({n: state[found.names[n]] for n in found.names}, own)}
+    )
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
-    if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError, ValueError):
-            raise _damaged(path) from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise FileError(
-            f"plain weights in {path.name}",
-            "a pickle that would run code (it was not run), or a damaged file",
-            "save model.state_dict() with torch.save or as safetensors",
-        ) from None
-    except Exception:  # torch raises many kinds of errors on a damaged file
-        raise _damaged(path) from None
-    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise FileError(
-            f"a dict of tensors in {path.name}", type(state).__name__, "save model.state_dict() alone"
-        )
-    return dict(state)
-
-
-def _damaged(path: Path) -> FileError:
-    return FileError(f"a complete checkpoint in {path}", "a damaged or truncated file", "save it again")
+def _with_tied(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights, and those that the model keeps under a second name, which a file may leave out."""
+    first = {own[name].data_ptr(): t for name, t in state.items() if own[name].numel()}
+    return {name: state[name] if name in state else first[t.data_ptr()] for name, t in own.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -12,7 +14,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from purge.core.errors import ModelError
 
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.quantizable")
-PREFIXES = ("module.", "_orig_mod.")  # of the names of weights that were saved from within a wrapper
+COMPILED = "_orig_mod."
+PREFIXES = ("module.", "model.", "net.", "network.", COMPILED)  # usual ones of the names of weights
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -44,16 +47,43 @@ def _inner(model: nn.Module) -> nn.Module:
             return model
 
 
-def without_prefix(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The weights of a checkpoint by the names that the model has, if a wrapper's stand before all of them.
+def prefixes_of(stored: Iterable[str], own: Collection[str]) -> list[str]:
+    """The prefix that a checkpoint puts before the model's own names; several if it is not clear which.
 
-    >>> without_prefix({"module.fc.weight": 1}, {"fc.weight": 0})
-    {'fc.weight': 1}
+    Wrappers and trainers put one there, such as ``module.`` or ``model._orig_mod.``; any other is found too,
+    and a usual one is preferred. ``_orig_mod.`` may also stand within a name.
+
+    >>> prefixes_of(["model.fc.weight", "ema.fc.weight", "loss.weight"], ["fc.weight"])
+    ['model.']
     """
-    for prefix in PREFIXES:
-        if state and not own.keys() & state.keys() and all(str(name).startswith(prefix) for name in state):
-            return without_prefix({name.removeprefix(prefix): t for name, t in state.items()}, own)
-    return state
+    names = [_plain(name, own) for name in stored]
+    if not own or any(name in own for name in names):
+        return [""]
+    found = Counter[str]()
+    for name in names:
+        cuts = [i + 1 for i, letter in enumerate(name) if letter == "."]
+        found.update(name[:cut] for cut in cuts if name[cut:] in own)
+    if not found:
+        return [""]
+    most = max(found.values())
+    best = [prefix for prefix, hits in found.items() if hits == most]
+    usual = [prefix for prefix in best if all(word + "." in PREFIXES for word in prefix[:-1].split("."))]
+    return usual or best
+
+
+def named_as(stored: Iterable[str], own: Collection[str], prefix: str) -> dict[str, str]:
+    """Names without their prefix → names in the checkpoint, of all that have the prefix.
+
+    >>> named_as(["module.fc.weight", "other.weight"], ["fc.weight"], "module.")
+    {'fc.weight': 'module.fc.weight'}
+    """
+    plain = {_plain(name, own): name for name in stored}
+    return {name[len(prefix) :]: of for name, of in plain.items() if name.startswith(prefix)}
+
+
+def _plain(name: str, own: Collection[str]) -> str:
+    """A name without what ``torch.compile`` puts before the names of a module, at any depth."""
+    return name if name in own else "".join(name.split(COMPILED))
 
 
 def check_kind(model: Any) -> None:

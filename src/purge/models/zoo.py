@@ -33,6 +33,7 @@ MODELS: dict[str, ModelEntry] = {
     "small-resnet-gn": ModelEntry(
         "small-resnet with GroupNorm instead of BatchNorm", "small_resnet", "small-resnet", groupnorm=True
     ),
+    "mlp": ModelEntry("two hidden layers of 64, for tables", "mlp", "mlp"),
     "resnet18": ModelEntry("11 million weights; with BatchNorm", "resnet", "resnet18", weights=True),
     "resnet34": ModelEntry("21 million weights; with BatchNorm", "resnet", "resnet34", weights=True),
     "resnet50": ModelEntry("24 million weights; with BatchNorm", "resnet", "resnet50", weights=True),
@@ -49,8 +50,8 @@ MODELS: dict[str, ModelEntry] = {
 
 FORMS: dict[str, str] = {
     "timm:NAME": "any model of timm, such as timm:vit_tiny_patch16_224; needs the extra timm",
-    "hf:PATH": "an image classifier of Hugging Face, by folder or hub id; needs the extra hf",
-    "module:function": "your own: a function of any of classes, channels and size that returns the model",
+    "hf:PATH": "a classifier of images or texts of Hugging Face, by folder or hub id; needs the extra hf",
+    "module:function": "your own: a function of any of classes, channels, size and features → model",
 }
 
 
@@ -73,7 +74,7 @@ def build(
     Args:
         name: one of MODELS, or a name of one of the FORMS.
         classes: number of classes, the width of the head.
-        channels: channels of the images.
+        channels: channels of the images, or columns of a table.
         size: side of the images in pixels. Up to 64, torchvision's models are built for small images;
             without it, as they are published.
         pretrained: start from published weights instead of random ones. Layers that do not fit classes,

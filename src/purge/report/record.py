@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from purge.core.errors import FileError
-from purge.report.tables import class_words
+from purge.report.tables import class_words, whose_words
 
 NOT = "not recorded"
 MOST_ROWS = 60  # runs of row numbers that the page shows; run.json has all
@@ -68,35 +68,39 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
     }
 
 
-def what_was_asked(run: Facts) -> dict[str, list[int]]:
-    """Classes and row numbers that had to go, those of earlier requests included; empty if not recorded.
+def what_was_asked(run: Facts) -> dict[str, list[Any]]:
+    """Classes, row numbers and ids that had to go, those of earlier requests included; empty if not recorded.
 
     A run from the shell names them in ``request`` and ``gone``, one from Python finds them in its data.
     """
     own = {"forget_classes": run.get("forget_classes"), "forget_ids": run.get("forget_rows")}
     parts = [run.get("gone") or {}, run.get("request") or own]
-    found = {key: {n for part in parts for n in part.get(key) or []} for key in own}
+    found = {key: {n for part in parts for n in part.get(key) or []} for key in (*own, "forget_subjects")}
     return {key: sorted(numbers) for key, numbers in found.items() if numbers}
 
 
-def in_words(forgotten: Mapping[str, Sequence[int]], run: Facts, info: Facts) -> str:
+def in_words(forgotten: Mapping[str, Sequence[Any]], run: Facts, info: Facts) -> str:
     """What had to be forgotten: classes by name, samples by how many they are."""
     names = run.get("names") or info.get("names") or []
     classes = class_words(forgotten.get("forget_classes") or [], names)
     ids = len(forgotten.get("forget_ids") or [])
-    told = " and ".join(filter(None, (classes, f"{ids:,} sample{'s' * (ids > 1)} by number" if ids else "")))
+    numbers = f"{ids:,} sample{'s' * (ids > 1)} by number" if ids else ""
+    told = " and ".join(
+        filter(None, (classes, numbers, whose_words(len(forgotten.get("forget_subjects") or []))))
+    )
     n = run.get("forget_samples")
     if not told and n:
         return f"{n:,} samples, given as data; their row numbers were {NOT}"
     return told or NOT
 
 
-def _rows(forgotten: Mapping[str, Sequence[int]], run: Facts) -> str:
+def _rows(forgotten: Mapping[str, Sequence[Any]], run: Facts) -> str:
     classes = "all rows of these classes" if forgotten.get("forget_classes") else ""
-    single = forgotten.get("forget_ids")
-    return (
-        " and ".join(filter(None, (classes, rows_in_words(single, _counted(run)) if single else ""))) or NOT
-    )
+    single, whose = forgotten.get("forget_ids"), forgotten.get("forget_subjects") or []
+    numbers = rows_in_words(single, _counted(run)) if single else ""
+    more = " … (all in run.json)" if len(whose) > MOST_ROWS else ""
+    people = f"all rows of the ids {', '.join(whose[:MOST_ROWS])}{more}" if whose else ""
+    return " and ".join(filter(None, (classes, numbers, people))) or NOT
 
 
 def _counted(run: Facts) -> str:

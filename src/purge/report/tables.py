@@ -132,6 +132,15 @@ def value_words(report: Report, name: str) -> str:
     return name if names[int(which)] == which else f"{name} ({names[int(which)]})"
 
 
+def whose_words(ids: int) -> str:
+    """Samples that are named by whose they are; empty if none are.
+
+    >>> whose_words(2)
+    'all samples of 2 ids'
+    """
+    return f"all samples of {ids:,} id{'s' * (ids > 1)}" if ids else ""
+
+
 def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
     """Classes as people call them.
 

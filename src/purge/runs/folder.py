@@ -18,22 +18,28 @@ from purge.core.folders import recover
 from purge.core.schema import build
 from purge.data.augmented import Augmentation
 from purge.data.catalog import DATASETS
+from purge.data.formats.tables import ENDINGS, is_table, read_table
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.own import from_function, is_function
 from purge.data.prefetch import say_once
 from purge.data.samples import GivenLabels
 from purge.data.split import rows_of_classes, rows_of_indices
+from purge.data.table import Encode, load_table
 from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
-from purge.models import zoo
+from purge.models import builders, zoo
 from purge.models.checkpoint import load_weights
 from purge.runs.weights import WEIGHTS, check_weights
 
-# {"forget_classes": […]}, {"forget_ids": […]} or both; empty: nothing
-Request = dict[Literal["forget_classes", "forget_ids"], list[int]]
+# {"forget_classes": […]}, {"forget_ids": […]} (positions), {"forget_subjects": […]} (the user's own ids as
+# text) or several of them; empty: nothing
+Request = dict[Literal["forget_classes", "forget_ids", "forget_subjects"], list[Any]]
 
 
+OF_TABLES = ("label_column", "text_column", "id_column", "test_file")
+NOT_OF_FUNCTIONS = ("size", "mean", "std", "transform", *OF_TABLES)
+MOST_IDS_SHOWN = 3  # in a message: they are personal data
 DIGITS = 100  # of a sample or class number in a file; Python itself reads no more than 4,300
 
 
@@ -48,21 +54,62 @@ class DataChoice:
     skip_bad: bool = False
     mean: tuple[float, ...] | None = None  # None: that of the data
     std: tuple[float, ...] | None = None
+    label_column: str | None = None  # of a table
+    text_column: str | None = None  # None: all other columns, which are numbers
+    id_column: str | None = None  # whose each row is
+    test_file: str | None = None  # None: a fifth is held out
+    tokenizer: str | None = None  # the folder that makes tokens of the texts
+    transform: str | None = None  # module:function, applied to batches of images
 
     def load(self, *, progress: bool) -> tuple[Images, Images]:
-        """The training and test images."""
+        """The training and test data."""
         if is_function(self.data):
             return self._from_function()
+        images = self.data in DATASETS or not is_table(Path(self.data)) or self.data.endswith(".parquet")
+        if self.label_column is not None or not images:
+            return self._from_table()
+        self._refuse(f"a table with --{{}}, a file of {', '.join(ENDINGS)}", OF_TABLES)
         return load(
             self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
             skip_bad=self.skip_bad, mean=self.mean, std=self.std, progress=progress,
         )  # fmt: skip
 
+    def _from_table(self) -> tuple[Images, Images]:
+        """Rows of a file."""
+        path = Path(self.data)
+        if not is_table(path):
+            fix = "leave it out, or name a table"
+            raise DataError(f"a file of {', '.join(ENDINGS)} for --label", brief(path.name), fix)
+        if self.label_column is None:
+            fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
+            raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
+        self._refuse("a table without --{}, which is for images", ("size", "transform"))
+        encode: Encode | None = None
+        names: tuple[str, ...] = ()
+        if self.text_column is not None:
+            self._refuse("texts without --{}", ("mean", "std"))
+            if self.tokenizer is None:
+                fix = "pass --model hf:DIR, or leave out --text"
+                raise DataError(
+                    "a model of Hugging Face for --text, whose tokenizer is in DIR", "another", fix
+                )
+            encode, names = builders.tokenizer(self.tokenizer)
+        found = load_table(
+            path, label=self.label_column, text=self.text_column, id=self.id_column, encode=encode,
+            test=None if self.test_file is None else Path(self.test_file), names=names,
+            split_seed=self.split_seed, mean=self.mean, std=self.std,
+        )  # fmt: skip
+        return cast("tuple[Images, Images]", found)
+
+    def _refuse(self, what: str, fields: Sequence[str]) -> None:
+        """Refuse options that this kind of data does not have."""
+        for name in fields:
+            if getattr(self, name) is not None:
+                option = name.partition("_")[0]
+                raise DataError(what.format(option), f"--{option} for {Path(self.data).name}", "leave it out")
+
     def _from_function(self) -> tuple[Images, Images]:
-        for option in ("size", "mean", "std"):
-            if getattr(self, option) is not None:
-                fix = f"prepare the data in {self.data}"
-                raise DataError(f"data of a function without --{option}", f"--{option}", fix)
+        self._refuse(f"data of a function without --{{}}; prepare it in {self.data}", NOT_OF_FUNCTIONS)
         return cast("tuple[Images, Images]", from_function(self.data))  # Rows has all that is used below
 
 
@@ -81,6 +128,11 @@ class RunFile(Mapping[str, Any]):
     skip_bad: bool = False
     mean: list[float] | None = None
     std: list[float] | None = None
+    label_column: str | None = None
+    text_column: str | None = None
+    id_column: str | None = None
+    test_file: str | None = None
+    transform: str | None = None
     source: str | None = None  # a fingerprint of the data
     original: str | None = None  # the run folder that it began with
     original_digest: str | None = None
@@ -146,12 +198,23 @@ def read_facts(folder: Path) -> RunFile:
 
 
 def facts_of(checkpoint: Path) -> RunFile:
-    """What is known about a checkpoint: run.json of a run folder, nothing about a file of weights."""
+    """What is known about a checkpoint: run.json of a run folder, nothing about a file of weights.
+
+    A folder of ``save_pretrained`` is its own architecture.
+    """
+    if is_pretrained(checkpoint):
+        return RunFile(model=f"hf:{checkpoint.absolute()}")
     if checkpoint.is_dir():
         return read_facts(checkpoint)
     if not checkpoint.exists():
         raise FileError(f"a run folder or a file at {checkpoint}", "nothing there", "check the path")
     return RunFile()
+
+
+def is_pretrained(checkpoint: Path) -> bool:
+    """Is it a folder that ``save_pretrained`` of Hugging Face wrote, and not a run folder?"""
+    recover(checkpoint)
+    return (checkpoint / "config.json").is_file() and not (checkpoint / "run.json").is_file()
 
 
 def trusted(name: str, where: str, trust: bool, *, option: str = "") -> str:
@@ -184,11 +247,13 @@ def choose_model(facts: RunFile, name: str | None, trust: bool = False) -> str:
 def choose_data(
     facts: RunFile, *, data: str | None, data_dir: Path | None, size: int | None, split_seed: int | None,
     skip_bad: bool, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
-    trust: bool = False,
+    trust: bool = False, label: str | None = None, text: str | None = None, id: str | None = None,
+    test: Path | None = None, transform: str | None = None, model: str = "",
 ) -> DataChoice:  # fmt: skip
     """The data that is named, or else the run's; paths become absolute.
 
-    Images are scaled as the run scaled them. Code that run.json names is refused unless ``trust`` is true.
+    Inputs are scaled, and columns of a table chosen, as the run did. Code that run.json names is refused
+    unless ``trust`` is true. ``model``: the architecture, whose folder has the tokenizer of texts.
     """
     name = data or facts.data
     if data is None and name is not None and is_function(name):
@@ -199,6 +264,10 @@ def choose_data(
         name = str(Path(data).absolute())
     same = name == facts.data and not is_function(name)  # other data has another mean
     mean, std = mean or (facts.mean if same else None), std or (facts.std if same else None)
+    known = facts if same else RunFile()
+    if transform is None and known.transform is not None:
+        trusted(known.transform, "run.json", trust, option="--transform")
+    text = text or (known.text_column if label is None else None)
     return DataChoice(
         name,
         facts.data_dir if data_dir is None else str(data_dir.absolute()),
@@ -207,6 +276,12 @@ def choose_data(
         skip_bad or facts.skip_bad,
         None if mean is None else tuple(mean),
         None if std is None else tuple(std),
+        label or known.label_column,
+        text,
+        id or known.id_column,
+        known.test_file if test is None else str(test.absolute()),
+        model.removeprefix("hf:") if text is not None and model.startswith("hf:") else None,
+        transform or known.transform,
     )
 
 
@@ -223,6 +298,13 @@ def first_of(checkpoint: Path, facts: RunFile, digest: str | None = None) -> tup
         at, digest = Path(facts.original), facts.original_digest
         facts = read_facts(at) if (at / "run.json").is_file() else RunFile()
     return at, digest or facts.digest
+
+
+def export_form(checkpoint: Path) -> Path | None:
+    """The file or folder whose form an export has: that which the first request began with, if it was not
+    a run of purge."""
+    first = first_of(checkpoint, facts_of(checkpoint))[0]
+    return first if first.exists() and not (first / "run.json").is_file() else None
 
 
 def shown_path(path: Path, run: Path) -> str:
@@ -260,12 +342,13 @@ def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool =
     """
     facts = facts_of(checkpoint)
     chosen = choose_model(facts, name, trust)
-    if checkpoint.is_dir():
+    ours = checkpoint.is_dir() and not is_pretrained(checkpoint)
+    if ours:
         check_weights(checkpoint, facts.digest, whole=facts.shards is None)
     built = build_for(chosen, images)
     if facts.shards is not None:
         return SisaModel.load(checkpoint, built)
-    load_weights(built, checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint)
+    load_weights(built, checkpoint / WEIGHTS if ours else checkpoint)
     return built
 
 
@@ -279,7 +362,7 @@ def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Modu
 def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
     """Warn if the sample numbers of a run may no longer mean the same images."""
     changed = facts.source not in (None, images.source) or facts.split_seed != choice.split_seed
-    if changed and "forget_ids" in gone_of(facts):
+    if changed and "forget_ids" in gone_of(facts):  # ids of people are looked up again
         say_once(
             "The files of the data, or how they are split, have changed since the run was made: its sample "
             "numbers may now mean other images. Pass --forget-ids again to be sure."
@@ -299,6 +382,10 @@ def same_scale(facts: RunFile, choice: DataChoice, what: str) -> None:
 def same_kind(facts: RunFile, choice: DataChoice, what: str) -> None:
     """Refuse a reference model trained on other images."""
     same_scale(facts, choice, what)
+    columns = [(c.label_column, c.text_column, c.id_column, c.test_file) for c in (facts, choice)]
+    if facts and columns[0] != columns[1]:
+        wanted, got = (", ".join(f"{c}" for c in column) for column in reversed(columns))
+        raise DataError(f"the columns {wanted} for the {what} model too", got, "train it with --like RUN")
     if facts and (facts.size, facts.data) != (choice.size, choice.data):
         wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
                        ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip
@@ -309,12 +396,20 @@ def same_kind(facts: RunFile, choice: DataChoice, what: str) -> None:
 
 
 def request_of(train: Images, classes: Sequence[str], ids: Path | None, *, words: str) -> Request:
-    """What to forget, as run.json has it; ``words``: the stem of the two options that say so."""
-    if classes and ids is not None:
+    """What to forget, as run.json has it; ``words``: the stem of the two options that say so.
+
+    A model may be trained without classes and samples, as the reference for several requests.
+    """
+    if classes and ids is not None and words != "without":
         raise DataError(f"either --{words}-class or --{words}-ids", "both", "leave one of them out")
+    found: Request = {}
     if classes:
-        return {"forget_classes": sorted({_class_number(c, train.names) for c in classes})}
-    return {} if ids is None else {"forget_ids": _read_ids(ids, train)}
+        found["forget_classes"] = sorted({_class_number(c, train.names) for c in classes})
+    if ids is not None and subjects_in(train):
+        found["forget_subjects"] = _read_subjects(ids, train)
+    elif ids is not None:
+        found["forget_ids"] = _read_ids(ids, train)
+    return found
 
 
 def gone_of(facts: RunFile) -> Request:
@@ -344,7 +439,46 @@ def rows_of(train: Images, request: Request) -> Tensor:
         found |= rows_of_classes(train.labels, request["forget_classes"])
     if "forget_ids" in request:
         found |= rows_of_indices(len(train), request["forget_ids"])
+    if "forget_subjects" in request:
+        found |= _rows_of_subjects(train, request["forget_subjects"])
     return found
+
+
+def subjects_in(train: Images) -> tuple[str, ...]:
+    """Whose each sample is, as text; empty where nobody said so."""
+    return tuple(getattr(train, "subjects", ()))
+
+
+def _rows_of_subjects(train: Images, wanted: Sequence[str]) -> Tensor:
+    """A mask (N,) of the samples of these people; one who is no longer in the data has none."""
+    if not (known := subjects_in(train)):
+        got, fix = "data without ids", "name their column with --id"
+        raise DataError("ids of the samples, as the run forgot some by their ids", got, fix)
+    asked = set(wanted)
+    return torch.tensor([subject in asked for subject in known])
+
+
+def _read_subjects(path: Path, train: Images) -> list[str]:
+    """The user's own ids, one per line."""
+    found, known = set(_lines_of(path, "ids")), set(subjects_in(train))
+    if absent := sorted(found - known):
+        more = f" and {len(absent) - MOST_IDS_SHOWN} more" if len(absent) > MOST_IDS_SHOWN else ""
+        got = ", ".join(map(brief, absent[:MOST_IDS_SHOWN])) + more
+        fix = (
+            "write one id per line, as the column of --id has it; those held out for testing were not learned"
+        )
+        raise DataError(f"ids of training data in {path.name}", got, fix)
+    if not found:
+        raise DataError(f"ids in {path.name}", "none", "write one id per line")
+    return sorted(found)
+
+
+def _lines_of(path: Path, what: str) -> list[str]:
+    """The lines of a file that are not empty."""
+    if not path.is_file():
+        raise FileError(f"a file of {what} at {path}", "nothing there", "check the path")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    return [line for line in map(str.strip, text.splitlines()) if line]
 
 
 def _class_number(given: str, names: Sequence[str]) -> int:
@@ -362,11 +496,9 @@ def _class_number(given: str, names: Sequence[str]) -> int:
 
 def _read_ids(path: Path, train: Images) -> list[int]:
     """Positions in the training data: numbers, or paths as the data has them, one per line."""
-    if not path.is_file():
-        raise FileError(f"a file of sample numbers at {path}", "nothing there", "check the path")
     position = _positions(train)
     found = set[int]()
-    for line in map(str.strip, path.read_text(encoding="utf-8", errors="replace").splitlines()):
+    for line in _lines_of(path, "sample numbers"):
         words = line.replace(",", " ").split()
         wrong = [w for w in words if not (w.isascii() and w.isdigit() and len(w) <= DIGITS)]
         if line in position:

@@ -27,7 +27,7 @@ from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from purge.models.checks import training_data
-from purge.report.tables import class_words
+from purge.report.tables import class_words, whose_words
 from purge.result import Report, Result, reference_in_words
 from purge.runs.folder import (
     DataChoice,
@@ -70,7 +70,7 @@ def facts_for(
     facts = {
         "model": name, **dataclasses.asdict(choice), "request": request, "classes": len(data.names),
         "channels": data.shape[0], "names": data.names, "source": data.source,
-        **({"mean": data.mean, "std": data.std} if isinstance(data, Images) else {}),
+        **({"mean": data.mean, "std": data.std} if getattr(data, "mean", ()) else {}),
     }  # fmt: skip
     if original is None:
         return facts
@@ -188,6 +188,11 @@ def audit_run(
     run's own. ``shadows``: how many models of each kind an attack with shadow models trains. ``trust``: may
     a run name code to import? ``truth``: a file of right labels.
     """
+    chosen = choose_model(facts, model, trust)
+
+    def other(path: Path) -> nn.Module:  # a file of weights does not say what it is of
+        return read_model(path, model if facts_of(path).model else chosen, data, trust)
+
     unlearned = read_model(run, model, data, trust)
     same_scale(facts, choice, "audited")
     if not request:
@@ -207,12 +212,12 @@ def audit_run(
         same_kind(facts_of(original), choice, "original")
     like = None
     if any(metric.cost == "shadow" for metric in metrics):
-        like = _shadows(facts, original, shadows, build_for(choose_model(facts, model, trust), data))
-    before = None if original is None else read_model(original, model, data, trust)
+        like = _shadows(facts, original, shadows, build_for(chosen, data))
+    before = None if original is None else other(original)
     if before is not None and original is not None and began not in (None, digest(before)):
         fix = "pass --original with the model that it began with"
         raise FileError(f"the weights that {run.name} began with in {original}", "others", fix)
-    others = [read_model(path, model, data, trust) for path in retrained]
+    others = [other(path) for path in retrained]
     for folder, one in ((run, unlearned), (original, before), *zip(retrained, others, strict=True)):
         if folder is not None and one is not None:
             check_recorded(folder, facts_of(folder), one, test, device)
@@ -261,6 +266,8 @@ def _same_request(path: Path, data: Images, gone: Request) -> None:
     theirs = gone_of(facts)
     got = f"one without {request_words(theirs, data.names)}" if theirs else "one trained on all of the data"
     classes = [f"--without-class {c}" for c in gone.get("forget_classes", [])]
+    if "forget_subjects" in gone:
+        classes.append("--without-ids FILE")
     options = " ".join(classes if "forget_ids" not in gone else ["--without-ids FILE"])
     fix = f"purge train --like RUN {options} --out DIR, or name its file of weights if that is an error"
     raise DataError(f"a model trained without {request_words(gone, data.names)} in {path}", got, fix)
@@ -305,4 +312,6 @@ def needed(request: Request) -> Request:
 def request_words(request: Request, names: Sequence[str]) -> str:
     """A request in words: the classes by name, and how many samples."""
     classes, ids = class_words(request.get("forget_classes") or [], names), request.get("forget_ids")
-    return " and ".join(filter(None, (classes, f"{len(ids)} samples" if ids else "")))
+    whose = len(request.get("forget_subjects") or [])
+    told = (classes, f"{len(ids)} samples" if ids else "", whose_words(whose))
+    return " and ".join(filter(None, told))

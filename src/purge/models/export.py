@@ -1,0 +1,174 @@
+"""Writing weights back in the form that they came in: the same nesting, names, types and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from purge.core.errors import FileError, ModelError
+from purge.core.files import atomically, out_folder, told
+from purge.models.checkpoint import tensors_of
+from purge.models.stored import INDEX, Stored, inside, place, read, weights_in
+
+OF_TORCH = (".pt", ".pth", ".ckpt", ".bin")
+KEPT = ("*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*")  # of a folder, beside the weights
+LEFT = (f"*{INDEX}", "trainer_state.json", "*_results.json")  # but not these
+PLAIN = (bool, int, float, str, type(None))
+
+
+def export(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    like: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> list[str]:
+    """Write the weights of a model as another checkpoint has them.
+
+    Nesting, names, prefixes and number types are those of ``like``, a file or folder of ``save_pretrained``;
+    without it, a plain state dict is written. Numbers and text beside the weights, such as the epoch, are
+    kept. Everything else is left out: the state of an optimiser and an average of the weights hold what was
+    learned from the forgotten samples.
+
+    Args:
+        model: a model, or what :func:`purge.unlearn` returned.
+        path: the new file, or the new folder if ``like`` is one.
+        like: the checkpoint that the model was loaded from.
+        force: overwrite what is there.
+
+    Returns:
+        The names of what was left out.
+    """
+    target, form = Path(path), None if like is None else Path(like)
+    model = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(model, nn.Module):
+        raise ModelError("a model to export", type(model).__name__, "pass the model, or the result")
+    check_export(target, form, force=force)
+    own = tensors_of(model)
+    if form is None:
+        state = {name: t.detach().cpu().clone() for name, t in own.items()}
+        with told(target):
+            atomically(target, lambda at: _write(state, at, target.suffix, {"format": "pt"}))
+        return []
+    stored = read(form)
+    found = place(stored, own, type(model).__name__)
+    old = inside(stored.content, found.way)
+    state = {of: own[n].detach().cpu().to(old[of].dtype).clone() for n, of in found.names.items()}
+    with told(target):
+        if form.is_dir():
+            return [*_folder(state, form, target, stored), *found.beside]
+        if form.suffix == ".safetensors":
+            atomically(target, lambda at: _write(state, at, ".safetensors", stored.metadata))
+            return sorted(found.beside)
+        content, left = _nested(stored.content, found.way, state)
+        atomically(target, lambda at: torch.save(content, at))
+        return [*left, *sorted(found.beside)]
+
+
+def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
+    """Refuse a place that cannot be written in the form of ``like``, before anything is computed."""
+    if like is not None and like.exists() and path.exists() and path.samefile(like):
+        got = "the checkpoint that the model came from"
+        raise FileError("another place for the export", got, "keep it: an audit compares with it")
+    if like is not None and like.is_dir():
+        out_folder(path, force=force)
+        if path.suffix in (".safetensors", *OF_TORCH):
+            got = f"{path.name}, the name of a file"
+            raise FileError(f"a folder for the export, as {like.name} is one", got, "name a new folder")
+        return
+    kinds: tuple[str, ...] = (".safetensors", *OF_TORCH)
+    if like is not None:
+        kinds = (".safetensors",) if like.suffix == ".safetensors" else OF_TORCH
+        kinds = (like.suffix, *(k for k in kinds if k != like.suffix))
+    if path.suffix not in kinds:
+        got = path.name if path.suffix else f"{path.name}, without an ending"
+        raise FileError(f"a file of {' or '.join(kinds)} for the export", got, f"name it NAME{kinds[0]}")
+    if path.is_dir() or (path.exists() and not force):
+        fix = "choose another name" + ", or overwrite with --force (force=True)" * path.is_file()
+        raise FileError(f"no file yet at {path}", "one" if path.is_file() else "a folder", fix)
+    if not path.absolute().parent.is_dir():
+        raise FileError(f"a folder at {path.absolute().parent}", "none", "make it first")
+
+
+def _write(state: Mapping[str, Tensor], at: Path, suffix: str, metadata: dict[str, str]) -> None:
+    if suffix == ".safetensors":
+        save_file({name: t.contiguous() for name, t in state.items()}, at, metadata=metadata or None)
+    else:
+        torch.save(dict(state), at)
+
+
+def _nested(
+    content: Mapping[str, Any], way: tuple[str, ...], state: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], list[str]]:
+    """The nested dicts with other weights at the end of the way, and what had to go."""
+    if not way:
+        return dict(state), []
+    key, *rest = way
+    kept, left = dict[str, Any](), list[str]()
+    for name, value in content.items():
+        if name == key:
+            kept[name], more = _nested(value, tuple(rest), state)
+            left += [f"{name}.{one}" for one in more]
+        elif _is_plain(value):
+            kept[name] = value
+        else:
+            left.append(str(name))
+    return kept, left
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it made of numbers, text, lists and dicts only, so that no weights or samples can be in it?"""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, PLAIN) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return type(value) in PLAIN
+
+
+def _folder(state: Mapping[str, Tensor], like: Path, target: Path, stored: Stored) -> list[str]:
+    """A folder of the same files: the weights in one or in shards, and those that describe the model."""
+    weights = weights_in(like)
+    assert weights is not None  # it was read
+    suffix = Path(weights.name.removesuffix(INDEX)).suffix
+    parts = {weights.name: dict(state)}
+    if stored.files:
+        parts = {name: {n: t for n, t in state.items() if stored.files[n] == name} for name in
+                 sorted(set(stored.files.values()))}  # fmt: skip
+    files = [p for p in sorted(like.iterdir()) if p.name not in parts]
+    kept = [p for p in files if p.is_file() and _matches(p, KEPT) and not _matches(p, LEFT)]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".exporting-") as private:
+        at = Path(private)
+        for name, part in parts.items():
+            atomically(at / name, partial(_write, part, suffix=suffix, metadata=stored.metadata))
+        for file in kept:
+            shutil.copyfile(file, at / file.name)
+        if stored.files:
+            total = sum(t.nbytes for t in state.values())
+            index = {"metadata": {"total_size": total}, "weight_map": stored.files}
+            (at / weights.name).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        target.mkdir(exist_ok=True)
+        for file in sorted(at.iterdir(), key=lambda file: file.name == "config.json"):  # which comes last
+            os.replace(file, target / file.name)
+    gone = {p.name for p in kept} | {weights.name}
+    return [p.name for p in files if p.name not in gone]
+
+
+def _matches(path: Path, patterns: tuple[str, ...]) -> bool:
+    return any(path.match(pattern) for pattern in patterns)
+
+
+def words(left: list[str], path: Path) -> str:
+    """What was left out of an export, in one sentence; empty if nothing was."""
+    named = ", ".join(left[:5]) + " …" * (len(left) > 5)
+    return f"Left out of {path.name}, since it may hold what was forgotten: {named}." if left else ""

@@ -1,0 +1,233 @@
+"""Checkpoints as others keep them: where the weights lie in a file or folder. No code in it is ever run."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from purge.core.errors import FileError, brief
+from purge.core.files import below, read_json
+from purge.models.wrappers import named_as, prefixes_of
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in a folder that save_pretrained wrote
+INDEX = ".index.json"  # after one of these names: which file each weight of a sharded model is in
+TRUNKS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights", "params")
+DEEPEST = 4  # dicts within each other that are searched for weights
+MOST_NAMED = 5  # names in a message
+
+
+class Inert:
+    """Stands for an object of a class that is not loaded: it takes whatever it is given and does nothing."""
+
+    def __new__(cls, *_args: Any, **_more: Any) -> Inert:
+        """Make it without a look at the arguments."""
+        return object.__new__(cls)
+
+    def __init__(self, *_args: Any, **_more: Any) -> None: ...
+
+    def __setstate__(self, _state: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The content of a checkpoint: nested dicts of a file of torch, or all tensors by name."""
+
+    path: Path
+    content: Mapping[str, Any]
+    metadata: dict[str, str] = field(default_factory=dict)  # of a file of safetensors
+    files: dict[str, str] = field(default_factory=dict)  # of a sharded model: weight → file
+    refused: tuple[str, ...] = ()  # classes in it that stand as Inert objects
+
+
+class Place(NamedTuple):
+    """Where in a checkpoint the weights of a model are, and what does not fit."""
+
+    way: tuple[str, ...]  # the keys of nested dicts that lead to them
+    names: dict[str, str]  # the model's own names → those in the checkpoint
+    missing: list[str]
+    unexpected: list[str]
+    shapes: list[str]  # names, with both shapes
+    beside: list[str]  # tensors without the prefix that the model's have
+
+    @property
+    def fits(self) -> bool:
+        """Has the model all of these weights and no others?"""
+        return not (self.missing or self.unexpected or self.shapes)
+
+
+def read(path: Path) -> Stored:
+    """Read a file of weights, or a folder of ``save_pretrained``, whole or in shards."""
+    if path.is_dir():
+        return _folder(path)
+    if not path.is_file():
+        raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
+    if path.suffix == ".safetensors":
+        tensors, metadata = _safetensors(path)
+        return Stored(path, tensors, metadata)
+    content, refused = _torch(path)
+    if not isinstance(content, Mapping):
+        raise FileError(
+            f"a dict of tensors in {path.name}", type(content).__name__, "save model.state_dict() alone"
+        )
+    return Stored(path, content, refused=refused)
+
+
+def weights_in(folder: Path) -> Path | None:
+    """The file of weights in a folder of ``save_pretrained``, or its index if there are several."""
+    names = [name + end for name in WEIGHTS for end in ("", INDEX)]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def inside(content: Any, way: tuple[str, ...]) -> dict[str, Any]:
+    """The dict that the keys of ``way`` lead to."""
+    for key in way:
+        content = content[key]
+    return dict(content)
+
+
+def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Place:
+    """Where the weights of a model with the tensors ``own`` are; refused if they are not all there.
+
+    ``what`` names the model in the message. Of several places that fit, one under a usual key is taken.
+    """
+    name = stored.path.name
+    found = [_fitted(way, inside(stored.content, way), own, name) for way in _ways(stored.content)]
+    if not found and stored.refused:
+        raise _would_run(stored.path, stored.refused)
+    if not found:
+        kinds = ", ".join(sorted({type(value).__name__ for value in stored.content.values()})[:MOST_NAMED])
+        got = f"a dict of {kinds}" if kinds else "an empty one"
+        raise FileError(f"a dict of tensors in {name}", got, "save model.state_dict() alone")
+    found.sort(key=lambda p: (not p.fits, -len(own.keys() & p.names.keys()) * (not p.fits), _rank(p.way)))
+    best, *others = found
+    if best.fits:
+        same = [p for p in others if p.fits and _rank(p.way) == _rank(best.way)]
+        if same:
+            both = " and ".join(".".join(p.way) for p in (best, same[0]))
+            raise FileError(f"the weights of one model in {name}", both, "save the state dict of one of them")
+        return best
+    counted = (
+        f"{len(best.missing)} missing, {len(best.unexpected)} unexpected, {len(best.shapes)} of another shape"
+    )
+    odd = {"missing": best.missing, "unexpected": best.unexpected, "another shape": best.shapes}
+    told = "; ".join(f"{kind}: {_few(names)}" for kind, names in odd.items() if names)
+    fix = "build the model that the checkpoint was trained with"
+    raise FileError(f"weights of a {what} in {name}", f"another architecture ({counted}; {told})", fix)
+
+
+def _few(names: list[str]) -> str:
+    told = [name if len(name) <= 200 else brief(name) for name in names[:MOST_NAMED]]
+    return ", ".join(told) + " …" * (len(names) > MOST_NAMED)
+
+
+def _rank(way: tuple[str, ...]) -> int:
+    """Usual keys first."""
+    return TRUNKS.index(way[-1]) if way and way[-1] in TRUNKS else len(TRUNKS) * bool(way)
+
+
+def _ways(content: Any, way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The ways to all dicts of tensors; extra state that is not a tensor may be among them."""
+    texts = {key: value for key, value in content.items() if isinstance(key, str)}
+    kinds = [isinstance(value, Tensor) or key.endswith("_extra_state") for key, value in texts.items()]
+    if kinds and all(kinds) and len(texts) == len(content):
+        yield way
+    elif len(way) < DEEPEST:
+        for key, value in texts.items():
+            if isinstance(value, Mapping):
+                yield from _ways(value, (*way, key))
+
+
+def _fitted(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tensor], file: str) -> Place:
+    tensors = {name: t for name, t in state.items() if isinstance(t, Tensor)}
+    prefixes = prefixes_of(tensors, own)
+    if len(prefixes) > 1:
+        fix = "save the state dict of one of them"
+        raise FileError(f"the weights of one model in {file}", " and ".join(prefixes[:2]), fix)
+    names = named_as(tensors, own, prefixes[0])
+    shared = {own[name].data_ptr() for name in names if name in own and own[name].numel()}
+    missing = [n for n, t in own.items() if n not in names and t.data_ptr() not in shared]  # or it is tied
+    shapes = [
+        f"{n} {tuple(tensors[names[n]].shape)} instead of {tuple(t.shape)}"
+        for n, t in own.items()
+        if n in names and tensors[names[n]].shape != t.shape
+    ]
+    unexpected = [name for name in names if name not in own]
+    return Place(way, names, missing, unexpected, shapes, [*(tensors.keys() - set(names.values()))])
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _folder(path: Path) -> Stored:
+    file = weights_in(path)
+    if file is None:
+        fix = "save it with save_pretrained, or name the file itself"
+        raise FileError(f"{WEIGHTS[0]} in {path}", "no such file", fix)
+    if not file.name.endswith(INDEX):
+        return read(file)
+    files = read_json(file).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise FileError(f"a weight_map of names and files in {file}", "none", "save the model again")
+    shards = {name: below(path, name) for name in sorted(set(files.values()))}
+    content: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    for name, shard in shards.items():
+        part = read(shard)
+        strange = [key for key in part.content if files.get(key) != name]
+        lost = [key for key, where in files.items() if where == name and key not in part.content]
+        if strange or lost:
+            got = f"{_few([*lost, *strange])} elsewhere"
+            raise FileError(f"the weights of {file.name} in {name}", got, "save the model again")
+        content |= part.content
+        metadata |= part.metadata
+    return Stored(file, content, metadata, files)
+
+
+def _safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError):
+        raise damaged(path) from None
+
+
+def _torch(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """What torch saved. Objects of classes that it does not vouch for are not made: others stand for them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True), ()
+        except pickle.UnpicklingError:
+            pass
+        except Exception:  # torch raises many kinds of errors on a damaged file
+            raise damaged(path) from None
+        names: tuple[str, ...] = ()
+        try:
+            names = tuple(sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path)))
+            stand_ins = [(type("Inert", (Inert,), {}), name) for name in names]
+            with torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
+                return torch.load(path, map_location="cpu", weights_only=True), names
+        except Exception:
+            raise _would_run(path, names) from None
+
+
+def _would_run(path: Path, names: tuple[str, ...]) -> FileError:
+    classes = f" ({_few([*names])})" if names else ""
+    return FileError(
+        f"plain weights in {path.name}",
+        f"a pickle{classes} that would run code (it was not run), or a damaged file",
+        "save model.state_dict() with torch.save or as safetensors",
+    )
+
+
+def damaged(path: Path) -> FileError:
+    """The refusal of a file that cannot be read."""
+    return FileError(f"a complete checkpoint in {path}", "a damaged or truncated file", "save it again")
