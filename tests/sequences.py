@@ -1,4 +1,4 @@
-"""Data and models that are no images: sentences, waves and pictures as Hugging Face classifiers take them."""
+"""Small data and classifiers of Hugging Face: sentences, pictures and waves, as dicts of tensors."""
 
 from __future__ import annotations
 
