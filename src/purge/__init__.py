@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from purge.metrics.registry import list_metrics
     from purge.metrics.shadow import Shadows
     from purge.metrics.value import Value
+    from purge.models.sklearn import from_sklearn
     from purge.models.zoo import build, list_models
     from purge.result import Report, Result
 
@@ -39,7 +40,7 @@ _HOMES = {
     "Method": "methods.base", "Metric": "metrics.metric", "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
-    "epsilon_canaries": "metrics.canaries", "list_datasets": "data.catalog",
+    "epsilon_canaries": "metrics.canaries", "from_sklearn": "models.sklearn", "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
     "load": "data.load", "plant_canaries": "data.canaries", "split": "data.split", "train": "api",
     "train_sharded": "api", "unlearn": "api",
@@ -48,9 +49,9 @@ _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
     "Augmentation", "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result",
-    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets",
-    "list_methods", "list_metrics", "list_models", "load", "methods", "metrics", "models", "plant_canaries",
-    "split", "train", "train_sharded", "unlearn",
+    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "from_sklearn",
+    "list_datasets", "list_methods", "list_metrics", "list_models", "load", "methods", "metrics", "models",
+    "plant_canaries", "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 
 
