@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from purge.metrics.value import Value
     from purge.models.checkpoint import load_weights
     from purge.models.export import export
+    from purge.models.sklearn import from_sklearn
     from purge.models.zoo import build, list_models
     from purge.result import Report, Result
 
@@ -41,7 +42,8 @@ _HOMES = {
     "Method": "methods.base", "Metric": "metrics.metric", "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
-    "epsilon_canaries": "metrics.canaries", "export": "models.export", "list_datasets": "data.catalog",
+    "epsilon_canaries": "metrics.canaries", "export": "models.export", "from_sklearn": "models.sklearn",
+    "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
     "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.canaries",
     "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
@@ -50,8 +52,9 @@ _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
     "Augmentation", "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result",
-    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "export", "list_datasets",
-    "list_methods", "list_metrics", "list_models", "load", "load_weights", "methods", "metrics", "models",
+    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "export", "from_sklearn",
+    "list_datasets", "list_methods", "list_metrics", "list_models", "load", "load_weights", "methods",
+    "metrics", "models",
     "plant_canaries", "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 

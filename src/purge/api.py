@@ -18,7 +18,8 @@ from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
 from purge.core.settings import checked_seed, flat_fields, replace
 from purge.core.threads import numbers, threads_for, threads_seen
-from purge.data.accept import Adapt, Adapted, Form, accepted
+from purge.data.accept import accepted
+from purge.data.adapted import Adapt, Adapted, Form
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
 from purge.data.forgotten import (

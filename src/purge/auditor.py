@@ -12,7 +12,8 @@ from torch import nn
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
 from purge.core.threads import numbers, threads_for, threads_seen
-from purge.data.accept import Form, accepted
+from purge.data.accept import accepted
+from purge.data.adapted import Form
 from purge.data.augmented import still_random, without_random_transforms
 from purge.data.cache import places_of
 from purge.data.forgotten import class_order

@@ -23,7 +23,7 @@ from purge.core.files import atomically, out_folder, read_json, told, write_json
 from purge.core.folders import claimed, replacing_run
 from purge.core.schema import build
 from purge.core.settings import as_dict
-from purge.data.accept import Adapt, Form
+from purge.data.adapted import Adapt, Form
 from purge.data.forgotten import KEY, Forgotten
 from purge.data.ids import IdOf
 from purge.data.samples import Data

@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import pickle
+import runpy
 import weakref
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,11 @@ def test_folders_without_a_run_and_broken_ones_are_refused(tmp_path: Path) -> No
         with pytest.raises(FileError) as error:
             purge.split((X, Y), indices=[1], after=tmp_path)
         assert_sentence(str(error.value), "digests and ids as forgotten")
+
+
+def test_the_example_of_a_table_forgets_two_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "table.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "forgotten: ['c-17'] rows" in said
+    assert "forgotten: ['c-30', 'c-4'] rows" in said
+    assert "class_accuracy.1 (barolo)" in said

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
@@ -171,6 +173,62 @@ def test_pictures_of_pillow_are_what_to_tensor_makes_of_them() -> None:
     assert torch.allclose(found, torch.stack([to_tensor(p) for p in pictures]))
     forget, _ = purge.split(data, classes=["yes"])
     assert as_samples(forget, CPU, "forget").labels.tolist() == [1] * 4
+
+
+def test_columns_are_matched_by_name() -> None:
+    data, test = frame(X, Y.numpy()), frame(TEST_X, TEST_Y.numpy())
+    model = purge.train(nn.Linear(6, 3), data, label="kind", epochs=3, progress=False).model
+    parts = purge.split(data, classes=[0], label="kind")
+    how = {"metrics": "quick", "progress": False, "label": "kind", "check": False}
+    turned = test[["kind", *(f"f{i}" for i in range(5, -1, -1))]]
+    found = [purge.audit(model, *parts, one, **how)["ta"].value for one in (test, turned)]
+    assert found[0] == found[1]
+    with pytest.raises(DataError) as error:
+        purge.audit(model, *parts, test.rename(columns={"f2": "g2"}), **how)
+    assert_sentence(str(error.value), "the same columns in forget and test, got 'f2'")
+
+
+def test_only_what_a_sampler_chooses_is_used() -> None:
+    chosen = torch.utils.data.SubsetRandomSampler([5, 3, 20])
+    for collate in (None, torch.utils.data.default_collate, lambda b: torch.utils.data.default_collate(b)):
+        loader = DataLoader(TensorDataset(X, Y), 2, sampler=chosen, collate_fn=collate)
+        found = as_samples(loader, CPU, "x")
+        assert torch.equal(found.take(torch.arange(3))[0], X[[3, 5, 20]])
+
+
+def test_ids_of_frames_and_of_adapt_are_recorded() -> None:
+    table = frame(X, NAMES[Y], who=range(60))
+    parts = table[:3], table[3:]
+    result = purge.unlearn(plain_mlp(), *parts, label="kind", id_of="who", **QUICK)
+    assert result.info["forget_subjects"] == ["0", "1", "2"]
+    forget, retain = purge.split(
+        table, ids=[7], adapt=lambda row: ([row[f"f{i}"] for i in range(6)], row["kind"], row["who"])
+    )
+    result = purge.unlearn(plain_mlp(), forget, retain, **QUICK)
+    assert (result.info["forget_subjects"], result.info["names"]) == (["7"], [*NAMES])
+    assert (result.info["forget_rows"], result.info["rows_of"]) == ([7], 60)
+
+
+@pytest.mark.parametrize("stream", [hugging(X, Y.tolist()).to_iterable_dataset()])
+def test_streams_are_refused_with_the_reason(stream: Any) -> None:
+    for data in (stream, DataLoader(stream)):
+        with pytest.raises(DataError) as error:
+            purge.split(data, classes=[0])
+        assert_sentence(str(error.value), "items can be looked up by number, got a stream")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "ß", "10", "9"]), min_size=2, max_size=12))
+def test_labels_of_every_kind_have_the_same_numbers(words: list[str]) -> None:
+    order = sorted(set(words))
+    want = [order.index(word) for word in words]
+    x, hot = torch.zeros(len(words), 2), np.eye(len(order))[want]
+    named = [words, np.array(words), np.array(words, dtype=object), pd.Series(words)]
+    numbered = [np.array(want), pd.Series(want), want, torch.tensor(want)]
+    one_hot = [hot, torch.tensor(hot).bool()] if len(order) > 1 else []
+    for y in [*named, pd.Series(pd.Categorical(words, order)), *numbered, *one_hot]:
+        assert as_samples((x, y), CPU, "x").labels.tolist() == want
+    assert as_samples(pd.DataFrame({"n": 0.0, "y": words}), CPU, "x").labels.tolist() == want
 
 
 # -- rows of unequal length ---------------------------------------------------------------------

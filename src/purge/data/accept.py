@@ -6,24 +6,21 @@ and becomes a :class:`Pair`, or stays a dataset, :class:`Adapted`, if it is too 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from purge.core.errors import DataError, PurgeError, brief, did_you_mean, first_line
+from purge.core.errors import DataError, PurgeError, brief, first_line
 from purge.data import inputs
+from purge.data.adapted import Adapted, Form, Raw
 from purge.data.classes import as_numbers, common_order, names_of, numbers_of_words, words_of
-from purge.data.ids import IdOf, as_text, subjects_in, subjects_of
+from purge.data.ids import as_text, subjects_in, subjects_of
 from purge.data.images import Images
-from purge.data.inputs import Inputs
-from purge.data.items import ADAPT, LABEL_KEYS, as_tensors, input_and_label
+from purge.data.items import ADAPT, input_and_label
 from purge.data.pair import Pair
 from purge.data.ragged import pads_of, stretched, widest
 from purge.data.samples import (
@@ -36,105 +33,9 @@ from purge.data.samples import (
     pair_of,
     unwrap,
 )
+from purge.data.tables import categories, frame_values, is_frame, label_column, label_values
 
 CHUNK = 256  # items that are read at a time
-
-Adapt = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Form:
-    """Where the caller's data keeps labels and ids, if they had to say so."""
-
-    label: str | None = None  # column or key of the label
-    id_of: IdOf = None  # column, key or position of the id, or the ids themselves
-    adapt: Adapt | None = None  # from one item to (inputs, label) or (inputs, label, id)
-
-    def __post_init__(self) -> None:
-        if self.adapt is not None and not callable(self.adapt):
-            raise DataError("a function as adapt", brief(self.adapt), f"pass {ADAPT}")
-        if self.label is not None and not isinstance(self.label, str):
-            raise DataError("the name of a column or key as label", brief(self.label), 'pass label="churned"')
-
-    @property
-    def told(self) -> bool:
-        """Did the caller say anything?"""
-        return self.label is not None or self.id_of is not None or self.adapt is not None
-
-
-@dataclass
-class Raw:
-    """What was read: inputs, and labels that may still be names."""
-
-    x: Inputs
-    labels: Any
-    whole: Any
-    rows: Tensor | None = None
-    subjects: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    pads: tuple[Any, ...] = ()
-    cast: bool = False
-    large: Adapted | None = None  # in place of x, if that is too large to keep
-
-
-class Adapted(Dataset[Any]):
-    """A dataset whose items became ``(inputs, number of the class)``; for what is too large to keep."""
-
-    def __init__(self, data: Any, form: Form, collate: Callable[[Any], Any] | None, what: str) -> None:
-        self.data, self.form, self.collate, self.what = data, form, collate, what
-        self.targets: list[int] = []
-        self.names: tuple[str, ...] = ()
-        self.subjects: tuple[str, ...] = ()
-        self.shapes: list[tuple[int, ...]] = []  # of every tensor, if they differ in length
-        self.pads: tuple[Any, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, i: int) -> tuple[Inputs, int]:
-        x, y, _ = self.opened([self.data[i]])
-        if self.shapes:
-            x = stretched(x, self.shapes, self.pads, self.what)
-        return inputs.take(x, 0), self.targets[i] if self.targets else y[0]
-
-    def opened(self, items: Sequence[Any]) -> tuple[Inputs, Any, list[Any]]:
-        """Inputs (as one batch), labels and ids of some items as they came."""
-        form, what = self.form, self.what
-        if form.adapt is not None:
-            made = [_three(form.adapt(item), what) for item in items]
-            return stacked([as_tensors(x, what) for x, _, _ in made], what), *_columns(made)
-        if self.collate is not None:
-            x, y = input_and_label(self.collate(list(items)), what, form.label)
-            x = as_tensors(x, what)
-            if {len(t) for t in inputs.leaves(x)} != {len(items)}:
-                got = f"{len(inputs.leaves(x)[0])} rows for {len(items)} items"
-                raise DataError(f"a collate_fn of {what} that keeps each item", got, "pass it without mixing")
-            return x, list(y) if not isinstance(y, Tensor) else list(y.detach().cpu()), []
-        pairs = [input_and_label(item, what, form.label) for item in items]
-        return stacked([as_tensors(x, what) for x, _ in pairs], what), [y for _, y in pairs], []
-
-
-def _columns(made: list[tuple[Any, Any, Any]]) -> tuple[list[Any], list[Any]]:
-    return [y for _, y, _ in made], [who for *_, who in made]
-
-
-def _three(made: Any, what: str) -> tuple[Any, Any, Any]:
-    """What the caller's function returned: inputs, label and perhaps an id."""
-    if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
-        got = f"{len(made)} values" if isinstance(made, (tuple, list)) else type(made).__name__
-        raise DataError(f"(inputs, label) or (inputs, label, id) from adapt for {what}", got, f"pass {ADAPT}")
-    return made[0], made[1], made[2] if len(made) == 3 else None
-
-
-def stacked(xs: Sequence[Inputs], what: str) -> Inputs:
-    """The inputs of several items as one batch."""
-    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
-    if len(shapes) > 1:
-        few = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
-        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
-        raise DataError(f"inputs of one shape in {what}", few, fix)
-    return inputs.apply(lambda *ts: torch.stack(ts), *xs)
-
 
 # -- the door -----------------------------------------------------------------------------------
 
@@ -155,7 +56,25 @@ def accepted(given: Mapping[str, Any], form: Form | None = None, order: Sequence
     names = _order(words, found, given, form, order) if words else ()
     for what, one in raw.items():
         found[what] = _closed(one, words.get(what), names, what)
-    return _of_one_length(found)
+    return _of_one_length(_of_one_table(found))
+
+
+def _of_one_table(found: dict[str, Any]) -> dict[str, Any]:
+    """Tables with named columns, all with those of the first, in its order."""
+    tables = {what: one for what, one in found.items() if isinstance(one, Pair) and one.columns}
+    first = next(iter(tables), "")
+    for what, one in tables.items():
+        wanted = tables[first].columns
+        if set(one.columns) != set(wanted) or len(one.columns) != len(wanted):
+            odd = [*(c for c in wanted if c not in one.columns), *(c for c in one.columns if c not in wanted)]
+            got = f"{brief(odd[0])} in one of them alone" if odd else "one of them twice"
+            raise DataError(
+                f"the same columns in {first} and {what}", got, "prepare all sets in the same way"
+            )
+        if one.columns != wanted:
+            order = [one.columns.index(column) for column in wanted]
+            found[what] = one.replaced(one[0][:, order], one[1], columns=wanted)
+    return found
 
 
 def _order(
@@ -188,7 +107,7 @@ def _closed(raw: Raw, words: list[str] | None, names: tuple[str, ...], what: str
         return raw.large
     return Pair(
         (raw.x, y), rows=raw.rows, whole=raw.whole, names=own, subjects=raw.subjects, pads=raw.pads,
-        cast=raw.cast,
+        columns=raw.columns, cast=raw.cast,
     )  # fmt: skip
 
 
@@ -218,11 +137,6 @@ def _base(data: Any) -> Any:
     return data
 
 
-def is_frame(data: Any) -> bool:
-    """Is it a DataFrame of pandas?"""
-    return hasattr(data, "iloc") and hasattr(data, "columns")
-
-
 def needs_opening(data: Any) -> bool:
     """Is it of a kind that must be read before anything can be said about its labels?"""
     return isinstance(data, DataLoader) or is_frame(data) or _odd_pair(data)
@@ -247,9 +161,7 @@ def _opened(data: Any, form: Form, what: str) -> Any:
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise no_stream(data.dataset, what)
-        under: Any = data.dataset
-        if isinstance(under, (list, tuple)):  # of items, which a DataLoader takes
-            under = _Rows(len(under), under.__getitem__)
+        under = _sampled(data)
         own = data.collate_fn not in (default_collate, default_convert)
         if not own or form.adapt is not None:
             return _opened(under, form, what)
@@ -263,7 +175,7 @@ def _opened(data: Any, form: Form, what: str) -> Any:
             x, y = _plain_pair(data, what)
             items = _Rows(len(y), lambda i: (inputs.take(x, i), y[i]))
             return _read(items, form, None, what, whole=data[0])
-        return _owned(_raw_pair(data, form, what) if _odd_pair(data) else data, form)
+        return _owned(_raw_pair(data, what) if _odd_pair(data) else data, form)
     if isinstance(data, Adapted):
         return data
     n = length(data, what)
@@ -274,6 +186,16 @@ def _opened(data: Any, form: Form, what: str) -> Any:
     if form.adapt is not None or form.label is not None or (keyed and not subjects_in(data)):
         return _read(data, form, None, what)
     return _read(data, form, None, what) if _has_words(data, base, what) else _owned(data, form)
+
+
+def _sampled(loader: DataLoader[Any]) -> Any:
+    """The dataset of a DataLoader; those of its items that its sampler is a choice of, in their order."""
+    under: Any = loader.dataset
+    if isinstance(under, (list, tuple)):  # of items, which a DataLoader takes
+        under = _Rows(len(under), under.__getitem__)
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    chosen = next((found for s in samplers if (found := getattr(s, "indices", None)) is not None), None)
+    return under if chosen is None else Subset(under, sorted({int(i) for i in chosen}))
 
 
 def _owned(data: Any, form: Form) -> Any:
@@ -395,80 +317,34 @@ def _plain_pair(data: Sequence[Any], what: str) -> tuple[Any, Any]:
     """A pair as arrays or tensors, whatever its labels are."""
     if len(data) != 2:
         return pair_of(data, what)
-    x = _frame_values(data[0], what) if is_frame(data[0]) else data[0]
-    return x, data[1].to_numpy() if hasattr(data[1], "to_numpy") else data[1]
+    x = frame_values(data[0], what) if is_frame(data[0]) else data[0]
+    return x, label_values(data[1], what)
 
 
-def _raw_pair(data: Sequence[Any], form: Form, what: str) -> Raw:
+def _raw_pair(data: Sequence[Any], what: str) -> Raw:
     """A pair of a DataFrame or arrays and a series, a list or an array of labels."""
     x, y = data
-    if is_frame(y):
-        if len(y.columns) != 1:
-            got = f"a DataFrame of {len(y.columns)} columns"
-            raise DataError(f"one column of labels in {what}", got, 'pass df["label"]')
-        y = y.iloc[:, 0]
-    names = _categories(y)
-    values = list(y) if hasattr(y, "iloc") else y
+    values, names = label_values(y, what), categories(y)
+    columns = tuple(x.columns) if is_frame(x) else ()
     cast = is_frame(x) or all(isinstance(t, np.ndarray) for t in inputs.leaves(x))
-    x = _frame_values(x, what) if is_frame(x) else x
+    x = frame_values(x, what) if is_frame(x) else x
     checked, _ = pair_of((x, np.zeros(len(values))), what)
-    return Raw(checked, values, data[0], names=names, cast=cast)
-
-
-def _categories(y: Any) -> tuple[str, ...]:
-    """The names of a categorical column, in its own order."""
-    found = getattr(getattr(y, "cat", None), "categories", None)
-    names = () if found is None else tuple(found)
-    return names if all(isinstance(name, str) for name in names) else ()
+    return Raw(checked, values, data[0], names=names, columns=columns, cast=cast)
 
 
 def _from_frame(frame: Any, form: Form, what: str) -> Raw:
     """A DataFrame: a column of labels, perhaps one of ids, and numbers in all others."""
-    columns = list(frame.columns)
     if form.adapt is not None:
         records = frame.to_dict("records")
-        raw = _read(_Rows(len(records), records.__getitem__), form, None, what, whole=frame)
+        raw: Raw = _read(_Rows(len(records), records.__getitem__), form, None, what, whole=frame)
         if not raw.subjects and form.id_of is not None:
             raw.subjects = subjects_of(frame, form.id_of)
         return raw
-    label = form.label
-    if label is None:
-        usual = [name for name in columns if name in LABEL_KEYS]
-        if len(usual) != 1:
-            got, fix = _listing(columns), f'pass label="…", the column of the label, or {ADAPT}'
-            raise DataError(f"one column of {what} as the label", got, fix)
-        label = usual[0]
-    if columns.count(label) != 1:
-        fix = did_you_mean(label, map(str, columns[:20])) if label not in columns else "rename one of them"
-        got = brief(label) if label not in columns else f"{columns.count(label)} called {label!r}"
-        raise DataError(f"a column of {what} as label", got, fix)
+    label = label_column(frame, form.label, what)
     subjects = () if form.id_of is None else subjects_of(frame, form.id_of)
     left = frame.drop(columns=[label, *([form.id_of] if isinstance(form.id_of, str) else [])])
     y = frame[label]
-    values = list(y)
     return Raw(
-        torch.as_tensor(_frame_values(left, what)), values, frame, subjects=subjects, names=_categories(y),
-        cast=True,
+        torch.as_tensor(frame_values(left, what)), label_values(y, what), frame, subjects=subjects,
+        names=categories(y), columns=tuple(left.columns), cast=True,
     )  # fmt: skip
-
-
-def _listing(columns: Sequence[Any]) -> str:
-    more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
-    return f"columns {', '.join(map(str, columns[:12]))}{more}"
-
-
-def _frame_values(frame: Any, what: str) -> Any:
-    """The columns as numbers in 32 bits; True is 1."""
-    kinds = {
-        name: getattr(dtype, "kind", "O") for name, dtype in zip(frame.columns, frame.dtypes, strict=True)
-    }
-    if not kinds:
-        raise DataError(f"columns of inputs in {what}", "none", "leave some beside label and id")
-    if odd := [name for name, kind in kinds.items() if kind not in "biuf"]:
-        name = odd[0]
-        got = f"{frame.dtypes[name] if list(frame.columns).count(name) == 1 else 'others'} in {name!r}"
-        fix = (
-            f"encode it, pd.get_dummies(df, columns={odd[:3]!r}), drop it, name it in id_of=, or pass {ADAPT}"
-        )
-        raise DataError(f"numbers in the columns of {what}", got, fix)
-    return frame.to_numpy(dtype=np.float32, na_value=math.nan, copy=True)

@@ -14,7 +14,8 @@ from torch.utils.data import Subset
 from purge.core.errors import DataError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data import inputs
-from purge.data.accept import Adapt, Form, Owned, accepted, with_subjects
+from purge.data.accept import Owned, accepted, with_subjects
+from purge.data.adapted import Adapt, Form
 from purge.data.classes import names_of
 from purge.data.forgotten import Forgotten, forgotten_by, forgotten_in
 from purge.data.ids import IdOf, rows_of_ids, subjects_in, subjects_of
