@@ -6,19 +6,17 @@ import json
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from purge.core.errors import DataError, FileError, MethodError, PurgeError, RunError
+from purge.core.errors import DataError, MethodError, RunError
 from purge.core.files import atomically, told
-from purge.core.settings import as_dict, checked_seed, normalise, replace, setting
+from purge.core.settings import as_dict, checked_seed, normalise, setting
 from purge.models.heads import logistic
 from purge.models.heads.logistic import Problem, Removal, Solution
 from purge.models.heads.moments import Moments, joined, moments_of, parted, solved
@@ -191,7 +189,7 @@ class RidgeHead(Head):
         self._moments, self.weight, self.bias, self._error = moments, weight, bias, error
 
     def _add(self, x: Tensor, y: Tensor) -> None:
-        self._take(joined(self._moments, moments_of(x, y, self.classes)))
+        self._take(joined(self._moments, moments_of(x, y, self.classes)), check=False)
 
     def _remove(self, x: Tensor, y: Tensor, places: list[int] | None) -> None:
         self._take(parted(self._moments, moments_of(x, y, self.classes)))
@@ -214,8 +212,7 @@ class RidgeHead(Head):
 
     def _state(self) -> dict[str, Tensor]:
         m = self._moments
-        rounding = torch.tensor(m.rounding, dtype=torch.float64)
-        return {"counts": m.counts, "means": m.means, "scatter": m.scatter, "rounding": rounding}
+        return {"counts": m.counts, "means": m.means, "scatter": m.scatter, "rounding": m.rounding}
 
 
 class LogisticHead(Head):
@@ -225,13 +222,10 @@ class LogisticHead(Head):
 
     def __init__(
         self, settings: HeadSettings, classes: int, ledger: Ledger, problem: Problem,
-        start: Tensor, spent: float | None = None,
+        solution: Solution,
     ) -> None:  # fmt: skip
         super().__init__(settings, classes, ledger)
-        if spent is None:
-            self._take(problem, logistic.minimum(problem, start))
-        else:
-            self._take(problem, Solution(start, spent))
+        self._take(problem, solution)
 
     def _take(self, problem: Problem, found: Solution) -> None:
         self._problem, self._solution = problem, found
@@ -246,7 +240,7 @@ class LogisticHead(Head):
         more = _with_ones(x, self.settings)
         p = self._problem
         both = p._replace(x=torch.cat([p.x, more]), y=torch.cat([p.y, y]), gram=p.gram + more.T @ more)
-        self._take(both, logistic.minimum(both, self._solution.weight))
+        self._take(both, logistic.minimum(both, self._solution))
 
     def _remove(self, x: Tensor, y: Tensor, places: list[int] | None) -> None:
         p, gone = self._problem, _with_ones(x, self.settings)
@@ -254,11 +248,11 @@ class LogisticHead(Head):
         stays[places] = False
         left = p._replace(x=p.x[stays], y=p.y[stays], gram=p.gram - gone.T @ gone)
         if not self.settings.sigma:
-            self._take(left, logistic.minimum(left, self._solution.weight))
+            self._take(left, logistic.minimum(left, self._solution))
             return
-        found = logistic.removal(left, (gone, y), self._solution.weight)
+        found = logistic.removal(left, (gone, y), self._solution)
         self._check_budget(found)
-        self._take(left, Solution(found.weight, self.spent + found.bound))
+        self._take(left, Solution(found.weight, self.spent + found.bound, self._solution.curvature))
         self.last = found
 
     last: Removal | None = None  # the bounds of the last certified removal
@@ -273,7 +267,7 @@ class LogisticHead(Head):
         """Train anew on the rows that the head has, with new noise; nothing is spent then."""
         noise = _noise(self._problem.noise.shape, self.settings.sigma, seed)
         again = self._problem._replace(noise=noise)
-        self._take(again, logistic.minimum(again, torch.zeros_like(noise)))
+        self._take(again, logistic.minimum(again, logistic.from_nothing(again)))
 
     @property
     def counts(self) -> Tensor:
@@ -357,8 +351,8 @@ def fitted(
     rows = _with_ones(x, settings)
     noise = _noise(torch.Size((k, rows.shape[1])), settings.sigma, seed)
     problem = Problem(rows, y, rows.T @ rows, settings.lam, noise)
-    near = start._solution.weight if isinstance(start, LogisticHead) else torch.zeros_like(noise)
-    return LogisticHead(settings, k, ledger, problem, near)
+    near = start._solution if isinstance(start, LogisticHead) else logistic.from_nothing(problem)
+    return LogisticHead(settings, k, ledger, problem, logistic.minimum(problem, near))
 
 
 def _with_ones(x: Tensor, settings: HeadSettings) -> Tensor:
@@ -371,52 +365,3 @@ def _noise(shape: torch.Size, sigma: float, seed: int | None) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64)
     drawn = secrets.randbits(63) if seed is None else checked_seed(seed)
     return sigma * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(drawn))
-
-
-def load(path: str | os.PathLike[str]) -> Head:
-    """Read a head that :meth:`Head.save` wrote; nothing in the file is executed."""
-    file = Path(path)
-    if not file.is_file():
-        raise FileError(f"the file of a head at {file}", "nothing there", "check the path")
-    try:
-        with safe_open(file, "pt") as opened:
-            about = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a dict
-    except (SafetensorError, OSError, ValueError):
-        raise FileError(f"the file of a head at {file}", "a damaged or other file", "save it again") from None
-    if about.get("format") != FORMAT:
-        fix = "pass what head.save wrote"
-        raise FileError(f"the file of a head at {file}", "safetensors of something else", fix)
-    try:
-        return _read(about, tensors)
-    except (KeyError, ValueError, TypeError, IndexError, RuntimeError, RecursionError) as error:
-        why = str(error) if isinstance(error, PurgeError) else "parts that do not fit each other"
-        raise FileError(f"the file of a head at {file}", why.rstrip("."), "save it again") from None
-
-
-def _read(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
-    settings, k = replace(HeadSettings(), json.loads(about["settings"])), int(about["classes"])
-    key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
-    ledger = None if key is None or digests is None else Ledger.read(key, digests)
-    for t in tensors.values():
-        if t.is_floating_point() and not (t.dtype == torch.float64 and bool(torch.isfinite(t).all())):
-            raise ValueError
-    if settings.kind == "ridge":
-        counts, means, scatter = tensors["counts"], tensors["means"], tensors["scatter"]
-        width = means.shape[1]
-        rows = int(counts.sum())
-        fits = counts.shape == (k,) and means.shape == (k, width) and scatter.shape == (width, width)
-        if not fits or counts.dtype != torch.long or int(counts.min()) < 0 or rows < 1:
-            raise ValueError
-        if ledger is not None and len(ledger.digests) != rows:
-            raise ValueError
-        moments = Moments(counts, means, scatter, float(tensors["rounding"]))
-        return RidgeHead(settings, k, ledger, moments)
-    x, y = checked(tensors["x"], tensors["y"], classes=k)
-    width = x.shape[1]
-    if ledger is None or len(ledger.digests) != len(y) or x.dtype != torch.float64:
-        raise ValueError
-    if {tensors[name].shape for name in ("noise", "solution")} != {torch.Size((k, width))}:
-        raise ValueError
-    problem = Problem(x, y, x.T @ x, settings.lam, tensors["noise"])
-    return LogisticHead(settings, k, ledger, problem, tensors["solution"], float(about["residual"]))

@@ -4,8 +4,9 @@
 
     minimise  L(W) = Σ_i −log softmax(W x_i)[y_i] + λ/2 ‖W‖² + ⟨B, W⟩        (x ends in a 1 for the intercept)
 
-by Newton's method; each step solves H V = −g by conjugate gradients, with c·XᵀX + λI as preconditioner.
-λ > 0 makes L strongly convex, so there is one minimum, also where a class has no row.
+by Newton's method; each step solves H V = −g by conjugate gradients. Their preconditioner is C + λI, where
+C = Σ_i c_i x_i x_iᵀ with the mean curvature c_i = (1 − ‖p_i‖²)/K of some earlier step. λ > 0 makes L strongly
+convex, so there is one minimum, also where a class has no row.
 
 Certified removal: Guo, Goldstein, Hannun, van der Maaten, "Certified Data Removal from Machine Learning
 Models", ICML 2020, arXiv:1911.03030. B ~ N(0, σ²) is drawn at training. Rows whose losses have the gradient
@@ -37,7 +38,7 @@ from purge.models.heads.rows import CHUNK
 
 GAMMA = 1 / math.sqrt(2)
 STEP = 1e-9  # Newton's method ends after a step of this relative length; the next would be its square
-MOST_NEWTON, MOST_CG, FORCING = 100, 2000, 1e-4
+MOST_NEWTON, MOST_CG, MANY_CG, FORCING = 100, 2000, 12, 1e-3
 
 
 class Problem(NamedTuple):
@@ -51,17 +52,28 @@ class Problem(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Weights and the norm of what is left of the gradient there."""
+    """Weights, the norm of what is left of the gradient there, and about the curvature."""
 
     weight: Tensor  # (K, D)
     residual: float
+    curvature: Tensor  # C (D, D)
 
 
-def minimum(p: Problem, start: Tensor) -> Solution:
+def from_nothing(p: Problem) -> Solution:
+    """Weights of 0, where every class is as likely: the start of a training."""
+    k = len(p.noise)
+    return Solution(torch.zeros_like(p.noise), 0.0, (1 - 1 / k) / k * p.gram)
+
+
+def minimum(p: Problem, start: Solution) -> Solution:
     """The minimum of the objective, from a start that may be near."""
-    w, (value, g) = start, objective(p, start)
+    w, curvature = start.weight, start.curvature
+    value, g = objective(p, w)
     for _ in range(MOST_NEWTON):
-        step, _ = newton_step(p, w, -g)
+        step, _, slow = newton_step(p, w, -g, curvature, most=MANY_CG)
+        if slow:  # the curvature is from too far away
+            curvature = curvature_at(p, w)
+            step, _, _ = newton_step(p, w, -g, curvature, begin=step)
         length, slope = float(step.norm()), float((g * step).sum())
         rate, new = 1.0, w + step
         then = objective(p, new)
@@ -72,7 +84,7 @@ def minimum(p: Problem, start: Tensor) -> Solution:
             then = objective(p, new)
         w, (value, g) = new, then
         if last:
-            return Solution(w, float(g.norm()))
+            return Solution(w, float(g.norm()), curvature)
     fix = "raise lam, or bring the features to a similar scale"
     raise RunError(f"a minimum within {MOST_NEWTON} Newton steps", "none", fix)
 
@@ -93,12 +105,30 @@ def pulls(logp: Tensor, y: Tensor) -> Tensor:
     return out.scatter_add_(1, y[:, None], -torch.ones_like(out[:, :1]))
 
 
-def newton_step(p: Problem, w: Tensor, rhs: Tensor, exactly: float = FORCING) -> tuple[Tensor, float]:
-    """V with H V = rhs by preconditioned conjugate gradients, and the norm of what is left."""
+def curvature_at(p: Problem, w: Tensor) -> Tensor:
+    """C at these weights, (D, D)."""
+    found = torch.zeros_like(p.gram)
+    for x in p.x.split(CHUNK):
+        c = (1 - (x @ w.T).softmax(1).square().sum(1)) / len(w)
+        found += x.T @ (c[:, None] * x)
+    return found
+
+
+class Step(NamedTuple):
+    """V with H V = rhs, the norm of what is left, and whether that is more than was asked for."""
+
+    v: Tensor
+    rest: float
+    unfinished: bool
+
+
+def newton_step(
+    p: Problem, w: Tensor, rhs: Tensor, curvature: Tensor, *, exactly: float = FORCING, most: int = MOST_CG,
+    begin: Tensor | None = None,
+) -> Step:  # fmt: skip
+    """Solve H V = rhs by preconditioned conjugate gradients."""
     probs = [(x @ w.T).softmax(1) for x in p.x.split(CHUNK)]
-    curvature = sum(float((q * (1 - q)).sum()) for q in probs) / (len(p.x) * w.shape[0])
-    eye = torch.eye(len(p.gram), dtype=torch.float64)
-    factor = torch.linalg.cholesky(max(curvature, 1e-8) * p.gram + p.lam * eye)
+    factor = torch.linalg.cholesky(curvature + p.lam * torch.eye(len(p.gram), dtype=torch.float64))
 
     def times_h(v: Tensor) -> Tensor:
         out = p.lam * v
@@ -107,10 +137,11 @@ def newton_step(p: Problem, w: Tensor, rhs: Tensor, exactly: float = FORCING) ->
             out = out + (z - q * z.sum(1, keepdim=True)).T @ x
         return out
 
-    v, r = torch.zeros_like(w), rhs.clone()
+    v = torch.zeros_like(w) if begin is None else begin
+    r = rhs.clone() if begin is None else rhs - times_h(v)
     s = torch.cholesky_solve(r.T, factor).T
     direction, rs, size = s, float((r * s).sum()), float(rhs.norm())
-    for _ in range(MOST_CG):
+    for _ in range(most):
         if float(r.norm()) <= exactly * size or rs <= 0:
             break
         h = times_h(direction)
@@ -119,7 +150,8 @@ def newton_step(p: Problem, w: Tensor, rhs: Tensor, exactly: float = FORCING) ->
         s = torch.cholesky_solve(r.T, factor).T
         rs, before = float((r * s).sum()), rs
         direction = s + (rs / before) * direction
-    return v, float(r.norm())
+    rest = float(r.norm())
+    return Step(v, rest, rest > exactly * size and rs > 0)
 
 
 class Removal(NamedTuple):
@@ -130,11 +162,11 @@ class Removal(NamedTuple):
     worst: float  # what it could add at most, whatever the data
 
 
-def removal(left: Problem, gone: tuple[Tensor, Tensor], w: Tensor) -> Removal:
+def removal(left: Problem, gone: tuple[Tensor, Tensor], now: Solution) -> Removal:
     """One Newton step that takes rows out, and the bound of what it leaves of the gradient."""
-    x, y = gone
+    (x, y), w = gone, now.weight
     pull = pulls((x @ w.T).log_softmax(1), y).T @ x
-    v, rest = newton_step(left, w, pull, exactly=1e-12)
+    v, rest, _ = newton_step(left, w, pull, now.curvature, exactly=1e-10)
     moved = torch.cat([(part @ v.T).norm(dim=1) for part in left.x.split(CHUNK)])
     largest = math.sqrt(float(torch.linalg.eigvalsh(left.gram)[-1]))
     bound = 0.5 * GAMMA * largest * float(moved.pow(4).sum().sqrt()) + rest

@@ -32,7 +32,7 @@ class Moments(NamedTuple):
     counts: Tensor  # (K,) int64, rows of each class
     means: Tensor  # (K, D) of each class; 0 where it has no row
     scatter: Tensor  # (D, D) about the mean of all
-    rounding: float  # what rounding may have done to the scatter so far, as a norm
+    rounding: Tensor  # (D,) what rounding may have done to the scatter's diagonal so far
 
     @property
     def n(self) -> int:
@@ -49,7 +49,7 @@ def moments_of(x: Tensor, y: Tensor, classes: int) -> Moments:
     """The moments of rows (N, D) with labels (N,)."""
     width = x.shape[1]
     zero = torch.zeros(width, width, dtype=torch.float64)
-    found = Moments(torch.zeros(classes, dtype=torch.long), zero.new_zeros(classes, width), zero, 0.0)
+    found = Moments(torch.zeros(classes, dtype=torch.long), zero.new_zeros(classes, width), zero, zero[0])
     for part, labels in chunks(x, y):
         found = joined(found, _of_few(part, labels, classes))
     return found
@@ -59,7 +59,9 @@ def _of_few(x: Tensor, y: Tensor, classes: int) -> Moments:
     counts = torch.bincount(y, minlength=classes)
     sums = x.new_zeros(classes, x.shape[1]).index_add_(0, y, x)
     centred = x - x.mean(0)
-    return Moments(counts, sums / counts.clamp_min(1).double()[:, None], centred.T @ centred, 0.0)
+    return Moments(
+        counts, sums / counts.clamp_min(1).double()[:, None], centred.T @ centred, x.new_zeros(x.shape[1])
+    )
 
 
 def joined(a: Moments, b: Moments) -> Moments:
@@ -89,7 +91,7 @@ def parted(whole: Moments, gone: Moments) -> Moments:
     apart = gone.mean - whole.mean
     scatter = whole.scatter - gone.scatter - (whole.n * gone.n / left) * torch.outer(apart, apart)
     found = _rounded(Moments(counts, means, scatter, whole.rounding), whole)
-    if bool((scatter.diagonal() < -100 * found.rounding - 1e-300).any()):
+    if bool((scatter.diagonal() < -100 * found.rounding).any()):
         got = "rows that vary more than all rows of the head do"
         raise DataError("rows that the head has learned", got, "remove only rows that were added")
     return found
@@ -97,9 +99,9 @@ def parted(whole: Moments, gone: Moments) -> Moments:
 
 def _rounded(now: Moments, before: Moments) -> Moments:
     """Add what this step may have rounded away; errors of steps add up like those of a random walk."""
-    size = max(float(now.scatter.norm()), float(before.scatter.norm()))
-    lever = float(before.mean.norm()) * math.sqrt(before.n * max(float(before.scatter.trace()), 0.0))
-    return now._replace(rounding=math.hypot(now.rounding, EPSILON * (size + lever)))
+    size = torch.maximum(now.scatter.diagonal(), before.scatter.diagonal()).clamp_min(0)
+    lever = before.mean.abs() * (before.n * size).sqrt()  # of a mean that is far from zero
+    return now._replace(rounding=torch.hypot(before.rounding, EPSILON * (size + lever)))
 
 
 class Solved(NamedTuple):
@@ -128,8 +130,15 @@ def solved(m: Moments, lam: float, *, intercept: bool) -> Solved:
     weight = torch.cholesky_solve(cross.T, factor)
     weight = weight + torch.cholesky_solve(cross.T - gram @ weight, factor)  # once more for what was rounded
     bias = 2 * m.counts.double() / n - 1 - mean @ weight if intercept else weight.new_zeros(len(m.counts))
-    error = (m.rounding + EPSILON * float(gram.norm())) / smallest
-    return Solved(weight.T.contiguous(), bias, error)
+    off = torch.cholesky_solve(_tried(m.rounding) @ weight, factor)
+    return Solved(weight.T.contiguous(), bias, float(off.norm() / weight.norm().clamp_min(1e-300)))
+
+
+def _tried(rounding: Tensor) -> Tensor:
+    """A random error (D, D) of the scatter, as large as rounding may have made it."""
+    d, scale = len(rounding), rounding.sqrt()
+    drawn = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return scale[:, None] * (drawn + drawn.T) * scale
 
 
 def _smallest(factor: Tensor) -> float:
