@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
-from purge.models.checkpoint import tensors_digest, tensors_of
+from purge.models.checkpoint import digest, tensors_digest, tensors_of
 from purge.models.heads.head import TOLERANCE, Head, HeadSettings, Kind, fitted
 from purge.models.heads.place import features_of, linear_head
 
@@ -69,8 +69,10 @@ class ExactHead(Method):
             )
         same = off <= SAME.get(layer.weight.dtype, 0.0)
         kept = _digest_without(model, name) == body
-        run.exact = {"head": name, "kind": self.kind, "off": off, "same_before": same, "rest_kept": kept,
-                     "frozen": self.frozen}  # fmt: skip
+        run.exact = {
+            "head": name, "kind": self.kind, "off": off, "same_before": same, "rest_kept": kept,
+            "frozen": self.frozen, "weights": digest(model),
+        }  # fmt: skip
         run.took = self._words(len(y), len(y) + len(yf), off, same)
 
     def _words(self, kept: int, total: int, off: float, same: bool) -> str:

@@ -17,6 +17,8 @@ def exact_words(run: Mapping[str, Any]) -> str:
         return ""
     if claim.get("same_before") is not True or claim.get("rest_kept") is not True:
         return ""
+    if not claim.get("weights") or claim["weights"] != run.get("digest"):  # edited after the run
+        return ""
     declared = "The user declares that they were not" if claim.get("frozen") is True else "That is not known"
     return (
         f"Verified in the run: its head {claim.get('head')!r} was the {claim.get('kind')} head of all "

@@ -19,7 +19,7 @@ from purge.report.tables import class_words
 
 NOT = "not recorded"
 MOST_ROWS = 60  # runs of row numbers that the page shows; run.json has all
-NO_CLAIM = "no: the head before was not that of all samples, or other weights changed"
+NO_CLAIM = "no: the head before was not that of all samples, or other weights were changed, or changed later"
 Facts = Mapping[str, Any]
 
 
