@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -476,6 +478,17 @@ def test_images_and_convolutions(digits):
     x, y = purge.heads.features(small_conv(), digits.forget)
     assert x.shape == (len(digits.forget), 54)
     assert torch.equal(y, digits.forget.labels)
+
+
+def test_the_page_about_heads_runs_as_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "heads.md").read_text()
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(compile(block, "heads.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "<ridge head: 1,417 rows, " in said
+    assert "exact if no other weight has learned from the forgotten ones, as you declare" in said
 
 
 # -- time -----------------------------------------------------------------------------------------
