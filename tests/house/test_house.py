@@ -30,6 +30,7 @@ RANK = {room: len(ROWS) - i for i, row in enumerate(ROWS) for room in row} | {"r
 ROOM = {
     "result": "api",
     "auditor": "api",
+    "heads": "api",
     "__main__": "cli",
     "demo": "cli",
     "__init__": "core",

@@ -61,6 +61,7 @@ class Run:
         self.end = 0  # the step after which the loop ends; a check may bring it forward
         self.stopped_by: str | None = None
         self.took: str | None = None  # what a method that chooses did, in words
+        self.exact: dict[str, Any] | None = None  # what a method that can delete exactly has verified
         self.forget_target: float | None = None  # known once the loop has begun
         self.unseen_accuracy: float | None = None  # of single samples; a method may estimate it
         self._total, self._cooldown = 0, 0  # see steps()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from purge.methods.convolution_transpose import ConvolutionTranspose as ConvolutionTranspose
     from purge.methods.coun import CoUn as CoUn
     from purge.methods.delete import Delete as Delete
+    from purge.methods.exact_head import ExactHead as ExactHead
     from purge.methods.finetune import FineTune as FineTune
     from purge.methods.fisher import FisherForgetting as FisherForgetting
     from purge.methods.iewp import IEWP as IEWP
@@ -55,6 +56,7 @@ MODULES = {  # the classes of each module
     "convolution_transpose": "ConvolutionTranspose",
     "coun": "CoUn",
     "delete": "Delete",
+    "exact_head": "ExactHead",
     "finetune": "FineTune",
     "fisher": "FisherForgetting",
     "iewp": "IEWP",

@@ -168,6 +168,10 @@ METHODS: dict[str, Entry] = {
         "Sisa", "exact deletion from a model that was trained in shards (purge train --shards)",
         "SISA; Bourtoule et al., arXiv:1912.03817",
     ),
+    "exact-head": Entry(
+        "ExactHead", "solve for the linear head again without the forget set: exact if the rest is frozen",
+        "ridge or logistic regression on fixed features",
+    ),
     "unsir": Entry(
         "UNSIR", "impair with noise that stands for the class, repair with retained samples",
         "Tarun et al., arXiv:2111.08947",

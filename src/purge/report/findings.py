@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from purge.report import rules
+from purge.report.exact import exact
 from purge.report.numbers import Level, Number, Numbers
 from purge.report.rules import LIMITS, Finding, Rule, Side
 from purge.report.tables import Report, class_words, copies_words, described
@@ -34,7 +35,8 @@ def verdict(report: Report) -> list[Finding]:
         for f in _about_the_request(Numbers(part))
     ]
     of = Numbers(report)
-    return [*(judged or _about_the_request(of)), *_damage(of), *_copies(of), *_unchecked(of), LIMITS]
+    about = judged or _about_the_request(of)
+    return [*exact(of), *about, *_damage(of), *_copies(of), *_unchecked(of), LIMITS]
 
 
 def headline(findings: Sequence[Finding]) -> Finding:

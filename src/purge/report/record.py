@@ -14,10 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from purge.core.errors import FileError
+from purge.report.exact import exact_words
 from purge.report.tables import class_words, whose_words
 
 NOT = "not recorded"
 MOST_ROWS = 60  # runs of row numbers that the page shows; run.json has all
+NO_CLAIM = "no: the head before was not that of all samples, or other weights were changed, or changed later"
 Facts = Mapping[str, Any]
 
 
@@ -53,6 +55,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         "Audited weights": _same(run.get("digest"), (info.get("digests") or {}).get("audited"), "weights"),
         "Audited samples": _audited(run, info),
         "Method": run.get("preset") or run.get("method") or NOT,
+        **({"Exact deletion": exact_words(run) or NO_CLAIM} if run.get("exact") else {}),
         "Digest of the settings": digest_of(run["settings"]) if run.get("settings") else NOT,
         "Seeds": f"unlearning {run.get('seed', NOT)}, audit {info.get('seed', NOT)}",
         "Time taken": f"{run['seconds']:.1f} s in {run['steps']} steps" if "steps" in run else NOT,

@@ -156,6 +156,7 @@ class RunFile(Mapping[str, Any]):
     gone: Request = field(default_factory=dict)  # what the original had forgotten before
     preset: str | None = None
     took: str | None = None
+    exact: dict[str, bool | float | str] | None = None  # what was verified about an exact deletion
     method: str = "Recipe"
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None

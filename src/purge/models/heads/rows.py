@@ -1,0 +1,105 @@
+"""Rows of features that come in and go: checked once, and known again by their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from purge.core.errors import DataError, brief
+from purge.data.images import as_labels
+
+CHUNK = 4096  # rows that are looked at together, so that a copy in float64 stays small
+DIGEST = 16  # bytes of a row's digest
+FIX = "pass one row of numbers per sample, as purge.heads.features does"
+
+
+def checked(x: Any, y: Any, *, width: int | None = None, classes: int | None = None) -> tuple[Tensor, Tensor]:
+    """Features (N, D) as a real tensor on the CPU and labels (N,), or a DataError that says what is wrong."""
+    try:
+        features = torch.as_tensor(x).detach().cpu()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise DataError("features as numbers, (N, D)", type(x).__name__, FIX) from None
+    if features.ndim != 2 or features.is_complex() or features.layout != torch.strided:
+        raise DataError("features (N, D)", f"{features.dtype} of shape {tuple(features.shape)}", FIX)
+    if not len(features) or not features.shape[1]:
+        raise DataError("at least one row and one column of features", str(tuple(features.shape)), FIX)
+    if width is not None and features.shape[1] != width:
+        raise DataError(f"features of {width} numbers, as before", str(features.shape[1]), FIX)
+    if not all(bool(torch.isfinite(chunk).all()) for chunk in features.split(CHUNK)):
+        raise DataError("finite features", "NaN or infinity", "leave such rows out, or mend the backbone")
+    labels = as_labels(y, len(features), "the labels")
+    if classes is not None and int(labels.max()) >= classes:
+        fix = f"fit the head with classes={int(labels.max()) + 1} or more"
+        raise DataError(f"labels below {classes}, the classes of the head", str(int(labels.max())), fix)
+    return features, labels
+
+
+def chunks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows in float64 with their labels, some at a time."""
+    for part, labels in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
+        yield part.double(), labels
+
+
+class Ledger:
+    """Which rows a head has learned, as a keyed digest of each; nothing else of a row is kept.
+
+    The key is drawn for each head, so that digests of two heads cannot be compared.
+    """
+
+    def __init__(self, key: bytes = b"", digests: list[bytes] | None = None) -> None:
+        self.key, self.digests = key or secrets.token_bytes(DIGEST), digests or []
+
+    def of(self, x: Tensor, y: Tensor) -> list[bytes]:
+        """The digests of rows; a number counts by its value in float64, so 0 and −0 are the same."""
+        found = []
+        for part, labels in chunks(x, y):
+            rows = np.ascontiguousarray((part + 0.0).numpy())
+            for row, label in zip(rows, labels.tolist(), strict=True):
+                h = hashlib.blake2b(row.data, digest_size=DIGEST, key=self.key)
+                h.update(label.to_bytes(8, "little"))
+                found.append(h.digest())
+        return found
+
+    def find(self, wanted: list[bytes]) -> list[int]:
+        """The places of these rows; a row that is wanted twice must be there twice."""
+        places: dict[bytes, list[int]] = {digest: [] for digest in wanted}
+        for at, digest in enumerate(self.digests):
+            if digest in places:
+                places[digest].append(at)
+        found, unknown = [], []
+        for i, digest in enumerate(wanted):
+            if places[digest]:
+                found.append(places[digest].pop())
+            else:
+                unknown.append(i)
+        if unknown:
+            got = f"{len(unknown)} that it has not (first: row {unknown[0]}, with its label)"
+            fix = "pass the very features and labels that were added, each as often as it was"
+            raise DataError("rows that the head has learned", got, fix)
+        return found
+
+    def without(self, places: list[int]) -> Ledger:
+        """The ledger without the rows at these places."""
+        gone = set(places)
+        return Ledger(self.key, [digest for i, digest in enumerate(self.digests) if i not in gone])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The key and the digests (N, 16), for a file."""
+        rows = np.frombuffer(b"".join(self.digests), np.uint8).reshape(-1, DIGEST)
+        return {
+            "ledger.key": torch.tensor(list(self.key), dtype=torch.uint8),
+            "ledger.digests": torch.from_numpy(rows.copy()),
+        }
+
+    @classmethod
+    def read(cls, key: Tensor, digests: Tensor) -> Ledger:
+        """The ledger that a file holds."""
+        if key.dtype != torch.uint8 or digests.dtype != torch.uint8 or digests.shape[1:] != (DIGEST,):
+            raise ValueError(brief(tuple(digests.shape)))
+        return cls(bytes(key.tolist()), [row.tobytes() for row in digests.numpy()])
