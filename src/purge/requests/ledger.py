@@ -1,0 +1,277 @@
+"""The ledger of deletion requests: what was asked, when it is due, what was done, which model came of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from sqlalchemy import select
+
+from purge.core.errors import LedgerError, brief, did_you_mean
+from purge.requests import schema
+from purge.requests.asked import asked, text
+from purge.requests.dates import day
+from purge.requests.journal import Journal, Place, next_number, verify_export
+from purge.requests.keys import id_texts
+from purge.requests.records import STATES, Audit, Batch, Entry, Request, Run, Version
+
+__all__ = ["Ledger", "verify_export"]
+
+KINDS = ("base", "unlearned", "retrained")  # of a version
+
+
+class Ledger(Journal):
+    """Deletion requests over time, in an SQLite file or a PostgreSQL database.
+
+    The ledger only grows: each entry carries the hash of the one before, and :meth:`verify` names the first
+    that was touched. Of ids it keeps keyed hashes; the key is in a file of its own.
+
+    Args:
+        url: a path or ``sqlite:///requests.db``; or ``postgresql://user@host/name`` (extra ``postgres``).
+        key: the file of the key that hashes ids; default: $PURGE_LEDGER_KEY, then beside the SQLite file. It
+            is made together with the ledger. Without it the ledger can be read, but knows no id again.
+        sign: a PEM file with an Ed25519 key (extra ``sign``), made if it is missing; each entry from now on
+            is signed with it.
+        must_exist: refuse to make a new ledger.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/requests.db") as ledger:
+    ...     request = ledger.add(ids=["ada@example.org"], received="2026-01-31")
+    ...     print(request.number, request.due, request.state, ledger.suppressed(["ada@example.org"]))
+    ...     print(ledger.verify().ok)
+    1 2026-02-28 open [True]
+    True
+    """
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def add(
+        self, *, ids: Iterable[str] | None = None, classes: Iterable[str] | None = None, received: date | str,
+        due: date | str | None = None, basis: str = "erasure request", note: str | None = None,
+    ) -> Request:  # fmt: skip
+        """Write a request down.
+
+        Args:
+            ids: of whose data it is, as the training data has them; only keyed hashes are kept.
+            classes: names of whole classes, instead of ids. They are kept as they are.
+            received: the day it came.
+            due: the day it must be done by; default: one month later.
+            basis: on which ground.
+            note: a remark. It is kept for good, as it is: put in no name and no id.
+        """
+        one = {"ids": ids, "classes": classes, "received": received, "due": due, "basis": basis, "note": note}
+        return self.add_many([one])[0]
+
+    def add_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Request]:
+        """Write many requests down at once, each a dict with the arguments of :meth:`add`; all or none."""
+        new = [asked(one, self.hashes) for one in requests]
+        if not new:
+            return []
+        with self._writing() as connection:
+            first = next_number(connection, schema.requests)
+            for number, one in enumerate(new, first):
+                one["request"] = number
+            self._append(connection, [("request", one) for one in new])
+            return self._requests(schema.requests.c.number >= first)
+
+    def requests(self, state: str | None = None, due_by: date | str | None = None) -> list[Request]:
+        """All requests in their order, or those in one state, or those due by a day."""
+        t = schema.requests.c
+        where = []
+        if state is not None:
+            if state not in STATES:
+                raise LedgerError("a state of requests", brief(state), did_you_mean(str(state), STATES))
+            where.append(t.state == state)
+        if due_by is not None:
+            where.append(t.due <= day(due_by, "due_by").isoformat())
+        return self._requests(*where)
+
+    def request(self, number: int) -> Request:
+        """One request."""
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise LedgerError("the number of a request", brief(number), "see purge request list")
+        found = self._requests(schema.requests.c.number == number)
+        if not found:
+            raise LedgerError("the number of a request", brief(number), "see purge request list")
+        return found[0]
+
+    def history(self, number: int) -> list[Entry]:
+        """Every entry about a request, in their order: it was added, held, part of a batch, audited."""
+        self.request(number)
+        return [one for one in self.entries() if _concerns(one, number)]
+
+    def _requests(self, *where: Any) -> list[Request]:
+        rows = self._table(schema.requests, *where)
+        for row in rows:
+            row["received"], row["due"] = date.fromisoformat(row["received"]), date.fromisoformat(row["due"])
+        return [Request(**row) for row in rows]
+
+    def hold(self, number: int, reason: str) -> Request:
+        """Let an open request wait, for a reason that stands in the ledger, a legal hold say."""
+        return self._step("hold", number, ["open"], text(reason, "reason"))
+
+    def release(self, number: int) -> Request:
+        """Let a request that was held go on."""
+        return self._step("release", number, ["held"])
+
+    def withdraw(self, number: int, reason: str) -> Request:
+        """Take back a request that shall not be done: the person withdrew it, or it was a mistake."""
+        return self._step("withdraw", number, ["open", "held"], text(reason, "reason"))
+
+    def _step(self, kind: str, number: int, possible: list[str], reason: str | None = None) -> Request:
+        with self._writing() as connection:
+            state = self.request(number).state
+            if state not in possible:
+                what = f"a request that is {' or '.join(possible)} to {kind}"
+                raise LedgerError(what, f"number {number}, which is {state}", "see purge request list")
+            payload = {"request": number} | ({} if reason is None else {"reason": reason})
+            self._append(connection, [(kind, payload)])
+            return self.request(number)
+
+    # -- whose data -------------------------------------------------------------------------
+
+    def hashes(self, ids: Iterable[str]) -> list[str]:
+        """The keyed hash of each id."""
+        return self._id_key().hashes(id_texts(ids))
+
+    def suppressed(self, ids: Iterable[str]) -> list[bool]:
+        """For each id: did somebody ask to forget it? Requests that were withdrawn do not count."""
+        s, r = schema.subjects.c, schema.requests.c
+        query = select(s.hash).distinct().join_from(schema.subjects, schema.requests, s.request == r.number)
+        query = query.where(r.state != "withdrawn")
+        known = self._rows(lambda c: set(c.execute(query).scalars()))
+        return [one in known for one in self.hashes(ids)]
+
+    def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
+        """For each row of data, by whose it is: does it belong to one of these requests?"""
+        wanted = [numbers] if isinstance(numbers, int) else list(numbers)
+        s = schema.subjects.c
+        known: set[str] = set()
+        for number in wanted:
+            self.request(number)
+            query = select(s.hash).where(s.request == number)
+            known |= self._rows(lambda c, query=query: set(c.execute(query).scalars()))  # type: ignore[misc]
+        return [one in known for one in self.hashes(subjects)]
+
+    # -- batches, versions, runs, audits ----------------------------------------------------
+
+    def start_batch(self, numbers: Iterable[int], about: Mapping[str, Any] | None = None) -> Batch:
+        """Begin to do open requests together."""
+        members = sorted(set(numbers))
+        with self._writing() as connection:
+            if not members:
+                raise LedgerError("requests in a batch", "none", "name at least one")
+            if old := self.unfinished_batch():
+                got = f"batch {old.number} of {old.started}, which is not"
+                raise LedgerError("the last batch to be done or failed", got, "finish or fail it first")
+            for number in members:
+                if (state := self.request(number).state) != "open":
+                    got = f"number {number}, which is {state}"
+                    raise LedgerError("open requests in a batch", got, "leave it out")
+            number = next_number(connection, schema.batches)
+            self._append(
+                connection, [("batch", {"batch": number, "requests": members, "about": about or {}})]
+            )
+            return self.batch(number)
+
+    def finish_batch(
+        self, number: int, *, version: str | None = None, about: Mapping[str, Any] | None = None
+    ) -> Batch:
+        """Mark a batch and its requests done; ``version`` is the digest of the model that came of it."""
+        return self._end_batch(number, "batch-done", {"version": version}, about)
+
+    def fail_batch(self, number: int, reason: str, *, about: Mapping[str, Any] | None = None) -> Batch:
+        """Mark a batch failed; its requests are open again and carry the reason."""
+        return self._end_batch(number, "batch-failed", {"reason": text(reason, "reason")}, about)
+
+    def _end_batch(
+        self, number: int, kind: str, more: dict[str, Any], about: Mapping[str, Any] | None
+    ) -> Batch:
+        with self._writing() as connection:
+            batch = self.batch(number)
+            if batch.state != "running":
+                raise LedgerError(
+                    "a batch that runs", f"number {number}, which is {batch.state}", "start one"
+                )
+            told = {
+                "batch": number,
+                "requests": list(batch.requests),
+                "about": {**batch.about, **(about or {})},
+            }
+            self._append(connection, [(kind, told | more)])
+            return self.batch(number)
+
+    def batch(self, number: int) -> Batch:
+        """One batch."""
+        found = [Batch(**row) for row in self._table(schema.batches, schema.batches.c.number == number)]
+        if not found:
+            raise LedgerError("the number of a batch", brief(number), "see purge request list")
+        return found[0]
+
+    def batches(self) -> list[Batch]:
+        """All batches in their order."""
+        return [Batch(**row) for row in self._table(schema.batches)]
+
+    def unfinished_batch(self) -> Batch | None:
+        """The batch that is neither done nor failed: one runs, or its worker was killed."""
+        running = self._table(schema.batches, schema.batches.c.state == "running")
+        return Batch(**running[0]) if running else None
+
+    def add_version(
+        self, folder: Place, digest: str, parent: str | None, *, kind: str = "unlearned",
+        batch: int | None = None, about: Mapping[str, Any] | None = None,
+    ) -> Version:  # fmt: skip
+        """Write down a version of the model: where it is, its digest and that of the one it came from."""
+        if kind not in KINDS:
+            raise LedgerError("a kind of version", brief(kind), did_you_mean(str(kind), KINDS))
+        row = {"folder": os.fspath(folder), "digest": text(digest, "digest"), "kind": kind, "batch": batch}
+        if parent is not None and parent not in {version.digest for version in self.versions()}:
+            raise LedgerError("the digest of a version as parent", brief(parent), "add that version first")
+        self._add("version", schema.versions, row | {"parent": parent, "about": about or {}})
+        return self.versions()[-1]
+
+    def versions(self) -> list[Version]:
+        """All versions of the model in their order."""
+        return [Version(**row) for row in self._table(schema.versions)]
+
+    def current(self) -> Version | None:
+        """The newest version of the model."""
+        return (self.versions() or [None])[-1]  # type: ignore[list-item]
+
+    def add_run(
+        self, folder: Place, *, kind: str, batch: int | None = None, about: Mapping[str, Any] | None = None
+    ) -> Run:
+        """Write down a run folder that a batch made."""
+        row = {"folder": os.fspath(folder), "kind": text(kind, "kind"), "batch": batch, "about": about or {}}
+        self._add("run", schema.runs, row)
+        return self.runs()[-1]
+
+    def runs(self) -> list[Run]:
+        """All runs in their order."""
+        return [Run(**row) for row in self._table(schema.runs)]
+
+    def add_audit(
+        self, version: str, *, requests: Iterable[int] = (), passed: bool | None = None,
+        found: Mapping[str, Any] | None = None, batch: int | None = None, folder: Place | None = None,
+    ) -> Audit:  # fmt: skip
+        """Write down what an audit of a version, by its digest, found about some requests."""
+        row: dict[str, Any] = {
+            "version": text(version, "version"),
+            "requests": sorted(set(requests)),
+            "passed": passed,
+        }
+        row |= {"found": found or {}, "batch": batch, "folder": None if folder is None else os.fspath(folder)}
+        self._add("audit", schema.audits, row)
+        return self.audits()[-1]
+
+    def audits(self) -> list[Audit]:
+        """All audits in their order."""
+        rows = self._table(schema.audits)
+        return [Audit(**{**r, "passed": None if r["passed"] is None else bool(r["passed"])}) for r in rows]
+
+
+def _concerns(entry: Entry, number: int) -> bool:
+    among = entry.payload.get("requests")
+    return entry.payload.get("request") == number or (isinstance(among, list) and number in among)
