@@ -37,7 +37,8 @@ __version__ = "0.2.0"
 # The module of each public name; they are imported when first used, since torch takes seconds to import.
 _HOMES = {
     "Augmentation": "data.augmented", "DeletionRequest": "data.request", "Images": "data.images",
-    "Ledger": "requests.ledger", "Method": "methods.base", "Metric": "metrics.metric", "PurgeError": "core.errors",
+    "Ledger": "requests.ledger", "Method": "methods.base", "Metric": "metrics.metric",
+    "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
     "epsilon_canaries": "metrics.canaries", "list_datasets": "data.catalog",
@@ -48,8 +49,8 @@ _HOMES = {
 _ROOMS = ("data", "methods", "metrics", "models")
 
 __all__ = [
-    "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report", "Result",
-    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets",
+    "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report",
+    "Result", "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets",
     "list_methods", "list_metrics", "list_models", "load", "methods", "metrics", "models", "plant_canaries",
     "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip

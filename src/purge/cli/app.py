@@ -25,7 +25,7 @@ from purge.cli.demo import demo
 from purge.cli.list import list_
 from purge.cli.printing import open_streams
 from purge.cli.report import report
-from purge.cli.request import app as request
+from purge.cli.request_run import app as request
 from purge.cli.train import train
 from purge.cli.unlearn import unlearn
 from purge.core.plugins import ignore_matplotlibrc

@@ -82,7 +82,7 @@ def add(
 
     Of ids only keyed hashes are kept. Remove the file with the ids when you no longer need it.
     """
-    names = None if ids is None else _lines(ids)
+    names = None if ids is None else ids_in(ids)
     with open_ledger(ledger, key, sign, must_exist=False) as book:
         request = book.add(
             ids=names, classes=classes or None, received=received, due=due, basis=basis, note=note
@@ -224,7 +224,7 @@ def in_words(verdict: Verdict) -> str:
     return f"{verdict.entries} entries, none was touched{signed}. The end of the chain is {verdict.head}"
 
 
-def _lines(file: Path) -> list[str]:
+def ids_in(file: Path) -> list[str]:
     """The ids in a file, one a line. What is wrong with it is said without showing any."""
     fix = "write one id a line, as UTF-8"
     try:

@@ -43,8 +43,11 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the ledger."""
-        with self._told(), self.engine.connect() as connection, connection.begin():
-            yield connection
+        with self._told(), self.engine.connect() as connection:
+            if self.file is None:  # SQLite has no other way
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -97,7 +100,7 @@ def parse(url: Any) -> URL:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url):
         raise FileError("the path or URL of a ledger", brief(url), "pass requests.db, say")
     place = os.fspath(url)
-    if "://" not in place:
+    if "://" not in place and place != ":memory:":
         return URL.create("sqlite", database=place)
     scheme, _, rest = place.partition("://")
     try:
@@ -115,8 +118,7 @@ def parse(url: Any) -> URL:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        # One connection for transactions, one that holds the lock of a worker.
-        return create_engine(url, hide_parameters=True, pool_size=1, max_overflow=1, pool_pre_ping=True)
+        return create_engine(url, hide_parameters=True, pool_pre_ping=True)
     engine = create_engine(url, hide_parameters=True, connect_args={"timeout": WAIT})
 
     @event.listens_for(engine, "connect")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import date
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -29,6 +31,19 @@ Place = str | os.PathLike[str]
 T = TypeVar("T")
 
 
+def _json(text: str) -> Any:
+    """What JSON says; lists become tuples."""
+    value = json.loads(text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+# The columns that are kept as text, and how each is read.
+READ: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("about", "found", "requests", "classes"), _json),
+    **dict.fromkeys(("received", "due"), date.fromisoformat),
+}
+
+
 class Journal:
     """A chain of entries in a database, and the tables that follow from it."""
 
@@ -42,7 +57,19 @@ class Journal:
         self._key_file = None if place is None else Path(place)
         self._key: IdKey | None = None
         self._signer: Signer | None = None
-        self._open: Connection | None = None  # the transaction of together()
+        self._thread = threading.local()  # its `connection` is the transaction that is open
+        try:
+            self._prepare(must_exist)
+            if key:
+                self._id_key()  # a wrong one is refused now, not when it is first needed
+            if sign is not None:
+                self._sign_with(Path(sign))
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, must_exist: bool) -> None:
+        """Make the ledger, or bring its tables up to date."""
         there = self._db.exists()
         if must_exist and not there:
             raise FileError(f"a ledger at {self.name}", "none", "check the path; purge request add makes one")
@@ -54,10 +81,6 @@ class Journal:
             with self._db.writing() as connection:
                 if self._db.prepare(connection):
                     self._begin(connection)
-        if self._key_file and (named or self._key_file.exists()):
-            self._id_key()  # a wrong key is refused now, not when it is first needed
-        if sign is not None:
-            self._sign_with(Path(sign))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -90,8 +113,13 @@ class Journal:
             if self._key_file is None:
                 raise LedgerError("the key of the ledger", "none", f"pass key, or set ${KEY}")
             key = IdKey(self._key_file)
-            about = self._entry_content(1)
-            if about.get("check") != key.check():
+            t = schema.entries
+            query = select(*t.c).where(t.c.seq == 1)
+            first = chain.Link(*self._rows(lambda c: c.execute(query).one()))
+            if first.right_hash() != first.hash:
+                fix = "see purge request verify; restore the ledger from a backup"
+                raise LedgerError(f"the first entry of {self.name} as it was", "one that was touched", fix)
+            if first.content()["check"] != key.check():
                 got = f"another one in {self._key_file}"
                 raise LedgerError(
                     f"the key of {self.name}", got, "name the file that was made with the ledger"
@@ -116,18 +144,6 @@ class Journal:
             raise LedgerError(f"the key that signs {self.name}", got, "name the file that was used before")
         self._signer = signer
 
-    def _entry_content(self, seq: int) -> dict[str, Any]:
-        table = schema.entries
-        payload = self._rows(lambda c: c.execute(select(table.c.payload).where(table.c.seq == seq)).scalar())
-        try:
-            found = json.loads(str(payload))
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            fix = "see purge request verify; restore it from a backup"
-            raise LedgerError(f"entry {seq} in {self.name}", "something else", fix)
-        return found
-
     # -- transactions -----------------------------------------------------------------------
 
     @contextmanager
@@ -138,21 +154,24 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        if self._open is not None:
-            yield self._open
+        if (outer := self._transaction()) is not None:
+            yield outer
             return
         with self._db.writing() as connection:
             # The row of the head first: on a server, it keeps other writers waiting until this one ends.
             connection.execute(select(schema.head.c.entries).with_for_update()).scalar_one()
-            self._open = connection
+            self._thread.connection = connection
             try:
                 yield connection
             finally:
-                self._open = None
+                self._thread.connection = None
+
+    def _transaction(self) -> Connection | None:
+        return getattr(self._thread, "connection", None)
 
     def _rows(self, read: Callable[[Connection], T]) -> T:
-        if self._open is not None:
-            return read(self._open)
+        if (outer := self._transaction()) is not None:
+            return read(outer)
         with self._db.reading() as connection:
             return read(connection)
 
@@ -194,7 +213,9 @@ class Journal:
         query = select(*t.c).where(t.c.seq >= start).order_by(t.c.seq)
         query = query if kind is None else query.where(t.c.kind == kind)
         found = self._rows(lambda c: [chain.Link(*row) for row in c.execute(query)])
-        return [Entry(one.seq, one.at, one.kind, one.content(), one.hash) for one in found]
+        return [
+            Entry(one.seq, one.at, one.kind, self._sound(json.loads, one.payload), one.hash) for one in found
+        ]
 
     def head(self) -> Head:
         """The end of the chain. Keep it elsewhere: ``verify(head=…)`` then finds what was cut off."""
@@ -254,14 +275,22 @@ class Journal:
             self._append(connection, [(kind, row | {kind: next_number(connection, table)})])
 
     def _table(self, table: Table, *where: Any) -> list[dict[str, Any]]:
-        """The rows of a table in their order, JSON read; lists become tuples."""
+        """The rows of a table in their order."""
         query = select(*table.c).where(*where).order_by(table.c.number)
         found = [dict(row) for row in self._rows(lambda c: list(c.execute(query).mappings()))]
         for row in found:
-            for name in {"about", "found", "requests", "classes"} & row.keys():
-                value = json.loads(row[name])
-                row[name] = tuple(value) if isinstance(value, list) else value
+            for name, read in READ.items():
+                if name in row:
+                    row[name] = self._sound(read, row[name])
         return found
+
+    def _sound(self, read: Callable[[Any], T], value: Any) -> T:
+        """A value of the database, read; one that was touched may not be readable."""
+        try:
+            return read(value)
+        except (ValueError, TypeError):
+            fix = "see purge request verify; restore it from a backup"
+            raise LedgerError(f"rows that can be read in {self.name}", "others", fix) from None
 
 
 def verify_export(path: Place, *, public: Place | None = None, head: Head | str | None = None) -> Verdict:

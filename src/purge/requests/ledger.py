@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -19,6 +19,7 @@ from purge.requests.records import STATES, Audit, Batch, Entry, Request, Run, Ve
 
 __all__ = ["Ledger", "verify_export"]
 
+PART = 500  # numbers in a query
 KINDS = ("base", "unlearned", "retrained")  # of a version
 
 
@@ -90,12 +91,18 @@ class Ledger(Journal):
 
     def request(self, number: int) -> Request:
         """One request."""
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise LedgerError("the number of a request", brief(number), "see purge request list")
-        found = self._requests(schema.requests.c.number == number)
-        if not found:
-            raise LedgerError("the number of a request", brief(number), "see purge request list")
-        return found[0]
+        return self._some([number])[0]
+
+    def _some(self, numbers: Iterable[int]) -> list[Request]:
+        """The requests with these numbers; one that is not there is refused."""
+        wanted = list(numbers)
+        if odd := [one for one in wanted if not isinstance(one, int) or isinstance(one, bool)]:
+            raise LedgerError("the number of a request", brief(odd[0]), "see purge request list")
+        number = schema.requests.c.number
+        found = {r.number: r for some in _in_parts(wanted) for r in self._requests(number.in_(some))}
+        if missing := [one for one in wanted if one not in found]:
+            raise LedgerError("the number of a request", brief(missing[0]), "see purge request list")
+        return [found[one] for one in wanted]
 
     def history(self, number: int) -> list[Entry]:
         """Every entry about a request, in their order: it was added, held, part of a batch, audited."""
@@ -103,10 +110,7 @@ class Ledger(Journal):
         return [one for one in self.entries() if _concerns(one, number)]
 
     def _requests(self, *where: Any) -> list[Request]:
-        rows = self._table(schema.requests, *where)
-        for row in rows:
-            row["received"], row["due"] = date.fromisoformat(row["received"]), date.fromisoformat(row["due"])
-        return [Request(**row) for row in rows]
+        return [Request(**row) for row in self._table(schema.requests, *where)]
 
     def hold(self, number: int, reason: str) -> Request:
         """Let an open request wait, for a reason that stands in the ledger, a legal hold say."""
@@ -146,13 +150,12 @@ class Ledger(Journal):
 
     def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
         """For each row of data, by whose it is: does it belong to one of these requests?"""
-        wanted = [numbers] if isinstance(numbers, int) else list(numbers)
+        wanted = self._some([numbers] if isinstance(numbers, int) else numbers)
         s = schema.subjects.c
         known: set[str] = set()
-        for number in wanted:
-            self.request(number)
-            query = select(s.hash).where(s.request == number)
-            known |= self._rows(lambda c, query=query: set(c.execute(query).scalars()))  # type: ignore[misc]
+        for some in _in_parts([request.number for request in wanted]):
+            query = select(s.hash).where(s.request.in_(some))
+            known.update(self._rows(lambda c, query=query: c.execute(query).scalars().all()))  # type: ignore[misc]
         return [one in known for one in self.hashes(subjects)]
 
     # -- batches, versions, runs, audits ----------------------------------------------------
@@ -166,9 +169,9 @@ class Ledger(Journal):
             if old := self.unfinished_batch():
                 got = f"batch {old.number} of {old.started}, which is not"
                 raise LedgerError("the last batch to be done or failed", got, "finish or fail it first")
-            for number in members:
-                if (state := self.request(number).state) != "open":
-                    got = f"number {number}, which is {state}"
+            for request in self._some(members):
+                if request.state != "open":
+                    got = f"number {request.number}, which is {request.state}"
                     raise LedgerError("open requests in a batch", got, "leave it out")
             number = next_number(connection, schema.batches)
             self._append(
@@ -275,3 +278,9 @@ class Ledger(Journal):
 def _concerns(entry: Entry, number: int) -> bool:
     among = entry.payload.get("requests")
     return entry.payload.get("request") == number or (isinstance(among, list) and number in among)
+
+
+def _in_parts(numbers: list[int]) -> Iterator[list[int]]:
+    """Numbers, as many at a time as a query can take."""
+    for start in range(0, len(numbers), PART):
+        yield numbers[start : start + PART]

@@ -59,6 +59,7 @@ audits = _table(
     "audits", _number(), _text("version"), Column("passed", Integer), _text("requests"),
     Column("batch", Integer), _text("folder", empty=True), _text("added"), _text("found"),
 )  # fmt: skip
+by_request = Index("purge_subjects_by_request", subjects.c.request)
 by_deadline = Index("purge_requests_by_deadline", requests.c.state, requests.c.due)
 worker = _table("worker", _number("one"), _text("who"), _text("since"))  # not of the chain: who works now
 
@@ -120,11 +121,12 @@ def unprotected(connection: Connection) -> list[str]:
 
 
 def _to_2(connection: Connection) -> None:
-    """Who works now, and requests by deadline."""
+    """Who works now; requests by deadline, subjects by request."""
     for statement in (
         "CREATE TABLE purge_worker "
         "(one INTEGER NOT NULL PRIMARY KEY, who TEXT NOT NULL, since TEXT NOT NULL)",
         "CREATE INDEX purge_requests_by_deadline ON purge_requests (state, due)",
+        "CREATE INDEX purge_subjects_by_request ON purge_subjects (request)",
     ):
         connection.execute(text(statement))
 
@@ -139,7 +141,8 @@ def found_version(connection: Connection) -> int | None:
     if not inspect(connection).has_table(head.name):
         return None
     # Only these two columns are sure to be there in a ledger of any version.
-    return int(connection.execute(text("SELECT version FROM purge_head WHERE one = 1")).scalar_one())
+    version = connection.execute(text("SELECT version FROM purge_head WHERE one = 1")).scalar_one()
+    return version if isinstance(version, int) else 0
 
 
 def create(connection: Connection) -> None:

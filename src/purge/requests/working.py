@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from sqlalchemy import select, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from purge.core.errors import BusyError, PurgeError
 from purge.core.files import told
@@ -27,9 +28,9 @@ def working(database: Database, wait: float | None) -> Iterator[None]:
 
     Another one waits for ``wait`` seconds, or not at all, and is then told who works since when.
     """
-    took = (
-        _file_lock(database, database.file, wait or 0) if database.file else _server_lock(database, wait or 0)
-    )
+    patience = max(0.0, wait or 0.0)
+    file = database.file
+    took = _file_lock(database, file, patience) if file else _server_lock(database, patience)
     with took:
         row = {
             "one": 1,
@@ -68,19 +69,23 @@ def _file_lock(database: Database, file: Path, wait: float) -> Iterator[None]:
 @contextmanager
 def _server_lock(database: Database, wait: float) -> Iterator[None]:
     # A number per schema: several ledgers may share a database.
-    ask = text("SELECT pg_try_advisory_lock(CAST(:key % 2147483648 AS int), hashtext(current_schema()))")
+    ask, release = (
+        text(f"SELECT {function}({LOCK % 2**31}, hashtext(current_schema()))")
+        for function in ("pg_try_advisory_lock", "pg_advisory_unlock")
+    )
     end = time.monotonic() + wait
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        while not connection.execute(ask, {"key": LOCK}).scalar_one():
+        while not connection.execute(ask).scalar_one():
             if time.monotonic() >= end:
                 raise _busy(database)
             time.sleep(POLL)
         try:
             yield
         finally:
-            with suppress(Exception):  # a server that went away has released it
-                release = str(ask).replace("pg_try_advisory_lock", "pg_advisory_unlock")
-                connection.execute(text(release), {"key": LOCK})
+            try:
+                connection.execute(release)
+            except SQLAlchemyError:  # a server that went away has released it
+                connection.invalidate()
 
 
 def _busy(database: Database) -> BusyError:
