@@ -128,7 +128,7 @@ def _audit(audit: Audit, number: int, versions: Mapping[str, Version]) -> dict[s
     """What an audit found about the samples and classes of this request and those forgotten with it."""
     groups = [group for group in audit.found["groups"] if number in group["requests"]]
     keys = ("kind", "n", "classes", "tested", "why", "values", "returned")
-    version = versions.get(audit.version)
+    version = versions.get(audit.version) if audit.passed else None  # otherwise it was not accepted
     return {
         "version": None if version is None else version.number, "digest": audit.version, "at": audit.added,
         "passed": audit.passed, "groups": [{key: group[key] for key in keys} for group in groups],

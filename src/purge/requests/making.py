@@ -136,7 +136,7 @@ class Making:
         received = min(request.received for request in self.requests)
         result = unlearn_run(
             model, name, forget, retain, facts=facts, method=plan.method,
-            settings={**plan.settings, **self._budget(model, retain)}, test=test if len(test) else None,
+            settings={**plan.settings, **self._budget(model)}, test=test if len(test) else None,
             seed=plan.seed, device=plan.device, progress=plan.progress, checkpoint=source,
             request=DeletionRequest(id=f"batch {batch}", received=str(received)),
         )  # fmt: skip
@@ -148,7 +148,7 @@ class Making:
         )
         result.save(folder, force=True, **about)
 
-    def _budget(self, model: nn.Module, retain: Any) -> dict[str, Any]:
+    def _budget(self, model: nn.Module) -> dict[str, Any]:
         """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
         stop = resolve_method(self.plan.method, self.plan.settings).stop
         first = self._first_model()
