@@ -154,7 +154,7 @@ def test_a_year_in_python(base: Path, tmp_path: Path):
         assert [v.parent for v in ledger.versions()] == [None, *(v.digest for v in ledger.versions()[:2])]
         paper = certificate_of(ledger, 1)
         assert [audit["version"] for audit in paper["audits"]] == [None, 2, 3]
-        assert paper["audits"][2]["groups"][0]["n"] == 5  # with the two rows that came back
+        assert paper["audits"][2]["groups"][0]["n"] == 8  # both people, with the two rows that came back
         assert ledger.verify().ok
         assert isinstance(ledger, Ledger)
         assert torch.is_grad_enabled()
