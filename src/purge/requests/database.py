@@ -84,6 +84,9 @@ class Database:
         """Turn an error of the database into one line. It quotes no row: rows hold what users wrote."""
         try:
             yield
+        except UnicodeError:  # in the names of a damaged file
+            fix = "restore it from a backup"
+            raise FileError(f"a ledger at {self.name}", "a damaged file", fix) from None
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
             first = " ".join((str(cause) or type(cause).__name__).splitlines()[:1])

@@ -203,8 +203,10 @@ class Journal:
         """
         if not isinstance(kind, str) or not kind or kind in chain.OWN:
             raise LedgerError("a kind of entry of your own", brief(kind), "choose another name")
+        if not isinstance(payload, Mapping):
+            raise LedgerError("a dict as payload", type(payload).__name__, "give each value a name")
         with self._writing() as connection:
-            head = self._append(connection, [(text(kind, "kind"), payload)])
+            head = self._append(connection, [(text(kind, "kind"), dict(payload))])
         return self.entries(start=head.entries)[0]
 
     def entries(self, kind: str | None = None, *, start: int = 1) -> list[Entry]:
@@ -244,7 +246,7 @@ class Journal:
         with self._db.reading() as connection:
             try:
                 return checking.verify_database(connection, wanted, anchor)
-            except DatabaseError:
+            except (DatabaseError, UnicodeError):
                 return Verdict(False, 0, None, "the database is damaged: it cannot be read to its end")
 
     def export(self, path: Place, *, force: bool = False) -> Head:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -20,6 +20,7 @@ from purge.requests.records import STATES, Audit, Batch, Entry, Request, Run, Ve
 __all__ = ["Ledger", "verify_export"]
 
 PART = 500  # numbers in a query
+MOST = 2**31  # what a database takes as a number
 KINDS = ("base", "unlearned", "retrained")  # of a version
 
 
@@ -96,11 +97,11 @@ class Ledger(Journal):
     def _some(self, numbers: Iterable[int]) -> list[Request]:
         """The requests with these numbers; one that is not there is refused."""
         wanted = list(numbers)
-        if odd := [one for one in wanted if not isinstance(one, int) or isinstance(one, bool)]:
-            raise LedgerError("the number of a request", brief(odd[0]), "see purge request list")
+        odd = [one for one in wanted if type(one) is not int or not 0 < one < MOST]
         number = schema.requests.c.number
-        found = {r.number: r for some in _in_parts(wanted) for r in self._requests(number.in_(some))}
-        if missing := [one for one in wanted if one not in found]:
+        parts = [] if odd else _in_parts(wanted)
+        found = {r.number: r for some in parts for r in self._requests(number.in_(some))}
+        if missing := odd or [one for one in wanted if one not in found]:
             raise LedgerError("the number of a request", brief(missing[0]), "see purge request list")
         return [found[one] for one in wanted]
 
@@ -280,7 +281,6 @@ def _concerns(entry: Entry, number: int) -> bool:
     return entry.payload.get("request") == number or (isinstance(among, list) and number in among)
 
 
-def _in_parts(numbers: list[int]) -> Iterator[list[int]]:
+def _in_parts(numbers: list[int]) -> list[list[int]]:
     """Numbers, as many at a time as a query can take."""
-    for start in range(0, len(numbers), PART):
-        yield numbers[start : start + PART]
+    return [numbers[start : start + PART] for start in range(0, len(numbers), PART)]
