@@ -77,6 +77,11 @@ class Journal:
             with self._db.reading() as connection:
                 version = schema.found_version(connection)
             self._db.known(version or 0)
+        elif self._key_file is None:
+            what, fix = "a file for the key that hashes ids", f"pass key, or set ${KEY}"
+            raise LedgerError(what, "none, and PostgreSQL has no place beside it", fix)
+        elif self._key_file.exists():
+            IdKey(self._key_file)  # refused here, no file of a database is left behind
         if not there or version != schema.VERSION:
             with self._db.writing() as connection:
                 if self._db.prepare(connection):
@@ -99,10 +104,7 @@ class Journal:
 
     def _begin(self, connection: Connection) -> None:
         """Write the first entry of a new ledger, and make its key if there is none."""
-        if self._key_file is None:
-            what, fix = "a file for the key that hashes ids", f"pass key, or set ${KEY}"
-            raise LedgerError(what, "none, and PostgreSQL has no place beside it", fix)
-        key = IdKey.made(self._key_file)
+        key = IdKey.made(Path(str(self._key_file)))
         start = {"one": 1, "version": schema.VERSION, "entries": 0, "hash": chain.START, "signer": None}
         connection.execute(schema.head.insert().values(start))
         about = {"ledger": secrets.token_hex(8), "ids": "hmac-sha256", "check": key.check()}
