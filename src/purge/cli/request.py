@@ -82,11 +82,15 @@ def add(
 
     Of ids only keyed hashes are kept. Remove the file with the ids when you no longer need it.
     """
+    from purge.requests.asked import asked
+    from purge.requests.keys import id_texts
+
     names = None if ids is None else ids_in(ids)
+    given = {"ids": names, "classes": classes or None, "received": received, "due": due}
+    given |= {"basis": basis, "note": note}
+    asked(given, id_texts)  # a bad request makes no ledger
     with open_ledger(ledger, key, sign, must_exist=False) as book:
-        request = book.add(
-            ids=names, classes=classes or None, received=received, due=due, basis=basis, note=note
-        )
+        request = book.add_many([given])[0]
         show(request.to_dict(), f"Request {request.number} is due on {request.due}.", json_)
 
 
