@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from datetime import date
 
+import numpy as np
 import pytest
 
 import purge
@@ -86,11 +87,12 @@ def test_whose_rows_they_are(ledger):
     ledger.add(ids=["ada", "7"], received="2026-01-31")
     ledger.add(ids=["bob"], received="2026-01-31")
     ledger.add(classes=["cat"], received="2026-01-31")
-    rows = ("bob", "ada", "eve", "ada", "7", "07", "Ada", "")[:-1]
-    assert ledger.match(1, rows) == [False, True, False, True, True, False, False]
-    assert ledger.match([1, 2], rows) == [True, True, False, True, True, False, False]
-    assert ledger.match([3], rows) == [False] * 7
-    assert ledger.match([], rows) == [False] * 7
+    rows = ("bob", "ada", "eve", "ada", "7", "07", "Ada", "")
+    assert ledger.match(1, rows) == [False, True, False, True, True, False, False, False]
+    assert ledger.match([1, 2], rows) == [True, True, False, True, True, False, False, False]
+    assert ledger.match([3], rows) == [False] * 8
+    assert ledger.match([], rows) == [False] * 8
+    assert ledger.match(1, np.arange(6, 9)) == [False, True, False]
     assert ledger.hashes(["ada", "ada"])[0] == ledger.hashes(["ada"])[0]
     with pytest.raises(LedgerError, match="number of a request, got 9"):
         ledger.match([1, 9], rows)
@@ -139,7 +141,10 @@ def test_versions_runs_and_audits(ledger):
     base = ledger.add_version("/models/0", "d0", None, kind="base", about={"n": 1437})
     with pytest.raises(LedgerError, match="digest of a version as parent"):
         ledger.add_version("/models/1", "d1", "d9")
+    ledger.add_many({"ids": [i], "received": "2026-01-31"} for i in range(2))
+    ledger.start_batch([1])
     new = ledger.add_version("/models/1", "d1", "d0", batch=1)
+    assert (new.batch, new.kind, new.folder) == (1, "unlearned", "/models/1")
     assert ledger.versions() == [base, new]
     assert ledger.current() == new
     run = ledger.add_run("/runs/1", kind="unlearn", about={"seconds": 1.5})
@@ -256,6 +261,11 @@ def test_a_bad_request_is_refused_and_nothing_written(ledger, given):
         lambda ledger: ledger.batch(3),
         lambda ledger: ledger.fail_batch(1, "x"),
         lambda ledger: ledger.add_version("/x", "d", None, kind="better"),
+        lambda ledger: ledger.add_version("/x\udcff", "d", None, kind="base"),
+        lambda ledger: ledger.add_version("/x", "d", None, kind="base", batch=1),
+        lambda ledger: ledger.add_run("/x", kind="unlearn", batch="1"),
+        lambda ledger: ledger.add_audit("d", requests=[2]),
+        lambda ledger: ledger.add_audit("d", batch=10**30),
         lambda ledger: ledger.append("request", {}),
         lambda ledger: ledger.append("", {}),
         lambda ledger: ledger.append("x", {"y": {1, 2}}),

@@ -121,7 +121,7 @@ class Journal:
             if first.right_hash() != first.hash:
                 fix = "see purge request verify; restore the ledger from a backup"
                 raise LedgerError(f"the first entry of {self.name} as it was", "one that was touched", fix)
-            if first.content()["check"] != key.check():
+            if first.content().get("check") != key.check():
                 got = f"another one in {self._key_file}"
                 raise LedgerError(
                     f"the key of {self.name}", got, "name the file that was made with the ledger"
@@ -134,7 +134,7 @@ class Journal:
             known = connection.execute(select(schema.head.c.signer)).scalar_one()
         signer = Signer(file) if known else Signer.made(file)
         if known is None:
-            with self._db.writing() as connection:
+            with self._writing() as connection:  # another process may be about to sign it, too
                 known = connection.execute(select(schema.head.c.signer)).scalar_one()
                 if known is None:
                     self._signer = signer

@@ -10,6 +10,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,18 +96,18 @@ class IdKey:
         return found
 
 
-def id_texts(ids: Any) -> list[str]:
-    """Ids as text. No message here shows one."""
+def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
+    """Ids as text, where ``blank`` allows for rows that are nobody's. No message here shows an id."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise DataError("a list of ids", f"one {type(ids).__name__}", "pass a list")
     texts = []
     for position, one in enumerate(ids):
-        if isinstance(one, int) and not isinstance(one, bool):
+        if isinstance(one, Integral) and not isinstance(one, bool):  # also a number of NumPy
             one = str(one)
         if not isinstance(one, str):
             got = f"a {type(one).__name__} at position {position}"
             raise DataError("ids as text", got, "write each as text, as the data has it")
-        if not one.strip() or not _encodable(one):
+        if not (blank or one.strip()) or not _encodable(one):
             got = f"an empty or unreadable one at position {position}"
             raise DataError("ids as text", got, "leave it out")
         texts.append(one)

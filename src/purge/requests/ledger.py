@@ -142,22 +142,31 @@ class Ledger(Journal):
         return self._id_key().hashes(id_texts(ids))
 
     def suppressed(self, ids: Iterable[str]) -> list[bool]:
-        """For each id: did somebody ask to forget it? Requests that were withdrawn do not count."""
+        """For each id: did somebody ask to forget it? Requests that were withdrawn do not count.
+
+        An empty id is nobody's.
+        """
         s, r = schema.subjects.c, schema.requests.c
         query = select(s.hash).distinct().join_from(schema.subjects, schema.requests, s.request == r.number)
         query = query.where(r.state != "withdrawn")
         known = self._rows(lambda c: set(c.execute(query).scalars()))
-        return [one in known for one in self.hashes(ids)]
+        return [one in known for one in self._hashes_of_rows(ids)]
 
     def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
-        """For each row of data, by whose it is: does it belong to one of these requests?"""
+        """For each row of data, by whose it is: does it belong to one of these requests?
+
+        ``subjects`` are the ids of the rows, in their order; a row with an empty one is nobody's.
+        """
         wanted = self._some([numbers] if isinstance(numbers, int) else numbers)
         s = schema.subjects.c
         known: set[str] = set()
         for some in _in_parts([request.number for request in wanted]):
             query = select(s.hash).where(s.request.in_(some))
             known.update(self._rows(lambda c, query=query: c.execute(query).scalars().all()))  # type: ignore[misc]
-        return [one in known for one in self.hashes(subjects)]
+        return [one in known for one in self._hashes_of_rows(subjects)]
+
+    def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
+        return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
 
     # -- batches, versions, runs, audits ----------------------------------------------------
 
@@ -184,7 +193,8 @@ class Ledger(Journal):
         self, number: int, *, version: str | None = None, about: Mapping[str, Any] | None = None
     ) -> Batch:
         """Mark a batch and its requests done; ``version`` is the digest of the model that came of it."""
-        return self._end_batch(number, "batch-done", {"version": version}, about)
+        made = None if version is None else text(version, "version")
+        return self._end_batch(number, "batch-done", {"version": made}, about)
 
     def fail_batch(self, number: int, reason: str, *, about: Mapping[str, Any] | None = None) -> Batch:
         """Mark a batch failed; its requests are open again and carry the reason."""
@@ -199,17 +209,15 @@ class Ledger(Journal):
                 raise LedgerError(
                     "a batch that runs", f"number {number}, which is {batch.state}", "start one"
                 )
-            told = {
-                "batch": number,
-                "requests": list(batch.requests),
-                "about": {**batch.about, **(about or {})},
-            }
-            self._append(connection, [(kind, told | more)])
+            told = {"batch": number, "requests": list(batch.requests), **more}
+            self._append(connection, [(kind, {**told, "about": {**batch.about, **(about or {})}})])
             return self.batch(number)
 
     def batch(self, number: int) -> Batch:
         """One batch."""
-        found = [Batch(**row) for row in self._table(schema.batches, schema.batches.c.number == number)]
+        here = type(number) is int and 0 < number < MOST
+        where = schema.batches.c.number == (number if here else 0)
+        found = [Batch(**row) for row in self._table(schema.batches, where)]
         if not found:
             raise LedgerError("the number of a batch", brief(number), "see purge request list")
         return found[0]
@@ -230,7 +238,7 @@ class Ledger(Journal):
         """Write down a version of the model: where it is, its digest and that of the one it came from."""
         if kind not in KINDS:
             raise LedgerError("a kind of version", brief(kind), did_you_mean(str(kind), KINDS))
-        row = {"folder": os.fspath(folder), "digest": text(digest, "digest"), "kind": kind, "batch": batch}
+        row = {**self._place(folder, batch), "digest": text(digest, "digest"), "kind": kind}
         if parent is not None and parent not in {version.digest for version in self.versions()}:
             raise LedgerError("the digest of a version as parent", brief(parent), "add that version first")
         self._add("version", schema.versions, row | {"parent": parent, "about": about or {}})
@@ -248,7 +256,7 @@ class Ledger(Journal):
         self, folder: Place, *, kind: str, batch: int | None = None, about: Mapping[str, Any] | None = None
     ) -> Run:
         """Write down a run folder that a batch made."""
-        row = {"folder": os.fspath(folder), "kind": text(kind, "kind"), "batch": batch, "about": about or {}}
+        row = {**self._place(folder, batch), "kind": text(kind, "kind"), "about": about or {}}
         self._add("run", schema.runs, row)
         return self.runs()[-1]
 
@@ -261,19 +269,21 @@ class Ledger(Journal):
         found: Mapping[str, Any] | None = None, batch: int | None = None, folder: Place | None = None,
     ) -> Audit:  # fmt: skip
         """Write down what an audit of a version, by its digest, found about some requests."""
-        row: dict[str, Any] = {
-            "version": text(version, "version"),
-            "requests": sorted(set(requests)),
-            "passed": passed,
-        }
-        row |= {"found": found or {}, "batch": batch, "folder": None if folder is None else os.fspath(folder)}
-        self._add("audit", schema.audits, row)
+        about = sorted({request.number for request in self._some(requests)})
+        row = {"version": text(version, "version"), "requests": about, "passed": passed, "found": found or {}}
+        self._add("audit", schema.audits, row | self._place(folder, batch))
         return self.audits()[-1]
 
     def audits(self) -> list[Audit]:
         """All audits in their order."""
         rows = self._table(schema.audits)
         return [Audit(**{**r, "passed": None if r["passed"] is None else bool(r["passed"])}) for r in rows]
+
+    def _place(self, folder: Place | None, batch: int | None) -> dict[str, Any]:
+        """Where something is and which batch it came from, checked."""
+        if batch is not None:
+            self.batch(batch)
+        return {"folder": None if folder is None else text(os.fspath(folder), "folder"), "batch": batch}
 
 
 def _concerns(entry: Entry, number: int) -> bool:
