@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from purge.requests.ledger import Ledger
 from purge.requests.policy import Policy
@@ -15,6 +18,19 @@ from purge.runs.make import train_run
 
 DATA, MODEL = "tests.requests.people:data", "tests.requests.people:mlp"
 LAX = Policy(max_share=None, max_drift=None, max_distance=None, max_return=1.0)  # tiny models jump about
+
+
+def _hurry(connection: Any, _record: Any) -> None:
+    if "sqlite3" in type(connection).__module__:
+        connection.execute("PRAGMA synchronous = OFF")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Ledgers of this process do not wait until the disk has written: no test turns the power off."""
+    event.listen(Engine, "connect", _hurry)
+    yield
+    event.remove(Engine, "connect", _hurry)
 
 
 @pytest.fixture(scope="session")

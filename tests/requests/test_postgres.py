@@ -134,6 +134,7 @@ def test_one_worker_at_a_time(ledger, url, tmp_path):
             pass
 
 
+@pytest.mark.slow
 def test_a_killed_worker_no_longer_has_the_ledger(ledger, url):
     code = (
         "import sys, time\nfrom purge.requests.ledger import Ledger\n"
