@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from purge import data, methods, metrics, models
+    from purge import data, methods, metrics, models, requests
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
     from purge.data.augmented import Augmentation
@@ -46,13 +46,13 @@ _HOMES = {
     "load": "data.load", "plant_canaries": "data.canaries", "split": "data.split", "train": "api",
     "train_sharded": "api", "unlearn": "api",
 }  # fmt: skip
-_ROOMS = ("data", "methods", "metrics", "models")
+_ROOMS = ("data", "methods", "metrics", "models", "requests")
 
 __all__ = [
     "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report",
     "Result", "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "list_datasets",
     "list_methods", "list_metrics", "list_models", "load", "methods", "metrics", "models", "plant_canaries",
-    "split", "train", "train_sharded", "unlearn",
+    "requests", "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 
 

@@ -324,6 +324,7 @@ def _finished(ledger: Ledger, batch: Batch, making: Making, target: Path, stage:
     """Tell the ledger about a version that is in its place: version, audit and batch at once."""
     about = read_json(target / ABOUT)
     check_weights(target, about["digest"], whole=False)
+    _on_disk(target)
     told_of = {key: about[key] for key in ("method", "rows", "spent")}
     with ledger.together():
         version = ledger.add_version(
@@ -341,6 +342,19 @@ def _finished(ledger: Ledger, batch: Batch, making: Making, target: Path, stage:
         "done", batch.requests, batch.number, version.number, str(target.absolute()), about["kind"],
         found=about["found"],
     )  # fmt: skip
+
+
+def _on_disk(folder: Path) -> None:
+    """Wait until a folder is on the disk: the ledger must not know a version that a power cut takes away."""
+    with told(folder):
+        for path in (*(p for p in folder.iterdir() if p.is_file()), folder, folder.parent):
+            if os.name == "nt" and path.is_dir():  # Windows opens no folders
+                continue
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
 
 def _joined(reasons: Sequence[str]) -> str:
