@@ -357,6 +357,9 @@ def test_a_file_that_holds_no_key(copy, tmp_path, content):
     with pytest.raises(FileError, match="Ed25519"):
         Ledger(copy, sign=tmp_path / "sign.pem")
     with pytest.raises(FileError, match="Ed25519"):
+        Ledger(tmp_path / "new.db", sign=tmp_path / "sign.pem")
+    assert not (tmp_path / "new.db").exists()
+    with pytest.raises(FileError, match="Ed25519"):
         verdict(copy, public=tmp_path / "sign.pem")
 
 

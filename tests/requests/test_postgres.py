@@ -118,10 +118,14 @@ def test_another_key_is_refused(ledger, url, tmp_path):
 
 
 def test_a_server_that_is_not_there_and_a_password(home):
-    with pytest.raises(PurgeError) as caught:
-        Ledger(f"postgresql://purge:s3cret@/nowhere?host={home}")
-    assert "s3cret" not in str(caught.value)
-    assert "nowhere" in str(caught.value)
+    for url in (
+        "postgresql://purge:s3cret@/nowhere?host={}",
+        "postgres://purge@/nowhere?host={}&password=s3cret",
+    ):
+        with pytest.raises(PurgeError) as caught:
+            Ledger(url.format(home))
+        assert "s3cret" not in str(caught.value)
+        assert "nowhere" in str(caught.value)
 
 
 def test_one_worker_at_a_time(ledger, url, tmp_path):

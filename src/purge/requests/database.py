@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
@@ -26,7 +26,8 @@ class Database:
     def __init__(self, url: Any) -> None:
         self.url = parse(url)
         self.file = Path(str(self.url.database)) if self.url.get_backend_name() == "sqlite" else None
-        self.name = str(self.file) if self.file else self.url.render_as_string(hide_password=True)
+        shown = self.url.difference_update_query(["password", "sslpassword"])
+        self.name = str(self.file) if self.file else shown.render_as_string(hide_password=True)
         try:
             self.engine = _engine(self.url)
         except ImportError:
@@ -122,7 +123,8 @@ def parse(url: Any) -> URL:
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(url, hide_parameters=True, pool_pre_ping=True)
-    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": WAIT})
+    # No pool: between two transactions nobody has the file open, so that it can be copied or moved.
+    engine = create_engine(url, hide_parameters=True, poolclass=NullPool, connect_args={"timeout": WAIT})
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _record: Any) -> None:

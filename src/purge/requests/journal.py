@@ -58,6 +58,8 @@ class Journal:
         self._key: IdKey | None = None
         self._signer: Signer | None = None
         self._thread = threading.local()  # its `connection` is the transaction that is open
+        if sign is not None:
+            Signer.possible(Path(sign))  # before a ledger is made that would not be signed
         try:
             self._prepare(must_exist)
             if key:

@@ -155,10 +155,11 @@ class Signer:
     @classmethod
     def made(cls, path: Path) -> Signer:
         """The key in a file, made if it is missing; its public half is then beside it, in FILE.pub."""
+        ed25519 = _ed25519()
         if not path.exists():
             from cryptography.hazmat.primitives import serialization as form
 
-            key = _ed25519().Ed25519PrivateKey.generate()
+            key = ed25519.Ed25519PrivateKey.generate()
             pem = form.Encoding.PEM
             make_private(path, key.private_bytes(pem, form.PrivateFormat.PKCS8, form.NoEncryption()))
             public = path.with_name(path.name + ".pub")
@@ -167,6 +168,13 @@ class Signer:
                     Signer(path)._key.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
                 )
         return cls(path)
+
+    @staticmethod
+    def possible(path: Path) -> None:
+        """Refuse a file that holds no such key; one that is missing may be made later."""
+        _ed25519()
+        if path.exists():
+            Signer(path)
 
     def __repr__(self) -> str:
         return f"Signer(public={self.public!r})"
