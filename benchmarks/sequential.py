@@ -161,7 +161,8 @@ def table(content: dict[str, Any]) -> str:
             f"{_percent(last, 'agreement')} ({_percent(floor, 'agreement')})",
             f"{_number(last, 'kl')} ({_number(floor, 'kl')})",
             f"{_number(last, 'mia')} ({_number(last, 'mia_retrained')})",
-            f"{_largest(last)} ({_largest(floor)})", _percent(last, "worst_class"), f"{_mean([r['seconds'] for r in every]):.1f} ({slow:.1f})",
+            f"{_largest(last)} ({_largest(floor)})", _percent(last, "worst_class"),
+            f"{_mean([r['seconds'] for r in every]):.1f} ({slow:.1f})",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells).replace('– (–)', '–')} |")
     return "\n".join(lines)
