@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from purge import data, heads, methods, metrics, models
+    from purge import data, heads, methods, metrics, models, requests
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
     from purge.data.augmented import Augmentation
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from purge.models.export import export
     from purge.models.sklearn import from_sklearn
     from purge.models.zoo import build, list_models
+    from purge.requests.ledger import Ledger
     from purge.result import Report, Result
 
 __version__ = "0.2.0"
@@ -39,7 +40,8 @@ __version__ = "0.2.0"
 # The module of each public name; they are imported when first used, since torch takes seconds to import.
 _HOMES = {
     "Augmentation": "data.augmented", "DeletionRequest": "data.request", "Images": "data.images",
-    "Method": "methods.base", "Metric": "metrics.metric", "PurgeError": "core.errors",
+    "Ledger": "requests.ledger", "Method": "methods.base", "Metric": "metrics.metric",
+    "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
     "epsilon_canaries": "metrics.canaries", "export": "models.export", "from_sklearn": "models.sklearn",
@@ -48,13 +50,14 @@ _HOMES = {
     "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.canaries",
     "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
 }  # fmt: skip
-_ROOMS = ("data", "heads", "methods", "metrics", "models")
+_ROOMS = ("data", "heads", "methods", "metrics", "models", "requests")
 
 __all__ = [
-    "Augmentation", "DeletionRequest", "Images", "Method", "Metric", "PurgeError", "Report", "Result",
-    "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "export", "from_sklearn",
-    "heads", "list_datasets", "list_methods", "list_metrics", "list_models", "load", "load_weights", "methods",
-    "metrics", "models", "plant_canaries", "split", "train", "train_sharded", "unlearn",
+    "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report",
+    "Result", "Shadows", "Stopping", "Value", "audit", "build", "data", "epsilon_canaries", "export",
+    "from_sklearn", "heads", "list_datasets", "list_methods", "list_metrics", "list_models", "load",
+    "load_weights", "methods", "metrics", "models", "plant_canaries", "requests", "split", "train",
+    "train_sharded", "unlearn",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ SRC = ROOT / "src" / "purge"
 # Import arrows point down only: a room may import from rooms in the rows below it.
 ROWS = [
     ["cli"],
-    ["bench"],
+    ["bench", "requests"],
     ["runs"],
     ["api"],
     ["metrics"],

@@ -25,6 +25,7 @@ from purge.cli.demo import demo
 from purge.cli.list import list_
 from purge.cli.printing import open_streams
 from purge.cli.report import report
+from purge.cli.request_run import app as request
 from purge.cli.train import train
 from purge.cli.unlearn import unlearn
 from purge.core.plugins import ignore_matplotlibrc
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(request, name="request")
 
 
 def _version(wanted: bool) -> None:
@@ -71,4 +73,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal does not have
     ignore_matplotlibrc()
-    sys.exit(ending.run(partial(app, sys.argv[1:] or ["--help"], standalone_mode=False), COMMANDS))
+    sys.exit(
+        ending.run(partial(app, sys.argv[1:] or ["--help"], standalone_mode=False), {*COMMANDS, "request"})
+    )

@@ -7,6 +7,8 @@
     ├── MetricError    an unknown metric or panel
     ├── DeviceError    a device that is not there
     ├── FileError      a checkpoint, a run folder, an output folder
+    ├── LedgerError    a ledger of deletion requests, or what one of them may do now
+    │   └── BusyError  another worker has the ledger
     └── RunError       a run that had to be given up; nothing half done is returned
 
 Each message is one line: "Expected …, got …. Fix: …".
@@ -90,6 +92,14 @@ class DeviceError(PurgeError):
 
 class FileError(PurgeError):
     """A checkpoint or folder that cannot be read or written."""
+
+
+class LedgerError(PurgeError):
+    """A ledger of deletion requests that is not what it should be, or a step that a request may not take."""
+
+
+class BusyError(LedgerError):
+    """Another worker has the ledger."""
 
 
 class RunError(PurgeError):

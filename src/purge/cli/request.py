@@ -1,0 +1,275 @@
+"""purge request: the ledger of deletion requests. What carries them out is in request_run.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from purge.cli import ending
+from purge.cli import options as opt
+from purge.cli.printing import say, show
+from purge.core.errors import FileError
+
+if TYPE_CHECKING:
+    from purge.requests.ledger import Ledger
+    from purge.requests.records import Request, Verdict
+
+app = typer.Typer(rich_markup_mode=None)
+
+LedgerAt = Annotated[
+    str | None,
+    Option("--ledger", metavar="FILE|URL", help="The ledger; default: $PURGE_LEDGER, then requests.db."),
+]
+KeyAt = Annotated[
+    Path | None,
+    Option(
+        "--key", metavar="FILE", help="The key that hashes ids; default: $PURGE_LEDGER_KEY, then LEDGER.key."
+    ),
+]
+SignAt = Annotated[
+    Path | None, Option("--sign", metavar="FILE", help="Sign with the Ed25519 key in this file.")
+]
+PublicAt = Annotated[
+    Path | None, Option("--public", metavar="FILE", help="Check signatures with this public key.")
+]
+Number = Annotated[int, Argument(metavar="N", help="The number of a request.")]
+
+
+def open_ledger(
+    ledger: str | None, key: Path | None = None, sign: Path | None = None, *, must_exist: bool = True
+) -> Ledger:
+    """The ledger that the options name."""
+    from purge.requests.ledger import Ledger
+
+    place = ledger or os.environ.get("PURGE_LEDGER") or "requests.db"
+    return Ledger(place, key, sign=sign, must_exist=must_exist)
+
+
+@app.callback(invoke_without_command=True)
+def top(context: typer.Context) -> None:
+    """Keep a ledger of deletion requests: what was asked, when it is due, what was done."""
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+
+
+@app.command("add")
+def add(
+    received: Annotated[str, Option(metavar="DATE", help="The day it came, as 2026-11-01.")],
+    ids: Annotated[
+        Path | None, Option(metavar="FILE", help="Ids, one a line, as the data has them; - reads stdin.")
+    ] = None,
+    classes: Annotated[
+        list[str] | None, Option("--class", metavar="NAME", help="A whole class; repeatable.")
+    ] = None,
+    due: Annotated[str | None, Option(metavar="DATE", help="Default: one month after.")] = None,
+    basis: Annotated[str, Option(help="On which ground.")] = "erasure request",
+    note: Annotated[str | None, Option(help="A remark, kept for good: put in no name and no id.")] = None,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write down a deletion request; the ledger is made if there is none.
+
+    For example: purge request add --ids ids.txt --received 2026-11-01
+
+    Of ids only keyed hashes are kept. Remove the file with the ids when you no longer need it.
+    """
+    from purge.requests.asked import asked
+    from purge.requests.keys import id_texts
+
+    names = None if ids is None else ids_in(ids)
+    given = {"ids": names, "classes": classes or None, "received": received, "due": due}
+    given |= {"basis": basis, "note": note}
+    asked(given, id_texts)  # a bad request makes no ledger
+    with open_ledger(ledger, key, sign, must_exist=False) as book:
+        request = book.add_many([given])[0]
+        show(request.to_dict(), f"Request {request.number} is due on {request.due}.", json_)
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        str | None, Option(help="Only those that are open, held, running, done or withdrawn.")
+    ] = None,
+    due_by: Annotated[str | None, Option(metavar="DATE", help="Only those due by this day.")] = None,
+    ledger: LedgerAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """List deletion requests, with the days that are left."""
+    from purge.report.tables import listing
+
+    with open_ledger(ledger) as book:
+        found = book.requests(state=state, due_by=due_by)
+        today = date.today()
+        head = ["request", "received", "due", "days left", "state", "about", "remark"]
+        table = listing(head, [_row(one, today) for one in found])
+        late = sum(one.waits() and one.days_left(today) < 0 for one in found)
+        show([_shown(one, today) for one in found], table if found else "No such requests.", json_)
+        if not json_ and late:
+            say(f"{late} overdue.")
+
+
+@app.command("show")
+def show_(number: Number, ledger: LedgerAt = None, json_: opt.Json = False, debug: opt.Debug = False) -> None:
+    """Show one request: how it stands, and every entry about it."""
+    from purge.report.tables import listing
+
+    with open_ledger(ledger) as book:
+        request, today = book.request(number), date.today()
+        history = [one.to_dict() for one in book.history(number)]
+        for one in history:
+            one["payload"] = {k: v for k, v in one["payload"].items() if k not in ("subjects", "requests")}
+        content = _shown(request, today)
+        told = {name: value for name, value in content.items() if value not in (None, [])}
+        rows = [[name.replace("_", " "), _words(value)] for name, value in told.items()]
+        show({**content, "history": history}, listing(["request", str(number)], rows), json_)
+        if not json_:
+            happened = [[one["at"], one["kind"], one["payload"].get("reason", "")] for one in history]
+            show(None, listing(["at", "what", "reason"], happened), False)
+
+
+@app.command("hold")
+def hold(
+    number: Number,
+    reason: Annotated[str, Option(help="Why it must wait; kept for good.")],
+    ledger: LedgerAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Let a request wait, for a legal hold say. Its deadline stays."""
+    with open_ledger(ledger, sign=sign) as book:
+        request = book.hold(number, reason)
+        show(request.to_dict(), f"Request {number} is held; it is due on {request.due}.", json_)
+
+
+@app.command("release")
+def release(
+    number: Number, ledger: LedgerAt = None, sign: SignAt = None, json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:  # fmt: skip
+    """Let a request that was held go on."""
+    with open_ledger(ledger, sign=sign) as book:
+        request = book.release(number)
+        show(request.to_dict(), f"Request {number} is open; it is due on {request.due}.", json_)
+
+
+@app.command("withdraw")
+def withdraw(
+    number: Number,
+    reason: Annotated[str, Option(help="Why it shall not be done; kept for good.")],
+    ledger: LedgerAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Take back a request that shall not be done. It stays in the ledger, as withdrawn."""
+    with open_ledger(ledger, sign=sign) as book:
+        request = book.withdraw(number, reason)
+        show(request.to_dict(), f"Request {number} is withdrawn.", json_)
+
+
+@app.command("verify")
+def verify(
+    export: Annotated[Path | None, Argument(help="An export to check instead of the ledger.")] = None,
+    head: Annotated[
+        str | None, Option(metavar="COUNT:HASH", help="The end of the chain, as it was told before.")
+    ] = None,
+    public: PublicAt = None,
+    ledger: LedgerAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Say whether anything in the ledger was touched since it was written; exits 1 if so.
+
+    Keep the end of the chain that it prints somewhere else: --head then shows that nothing was cut off.
+    """
+    if export is not None:
+        from purge.requests.ledger import verify_export
+
+        verdict = verify_export(export, public=public, head=head)
+    else:
+        with open_ledger(ledger) as book:
+            verdict = book.verify(public=public, head=head)
+    show(verdict.to_dict(), in_words(verdict), json_)
+    if not verdict.ok:
+        raise typer.Exit(ending.MISSED)
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, Argument(help="Where to write it.")],
+    force: Annotated[bool, Option("--force", help="Overwrite the file.")] = False,
+    ledger: LedgerAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write the chain to a file of JSON lines, which purge request verify FILE checks without the ledger."""
+    with open_ledger(ledger) as book:
+        end = book.export(file, force=force)
+        text = f"{end.entries} entries in {file}. The end of the chain is {end}"
+        show({"file": str(file), "head": str(end), **end.to_dict()}, text, json_)
+
+
+def in_words(verdict: Verdict) -> str:
+    """What verifying found, in a sentence or two."""
+    if not verdict.ok:
+        return f"Touched: {verdict.why}."
+    signed = ", every signature is right" if verdict.signed else ""
+    return f"{verdict.entries} entries, none was touched{signed}. The end of the chain is {verdict.head}"
+
+
+def ids_in(file: Path) -> list[str]:
+    """The ids in a file, one a line. What is wrong with it is said without showing any."""
+    fix = "write one id a line, as UTF-8"
+    try:
+        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        found = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
+    except OSError as error:
+        raise FileError(f"a file of ids at {file}", error.strerror or "an error", "check the path") from None
+    except ValueError:
+        raise FileError(f"text in {file}", "something else", fix) from None
+    if not found:
+        raise FileError(f"ids in {file}", "none", fix)
+    return found
+
+
+def _shown(request: Request, today: date) -> dict[str, Any]:
+    left = request.days_left(today) if request.waits() else None
+    return {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+
+
+def _row(request: Request, today: date) -> list[str]:
+    left = _left(request, today)
+    remark = request.hold or request.why or request.note or ""
+    return [
+        str(request.number), str(request.received), str(request.due), left, request.state, about(request),
+        remark,
+    ]  # fmt: skip
+
+
+def _left(request: Request, today: date) -> str:
+    if not request.waits():
+        return ""
+    left = request.days_left(today)
+    return f"overdue by {-left}" if left < 0 else str(left)
+
+
+def about(request: Request) -> str:
+    """What a request is about, without naming anybody."""
+    if request.classes:
+        return f"class {', '.join(request.classes)}"
+    return "1 id" if request.subjects == 1 else f"{request.subjects} ids"
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,238 @@
+"""purge request init, run, certificate, deliver and watch: what carries deletion requests out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from purge.cli import ending
+from purge.cli import options as opt
+from purge.cli.printing import complain, show
+from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
+
+if TYPE_CHECKING:
+    from purge.requests.worker import Outcome
+
+__all__ = ["app"]
+
+Wait = Annotated[
+    float, Option(help="Seconds to wait for another worker; by default it is said at once.", min=0)
+]
+
+
+@app.command("init")
+def init(
+    run: Annotated[Path, typer.Argument(help="The run folder of the deployed model, made by purge train.")],
+    versions: Annotated[
+        Path | None, opt.place("Folder for later versions; default: versions beside the ledger.")
+    ] = None,
+    no_kept_samples: Annotated[
+        bool, Option("--no-kept-samples", help="Forgotten samples may not be kept to test them later.")
+    ] = False,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Name the model that requests begin with; the ledger is made if there is none.
+
+    For example: purge request init runs/base
+    """
+    from purge.requests.worker import init
+
+    with open_ledger(ledger, key, sign, must_exist=False) as book:
+        version = init(book, run, versions=versions, keep_for_audit=not no_kept_samples)
+        show(version.to_dict(), f"Version {version.number} is {version.folder}.", json_)
+
+
+@app.command("run")
+def run(
+    due: Annotated[int, Option(metavar="DAYS", help="Take what is due within so many days.", min=0)] = 7,
+    everything: Annotated[bool, Option("--all", help="Take all open requests.")] = False,
+    at_most: Annotated[int | None, Option(metavar="N", help="Take no more than so many.", min=1)] = None,
+    every: Annotated[
+        int | None,
+        Option(metavar="DAYS", help="Take all, unless the last batch was done less than so long ago.", min=1),
+    ] = None,
+    method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
+    set_: opt.Set = None,
+    metrics: Annotated[
+        str | None, Option(help="Of the audit: a panel, or names with commas; default: a few quick ones.")
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        Option(help="Keep the old version if 'fa_test>2' holds, say, or any finding 'failed'; repeatable."),
+    ] = None,
+    policy: Annotated[
+        Path | None, Option(metavar="FILE", help="YAML that says when a retraining is due.")
+    ] = None,
+    retrain: Annotated[bool, Option("--retrain", help="Train anew, whatever the policy says.")] = False,
+    before: Annotated[
+        str | None, Option(metavar="COMMAND", help="Run this before a batch; if it fails, nothing begins.")
+    ] = None,
+    after: Annotated[str | None, Option(metavar="COMMAND", help="Run this after a batch.")] = None,
+    mlflow: Annotated[
+        str | None, Option(metavar="NAME", help="Register the new version under this name in MLflow.")
+    ] = None,
+    wait: Wait = 0,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    trust: opt.Trust = False,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Forget what is due, audit it, and only then mark it done.
+
+    For example: purge request run --due 7 --fail-if "fa_test>2" --policy policy.yaml
+
+    Exits 0 if it is done or nothing is due, 1 if a gate or the policy was missed: then the old version stays
+    and the requests are open. 2 is a bad request or another worker, 3 something that broke.
+    """
+    from purge.metrics.registry import PANELS
+    from purge.requests import worker
+    from purge.requests.audits import METRICS
+
+    ending.keeps(lambda: "The version before is still the current one; purge request run goes on.")
+    names: Any = METRICS
+    if metrics is not None:
+        names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
+    with open_ledger(ledger, key, sign) as book:
+        outcome = worker.run(
+            book, due=due, everything=everything, at_most=at_most, every=every, wait=wait, method=method,
+            settings=opt.settings_from(set_), metrics=names, fail_if=fail_if or [], policy=policy,
+            retrain=retrain, seed=seed, device=opt.pick_device(device), trust=trust, before=before,
+            after=after, progress=not quiet, mlflow=mlflow,
+        )  # fmt: skip
+    show(outcome.facts(), _words(outcome), json_)
+    if outcome.code:
+        complain("\n".join(outcome.reasons))
+        raise typer.Exit(ending.MISSED)
+
+
+def _words(outcome: Outcome) -> str:
+    n = len(outcome.requests)
+    some = f"{n} request{'s' * (n != 1)}"
+    if outcome.state == "nothing":
+        return "Nothing is due."
+    if outcome.state == "due":
+        return f"A retraining is due; {some} left open. To train anew: purge request run --retrain"
+    if outcome.state == "missed":
+        return f"Batch {outcome.batch} was not accepted; {some} left open, the version before stays."
+    if outcome.version is None:
+        return (
+            f"Batch {outcome.batch}: {some} done; the data held nothing of them, so the model stays as it is."
+        )
+    stays = outcome.found["stays"]
+    accuracy = "not measured" if "now" not in stays else f"{stays['now']['value']:.1%}"
+    drift = (
+        "" if stays["drift"] is None else f", {100 * stays['drift']:+.1f} points lost since the last training"
+    )
+    earlier = sum(g["tested"] for g in outcome.found["groups"] if g["batch"] != outcome.batch)
+    return (
+        f"Batch {outcome.batch}: {some} done; version {outcome.version} ({outcome.kind}) is "
+        f"{outcome.folder}.\n"
+        f"Accuracy on test data of the classes that stay: {accuracy}{drift}. "
+        f"{earlier} earlier group{'s' * (earlier != 1)} of requests tested, none came back."
+    )
+
+
+@app.command("certificate")
+def certificate(
+    number: Number,
+    out: Annotated[Path, opt.place("Folder for certificate-N.json and certificate-N.html.")],
+    ids: Annotated[
+        Path | None, Option(metavar="FILE", help="The request's own ids, if they shall stand in it.")
+    ] = None,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write the certificate of one request. It names nobody else.
+
+    For example: purge request certificate 17 --out certificates
+    """
+    from purge.requests.certificate import write_certificate
+
+    with open_ledger(ledger, key) as book:
+        paths = write_certificate(book, number, out, ids=None if ids is None else ids_in(ids))
+    show({"files": [str(path) for path in paths]}, f"Written to {paths[0]} and {paths[1]}.", json_)
+
+
+@app.command("deliver")
+def deliver(
+    data: Annotated[
+        str, Option(help="The whole training data from now on: a name, folder, file or module:function.")
+    ],
+    data_dir: opt.DataDir = None,
+    split_seed: opt.SplitSeed = None,
+    leave_out: Annotated[
+        bool, Option("--leave-out", help="Take the data; never use rows of people who asked to be forgotten.")
+    ] = False,
+    wait: Wait = 0,
+    trust: opt.Trust = False,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write down that the training data has grown; people who come back in it are refused."""
+    import dataclasses
+
+    from purge.requests.delivery import deliver
+
+    with open_ledger(ledger, key, sign) as book:
+        found = deliver(
+            book, data, data_dir=data_dir, split_seed=split_seed, leave_out=leave_out, trust=trust, wait=wait
+        )
+    left = f" {found.came_back} rows of {found.people} forgotten people are left out." if found.people else ""
+    text = f"The training data has {found.rows} rows now, {found.before} before.{left}"
+    show(dataclasses.asdict(found), text, json_)
+
+
+@app.command("watch")
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Where request files are dropped.")],
+    every: Annotated[
+        float | None, Option(metavar="SECONDS", help="Look again and again; default: once.", min=0.1)
+    ] = None,
+    keep: Annotated[bool, Option("--keep", help="Leave the files there. They hold ids.")] = False,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Take in request files that are dropped into a folder, once each.
+
+    A file is YAML or JSON: ids or classes, received, and maybe due, basis and note. It is removed once the
+    ledger has it. Name it by a ticket number, not by a person, and rename it when it is whole.
+
+    Exits 2 if a file is no request; the others are taken in.
+    """
+    from purge.requests.inbox import take_in
+
+    while True:
+        with open_ledger(ledger, key, sign, must_exist=False) as book:
+            found = take_in(book, folder, keep=keep)
+        numbers = ", ".join(map(str, found.requests))
+        if every is None or found.requests:
+            content = {"requests": found.requests, "known": found.known, "refused": found.refused}
+            show(content, f"Added request {numbers}." if numbers else "No new request.", json_)
+        for name, why in found.refused.items():
+            complain(f"{name} is left where it is. {why}")
+        if every is None:
+            if found.refused:
+                raise typer.Exit(ending.REFUSED)
+            return
+        time.sleep(every)

@@ -1,0 +1,133 @@
+"""What a version of the model stands on: its data, and which rows of it every request names.
+
+Rows are found anew from the ledger each time, by keyed hashes of the ids in the data and by classes. So
+data that grew, or came in another order, changes nothing about who was forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from purge.core.errors import DataError, FileError
+from purge.core.schema import build
+from purge.data.images import Images
+from purge.data.own import is_function
+from purge.requests.records import Request, Version
+from purge.runs.folder import DataChoice, RunFile, choose_data, facts_of, trusted
+from purge.runs.folder import Request as Rows
+
+if TYPE_CHECKING:
+    from purge.requests.ledger import Ledger
+
+DELIVERED = "delivery"  # the kind of entry that says that the training data is another one now
+
+
+def subjects_of(data: Any) -> tuple[str, ...]:
+    """Whose each row is, as text: the ids that the data carries, or its paths, or else the row numbers."""
+    own = tuple(getattr(data, "subjects", None) or ())
+    if own:
+        if len(own) != len(data):
+            got = f"{len(own)} for {len(data)} samples"
+            raise DataError("one id per sample of the training data", got, "give each sample its own")
+        return own
+    if data.paths:
+        return tuple(data.paths[i] for i in data.ids.tolist())
+    return tuple(map(str, range(len(data))))
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """Training and test data, and whose each training sample is."""
+
+    choice: DataChoice
+    train: Images
+    test: Images
+    subjects: tuple[str, ...]
+
+    @classmethod
+    def load(cls, choice: DataChoice, *, progress: bool = False) -> Grounds:
+        """Read the data."""
+        train, test = choice.load(progress=progress)
+        return cls(choice, train, test, subjects_of(train))
+
+    def class_numbers(self, requests: Iterable[Request]) -> list[int]:
+        """The classes that requests name; one that the data does not know is refused."""
+        names, found = list(self.train.names), set[int]()
+        for request in requests:
+            for given in request.classes:
+                if names.count(given) == 1:
+                    found.add(names.index(given))
+                elif given.isascii() and given.isdigit() and int(given) < len(names) and len(given) < 10:
+                    found.add(int(given))
+                else:
+                    fix = f"withdraw request {request.number}, or hold it, and add one with the right name"
+                    what = f"a class of the data in request {request.number}"
+                    raise DataError(what, f"{given!r}, which is none or several", fix)
+        return sorted(found)
+
+    def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
+        """A mask (N,) of the training samples that requests name, by id or by class."""
+        found = torch.zeros(len(self.train), dtype=torch.bool)
+        if not requests:
+            return found
+        if any(request.subjects for request in requests):
+            found |= torch.tensor(ledger.match([request.number for request in requests], self.subjects))
+        classes = torch.tensor(self.class_numbers(requests), dtype=torch.long)
+        return found | torch.isin(self.train.labels, classes)
+
+    def recorded(self, ledger: Ledger, requests: Sequence[Request], rows: Tensor) -> Rows:
+        """The same as run.json has it: classes that are in the data, and the numbers of other rows."""
+        there = set(self.train.labels.unique().tolist())
+        classes = [c for c in self.class_numbers(requests) if c in there]
+        whole = torch.isin(self.train.labels, torch.tensor(classes, dtype=torch.long))
+        single = (rows & ~whole).nonzero()[:, 0].tolist()
+        found: Rows = {"forget_classes": classes} if classes else {}
+        return {**found, "forget_ids": single} if single else found
+
+    def test_without(self, classes: Iterable[int]) -> Images:
+        """The test data without some classes: no number may rest on samples of a class that is gone."""
+        gone = torch.tensor(sorted(classes), dtype=torch.long)
+        return self.test.select(~torch.isin(self.test.labels, gone))
+
+
+def choice_of(ledger: Ledger, version: Version, *, trust: bool) -> DataChoice:
+    """The data that the next version stands on: that of the last delivery, or else of the version's run."""
+    facts = facts_of(Path(version.folder))
+    given = [entry.payload for entry in ledger.entries(DELIVERED)]
+    if not given:
+        return choose_data(
+            facts, data=None, data_dir=None, size=None, split_seed=None, skip_bad=False, trust=trust
+        )
+    found = build(DataChoice, given[-1]["choice"], "the last delivery", ignore_unknown=True)
+    if is_function(found.data):
+        trusted(found.data, "the ledger", trust, option="--trust")
+    # Files have lists where a choice has tuples.
+    scale = {key: None if (v := getattr(found, key)) is None else tuple(v) for key in ("mean", "std")}
+    return dataclasses.replace(found, mean=scale["mean"], std=scale["std"])
+
+
+def delivered_choice(facts: RunFile, data: str, data_dir: Path | None, split_seed: int | None) -> DataChoice:
+    """How to read delivered data for a model: scaled and sized as the data that it was trained on."""
+    found = choose_data(
+        facts, data=data, data_dir=data_dir, size=None, split_seed=split_seed, skip_bad=False,
+        mean=None if is_function(data) else facts.mean, std=None if is_function(data) else facts.std,
+    )  # fmt: skip
+    return dataclasses.replace(found, size=None) if is_function(data) else found
+
+
+def checked_version(folder: Path) -> RunFile:
+    """What a run folder says about itself, if it can be the first version of a ledger."""
+    if not folder.is_dir():
+        raise FileError(f"a run folder at {folder}", "no folder", "name one that purge train has written")
+    facts = facts_of(folder)
+    if facts.digest is None or facts.data is None or facts.model is None:
+        fix = "make one with purge train --data NAME --model NAME --out DIR"
+        raise FileError(f"a run folder that names its data and model in {folder}", "one that does not", fix)
+    return facts

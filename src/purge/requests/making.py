@@ -1,0 +1,257 @@
+"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from purge.core.errors import FileError, PurgeError
+from purge.data.request import DeletionRequest
+from purge.engine.resume import STATE
+from purge.methods.registry import resolve_method
+from purge.models.forward import logits
+from purge.requests.audits import Group, Subjects, batch_report, measure, returned
+from purge.requests.grounds import Grounds, choice_of
+from purge.requests.policy import Spent
+from purge.requests.records import Request, Version
+from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
+from purge.runs.make import check_recorded, facts_for, train_run, unlearn_run
+
+if TYPE_CHECKING:
+    from purge.requests.ledger import Ledger
+    from purge.requests.worker import Plan
+
+
+@dataclass(frozen=True)
+class Making:
+    """A batch and all that is needed to carry it out."""
+
+    ledger: Ledger
+    plan: Plan
+    requests: list[Request]  # of this batch
+    before: list[Request]  # that were done before it
+    keep: bool  # may forgotten samples be used for audits?
+    today: date
+    parent: Version
+    first: Version  # of the chain: the last training
+    grounds: Grounds
+    gone: Tensor  # a mask (N,) of what was forgotten before
+    rows: Tensor  # what this batch must forget, and was not gone before
+
+    @classmethod
+    def begin(cls, ledger: Ledger, plan: Plan, requests: list[Request], *, keep: bool, today: date) -> Making:
+        """Look at data and requests; what cannot be carried out is refused before anything is written."""
+        versions = ledger.versions()
+        parent = versions[-1]
+        first = [version for version in versions if version.kind != "unlearned"][-1]
+        grounds = Grounds.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
+        for gate in plan.gates:
+            gate.check_class(len(grounds.train.names))
+        before = ledger.requests("done")
+        gone = grounds.rows(ledger, before)
+        rows = grounds.rows(ledger, requests) & ~gone
+        if bool((gone | rows).all()):
+            got = f"requests for all {len(grounds.train)} of them"
+            raise PurgeError(
+                "training samples that stay", got, "train a model on other data, and begin with it"
+            )
+        return cls(ledger, plan, requests, before, keep, today, parent, first, grounds, gone, rows)
+
+    def nothing_to_forget(self) -> bool:
+        """Does the training data hold nothing of these requests, or nothing more?"""
+        return not bool(self.rows.any())
+
+    @property
+    def all_gone(self) -> Tensor:
+        """A mask of all that the new version must not know."""
+        return self.gone | self.rows
+
+    @property
+    def gone_classes(self) -> list[int]:
+        """The classes of all requests, this batch included."""
+        return self.grounds.class_numbers([*self.before, *self.requests])
+
+    # -- how far the chain has gone ------------------------------------------------------------
+
+    def spent(self, found: Mapping[str, Any] | None = None) -> Spent:
+        """How far the chain would have gone with this batch; ``found``: what was measured, if it was."""
+        since = [b for b in self.ledger.batches() if b.state == "done" and b.started > self.first.added]
+        numbers = {n for batch in since for n in batch.requests} | {r.number for r in self.requests}
+        earlier = [r for r in self.before if r.number not in numbers]
+        rows = self.all_gone & ~self.grounds.rows(self.ledger, earlier)
+        if found is None:  # as far as the version before had gone
+            last = self.parent.about.get("spent") or {} if self.parent.kind == "unlearned" else {}
+        else:
+            last = found["stays"]
+        return Spent(
+            len(numbers), float(rows.float().mean()), last.get("drift"), last.get("distance"),
+            (self.today - date.fromisoformat(self.first.added[:10])).days,
+        )  # fmt: skip
+
+    def used_up(self) -> list[str]:
+        """Why this batch may not be unlearned any more, as far as can be known before it is."""
+        return [] if self.nothing_to_forget() else self.plan.policy.reasons(self.spent())
+
+    # -- making --------------------------------------------------------------------------------
+
+    def made(self, stage: Path, batch: int) -> tuple[Path, dict[str, Any], list[str]]:
+        """The folder of the new model, what is to be told about it, and why it must not be used."""
+        again = self.plan.policy.action == "retrain"
+        tried: list[str] = []
+        if self.plan.retrain or (again and self.used_up()):
+            tried = self.used_up()
+        else:
+            folder, about, reasons, over = self._unlearned(stage / "unlearned", batch)
+            if not over or not again:
+                return folder, about, [*reasons, *over]
+            tried = over
+        folder = self._trained(stage / "retrained", batch)
+        about, reasons, over = self._audited(folder, batch, "retrained")
+        return folder, {**about, "instead": tried}, [*reasons, *over]
+
+    def _unlearned(self, folder: Path, batch: int) -> tuple[Path, dict[str, Any], list[str], list[str]]:
+        if not _whole(folder):
+            self._unlearn(folder, batch)
+        return folder, *self._audited(folder, batch, "unlearned")
+
+    def _unlearn(self, folder: Path, batch: int) -> None:
+        """Unlearn the batch from the version before, without teaching anything that was gone before."""
+        plan, grounds, source = self.plan, self.grounds, Path(self.parent.folder)
+        facts = facts_of(source)
+        name = choose_model(facts, None, plan.trust)
+        model = read_model(source, name, grounds.train, plan.trust)
+        same_scale(facts, grounds.choice, "current")
+        if facts.source == grounds.train.source:
+            check_recorded(source, facts, model, grounds.test, plan.device)
+        forget, retain = grounds.train.select(self.rows), grounds.train.select(~self.all_gone)
+        test = grounds.test_without(grounds.class_numbers(self.before))
+        received = min(request.received for request in self.requests)
+        result = unlearn_run(
+            model, name, forget, retain, facts=facts, method=plan.method,
+            settings={**plan.settings, **self._budget(model)}, test=test if len(test) else None,
+            seed=plan.seed, device=plan.device, progress=plan.progress, checkpoint=source,
+            request=DeletionRequest(id=f"batch {batch}", received=str(received)),
+        )  # fmt: skip
+        asked = grounds.recorded(self.ledger, self.requests, self.rows)
+        gone = grounds.recorded(self.ledger, self.before, self.gone)
+        began = first_of(source, facts, result.info["original_digest"])
+        about = facts_for(
+            name, grounds.choice, grounds.train, asked, original=source, gone=gone, deployed=began
+        )
+        result.save(folder, force=True, **about)
+
+    def _budget(self, model: nn.Module) -> dict[str, Any]:
+        """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
+        stop = resolve_method(self.plan.method, self.plan.settings).stop
+        first = self._first_model()
+        if stop.retain_budget is None or first is None or self.first.digest == self.parent.digest:
+            return {}
+        losses = []
+        for one in (first, model):
+            seen = Subjects.of(one, self.grounds, device=self.plan.device, seed=self.plan.seed)
+            at = (~self.all_gone).nonzero()[:, 0][: stop.check_samples]
+            z = logits(seen.model, seen.train, at)
+            losses.append(
+                max(F.cross_entropy(z, seen.train.labels[at].to(z.device)).item(), stop.retain_floor)
+            )
+        return {"stop": {"retain_budget": stop.retain_budget * losses[0] / losses[1]}}
+
+    def _trained(self, folder: Path, batch: int) -> Path:
+        """Train like the last training did, without anything that was asked to be forgotten."""
+        if _whole(folder) and not (folder / STATE).exists():
+            return folder
+        plan, grounds, like = self.plan, self.grounds, Path(self.first.folder)
+        facts = facts_of(like)
+        recipe = recipe_of(like, facts)
+        everything = grounds.recorded(self.ledger, [*self.before, *self.requests], self.all_gone)
+        begun = (folder / STATE).is_file()
+        if not begun:
+            shutil.rmtree(folder, ignore_errors=True)
+        train_run(
+            folder, choose_model(facts, None, plan.trust), grounds.choice, grounds.train, everything,
+            seed=plan.seed + batch, recipe=recipe, test=grounds.test, pretrained=facts.pretrained,
+            shards=facts.shards, slices=facts.slices or 1, vote=facts.vote or "mean", device=plan.device,
+            progress=plan.progress, resume=begun,
+        )  # fmt: skip
+        return folder
+
+    # -- audits --------------------------------------------------------------------------------
+
+    def _audited(self, folder: Path, batch: int, kind: str) -> tuple[dict[str, Any], list[str], list[str]]:
+        """What is to be told about a new model; the gates that it misses, and the bounds of the policy."""
+        plan, grounds, facts = self.plan, self.grounds, facts_of(folder)
+        model = read_model(folder, None, grounds.train, plan.trust)
+        first = self._first_model()
+        report = batch_report(
+            model, grounds, self.rows, self.all_gone, self.gone_classes, original=first, metrics=plan.metrics,
+            seed=plan.seed, device=plan.device, progress=plan.progress,
+        )  # fmt: skip
+        report.to_json(folder / "audit.json")
+        found = measure(
+            model, grounds, self._groups(batch), self.all_gone, self.gone_classes, first=first,
+            max_return=plan.policy.max_return, seed=plan.seed, device=plan.device,
+        )  # fmt: skip
+        values = report.to_dict()
+        found["values"] = values["values"]
+        spent = self.spent(found)
+        about = {
+            "batch": batch, "digest": facts.digest, "kind": kind, "found": found, "spent": spent.to_dict(),
+            "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
+            "parent": self.parent.digest,
+        }  # fmt: skip
+        missed = [line for gate in plan.gates if (line := gate.broken(values))]
+        over = [f"{line}." for line in returned(found)]
+        if kind == "unlearned":
+            over += [f"Retraining is due: {line}." for line in plan.policy.reasons(spent)]
+        return about, missed, over
+
+    def _groups(self, batch: int) -> list[Group]:
+        """This batch and all before it, samples and classes apart, with what was found at their time."""
+        told = {
+            (group["batch"], group["kind"]): group["values"]
+            for audit in self.ledger.audits()
+            if audit.passed
+            for group in audit.found.get("groups", ())
+            if group["batch"] == audit.batch
+        }
+        members: dict[int, list[Request]] = {}
+        for request in self.before:
+            members.setdefault(request.batch or 0, []).append(request)
+        gone = torch.tensor(self.gone_classes, dtype=torch.long)
+        groups = []
+        for number, requests in [*members.items(), (batch, self.requests)]:
+            now = number == batch
+            for kind in ("samples", "classes"):
+                own = [r for r in requests if bool(r.classes) == (kind == "classes")]
+                if not own:
+                    continue
+                rows = self.grounds.rows(self.ledger, own)
+                if kind == "samples":  # those of classes that are gone as a whole are among the classes
+                    rows = rows & ~torch.isin(self.grounds.train.labels, gone)
+                then = None if now else told.get((number, kind), {})
+                groups.append(
+                    Group(
+                        number, kind, tuple(r.number for r in own), rows & self.rows if now else rows,
+                        tuple(self.grounds.class_numbers(own)), self.keep, then,
+                    )
+                )  # fmt: skip
+        return groups
+
+    def _first_model(self) -> nn.Module | None:
+        """The model that the chain began with, if it is still there."""
+        try:
+            return read_model(Path(self.first.folder), None, self.grounds.train, self.plan.trust)
+        except FileError:
+            return None
+
+
+def _whole(folder: Path) -> bool:
+    return (folder / "run.json").is_file()
