@@ -28,7 +28,7 @@ def check_request(request: Request, where: str) -> None:
     for key, values in request.items():
         kind, words = (str, "text") if key == "forget_subjects" else (int, "whole numbers")
         if wrong := [v for v in values if type(v) is not kind]:
-            what = f"a list of {words} as {key} of {where}"
+            what = f"{words} for {key} as {where}"
             raise FileError(what, brief(wrong[0]), "use the file that purge wrote")
 
 

@@ -112,7 +112,7 @@ def read_facts(folder: Path) -> RunFile:
     given = {key: value for key, value in content.items() if value is not None}
     found = build(RunFile, {**given, "content": content}, str(folder / "run.json"), ignore_unknown=True)
     for key in ("request", "gone"):
-        check_request(getattr(found, key), f"{key} of {folder / 'run.json'}")
+        check_request(getattr(found, key), f"{key} in {folder / 'run.json'}")
     return found
 
 
