@@ -56,16 +56,19 @@ OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
+        "--label --text --id --test --transform "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
         "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
+        "--label --text --id --test --transform "
         "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision --graph "
-        "--request-id --received --done --by --model-version --no-cache --force --json --quiet"
+        "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
+        "--label --text --id --test --transform "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
         "--seed --device --trust --no-cache --json --quiet"
     ),

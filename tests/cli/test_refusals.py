@@ -216,8 +216,8 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("pt is text", "damaged", lambda s: s.named(s.file("a.pt", "0.5\n"))),
     ("pt is text of another kind", "damaged", lambda s: s.named(s.file("a.pt", "epoch,loss\n1,0.5\n"))),
     ("pt of another architecture", "another architecture", lambda s: s.saved({"w": torch.ones(2)})),
-    ("pt with numbers as keys", "another architecture", lambda s: s.saved({0: torch.ones(2)})),
-    ("pt within a dict", "a dict of tensors", lambda s: s.saved({"model": SmallResNet().state_dict()})),
+    ("pt with numbers as keys", "a dict of tensors by name", lambda s: s.saved({0: torch.ones(2)})),
+    ("pt of others in a dict", "another architecture", lambda s: s.saved({"model": {"w": torch.ones(2)}})),
     ("pt of a whole model", "plain weights", lambda s: s.saved(nn.Linear(2, 2))),
     ("pt without a model's name", "--model", lambda s: [
         w for w in s.saved(SmallResNet().state_dict()) if w not in ("--model", "small-resnet")]),

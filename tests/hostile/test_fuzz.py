@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from tests.hostile import odd
 from tests.hostile.world import PLAN, World
@@ -189,6 +193,94 @@ def test_npz(there: World) -> None:
     whatever_it_holds()
 
 
+NAMES = ["who", "a", "b", "kind"]
+
+
+@st.composite
+def tables(draw: st.DrawFn, form: str) -> bytes:
+    """A table of customers, numbers and classes with odd names, odd cells, or damage."""
+    n = draw(st.sampled_from([0, 1, 2, 12, 40]))
+    rows: list[list[Any]] = [[f"c{i // 2}", i, 0.5 * (i % 5), "xyz"[i % 3]] for i in range(n)]
+    names = list(NAMES)
+    for _ in range(draw(st.integers(0, 2))):
+        if n and draw(st.booleans()):
+            rows[draw(st.integers(0, n - 1))][draw(st.integers(0, 3))] = draw(odd.scalars)
+        else:
+            names[draw(st.integers(0, 3))] = draw(st.sampled_from([*odd.writable, "a", "kind", "A"]))
+    whole = _table(form, names, rows)
+    return draw(st.one_of(st.just(whole), st.just(whole), odd.damaged(whole or b"x")))
+
+
+def _table(form: str, names: list[str], rows: list[list[Any]]) -> odd.File:
+    if form == "csv":
+        csv.writer(text := io.StringIO()).writerows([names, *rows])
+        return odd.File(text.getvalue().encode(errors="replace"))
+    if form == "jsonl":
+        return odd.File("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows).encode())
+    columns = [[row[i] for row in rows] for i in range(4)]
+    try:
+        arrays = [pa.array(column) for column in columns]
+    except (pa.ArrowException, OverflowError, TypeError, UnicodeEncodeError):  # of several kinds
+        arrays = [pa.array([ascii(cell) for cell in column]) for column in columns]
+    pq.write_table(pa.table(arrays, names=names), found := io.BytesIO())
+    return odd.File(found.getvalue())
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_tables(there: World, form: str) -> None:
+    path = there.here / f"table.{form}"
+    path.write_bytes(_table(form, NAMES, [["c", 1, 2.0, "x"]]))
+
+    @trial
+    @given(
+        tables(form), st.sampled_from([["--id", "who"], ["--id", "a"], ["--id", "who", "--test", path.name]])
+    )
+    def whatever_it_holds(file: bytes, more: list[str]) -> None:
+        with replaced(path, file):
+            model = ("--model", "mlp", "--set", "epochs=1", "--set", "batch_size=4", "--quiet")
+            there.expect(
+                "tables", "train", "--data", path.name, "--label", "kind", *more, *model, "--out", "out"
+            )
+
+    whatever_it_holds()
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn, state: dict[str, Any]) -> bytes:
+    """A file of torch with the weights somewhere in it, under odd keys, beside odd values."""
+    prefix = draw(st.sampled_from(["", "module.", "model._orig_mod.", "x."]))
+    content: Any = {prefix + name: t for name, t in state.items()}
+    for _ in range(draw(st.integers(0, 3))):
+        content = {draw(st.sampled_from(["state_dict", "model", "ema", "", "x"])): content}
+        for _ in range(draw(st.integers(0, 2))):
+            content[draw(odd.words)] = draw(st.one_of(odd.values, st.just(dict(state)), st.just(Bait())))
+    torch.save(content, found := io.BytesIO())
+    return draw(st.one_of(st.just(odd.File(found.getvalue())), odd.damaged(found.getvalue())))
+
+
+class Bait:
+    """Would run code if it were unpickled."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import pathlib; pathlib.Path('bait-taken').touch()",)
+
+
+def test_checkpoints(there: World) -> None:
+    path = there.here / "weights.pt"
+    state = load_file(there.here / "base" / "model.safetensors")
+    torch.save(state, path)
+
+    @trial
+    @given(checkpoints(state))
+    def whatever_it_holds(file: bytes) -> None:
+        with replaced(path, file):
+            data = ("--data", "three.npz", "--model", "small-resnet", "--forget-class", 1, "--set", "steps=2")
+            more = ("--quiet", "--export", "new.pt", "--out", "out")
+            there.expect("files of torch", "unlearn", path.name, *data, *more)
+
+    whatever_it_holds()
+
+
 @st.composite
 def id_files(draw: st.DrawFn) -> bytes:
     lines = draw(st.lists(st.one_of(st.integers(-2, 400).map(str), odd.words), max_size=6))
@@ -226,7 +318,7 @@ OPTIONS = [
     "--size", "--mean", "--std", "--split-seed", "--skip-bad", "--device", "--precision", "--augment",
     "--received", "--request-id", "--shadows", "--log-updates", "--only", "--models", "--figures", "--truth",
     "--data-dir", "--original", "--retrained", "--without-ids", "--resume", "--force", "--trust", "--no-such",
-    "--json",
+    "--json", "--label", "--text", "--id", "--test", "--transform", "--export",
 ]  # fmt: skip
 # What an option asks for must be small, or it is simply carried out: thousands of epochs are no bad request.
 plain = odd.words.filter(lambda word: "\0" not in word and word not in ("--help",))

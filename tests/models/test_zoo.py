@@ -42,7 +42,7 @@ def images(size: int = 32, channels: int = 3) -> Tensor:
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with tiny Hugging Face models: two configurations, and a ViT with weights."""
     import transformers
-    from transformers import BertConfig, ResNetConfig, ViTConfig
+    from transformers import EncodecConfig, ResNetConfig, ViTConfig
 
     folder = tmp_path_factory.mktemp("hub")
     vit = ViTConfig(
@@ -56,7 +56,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], layer_type="basic"
     )
     resnet.save_pretrained(folder / "resnet")
-    BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder / "bert")
+    EncodecConfig().save_pretrained(folder / "encodec")
     return folder
 
 
@@ -102,6 +102,8 @@ def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
         assert (found.head, blocks) == FOREIGN[name]
     elif "resnet" in name:
         assert (found.head, found.blocks) == ("fc", RESNET)
+    elif name == "mlp":
+        assert (found.head, found.blocks[-1]) == ("5", "4")
     else:
         assert found.head == "classifier"
         assert found.blocks[-1] == "avgpool"
@@ -319,14 +321,14 @@ def test_the_settings_of_transformers_are_restored(hub: Path) -> None:
     logging.enable_progress_bar()
     before = logging.get_verbosity()
     build(f"hf:{hub}/vit", classes=7, channels=3)
-    refused(ModelError, f"hf:{hub}/bert")
+    refused(ModelError, f"hf:{hub}/encodec")
     assert logging.get_verbosity() == before
     assert logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
 
 
 def test_what_hugging_face_cannot_build_is_reported(hub: Path, offline: None) -> None:
-    assert "BertConfig" in refused(ModelError, f"hf:{hub}/bert")
+    assert "EncodecConfig" in refused(ModelError, f"hf:{hub}/encodec")
     assert "model.safetensors" in refused(ModelError, f"hf:{hub}/vit", pretrained=True)
     for path in ("someone/something", "./nowhere", "/nowhere/at/all", "", str(hub)):
         assert "config.json" in refused(ModelError, f"hf:{path}")

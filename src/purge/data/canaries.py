@@ -81,7 +81,7 @@ def _relabelled(data: Data, rows: Tensor, labels: Tensor) -> Data:
         part = data.select(rows)
         return Images(
             part.pixels, labels[rows], mean=part.mean, std=part.std, size=part.size, channels=part.channels,
-            names=part.names, device_fraction=part.device_fraction,
+            names=part.names, device_fraction=part.device_fraction, transform=part.transform,
         )  # fmt: skip
     if isinstance(data, (tuple, list)):
         return inputs.take(inputs.apply(torch.as_tensor, data[0]), rows), labels[rows]

@@ -6,7 +6,7 @@ import copy
 import math
 import numbers
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from purge.core.errors import DataError, brief
+from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
 from purge.data.formats.source import MOST_CLASSES, class_names
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
@@ -25,7 +25,8 @@ class Images:
 
     Pixels become floats in batches, on the device: ``(x / 255 - mean) / std`` per channel, then
     resized to ``size`` (shorter side to ``size``, centre cut out) and, for grey images in a model
-    for colour, repeated to ``channels``. Parts made by :meth:`select` share the pixels.
+    for colour, repeated to ``channels``. Then ``transform`` is applied to the batch. Parts made by
+    :meth:`select` share the pixels.
 
     >>> data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), size=16)
     >>> x, y = data.take(torch.tensor([0, 3]))
@@ -47,6 +48,7 @@ class Images:
         paths: Sequence[str] = (),
         source: str = "",
         device_fraction: float = DEVICE_FRACTION,
+        transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         _check_images(pixels, mean, std, size, channels, ids)
         self._store = pixels
@@ -62,7 +64,9 @@ class Images:
         self.cached = ""  # where in the user's cache they are kept too
         self.device_fraction = device_fraction
         self.dtype = torch.float32
+        self.transform = transform
         self._deliver_to(pixels.device)
+        self._shape = None if transform is None else self._transformed_shape()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -84,6 +88,8 @@ class Images:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of what :meth:`take` gives."""
+        if self._shape is not None:
+            return self._shape
         h, w = (self.size, self.size) if self.size else self._store.shape[2:]
         return self.channels, h, w
 
@@ -192,7 +198,25 @@ class Images:
         x = (pixels / 255 - self._mean) / self._std
         if self.size is not None:
             x = resized(x, self.size)
-        return x.expand(-1, self.channels, -1, -1).to(self.dtype)
+        x = x.expand(-1, self.channels, -1, -1).to(self.dtype)
+        return x if self.transform is None else self.transform(x).to(self.dtype)
+
+    def _transformed_shape(self) -> tuple[int, int, int]:
+        """The shape of images behind the transform, which is tried on two of them."""
+        pixels = self._store[:2]
+        try:
+            once, again = self._prepared(pixels), self._prepared(pixels)
+        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
+            fix = "let it take and return a float tensor (B, C, H, W)"
+            raise DataError("a transform of a batch of images", first_line(error), fix) from error
+        if once.ndim != 4 or len(once) != len(pixels):
+            got = f"{tuple(once.shape)} for {len(pixels)} images"
+            raise DataError("a batch (B, C, H, W) from the transform", got, "return an image for each")
+        if not torch.equal(once, again):
+            got, fix = "random ones", "leave what is random to augment"
+            raise DataError("the same images from the transform each time", got, fix)
+        c, h, w = once.shape[1:]
+        return c, h, w
 
 
 def _check_images(

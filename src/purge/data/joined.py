@@ -20,7 +20,7 @@ def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Sam
     Images that are prepared in the same way stay images, which can be augmented.
     """
     images = [s.select(rows) for s, rows in parts if isinstance(s, Images)]
-    forms = {(s.mean, s.std, s.size, s.channels, s.dtype, s.pixel_shape) for s in images}
+    forms = {(s.mean, s.std, s.size, s.channels, s.dtype, s.pixel_shape, s.transform) for s in images}
     if len(images) == len(parts) and len(forms) == 1:
         first, pixels = images[0], [s.pixels for s in images]
         if len({p.device for p in pixels}) > 1:  # some did not fit
@@ -34,6 +34,7 @@ def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Sam
             channels=first.channels,
             names=first.names,
             device_fraction=first.device_fraction,
+            transform=first.transform,
         )
         return whole.to(device, first.dtype)
     if any(isinstance(s, Lazy) for s, _ in parts):

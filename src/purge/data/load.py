@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ def load(
     std: Sequence[float] | None = None,
     device_fraction: float = DEVICE_FRACTION,
     progress: bool = True,
+    transform: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Images, Images]:
     """Load the training and test images of a data set.
 
@@ -56,6 +57,8 @@ def load(
         std: the spread of each channel, likewise.
         device_fraction: share of the free device memory that the images may take up.
         progress: show a progress line on a terminal.
+        transform: a function from a batch of scaled images (B, C, H, W) to a batch, which must not draw
+            random numbers; applied last.
 
     Returns:
         The training images and the test images.
@@ -84,6 +87,7 @@ def load(
             paths=part.paths,
             source=part.source,
             device_fraction=device_fraction,
+            transform=transform,
         )
         for which, part in parts.items()
     }

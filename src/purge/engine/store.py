@@ -24,6 +24,7 @@ from purge.engine.seeding import seeded
 from purge.models.checkpoint import tensors_digest
 
 T = TypeVar("T")
+TRANSFORMED = 16  # images that tell one transform from another
 
 
 def found_or_made(path: Path, find: Callable[[], T | None], make: Callable[[], object], *, fix: str) -> T:
@@ -104,6 +105,8 @@ def data_digest(samples: Samples, most: int | None = None) -> str:
     if isinstance(samples, Images) and isinstance(some, Images):  # pixels are the same on every device
         h.update(repr((samples.shape, samples.mean, samples.std)).encode())
         found += [samples.ids, some.pixels.cpu().contiguous()]
+        if samples.transform is not None:
+            found.append(fingerprints(part_of(samples, torch.arange(min(n, TRANSFORMED)))))
     else:
         with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
             found.append(fingerprints(some))

@@ -253,6 +253,8 @@ def tokenizer(path: str) -> Tokenizer:
         with _quiet(transformers.utils.logging):
             found = transformers.AutoTokenizer.from_pretrained(path, **safe)
             config = transformers.AutoConfig.from_pretrained(path, **safe)
+        if len(found) <= len(set(found.all_special_ids)):  # one was made up for a folder without it
+            raise ValueError("it knows no words")
         if found.pad_token_id is None:
             raise ValueError("it has no token for padding")
     except Exception as error:  # no folder, no tokenizer in it, or one that needs code

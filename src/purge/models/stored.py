@@ -73,9 +73,13 @@ def read(path: Path) -> Stored:
         tensors, metadata = _safetensors(path)
         return Stored(path, tensors, metadata)
     content, refused = _torch(path)
+    if isinstance(content, Inert):
+        raise _would_run(path, refused)
     if not isinstance(content, Mapping):
         raise FileError(
-            f"a dict of tensors in {path.name}", type(content).__name__, "save model.state_dict() alone"
+            f"a dict of tensors by name in {path.name}",
+            type(content).__name__,
+            "save model.state_dict() alone",
         )
     return Stored(path, content, refused=refused)
 
@@ -103,9 +107,9 @@ def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Place:
     if not found and stored.refused:
         raise _would_run(stored.path, stored.refused)
     if not found:
-        kinds = ", ".join(sorted({type(value).__name__ for value in stored.content.values()})[:MOST_NAMED])
-        got = f"a dict of {kinds}" if kinds else "an empty one"
-        raise FileError(f"a dict of tensors in {name}", got, "save model.state_dict() alone")
+        keys = sorted(brief(key) for key in stored.content)
+        got = f"a dict of {_few(keys)}" if keys else "an empty one"
+        raise FileError(f"a dict of tensors by name in {name}", got, "save model.state_dict() alone")
     found.sort(key=lambda p: (not p.fits, -len(own.keys() & p.names.keys()) * (not p.fits), _rank(p.way)))
     best, *others = found
     if best.fits:

@@ -137,6 +137,8 @@ def _separated(content: bytes, path: Path) -> dict[str, pa.Array]:
         raise FileError(
             f"a line of names in {path.name}", "a cell that does not end", "write it again"
         ) from None
+    if not names:
+        return {}
     plain = _names([name.strip() for name in names], path)
     try:
         table = arrow_csv.read_csv(

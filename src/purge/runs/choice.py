@@ -1,0 +1,108 @@
+"""Which data a run has, and how to read it: what run.json keeps, so that the data can be found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from torch import Tensor
+
+from purge.core.errors import DataError, brief
+from purge.core.plugins import current_folder_importable, named
+from purge.data.catalog import DATASETS
+from purge.data.formats.tables import ENDINGS, is_table, read_table
+from purge.data.images import Images
+from purge.data.load import load
+from purge.data.own import from_function, is_function
+from purge.data.table import Encode, load_table
+from purge.models import builders
+
+OF_TABLES = ("label_column", "text_column", "id_column", "test_file")
+NOT_OF_FUNCTIONS = ("size", "mean", "std", "transform", *OF_TABLES)
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """Which data, and how to read it: run.json says so, and the data can be read again."""
+
+    data: str  # a name, an absolute path, or module:function
+    data_dir: str | None = None
+    size: int | None = None
+    split_seed: int = 0
+    skip_bad: bool = False
+    mean: tuple[float, ...] | None = None  # None: that of the data
+    std: tuple[float, ...] | None = None
+    label_column: str | None = None  # of a table
+    text_column: str | None = None  # None: all other columns, which are numbers
+    id_column: str | None = None  # whose each row is
+    test_file: str | None = None  # None: a fifth is held out
+    tokenizer: str | None = None  # the folder that makes tokens of the texts
+    transform: str | None = None  # module:function, applied to batches of images
+
+    def load(self, *, progress: bool) -> tuple[Images, Images]:
+        """The training and test data."""
+        if is_function(self.data):
+            return self._from_function()
+        images = self.data in DATASETS or not is_table(Path(self.data)) or self.data.endswith(".parquet")
+        if self.label_column is not None or not images:
+            return self._from_table()
+        self._refuse(f"a table with --{{}}, a file of {', '.join(ENDINGS)}", OF_TABLES)
+        return load(
+            self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
+            skip_bad=self.skip_bad, mean=self.mean, std=self.std, progress=progress,
+            transform=self._transform(),
+        )  # fmt: skip
+
+    def _from_table(self) -> tuple[Images, Images]:
+        """Rows of a file."""
+        path = Path(self.data)
+        if not is_table(path):
+            fix = "leave it out, or name a table"
+            raise DataError(f"a file of {', '.join(ENDINGS)} for --label", brief(path.name), fix)
+        if self.label_column is None:
+            fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
+            raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
+        self._refuse("a table without --{}, which is for images", ("size", "transform"))
+        encode: Encode | None = None
+        names: tuple[str, ...] = ()
+        if self.text_column is not None:
+            self._refuse("texts without --{}", ("mean", "std"))
+            if self.tokenizer is None:
+                fix = "pass --model hf:DIR, or leave out --text"
+                raise DataError(
+                    "a model of Hugging Face for --text, whose tokenizer is in DIR", "another", fix
+                )
+            encode, names = builders.tokenizer(self.tokenizer)
+        found = load_table(
+            path, label=self.label_column, text=self.text_column, id=self.id_column, encode=encode,
+            test=None if self.test_file is None else Path(self.test_file), names=names,
+            split_seed=self.split_seed, mean=self.mean, std=self.std,
+        )  # fmt: skip
+        return cast("tuple[Images, Images]", found)
+
+    def _transform(self) -> Callable[[Tensor], Tensor] | None:
+        """The user's own function of a batch of images; whoever chose it has seen to it that it may run."""
+        if self.transform is None:
+            return None
+        if not is_function(self.transform):
+            fix = "write --transform my_module:my_function"
+            raise DataError("module:function as --transform", brief(self.transform), fix)
+        with current_folder_importable():
+            found = named(self.transform, DataError)
+        if not callable(found):
+            fix = "name a function from a batch of images to a batch"
+            raise DataError(f"a function as {self.transform}", type(found).__name__, fix)
+        return cast("Callable[[Tensor], Tensor]", found)
+
+    def _refuse(self, what: str, fields: Sequence[str]) -> None:
+        """Refuse options that this kind of data does not have."""
+        for name in fields:
+            if getattr(self, name) is not None:
+                option = name.partition("_")[0]
+                raise DataError(what.format(option), f"--{option} for {Path(self.data).name}", "leave it out")
+
+    def _from_function(self) -> tuple[Images, Images]:
+        self._refuse(f"data of a function without --{{}}; prepare it in {self.data}", NOT_OF_FUNCTIONS)
+        return cast("tuple[Images, Images]", from_function(self.data))  # Rows has all that is used below
