@@ -55,7 +55,10 @@ class Grounds:
     def load(cls, choice: DataChoice, *, progress: bool = False) -> Grounds:
         """Read the data."""
         train, test = choice.load(progress=progress)
-        return cls(choice, train, test, subjects_of(train))
+        whose = subjects_of(train)
+        for part in (train, test):
+            part.subjects = ()  # only the ledger knows whose a row is: no run folder may name anyone
+        return cls(choice, train, test, whose)
 
     def class_numbers(self, requests: Iterable[Request]) -> list[int]:
         """The classes that requests name; one that the data does not know is refused."""
