@@ -491,6 +491,16 @@ def test_the_page_about_heads_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert "exact if no other weight has learned from the forgotten ones, as you declare" in said
 
 
+def test_the_published_times_meet_the_aim():
+    content = json.loads((Path(__file__).parents[2] / "results" / "heads.json").read_text())
+    ridge = next(row for row in content["speed"] if row["kind"] == "ridge")
+    assert (ridge["rows"], ridge["features"], ridge["removed"]) == (100_000, 768, 1000)
+    assert max(ridge["remove_all"]) <= 1
+    assert all(row["off"] <= 1e-8 for row in content["speed"])
+    exact = {row["method"]: row["worst"] for row in content["beside"]}
+    assert max(exact.pop("exact-head"), exact.pop("head.remove")) <= 1e-6 < min(exact.values())
+
+
 # -- time -----------------------------------------------------------------------------------------
 
 
