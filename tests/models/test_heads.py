@@ -229,6 +229,28 @@ def test_what_are_no_rows_is_refused(x, y, words):
         fit(x, y)
 
 
+def test_odd_arguments_are_refused_in_one_line():
+    x, y = rows()
+    head = fit(x, y)
+    for wrong, words in (({"classes": "3"}, "a whole number as classes"), ({"classes": 2}, "labels below 2")):
+        with pytest.raises(DataError, match=words):
+            fit(x, y, **wrong)
+    for wrong, words in (
+        ({"kind": "svm"}, "ridge, logistic"),
+        ({"lam": -1}, "lam >= 0"),
+        ({"lam": math.nan}, "lam"),
+    ):
+        with pytest.raises(MethodError, match=words):
+            fit(x, y, **wrong)
+    with pytest.raises(DataError, match=r"features .N, D."):
+        head.scores(5)
+    with pytest.raises(FileError, match="a folder at"):
+        head.save("/nowhere/at/all/head")
+    for kind, error in (("ridge", MethodError), ("logistic", RunError)):
+        with pytest.raises(error, match="raise lam"):
+            fit(1e160 * x, y, kind=kind)
+
+
 def test_rows_of_another_width_or_class_are_refused():
     x, y = rows()
     head = fit(x, y)
@@ -432,6 +454,16 @@ def test_a_model_gets_an_exact_head(kind):
     assert torch.equal(layer.bias.detach(), head.bias)
     head.remove(x[:5], y[:5])
     assert off(head, purge.heads.of(model, (data[0][5:], data[1][5:]), kind=kind).head) <= 1e-6  # float32
+
+
+def test_a_model_may_be_its_head():
+    data = blobs()
+    placed, head = purge.heads.of(torch.nn.Linear(6, 3), data)
+    assert off(head, fit(*data)) == 0
+    forget, retain = purge.split(data, classes=[0])
+    result = purge.unlearn(placed, forget, retain, method="exact-head", progress=False)
+    assert result.info["exact"]["same_before"]
+    assert torch.allclose(result.model.weight.double(), fit(*retain, classes=3).weight, atol=1e-6)
 
 
 def test_a_head_without_bias_has_no_intercept():
