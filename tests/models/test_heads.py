@@ -229,6 +229,28 @@ def test_what_are_no_rows_is_refused(x, y, words):
         fit(x, y)
 
 
+def test_odd_arguments_are_refused_in_one_line():
+    x, y = rows()
+    head = fit(x, y)
+    for wrong, words in (({"classes": "3"}, "a whole number as classes"), ({"classes": 2}, "labels below 2")):
+        with pytest.raises(DataError, match=words):
+            fit(x, y, **wrong)
+    for wrong, words in (
+        ({"kind": "svm"}, "ridge, logistic"),
+        ({"lam": -1}, "lam >= 0"),
+        ({"lam": math.nan}, "lam"),
+    ):
+        with pytest.raises(MethodError, match=words):
+            fit(x, y, **wrong)
+    with pytest.raises(DataError, match=r"features .N, D."):
+        head.scores(5)
+    with pytest.raises(FileError, match="a folder at"):
+        head.save("/nowhere/at/all/head")
+    for kind, error in (("ridge", MethodError), ("logistic", RunError)):
+        with pytest.raises(error, match="raise lam"):
+            fit(1e160 * x, y, kind=kind)
+
+
 def test_rows_of_another_width_or_class_are_refused():
     x, y = rows()
     head = fit(x, y)
@@ -434,6 +456,16 @@ def test_a_model_gets_an_exact_head(kind):
     assert off(head, purge.heads.of(model, (data[0][5:], data[1][5:]), kind=kind).head) <= 1e-6  # float32
 
 
+def test_a_model_may_be_its_head():
+    data = blobs()
+    placed, head = purge.heads.of(torch.nn.Linear(6, 3), data)
+    assert off(head, fit(*data)) == 0
+    forget, retain = purge.split(data, classes=[0])
+    result = purge.unlearn(placed, forget, retain, method="exact-head", progress=False)
+    assert result.info["exact"]["same_before"]
+    assert torch.allclose(result.model.weight.double(), fit(*retain, classes=3).weight, atol=1e-6)
+
+
 def test_a_head_without_bias_has_no_intercept():
     model = small_mlp()
     model[5] = torch.nn.Linear(16, 3, bias=False)
@@ -489,6 +521,16 @@ def test_the_page_about_heads_runs_as_printed(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "<ridge head: 1,417 rows, " in said
     assert "exact if no other weight has learned from the forgotten ones, as you declare" in said
+
+
+def test_the_published_times_meet_the_aim():
+    content = json.loads((Path(__file__).parents[2] / "results" / "heads.json").read_text())
+    ridge = next(row for row in content["speed"] if row["kind"] == "ridge")
+    assert (ridge["rows"], ridge["features"], ridge["removed"]) == (100_000, 768, 1000)
+    assert max(ridge["remove_all"]) <= 1
+    assert all(row["off"] <= 1e-8 for row in content["speed"])
+    exact = {row["method"]: row["worst"] for row in content["beside"]}
+    assert max(exact.pop("exact-head"), exact.pop("head.remove")) <= 1e-6 < min(exact.values())
 
 
 # -- time -----------------------------------------------------------------------------------------

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from purge.core.errors import DataError, MethodError, RunError
+from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import atomically, told
 from purge.core.settings import as_dict, checked_seed, normalise, setting
 from purge.models.heads import logistic
 from purge.models.heads.logistic import Problem, Removal, Solution
 from purge.models.heads.moments import Moments, joined, moments_of, parted, solved
-from purge.models.heads.rows import Ledger, checked
+from purge.models.heads.rows import Ledger, checked, numbers
 
 Kind = Literal["ridge", "logistic"]
 TOLERANCE = 1e-8  # how far, relative to its size, a head may be from that of the same rows in one go
@@ -85,8 +85,7 @@ class Head(ABC):
 
     def scores(self, features: Any) -> Tensor:
         """The logits (N, K) of rows, in float64."""
-        x, _ = checked(features, [0] * len(features), width=self.width)
-        return x.double() @ self.weight.T + self.bias
+        return numbers(features, self.width).double() @ self.weight.T + self.bias
 
     def module(self, dtype: torch.dtype = torch.float32) -> nn.Linear:
         """The head as a layer."""
@@ -339,6 +338,8 @@ def fitted(
     seed: int | None = None, start: Head | None = None,
 ) -> Head:  # fmt: skip
     """:func:`fit` with settings as one object; ``start``: a head whose weights may be near."""
+    if classes is not None and (not isinstance(classes, int) or isinstance(classes, bool)):
+        raise DataError("a whole number as classes", brief(classes), "pass classes=10, say")
     x, y = checked(features, labels, classes=classes)
     k = int(y.max()) + 1 if classes is None else classes
     if k < 2:

@@ -128,7 +128,11 @@ def newton_step(
 ) -> Step:  # fmt: skip
     """Solve H V = rhs by preconditioned conjugate gradients."""
     probs = [(x @ w.T).softmax(1) for x in p.x.split(CHUNK)]
-    factor = torch.linalg.cholesky(curvature + p.lam * torch.eye(len(p.gram), dtype=torch.float64))
+    eye = torch.eye(len(p.gram), dtype=torch.float64)
+    factor, failed = torch.linalg.cholesky_ex(curvature + p.lam * eye)
+    if int(failed):
+        got = f"lam={p.lam:g} for features as large as {float(p.x.abs().max()):.1g}"
+        raise RunError("an objective that can be minimised", got, "scale the features down, or raise lam")
 
     def times_h(v: Tensor) -> Tensor:
         out = p.lam * v

@@ -33,7 +33,7 @@ class Placed(NamedTuple):
 def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     """The linear layer that makes the logits, and its name; models without one are refused."""
     x = few(samples)
-    name = anatomy(model, x).head
+    name = "" if isinstance(model, nn.Linear) else anatomy(model, x).head
     layer = None if name is None else model.get_submodule(name)
     what = "a model whose logits come from a Linear layer"
     if name is None or not isinstance(layer, nn.Linear):

@@ -20,7 +20,17 @@ FIX = "pass one row of numbers per sample, as purge.heads.features does"
 
 
 def checked(x: Any, y: Any, *, width: int | None = None, classes: int | None = None) -> tuple[Tensor, Tensor]:
-    """Features (N, D) as a real tensor on the CPU and labels (N,), or a DataError that says what is wrong."""
+    """Features (N, D) on the CPU and labels (N,), or a DataError that says what is wrong."""
+    features = numbers(x, width)
+    labels = as_labels(y, len(features), "the labels")
+    if classes is not None and int(labels.max()) >= classes:
+        fix = f"fit the head with classes={int(labels.max()) + 1} or more"
+        raise DataError(f"labels below {classes}, the classes of the head", str(int(labels.max())), fix)
+    return features, labels
+
+
+def numbers(x: Any, width: int | None = None) -> Tensor:
+    """Features (N, D) as a real, finite tensor on the CPU."""
     try:
         features = torch.as_tensor(x).detach().cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -33,11 +43,7 @@ def checked(x: Any, y: Any, *, width: int | None = None, classes: int | None = N
         raise DataError(f"features of {width} numbers, as before", str(features.shape[1]), FIX)
     if not all(bool(torch.isfinite(chunk).all()) for chunk in features.split(CHUNK)):
         raise DataError("finite features", "NaN or infinity", "leave such rows out, or mend the backbone")
-    labels = as_labels(y, len(features), "the labels")
-    if classes is not None and int(labels.max()) >= classes:
-        fix = f"fit the head with classes={int(labels.max()) + 1} or more"
-        raise DataError(f"labels below {classes}, the classes of the head", str(int(labels.max())), fix)
-    return features, labels
+    return features
 
 
 def chunks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
