@@ -75,6 +75,7 @@ FORMS: dict[str, tuple[Make, dict[str, Any]]] = {
     "one-hot items": (items(lambda x, y: (x, np.eye(3, dtype=int)[y])), {}),
     "names": (items(lambda x, y: (x, str(NAMES[y]))), {}),
     "lists of numbers": (items(lambda x, y: [x.tolist(), y]), {}),
+    "a list of items": (lambda x, y: list(zip(x, y.tolist(), strict=True)), {}),
     "dicts": (items(lambda x, y: {"x": x, "target": y, "note": "-"}), {}),
     "dicts with a key": (items(lambda x, y: {"x": x, "kind": y, "label": 0}), {"label": "kind"}),
     "adapted": (items(lambda x, y: {"a": x[:3], "b": x[3:], "z": y}), {

@@ -191,7 +191,7 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "forget": (t.forget[0], t.forget[1][:-1])}),
     ("three tensors", DataError, "a pair of tensors", lambda t: {"forget": (*t.forget, t.forget[1])}),
     ("a pair of lists", DataError, "(list, list)", lambda t: {"forget": ([[0.0] * 6], [0])}),
-    ("a list of items", DataError, "a pair of tensors", lambda t: {"forget": [(torch.zeros(6), 0)] * 5}),
+    ("a list of numbers", DataError, "items (x, y)", lambda t: {"forget": [0, 1, 2, 3]}),
     ("a tensor alone", DataError, "a pair of tensors", lambda t: {"forget": t.forget[0]}),
     ("no data at all", DataError, "NoneType", lambda t: {"forget": None}),
     ("nothing retained", DataError, "NoneType", lambda t: {"retain": None}),

@@ -156,6 +156,8 @@ def _odd_pair(data: Any) -> bool:
 
 def _opened(data: Any, form: Form, what: str) -> Any:
     """Data as it is if purge works on it, otherwise what was read from it."""
+    if isinstance(data, list) and len(data) > 2:  # a pair may be a list, too
+        data = _Rows(len(data), data.__getitem__)
     if isinstance(data, IterableDataset):
         raise no_stream(data, what)
     if isinstance(data, DataLoader):
