@@ -243,7 +243,7 @@ def test_labels_of_every_kind_have_the_same_numbers(words: list[str]) -> None:
     want = [order.index(word) for word in words]
     x, hot = torch.zeros(len(words), 2), np.eye(len(order))[want]
     named = [words, np.array(words), np.array(words, dtype=object), pd.Series(words)]
-    numbered = [np.array(want), pd.Series(want), want, torch.tensor(want)]
+    numbered = [np.array(want), np.array(want)[:, None], pd.Series(want), want, torch.tensor(want)]
     one_hot = [hot, torch.tensor(hot).bool()] if len(order) > 1 else []
     for y in [*named, pd.Series(pd.Categorical(words, order)), *numbered, *one_hot]:
         assert as_samples((x, y), CPU, "x").labels.tolist() == want
