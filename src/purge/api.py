@@ -199,7 +199,7 @@ def unlearn(
     }  # fmt: skip
     later = cache(partial(contents, split))
     gone = before | just_forgotten(given["forget"], given["retain"], split.forget)
-    remember(edited, gone, split.names)
+    remember(edited, gone, split.names or class_order(model))
     result = Result(
         edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later, gone
     )
@@ -352,7 +352,7 @@ def train(
     trained = narrowed(trained, model)
     info |= _names(given["the dataset"])
     result = Result(trained, chosen, list(history), "schedule", seconds, steps, info, forgotten=before)
-    remember(trained, before, info.get("names", ()))
+    remember(trained, before, info.get("names") or class_order(model))
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
         state.unlink(missing_ok=True)

@@ -124,6 +124,23 @@ def test_every_form_is_trained_on_unlearned_and_audited(name: str, model: nn.Mod
     assert report["ta"].value is not None
 
 
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "too large to keep"])
+def test_a_set_without_a_class_has_the_numbers_of_the_model(
+    keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted among themselves, bees and cats would be 0 and 1."""
+    if not keep:
+        monkeypatch.setattr("purge.data.accept.RESIDENT_BYTES", 10)
+        monkeypatch.setattr("purge.data.samples.RESIDENT_BYTES", 10)
+    make = FORMS["names"][0]
+    model = purge.train(plain_mlp(), make(X, Y), epochs=20, lr=0.1, progress=False).model
+    forget, retain = purge.split(make(X[Y > 0], Y[Y > 0]), classes="cat")
+    report = purge.audit(model, forget, retain, make(TEST_X, TEST_Y), metrics="quick", progress=False)
+    assert report["fa_train"].value > 0.9
+    assert report["ra"].value > 0.9
+    assert report["ta"].value > 0.9
+
+
 @pytest.mark.parametrize(
     "name", ["DataFrame of names", "DataFrame and names", "names", "Hugging Face, names"]
 )
@@ -145,9 +162,11 @@ def test_the_order_of_a_model_of_hugging_face_or_of_the_data_counts() -> None:
     class Configured(nn.Linear):
         config = type("Config", (), {"label2id": {"cat": 0, "ant": 1, "bee": 2}})()
 
-    parts = [(X[rows], NAMES[Y[rows]].tolist()) for rows in (Y == 2, Y != 2)]
-    result = purge.unlearn(Configured(6, 3), *parts, **QUICK)
-    assert (result.info["forget_classes"], result.info["names"]) == ([0], ["cat", "ant", "bee"])
+    apart = [(X[rows], NAMES[Y[rows]].tolist()) for rows in (Y == 2, Y != 2)]
+    cut = purge.split((X, NAMES[Y].tolist()), classes="cat")  # which knows nothing of the model
+    for parts in (apart, cut):
+        result = purge.unlearn(Configured(6, 3), *parts, test=(TEST_X, NAMES[TEST_Y].tolist()), **QUICK)
+        assert (result.info["forget_classes"], result.info["names"]) == ([0], ["cat", "ant", "bee"])
     data = Items(X, Y, lambda x, y: (x, str(NAMES[y])))
     data.classes = ["bee", "cat", "ant"]
     forget, _ = purge.split(data, classes=["cat"])
@@ -225,7 +244,7 @@ def test_labels_of_every_kind_have_the_same_numbers(words: list[str]) -> None:
     want = [order.index(word) for word in words]
     x, hot = torch.zeros(len(words), 2), np.eye(len(order))[want]
     named = [words, np.array(words), np.array(words, dtype=object), pd.Series(words)]
-    numbered = [np.array(want), pd.Series(want), want, torch.tensor(want)]
+    numbered = [np.array(want), np.array(want)[:, None], pd.Series(want), want, torch.tensor(want)]
     one_hot = [hot, torch.tensor(hot).bool()] if len(order) > 1 else []
     for y in [*named, pd.Series(pd.Categorical(words, order)), *numbered, *one_hot]:
         assert as_samples((x, y), CPU, "x").labels.tolist() == want

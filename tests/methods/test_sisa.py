@@ -507,8 +507,10 @@ def test_other_data_is_refused(trained, trained_on_pictures):
         forget(trained, (gone[0] + 1, gone[1]), kept)
     once = forget(trained, gone, kept).model
     again, rest = split((x, y), indices=[5])  # which has sample 0 again
-    with pytest.raises(DataError, match="1 unknown to it"):
+    with pytest.raises(DataError, match="the model has forgotten before, got 1 of them"):
         forget(once, again, rest)
+    with pytest.raises(DataError, match="1 unknown to it"):
+        forget(copy.deepcopy(once), again, rest)
     data = pictures()
     relabelled = Images(data.pixels, (data.labels + 1) % 3, names=data.names, ids=data.ids)
     with pytest.raises(DataError, match="together, the 60 samples"):

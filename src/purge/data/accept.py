@@ -6,6 +6,7 @@ and becomes a :class:`Pair`, or stays a dataset, :class:`Adapted`, if it is too 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -53,10 +54,10 @@ def accepted(given: Mapping[str, Any], form: Form | None = None, order: Sequence
     found = {what: _opened(data, form, what) for what, data in given.items()}
     raw = {what: data for what, data in found.items() if isinstance(data, Raw)}
     words = {what: text for what, one in raw.items() if (text := words_of(one.labels, what)) is not None}
-    names = _order(words, found, given, form, order) if words else ()
+    names = _order(words, found, given, form, order)
     for what, one in raw.items():
         found[what] = _closed(one, words.get(what), names, what)
-    return _of_one_length(_of_one_table(found))
+    return _of_one_length(_of_one_table(_of_one_order(found, names)))
 
 
 def _of_one_table(found: dict[str, Any]) -> dict[str, Any]:
@@ -81,16 +82,48 @@ def _order(
     words: Mapping[str, list[str]], found: Mapping[str, Any], given: Mapping[str, Any], form: Form,
     order: Sequence[str],
 ) -> tuple[str, ...]:  # fmt: skip
-    """The common order of all classes."""
-    known = [names for what in given if (names := _told_names(found[what], given[what], form))]
-    names = common_order(words, [order, *known] if order else known)
-    unnamed = [
-        what for what in given if what not in words and not _told_names(found[what], given[what], form)
-    ]
-    if unnamed and not order:
+    """The common order of all classes, if any set has names as labels: the model's, or that of a set."""
+    written = {what: base.names for what, data in found.items() if _worded(base := _base(data))}
+    if not words and not written:
+        return ()
+    told = {what: _told_names(found[what], given[what], form) for what in given}
+    unnamed = [what for what in given if what not in words and not told[what]]
+    if words and unnamed and not order:
         got = f"names in {next(iter(words))} and numbers in {unnamed[0]}"
         raise DataError("labels of one kind in all sets", got, "use names, or numbers, in all of them")
-    return names
+    return common_order({**written, **words}, [order, *filter(None, told.values())])
+
+
+def _worded(data: Any) -> bool:
+    """Were its labels names?"""
+    return isinstance(data, (Pair, Adapted)) and data.worded
+
+
+def _of_one_order(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Sets whose labels were names, with their numbers in one order; parts of one set stay that."""
+    copies: dict[int, Any] = {}
+    for what, data in found.items():
+        base = _base(data)
+        if not _worded(base) or base.names == names:
+            continue
+        place = numbers_of_words(base.names, names)
+        if isinstance(base, Pair):
+            found[what] = base.replaced(base[0], place[base[1]], names=names)
+            continue
+        if id(base) not in copies:
+            other = copies[id(base)] = copy.copy(base)
+            other.names, other.targets = names, place[torch.tensor(base.targets)].tolist()
+        found[what] = _over(data, copies[id(base)])
+    return found
+
+
+def _over(data: Any, base: Any) -> Any:
+    """The same part of another dataset."""
+    if not isinstance(data, Subset):
+        return base
+    part = copy.copy(data)
+    part.dataset = _over(data.dataset, base)
+    return part
 
 
 def _told_names(data: Any, given: Any, form: Form) -> tuple[str, ...]:
@@ -104,10 +137,11 @@ def _closed(raw: Raw, words: list[str] | None, names: tuple[str, ...], what: str
     y = as_numbers(raw.labels, n, what) if words is None else numbers_of_words(words, names)
     if raw.large is not None:
         raw.large.targets, raw.large.names, raw.large.subjects = y.tolist(), own, raw.subjects
+        raw.large.worded = words is not None
         return raw.large
     return Pair(
         (raw.x, y), rows=raw.rows, whole=raw.whole, names=own, subjects=raw.subjects, pads=raw.pads,
-        columns=raw.columns, cast=raw.cast,
+        columns=raw.columns, cast=raw.cast, worded=words is not None,
     )  # fmt: skip
 
 
@@ -290,7 +324,7 @@ def _read(
         subjects = subjects_of(data, form.id_of)
     return Raw(
         inputs.join(xs) if keep else None, labels, whole if whole is not None else base, rows, subjects,
-        names_of(base, form.label), adapted.pads, large=None if keep else adapted,
+        () if form.adapt else names_of(base, form.label), adapted.pads, large=None if keep else adapted,
     )  # fmt: skip
 
 

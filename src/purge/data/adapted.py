@@ -66,6 +66,7 @@ class Adapted(Dataset[Any]):
         self.data, self.form, self.collate, self.what = data, form, collate, what
         self.targets: list[int] = []
         self.names: tuple[str, ...] = ()
+        self.worded = False  # the labels were names
         self.subjects: tuple[str, ...] = ()
         self.shapes: list[tuple[int, ...]] = []  # of every tensor, if they differ in length
         self.pads: tuple[Any, ...] = ()

@@ -24,8 +24,10 @@ def as_numbers(y: Any, n: int, what: str) -> Tensor:
     if isinstance(y, (list, tuple)):
         y = _stacked(y, what)
     y = native(y.to_numpy() if hasattr(y, "to_numpy") else y)
-    if isinstance(y, (Tensor, np.ndarray)) and len(y.shape) == 2 and y.shape[0] == n and y.shape[1] > 1:
-        return _of_one_hot(y, what)
+    if isinstance(y, (Tensor, np.ndarray)) and len(y.shape) == 2 and y.shape[0] == n:
+        if y.shape[1] > 1:
+            return _of_one_hot(y, what)
+        y = y.reshape(n) if n else y  # a column
     if isinstance(y, np.ndarray) and y.dtype == bool:
         y = torch.as_tensor(y)
     if isinstance(y, Tensor) and y.dtype == torch.bool and not inputs.unusable(y):

@@ -20,16 +20,17 @@ class Pair(tuple[Any, Tensor]):
     subjects: tuple[str, ...]  # the user's own id of each sample; empty: unknown
     pads: tuple[Any, ...]  # of each tensor: what fills short rows up and on which side, None if nothing does
     columns: tuple[Any, ...]  # of a DataFrame, which sets may have in another order
+    worded: bool  # the labels were names, and may be numbered in another order
     cast: bool  # numbers of a table, which take the floating type of the model
 
     def __new__(
         cls, pair: tuple[Any, Tensor], *, rows: Tensor | None = None, whole: Any = None,
         names: Sequence[str] = (), subjects: Sequence[str] = (), pads: Sequence[Any] = (),
-        columns: Sequence[Any] = (), cast: bool = False,
+        columns: Sequence[Any] = (), worded: bool = False, cast: bool = False,
     ) -> Pair:  # fmt: skip
         """Make a tuple that carries attributes."""
         made = super().__new__(cls, pair)
-        made.rows, made.whole, made.cast = rows, whole, cast
+        made.rows, made.whole, made.cast, made.worded = rows, whole, cast, worded
         made.names, made.subjects = tuple(names), tuple(subjects)
         made.pads, made.columns = tuple(pads), tuple(columns)
         return made
