@@ -24,6 +24,7 @@ from purge.requests.policy import Spent
 from purge.requests.records import Request, Version
 from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
 from purge.runs.make import check_recorded, facts_for, train_run, unlearn_run
+from purge.runs.weights import check_weights
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
@@ -52,6 +53,7 @@ class Making:
         versions = ledger.versions()
         parent = versions[-1]
         first = [version for version in versions if version.kind != "unlearned"][-1]
+        check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
         grounds = Grounds.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
         for gate in plan.gates:
             gate.check_class(len(grounds.train.names))
@@ -205,7 +207,7 @@ class Making:
         about = {
             "batch": batch, "digest": facts.digest, "kind": kind, "found": found, "spent": spent.to_dict(),
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
-            "parent": self.parent.digest,
+            "parent": self.parent.digest, "ledger": name_of(self.ledger),
         }  # fmt: skip
         missed = [line for gate in plan.gates if (line := gate.broken(values))]
         over = [f"{line}." for line in returned(found)]
@@ -251,6 +253,11 @@ class Making:
             return read_model(Path(self.first.folder), None, self.grounds.train, self.plan.trust)
         except FileError:
             return None
+
+
+def name_of(ledger: Ledger) -> str:
+    """By what a ledger is told from others: several may have their versions in one folder."""
+    return str(ledger.entries("ledger")[0].payload["ledger"])
 
 
 def _whole(folder: Path) -> bool:
