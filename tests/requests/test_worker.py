@@ -140,7 +140,7 @@ def test_a_missed_gate_leaves_the_old_version_and_the_requests(ledger: Ledger, t
     assert len(ledger.versions()) == 1
     assert not list((tmp_path / "versions").iterdir())
     assert [a.passed for a in ledger.audits()] == [False]
-    assert run(ledger, fail_if=["ta_retain<1"]).state == "done"
+    assert run(ledger, fail_if=["ta_retain<1", "failed"]).state == "done"
 
 
 @pytest.mark.parametrize(
