@@ -429,6 +429,18 @@ def test_a_model_that_has_forgotten_before_cannot_be_the_first(ledger: Ledger, t
         init(Ledger(tmp_path / "other.db"), str(outcome.folder))
 
 
+def test_without_the_first_version_the_policy_cannot_be_checked(ledger: Ledger, tmp_path: Path):
+    ask(ledger, 1)
+    run(ledger)
+    shutil.move(tmp_path / "base", tmp_path / "moved")
+    ask(ledger, 2)
+    strict = Policy(max_share=None, max_drift=1.0, max_distance=None, max_return=1.0)
+    outcome = run(ledger, policy=strict)
+    assert outcome.state == "missed"
+    assert "no longer there" in outcome.reasons[0]
+    assert run(ledger).state == "done"  # no bound on what cannot be measured
+
+
 def test_another_model_in_the_folder_of_the_current_version_is_refused(ledger: Ledger, tmp_path: Path):
     ask(ledger, 1)
     folder = Path(str(run(ledger).folder))

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import FileError, PurgeError
+from purge.core.errors import PurgeError
 from purge.data.request import DeletionRequest
 from purge.engine.resume import STATE
 from purge.methods.registry import resolve_method
@@ -213,6 +213,9 @@ class Making:
         over = [f"{line}." for line in returned(found)]
         if kind == "unlearned":
             over += [f"Retraining is due: {line}." for line in plan.policy.reasons(spent)]
+            bounded = plan.policy.max_drift is not None or plan.policy.max_distance is not None
+            if bounded and (why := found["stays"]["why"]):  # what was not measured may be anything
+                over.append(f"The policy cannot be checked: {why}.")
         return about, missed, over
 
     def _groups(self, batch: int) -> list[Group]:
@@ -249,10 +252,11 @@ class Making:
 
     def _first_model(self) -> nn.Module | None:
         """The model that the chain began with, if it is still there."""
-        try:
-            return read_model(Path(self.first.folder), None, self.grounds.train, self.plan.trust)
-        except FileError:
+        folder = Path(self.first.folder)
+        if not folder.exists():
             return None
+        check_weights(folder, self.first.digest, whole=False)
+        return read_model(folder, None, self.grounds.train, self.plan.trust)
 
 
 def name_of(ledger: Ledger) -> str:
