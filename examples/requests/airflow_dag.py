@@ -28,7 +28,7 @@ with DAG(
     run = BashOperator(
         task_id="run",
         bash_command=(
-            "purge request run --due 7 --quiet --policy /srv/model/policy.yaml --fail-if 'fa_test>2' "
+            "purge request run --due 7 --quiet --policy /srv/model/policy.yaml --fail-if failed "
             "--mlflow customer-model"
         ),
         env=ENVIRONMENT,

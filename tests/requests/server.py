@@ -31,6 +31,10 @@ def missing() -> str | None:
         return "PostgreSQL is not installed; apt-get install postgresql"
     if os.getuid() == 0 and not _somebody():
         return "PostgreSQL does not run as root, and there is no user postgres"
+    try:
+        subprocess.run(["true"], check=True, **_somebody())
+    except (OSError, subprocess.SubprocessError):
+        return "PostgreSQL does not run as root, and no process may be started as postgres"
     return None
 
 

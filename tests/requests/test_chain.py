@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purge.core.errors import FileError, LedgerError, PurgeError
+from purge.requests.chain import Link
 from purge.requests.ledger import Ledger, verify_export
 from purge.requests.schema import TRIGGERS
 
@@ -163,6 +165,38 @@ def test_a_whole_entry_that_was_written_anew_is_found_at_the_next(copy):
     assert verdict(copy).first_bad == 4
 
 
+def test_an_entry_has_one_way_to_be_written(copy):
+    """The last entry and the head, written anew with right hashes: a key that stands there twice is found."""
+    with closing(sqlite3.connect(copy)) as connection:
+        row = connection.execute(
+            "SELECT at, kind, payload, previous FROM purge_entries WHERE seq = 11"
+        ).fetchone()
+    at, kind, payload, previous = row
+    odd = payload.replace('"batch":1', '"batch":2,"batch":1')
+    assert json.loads(odd) == json.loads(payload)
+    digest = Link(11, at, kind, odd, previous, "").right_hash()
+    sql(
+        copy,
+        ("UPDATE purge_entries SET payload = ?, hash = ? WHERE seq = 11", (odd, digest)),
+        ("UPDATE purge_head SET hash = ?", (digest,)),
+    )
+    assert verdict(copy).first_bad == 11
+
+
+def test_a_hash_is_found_wherever_it_was_touched(original, tmp_path):
+    """In its entry, in the table of subjects, and in the index that searches it."""
+    with Ledger(original) as ledger:
+        needle = ledger.hashes(["eve"])[0].encode()
+    content = original.read_bytes()
+    places = [found.start() for found in re.finditer(needle, content)]
+    assert len(places) >= 3
+    for at in places:
+        touched = bytearray(content)
+        touched[at + 40] ^= 1
+        (tmp_path / "requests.db").write_bytes(touched)
+        assert not verdict(tmp_path / "requests.db").ok
+
+
 @pytest.mark.parametrize("seq", [1, 5, 11])
 def test_an_entry_that_was_removed_is_named(copy, seq):
     sql(copy, f"DELETE FROM purge_entries WHERE seq = {seq}")
@@ -273,7 +307,10 @@ def test_a_trigger_that_is_missing_is_told(copy, name):
     with closing(sqlite3.connect(copy)) as connection:
         connection.execute(f"DROP TRIGGER {name}")
         connection.commit()
-    assert name in verdict(copy).why
+        assert name in verdict(copy).why
+        connection.execute(f"CREATE TRIGGER {name} BEFORE UPDATE ON purge_entries WHEN 0 BEGIN SELECT 1; END")
+        connection.commit()
+        assert name in verdict(copy).why
 
 
 # -- signatures -------------------------------------------------------------------------------
@@ -401,8 +438,9 @@ def test_an_export_that_ends_early(exported, tmp_path, keep):
     lines = exported[0].read_text().splitlines(keepends=True)
     (tmp_path / "x").write_text("".join(lines[:keep]))
     assert verify_export(tmp_path / "x").first_bad == keep + 1
-    (tmp_path / "y").write_text("".join([*lines, lines[0]]))
-    assert not verify_export(tmp_path / "y").ok
+    for odd in ([*lines, lines[0]], [*lines, lines[-1]], [lines[-1], *lines[:-1]], [*lines, "\n"]):
+        (tmp_path / "y").write_text("".join(odd))
+        assert not verify_export(tmp_path / "y").ok
 
 
 def test_an_export_replaces_no_file(exported, copy, tmp_path):

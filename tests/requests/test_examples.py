@@ -32,7 +32,7 @@ def test_commands_in_the_examples_exist():
     known: dict[str, str] = {}
     for file in ("crontab", "airflow_dag.py", "workflow.yml"):
         text = re.sub(r'"\n\s+"', "", (HERE / file).read_text())
-        calls = re.findall(r"purge request ([a-z]+)([^\n&]*)", text)
+        calls = re.findall(r"purge request ([a-z]+)([^\n;]*)", text)
         assert len(calls) >= 3, file
         for name, rest in calls:
             known.setdefault(name, command("request", name, "--help").out)

@@ -95,6 +95,13 @@ def test_what_an_administrator_changed_is_named(ledger, url):
     assert ledger.verify(head=end).first_bad == 3
 
 
+def test_a_trigger_that_no_longer_refuses_is_told(ledger, url):
+    assert ledger.verify().ok
+    body = "$$ BEGIN RETURN COALESCE(NEW, OLD); END $$"
+    sql(url, f"CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS {body}")
+    assert "trigger" in ledger.verify().why
+
+
 def test_a_table_that_differs_from_the_chain_is_found(ledger, url):
     ledger.add(ids=["ada"], received="2026-01-31")
     sql(url, "UPDATE purge_requests SET due = '2027-01-01'")

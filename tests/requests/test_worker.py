@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -139,7 +140,7 @@ def test_a_missed_gate_leaves_the_old_version_and_the_requests(ledger: Ledger, t
     assert len(ledger.versions()) == 1
     assert not list((tmp_path / "versions").iterdir())
     assert [a.passed for a in ledger.audits()] == [False]
-    assert run(ledger, fail_if=["ta_retain<1"]).state == "done"
+    assert run(ledger, fail_if=["ta_retain<1", "failed"]).state == "done"
 
 
 @pytest.mark.parametrize(
@@ -415,3 +416,53 @@ def test_who_goes_on_in_another_way_begins_anew(ledger: Ledger, tmp_path: Path):
     assert [b.state for b in ledger.batches()] == ["failed", "done"]
     assert ledger.request(number).state == "done"
     assert facts_of(Path(str(outcome.folder))).steps == 6
+
+
+# -- models and folders that are not what they should be ---------------------------------------
+
+
+def test_a_model_that_has_forgotten_before_cannot_be_the_first(ledger: Ledger, tmp_path: Path):
+    """The ledger would not know what must not be taught again."""
+    ask(ledger, 1)
+    outcome = run(ledger)
+    with pytest.raises(FileError, match="has forgotten some"):
+        init(Ledger(tmp_path / "other.db"), str(outcome.folder))
+
+
+def test_without_the_first_version_the_policy_cannot_be_checked(ledger: Ledger, tmp_path: Path):
+    ask(ledger, 1)
+    run(ledger)
+    shutil.move(tmp_path / "base", tmp_path / "moved")
+    ask(ledger, 2)
+    strict = Policy(max_share=None, max_drift=1.0, max_distance=None, max_return=1.0)
+    outcome = run(ledger, policy=strict)
+    assert outcome.state == "missed"
+    assert "no longer there" in outcome.reasons[0]
+    assert run(ledger).state == "done"  # no bound on what cannot be measured
+
+
+def test_another_model_in_the_folder_of_the_current_version_is_refused(ledger: Ledger, tmp_path: Path):
+    ask(ledger, 1)
+    folder = Path(str(run(ledger).folder))
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "base", folder)
+    ask(ledger, 2)
+    before = ledger.head()
+    with pytest.raises(FileError, match="weights that"):
+        run(ledger)
+    assert ledger.head() == before
+
+
+def test_two_ledgers_in_one_folder_do_not_take_each_others_models(ledger: Ledger, tmp_path: Path):
+    other = Ledger(tmp_path / "other.db")
+    init(other, tmp_path / "base")  # its versions are in the same folder
+    ask(ledger, 1)
+    ask(other, 2)
+    killed_at(MOMENTS["the model is unlearned"], lambda: run(Ledger(ledger.name)))
+    outcome = run(other)
+    assert rows(str(outcome.folder)) == {6, 7, 8}
+    with pytest.raises(FileError, match="does not know"):
+        run(ledger)
+    assert Path(str(outcome.folder)).exists()
+    shutil.move(str(outcome.folder), tmp_path / "elsewhere")
+    assert rows(str(run(ledger).folder)) == {3, 4, 5}

@@ -66,7 +66,7 @@ def run(
     ] = None,
     fail_if: Annotated[
         list[str] | None,
-        Option(help="Keep the old version if 'fa_test>2' holds, say, or any finding 'failed'; repeatable."),
+        Option(help="Keep the old version if any finding 'failed', or 'ta_retain<90' holds; repeatable."),
     ] = None,
     policy: Annotated[
         Path | None, Option(metavar="FILE", help="YAML that says when a retraining is due.")
@@ -92,7 +92,7 @@ def run(
 ) -> None:
     """Forget what is due, audit it, and only then mark it done.
 
-    For example: purge request run --due 7 --fail-if "fa_test>2" --policy policy.yaml
+    For example: purge request run --due 7 --fail-if failed --fail-if "ta_retain<90" --policy policy.yaml
 
     Exits 0 if it is done or nothing is due, 1 if a gate or the policy was missed: then the old version stays
     and the requests are open. 2 is a bad request or another worker, 3 something that broke.
@@ -133,15 +133,15 @@ def _words(outcome: Outcome) -> str:
         )
     stays = outcome.found["stays"]
     accuracy = "not measured" if "now" not in stays else f"{stays['now']['value']:.1%}"
-    drift = (
-        "" if stays["drift"] is None else f", {100 * stays['drift']:+.1f} points lost since the last training"
-    )
-    earlier = sum(g["tested"] for g in outcome.found["groups"] if g["batch"] != outcome.batch)
+    points = 100 * (stays["drift"] or 0.0)
+    since = f", {abs(points):.1f} points {'less' if points > 0 else 'more'} than after the last training"
+    earlier = {g["batch"] for g in outcome.found["groups"] if g["tested"]} - {outcome.batch}
+    tested = f" Earlier batches tested: {len(earlier)}; none came back." if earlier else ""
     return (
         f"Batch {outcome.batch}: {some} done; version {outcome.version} ({outcome.kind}) is "
         f"{outcome.folder}.\n"
-        f"Accuracy on test data of the classes that stay: {accuracy}{drift}. "
-        f"{earlier} earlier group{'s' * (earlier != 1)} of requests tested, none came back."
+        f"Accuracy on test data of the classes that stay: {accuracy}"
+        f"{'' if stays['drift'] is None else since}.{tested}"
     )
 
 

@@ -20,7 +20,7 @@ from purge.core.schema import build
 from purge.data.images import Images
 from purge.data.own import is_function
 from purge.requests.records import Request, Version
-from purge.runs.folder import DataChoice, RunFile, choose_data, facts_of, trusted
+from purge.runs.folder import DataChoice, RunFile, choose_data, facts_of, gone_of, trusted
 from purge.runs.folder import Request as Rows
 
 if TYPE_CHECKING:
@@ -133,4 +133,7 @@ def checked_version(folder: Path) -> RunFile:
     if facts.digest is None or facts.data is None or facts.model is None:
         fix = "make one with purge train --data NAME --model NAME --out DIR"
         raise FileError(f"a run folder that names its data and model in {folder}", "one that does not", fix)
+    if facts.preset is not None or gone_of(facts):  # the ledger would not know what it must not be taught
+        fix = "begin with the trained model, and add what it had to forget as requests"
+        raise FileError(f"a model trained on all of its data in {folder}", "one that has forgotten some", fix)
     return facts

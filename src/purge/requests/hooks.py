@@ -46,7 +46,8 @@ def call_hook(hook: Hook | None, when: str, facts: Mapping[str, Any]) -> None:
     except OSError as error:
         raise HookFailed(f"the command {when} the run: {error.strerror}") from None
     if code:
-        raise HookFailed(f"the command {when} the run ended with exit code {code}")
+        done = "; the batch itself had ended, see purge request list" if when == "after" else ""
+        raise HookFailed(f"the command {when} the run ended with exit code {code}{done}")
 
 
 def _text(value: Any) -> str:

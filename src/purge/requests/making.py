@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import FileError, PurgeError
+from purge.core.errors import PurgeError
 from purge.data.request import DeletionRequest
 from purge.engine.resume import STATE
 from purge.methods.registry import resolve_method
@@ -24,6 +24,7 @@ from purge.requests.policy import Spent
 from purge.requests.records import Request, Version
 from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
 from purge.runs.make import check_recorded, facts_for, train_run, unlearn_run
+from purge.runs.weights import check_weights
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
@@ -52,6 +53,7 @@ class Making:
         versions = ledger.versions()
         parent = versions[-1]
         first = [version for version in versions if version.kind != "unlearned"][-1]
+        check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
         grounds = Grounds.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
         for gate in plan.gates:
             gate.check_class(len(grounds.train.names))
@@ -205,12 +207,15 @@ class Making:
         about = {
             "batch": batch, "digest": facts.digest, "kind": kind, "found": found, "spent": spent.to_dict(),
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
-            "parent": self.parent.digest,
+            "parent": self.parent.digest, "ledger": name_of(self.ledger),
         }  # fmt: skip
         missed = [line for gate in plan.gates if (line := gate.broken(values))]
         over = [f"{line}." for line in returned(found)]
         if kind == "unlearned":
             over += [f"Retraining is due: {line}." for line in plan.policy.reasons(spent)]
+            bounded = plan.policy.max_drift is not None or plan.policy.max_distance is not None
+            if bounded and (why := found["stays"]["why"]):  # what was not measured may be anything
+                over.append(f"The policy cannot be checked: {why}.")
         return about, missed, over
 
     def _groups(self, batch: int) -> list[Group]:
@@ -247,10 +252,16 @@ class Making:
 
     def _first_model(self) -> nn.Module | None:
         """The model that the chain began with, if it is still there."""
-        try:
-            return read_model(Path(self.first.folder), None, self.grounds.train, self.plan.trust)
-        except FileError:
+        folder = Path(self.first.folder)
+        if not folder.exists():
             return None
+        check_weights(folder, self.first.digest, whole=False)
+        return read_model(folder, None, self.grounds.train, self.plan.trust)
+
+
+def name_of(ledger: Ledger) -> str:
+    """By what a ledger is told from others: several may have their versions in one folder."""
+    return str(ledger.entries("ledger")[0].payload["ledger"])
 
 
 def _whole(folder: Path) -> bool:

@@ -89,8 +89,8 @@ TRIGGERS = {
         "ON purge_entries FOR EACH STATEMENT EXECUTE FUNCTION purge_refuse()",
     },
 }
-FUNCTION = f"""CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN RAISE EXCEPTION '{REFUSAL}'; END $$"""
+BODY = f" BEGIN RAISE EXCEPTION '{REFUSAL}'; END "
+FUNCTION = f"CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS $${BODY}$$"
 
 
 def protect(connection: Connection) -> None:
@@ -110,10 +110,10 @@ def unprotected(connection: Connection) -> list[str]:
         found = {row.name: row.sql for row in connection.execute(text(query))}
         return [name for name, sql in TRIGGERS[dialect].items() if found.get(name) != sql]
     query = (
-        "SELECT tgname FROM pg_trigger WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') "
-        "AND tgfoid = 'purge_refuse'::regproc"
+        "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+        "WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') AND prosrc = :body"
     )
-    there = set(connection.execute(text(query)).scalars())
+    there = set(connection.execute(text(query), {"body": BODY}).scalars())
     return [name for name in TRIGGERS[dialect] if name not in there]
 
 

@@ -27,7 +27,7 @@ from purge.metrics.registry import resolve_metrics
 from purge.requests.audits import METRICS
 from purge.requests.grounds import DELIVERED, checked_version
 from purge.requests.hooks import Hook, call_hook, checked_hook
-from purge.requests.making import Making
+from purge.requests.making import Making, name_of
 from purge.requests.policy import Policy, as_policy
 from purge.requests.records import Batch, Request, Version
 from purge.requests.tracking import client, register_all
@@ -149,7 +149,7 @@ def chosen(
         ended = [b.ended for b in ledger.batches() if b.state == "done" and b.ended]
         if ended and (today - date.fromisoformat(max(ended)[:10])).days < every:
             return []
-    by = None if everything or every is not None else today + timedelta(days=due or 0)
+    by = None if everything or every is not None or due is None else today + timedelta(days=due)
     found = sorted(ledger.requests("open", by), key=lambda r: (r.due, r.number))
     return found[:at_most]
 
@@ -173,7 +173,7 @@ def run(
 
     Args:
         ledger: with a first version, see :func:`init`.
-        due: take requests whose deadline is at most so many days away.
+        due: take requests whose deadline is at most so many days away; None: whenever it is.
         everything: take all open requests.
         at_most: take no more than so many, those with the nearest deadline.
         every: take all open requests, unless the last batch was done less than so many days ago.
@@ -255,33 +255,33 @@ def _unfinished(ledger: Ledger, plan: Plan, folder: Path) -> Batch | None:
     if {key: batch.about.get(key) for key in now} == now:
         return batch
     ledger.fail_batch(batch.number, "its worker was ended, and the next was asked to do it in another way")
-    shutil.rmtree(_stage(folder, batch), ignore_errors=True)
+    shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
     left = _target(ledger, folder)
-    if _made_by(left, batch):
+    if _made_by(ledger, left, batch):
         shutil.rmtree(left)
     return None
 
 
-def _stage(folder: Path, batch: Batch) -> Path:
-    return folder / f".batch-{batch.number:04d}"
+def _stage(ledger: Ledger, folder: Path, batch: Batch) -> Path:
+    return folder / f".batch-{name_of(ledger)}-{batch.number:04d}"
 
 
 def _target(ledger: Ledger, folder: Path) -> Path:
     return folder / f"version-{len(ledger.versions()) + 1:04d}"
 
 
-def _made_by(folder: Path, batch: Batch) -> bool:
+def _made_by(ledger: Ledger, folder: Path, batch: Batch) -> bool:
     """Is this the finished folder of a batch, whose worker did not come to tell the ledger?"""
-    about = folder / ABOUT
-    return about.is_file() and read_json(about).get("batch") == batch.number
+    about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+    return (about.get("ledger"), about.get("batch")) == (name_of(ledger), batch.number)
 
 
 # -- carrying out ------------------------------------------------------------------------------
 
 
 def _carried_out(ledger: Ledger, batch: Batch, making: Making, folder: Path) -> Outcome:
-    stage, target = _stage(folder, batch), _target(ledger, folder)
-    if _made_by(target, batch):
+    stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
+    if _made_by(ledger, target, batch):
         return _finished(ledger, batch, making, target, stage)
     if target.exists():
         got, fix = "something that this ledger does not know", "move it away"
