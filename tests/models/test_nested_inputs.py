@@ -51,8 +51,7 @@ OUTPUTS = {
 RECIPE = {"epochs": 15, "lr": 0.05, "batch_size": 32, "progress": False}
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize(("form", "output"), [*(("tuple", output) for output in OUTPUTS), ("dict", "tensor")])
 def test_several_tensors_go_in_and_any_output_comes_out(form, output):
     data, test = FORMS[form](*table()), FORMS[form](*table(1))
     model = purge.train(Table(OUTPUTS[output]), data, **RECIPE).model
