@@ -108,6 +108,16 @@ def test_half_and_float32_give_nearly_the_same_audit(plain):
             assert two[name].value == pytest.approx(one[name].value, rel=0.05, abs=0.03), name
 
 
+def test_shards_of_a_half_model_are_trained_and_kept_in_float32():
+    data = of_type(blobs(), torch.bfloat16)
+    model = purge.train_sharded(small_mlp().bfloat16(), data, shards=2, **RECIPE).model
+    assert torch.bfloat16 not in types(model)
+    forget, retain = purge.split(data, indices=range(6))
+    result = purge.unlearn(model, forget, retain, method="sisa", progress=False)
+    report = audited(result, forget, retain, of_type(blobs(seed=1), torch.bfloat16), metrics=["ta"])
+    assert report["ta"].value >= 0.9
+
+
 class Mixed(nn.Module):
     """A body in bf16 and a head in float32, as large models are often stored."""
 
