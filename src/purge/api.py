@@ -118,6 +118,8 @@ def unlearn(
     ``after``.
 
     A model in ``torch.compile``, DataParallel or DistributedDataParallel is unwrapped: the new one is plain.
+    One of half precision is computed with in float32 and comes back in its types. One with a single logit
+    per sample is binary, with labels 0 and 1. What takes no gradient, as below LoRA, is not changed.
 
     ``settings`` are fields of the method and of its stopping: ``unlearn(…, budget="close",
     forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless

@@ -119,6 +119,17 @@ def test_fresh_weights_are_mixed_into_adapters_alone(settings, text):
     )
 
 
+def test_adapters_on_a_model_in_half_precision():
+    """A common case: what lies below in bf16, bit by bit the same afterwards, and adapters in float32."""
+    model = lora(bert().bfloat16())
+    kinds = {name: p.dtype for name, p in model.named_parameters()}
+    assert {torch.bfloat16, torch.float32} == {*kinds.values()}
+    forget, retain = purge.split(sentences(60), classes=[0])
+    result = purge.unlearn(model, forget, retain, steps=4, check=False, progress=False)
+    only_adapters_moved(model, result.model)
+    assert {name: p.dtype for name, p in result.model.named_parameters()} == kinds
+
+
 def test_drawn_anew_adapters_begin_without_a_say():
     """B = 0: an untrained adapter leaves the model as it was below, but for a head of its own."""
     base = bert().eval()

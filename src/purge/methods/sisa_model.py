@@ -43,7 +43,7 @@ from purge.models.checks import (
     parameters_to_train,
     training_data,
 )
-from purge.models.copies import keep_frozen, reinitialised
+from purge.models.copies import keep_frozen, reinitialised, widened
 from purge.models.forward import counting, forward
 from purge.models.inspect import device_of
 from purge.models.work import flop_of, flop_per_row
@@ -259,13 +259,13 @@ class SisaModel(nn.Module):
 
 
 def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
-    """The untrained model of a shard, drawn on the CPU: the same on every device."""
+    """The untrained model of a shard, drawn on the CPU: the same on every device; never of half precision."""
     with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
         if not isinstance(model, nn.Module) and callable(model):
-            return copy.deepcopy(check_classifier(model()))  # it may be the same each time
+            return widened(copy.deepcopy(check_classifier(model())))  # it may be the same each time
         model = check_classifier(model)
         try:
-            net = reinitialised(copy.deepcopy(model).cpu())
+            net = reinitialised(widened(copy.deepcopy(model).cpu()))
         except ModelError:
             raise ModelError(
                 "layers that can draw new weights (reset_parameters)",

@@ -54,12 +54,20 @@ def mask_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """The mask among the arguments of a model, known by its name; None if there is none."""
     named = dict(kwargs)
     if len(args) > 1:  # a tuple of inputs: the model's signature has their names
-        named |= dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
+        named |= dict(zip(_names(model), args, strict=False))
     for name in (*REAL, *PADDED):
         found = named.get(name)
         if isinstance(found, Tensor) and found.ndim == 2:
             return Mask(found != 0 if name in REAL else found == 0, model)
     return None
+
+
+def _names(model: nn.Module) -> list[str]:
+    """The names of the arguments of a model's forward; none where Python cannot tell."""
+    try:
+        return [*inspect.signature(model.forward).parameters]
+    except (TypeError, ValueError):
+        return []
 
 
 def pooled(h: Tensor) -> Tensor:
