@@ -226,7 +226,9 @@ def _table(form: str, names: list[str], rows: list[list[Any]]) -> odd.File:
     return odd.File(found.getvalue())
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    "form", ["csv", *(pytest.param(form, marks=pytest.mark.slow) for form in ("jsonl", "parquet"))]
+)
 def test_tables(there: World, form: str) -> None:
     path = there.here / f"table.{form}"
     path.write_bytes(_table(form, NAMES, [["c", 1, 2.0, "x"]]))
@@ -265,6 +267,7 @@ class Bait:
         return exec, ("import pathlib; pathlib.Path('bait-taken').touch()",)
 
 
+@pytest.mark.slow
 def test_checkpoints(there: World) -> None:
     path = there.here / "weights.pt"
     state = load_file(there.here / "base" / "model.safetensors")

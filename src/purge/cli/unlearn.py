@@ -77,7 +77,7 @@ def unlearn(
     from purge.engine.stopping import beyond_chance
     from purge.methods.base import with_augment
     from purge.methods.registry import resolve_method
-    from purge.models.export import check_export, words
+    from purge.models.export import check_export, check_form, words
     from purge.models.export import export as write_back
     from purge.report.tables import flop_words
     from purge.runs.folder import (
@@ -95,9 +95,6 @@ def unlearn(
 
     ending.keeps(lambda: "Nothing was written.")
     settings = opt.settings_from(set_)
-    form = None if export is None else export_form(checkpoint)
-    if export is not None:
-        check_export(export, form, force=force)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
     with current_folder_importable(":" in method):
         with_augment(resolve_method(method, settings), augment)
@@ -108,6 +105,12 @@ def unlearn(
         raise FileError("another folder for the new model", got, "keep it: an audit compares with it")
     facts = facts_of(checkpoint)
     name = choose_model(facts, model, trust)
+    form = None if export is None else export_form(checkpoint, name, export)
+    if export is not None:
+        check_export(export, form, force=force)
+        if out.absolute() in (export.absolute(), *export.absolute().parents):
+            got, fix = f"{export} in the run folder", "choose another place"
+            raise FileError("the export beside the run folder", got, fix)
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
@@ -115,6 +118,8 @@ def unlearn(
     )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, images)
+    if form is not None:
+        check_form(trained, form)
     at = opt.pick_device(device)
     same_scale(facts, choice, "given")
     check_recorded(checkpoint, facts, trained, test, at)

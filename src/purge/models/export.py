@@ -80,6 +80,9 @@ def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
     if like is not None and like.exists() and path.exists() and path.samefile(like):
         got = "the checkpoint that the model came from"
         raise FileError("another place for the export", got, "keep it: an audit compares with it")
+    if (path.absolute().parent / "run.json").is_file():
+        got = f"{path.parent}, a run folder"
+        raise FileError("another place for the export", got, "keep its files as run.json recorded them")
     if like is not None and like.is_dir():
         out_folder(path, force=force)
         if path.suffix in (".safetensors", *OF_TORCH):
@@ -98,6 +101,11 @@ def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
         raise FileError(f"no file yet at {path}", "one" if path.is_file() else "a folder", fix)
     if not path.absolute().parent.is_dir():
         raise FileError(f"a folder at {path.absolute().parent}", "none", "make it first")
+
+
+def check_form(model: nn.Module, like: Path) -> None:
+    """Refuse a checkpoint whose names or shapes are not those of the model, before anything is computed."""
+    place(read(like), tensors_of(model), type(model).__name__)
 
 
 def _write(state: Mapping[str, Tensor], at: Path, suffix: str, metadata: dict[str, str]) -> None:

@@ -23,6 +23,7 @@ from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
 from purge.models import zoo
 from purge.models.checkpoint import load_weights
+from purge.models.stored import weights_in
 from purge.runs.asked import Request as Request  # these are found here too
 from purge.runs.asked import both as both
 from purge.runs.asked import check_request
@@ -192,7 +193,7 @@ def choose_data(
     known = facts if same else RunFile()
     if transform is None and known.transform is not None:
         trusted(known.transform, "run.json", trust, option="--transform")
-    text = text or (known.text_column if label is None else None)
+    text = text or (known.text_column if label in (None, known.label_column) else None)
     return DataChoice(
         name,
         facts.data_dir if data_dir is None else str(data_dir.absolute()),
@@ -225,11 +226,16 @@ def first_of(checkpoint: Path, facts: RunFile, digest: str | None = None) -> tup
     return at, digest or facts.digest
 
 
-def export_form(checkpoint: Path) -> Path | None:
-    """The file or folder whose form an export has: that which the first request began with, if it was not
-    a run of purge."""
+def export_form(checkpoint: Path, model: str, export: Path) -> Path | None:
+    """The file or folder whose form an export has: that which the first request began with.
+
+    If that was a run of purge, a new folder has the form of the folder of its ``model``, and a file none.
+    """
     first = first_of(checkpoint, facts_of(checkpoint))[0]
-    return first if first.exists() and not (first / "run.json").is_file() else None
+    if first.exists() and not (first / "run.json").is_file():
+        return first
+    folder = Path(model.removeprefix("hf:"))
+    return folder if model.startswith("hf:") and not export.suffix and weights_in(folder) else None
 
 
 def shown_path(path: Path, run: Path) -> str:

@@ -180,14 +180,21 @@ def _lines(text: str, path: Path) -> dict[str, pa.Array]:
 def _column(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError, TypeError):  # of several kinds
-        return pa.array([None if v is None else v if isinstance(v, str) else json.dumps(v) for v in values])
+    except (
+        pa.ArrowException,
+        OverflowError,
+        TypeError,
+        UnicodeError,
+    ):  # of several kinds, or half a character
+        texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
+        return pa.array([v and v.encode(errors="replace").decode() for v in texts])
 
 
 def _parquet(content: bytes, path: Path) -> dict[str, pa.Array]:
     try:
         table = pq.read_table(pa.BufferReader(content), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)  # text in it may be none
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise _not_read(path, "Parquet", error) from None
     names = _names(table.column_names, path)
     columns = [column.combine_chunks() for column in table.columns]
