@@ -24,6 +24,7 @@ from purge.requests.making import Making
 from purge.requests.policy import Policy, Spent
 from purge.requests.worker import Outcome, init
 from purge.runs.folder import DataChoice, facts_of, read_model
+from purge.runs.make import fresh_model
 from tests.requests import people
 from tests.requests.conftest import DATA, LAX
 from tests.requests.killing import killed_at
@@ -249,6 +250,17 @@ def test_what_came_back_is_not_accepted(ledger: Ledger):
     found = measure(original, grounds, [kept], gone, [3], first=None, max_return=0.05, seed=0, device=None)
     assert found["groups"][0]["values"].keys() == {"fa_test"}
     assert found["groups"][0]["returned"]
+
+
+def test_an_attack_on_few_samples_accuses_nobody():
+    grounds = Grounds.load(DataChoice(DATA))
+    model, then = fresh_model("tests.requests.people:mlp", grounds.train, seed=0), {"mia": {"value": -1.0}}
+    for n, accused in ((9, False), (10, True)):
+        gone = torch.arange(people.ROWS) < n
+        group = Group(1, "samples", (1,), gone, (), True, then)
+        found = measure(model, grounds, [group], gone, [], first=None, max_return=0.05, seed=0, device=None)
+        assert bool(found["groups"][0]["returned"]) is accused
+        assert ("fewer than 10" in found["groups"][0]["note"]) is not accused
 
 
 def test_samples_that_may_not_be_kept_are_not_looked_at_later(base: Path, tmp_path: Path):
