@@ -31,6 +31,23 @@ def grown() -> tuple[Images, Images]:
     return train, test
 
 
+def anonymous() -> tuple[Images, Images]:
+    """The data without ids: rows have numbers."""
+    train, test = load("digits", progress=False)
+    return train.select(torch.arange(ROWS)), test
+
+
+def anonymous_grown() -> tuple[Images, Images]:
+    train, test = load("digits", progress=False)
+    return train.select(torch.arange(ROWS + MORE)), test
+
+
+def anonymous_turned() -> tuple[Images, Images]:
+    """The same rows in another order."""
+    train, test = load("digits", progress=False)
+    return train.select(torch.arange(ROWS).flip(0)), test
+
+
 def cleaned() -> tuple[Images, Images]:
     """The grown data without the rows of persons 0 to 4, as after a clean-up of the store."""
     train, test = grown()

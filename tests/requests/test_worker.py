@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import threading
@@ -23,6 +24,7 @@ from purge.requests.making import Making
 from purge.requests.policy import Policy, Spent
 from purge.requests.worker import Outcome, init
 from purge.runs.folder import DataChoice, facts_of, read_model
+from purge.runs.make import fresh_model
 from tests.requests import people
 from tests.requests.conftest import DATA, LAX
 from tests.requests.killing import killed_at
@@ -250,6 +252,17 @@ def test_what_came_back_is_not_accepted(ledger: Ledger):
     assert found["groups"][0]["returned"]
 
 
+def test_an_attack_on_few_samples_accuses_nobody():
+    grounds = Grounds.load(DataChoice(DATA))
+    model, then = fresh_model("tests.requests.people:mlp", grounds.train, seed=0), {"mia": {"value": -1.0}}
+    for n, accused in ((9, False), (10, True)):
+        gone = torch.arange(people.ROWS) < n
+        group = Group(1, "samples", (1,), gone, (), True, then)
+        found = measure(model, grounds, [group], gone, [], first=None, max_return=0.05, seed=0, device=None)
+        assert bool(found["groups"][0]["returned"]) is accused
+        assert ("fewer than 10" in found["groups"][0]["note"]) is not accused
+
+
 def test_samples_that_may_not_be_kept_are_not_looked_at_later(base: Path, tmp_path: Path):
     ledger = Ledger(tmp_path / "requests.db")
     init(ledger, base, keep_for_audit=False)
@@ -283,6 +296,46 @@ def test_people_who_come_back_are_refused_or_left_out(ledger: Ledger):
     outcome = run(ledger)
     why = {g["batch"]: (g["tested"], g["n"]) for g in outcome.found["groups"]}
     assert why == {1: (False, 0), 2: (False, 0), 3: (True, 3)}
+
+
+def test_data_that_does_not_know_its_people_any_more_is_refused(ledger: Ledger):
+    """Otherwise those who were forgotten would be taught again, as nobody's rows."""
+    before = ledger.head()
+    with pytest.raises(DataError, match="ids of its own, got some with row numbers alone"):
+        deliver(ledger, "tests.requests.people:anonymous_grown", trust=True)
+    assert ledger.head() == before
+
+
+def test_data_that_loses_its_ids_without_a_word_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    ask(ledger, 1)
+    run(ledger)
+    ask(ledger, 2)
+    monkeypatch.setattr(people, "data", people.anonymous)
+    with pytest.raises(DataError, match="carry the same ids"):
+        run(ledger)
+
+
+def test_row_numbers_mean_the_same_rows(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    base = Path(shutil.copytree(trained, tmp_path / "base"))
+    facts = json.loads((base / "run.json").read_text())
+    data = "tests.requests.people:anonymous"
+    source = DataChoice(data).load(progress=False)[0].source
+    (base / "run.json").write_text(json.dumps({**facts, "data": data, "source": source}))
+    ledger = Ledger(tmp_path / "requests.db")
+    init(ledger, base)
+    ledger.add(ids=["3", "4"], received=TODAY)
+    assert rows(str(run(ledger).folder)) == {3, 4}
+    with pytest.raises(DataError, match="other rows in their places"):
+        deliver(ledger, "tests.requests.people:anonymous_turned", trust=True)
+    found = deliver(ledger, "tests.requests.people:anonymous_grown", trust=True)
+    assert (found.rows, found.before, found.people) == (540, 480, 0)
+    ledger.add(ids=["500"], received=TODAY)
+    outcome = run(ledger)
+    assert rows(str(outcome.folder)) == {500}
+    ledger.add(ids=["501"], received=TODAY)
+    monkeypatch.setattr(people, "anonymous_grown", people.anonymous_turned)
+    with pytest.raises(DataError, match="purge request deliver"):
+        run(ledger)
 
 
 # -- refusals ----------------------------------------------------------------------------------
@@ -416,6 +469,16 @@ def test_who_goes_on_in_another_way_begins_anew(ledger: Ledger, tmp_path: Path):
     assert [b.state for b in ledger.batches()] == ["failed", "done"]
     assert ledger.request(number).state == "done"
     assert facts_of(Path(str(outcome.folder))).steps == 6
+
+
+def test_who_cannot_go_on_opens_the_requests_again(ledger: Ledger):
+    number = ask(ledger, 1)
+    killed_at(MOMENTS["the model is unlearned"], lambda: run(Ledger(ledger.name)))
+    with pytest.raises(FileError, match="--trust"):
+        run(ledger, trust=False)
+    assert ledger.request(number).state == "open"
+    assert "--trust" in str(ledger.request(number).why)
+    assert run(ledger).batch == 2
 
 
 # -- models and folders that are not what they should be ---------------------------------------

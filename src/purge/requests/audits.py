@@ -32,6 +32,7 @@ from purge.result import Report
 
 METRICS = ("ta_retain", "fa_train", "fa_test", "ra", "mia_loss", "mia_confidence", "mia")  # of a batch
 LATER = ("fa_train", "fa_test", "mia")  # of an earlier one
+FEWEST = 10  # samples of a group whose attack may tell that it came back; of fewer, it jumps about
 TELLS = {
     "classes": ("fa_test", "fa_train"),
     "samples": ("mia", "fa_train"),
@@ -161,9 +162,10 @@ def _group(
             values = {"fa_test": mean_value(right[of], subjects.seed)}
     tested = bool(values)
     about |= {"tested": tested, "why": why, "values": {name: asdict(v) for name, v in values.items()}}
-    about["returned"] = [
-        line for name in TELLS[group.kind] if (line := _returned(name, values, group.then, max_return))
-    ]
+    few = group.kind == "samples" and about["n"] < FEWEST
+    about["note"] = f"fewer than {FEWEST} samples: the attack on them tells little" if tested and few else ""
+    tells = [name for name in TELLS[group.kind] if not (few and name == "mia")]
+    about["returned"] = [line for name in tells if (line := _returned(name, values, group.then, max_return))]
     return about
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NOT_PROMISED = (
     "That the model is the one that a training without this data would have given: deletion by unlearning is "
-    "approximate, and the audits below bound what their attacks can find, no more.",
+    "approximate, and its audits bound what their attacks can find, no more.",
     "That an attack which was not tried would fail as well.",
     "Anything about copies of the data, backups, earlier versions of the model that are kept or were handed "
     "on, or answers that the model gave before.",
@@ -110,7 +110,7 @@ def _done(request: Request, batched: bool, made: Version | None) -> str:
     if made.kind == "retrained":
         return RETRAINED
     method = (made.about or {}).get("method") or "a method that is not recorded"
-    return f"The data of this request was unlearned by “{method}”, together with that of others in one batch."
+    return f"The data of this request was unlearned by “{method}”, in one batch with all that was due."
 
 
 def _version(version: Version | None) -> dict[str, Any] | None:
@@ -127,7 +127,7 @@ def _about(audit: Audit, number: int) -> bool:
 def _audit(audit: Audit, number: int, versions: Mapping[str, Version]) -> dict[str, Any]:
     """What an audit found about the samples and classes of this request and those forgotten with it."""
     groups = [group for group in audit.found["groups"] if number in group["requests"]]
-    keys = ("kind", "n", "classes", "tested", "why", "values", "returned")
+    keys = ("kind", "n", "classes", "tested", "why", "note", "values", "returned")
     version = versions.get(audit.version) if audit.passed else None  # otherwise it was not accepted
     return {
         "version": None if version is None else version.number, "digest": audit.version, "at": audit.added,

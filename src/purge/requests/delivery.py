@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from purge.core.errors import DataError, LedgerError, PurgeError
 from purge.core.files import as_json
-from purge.requests.grounds import DELIVERED, Grounds, choice_of, delivered_choice
+from purge.data.identity import fingerprints
+from purge.data.samples import as_samples
+from purge.requests.grounds import DELIVERED, Grounds, choice_of, delivered_choice, expected_of
+from purge.requests.records import Version
 from purge.runs.folder import facts_of, read_model, same_scale
 
 if TYPE_CHECKING:
@@ -58,11 +63,17 @@ def deliver(
             )
         same_scale(facts, choice, "current")
         read_model(Path(current.folder), None, new.train, trust)  # it must fit
-        old, before = _counted(ledger, trust)
+        new.check_ids(expected_of(ledger, current)[0])
+        previous = _previous(ledger, current, trust)
+        if previous is not None:
+            new.check_ids(previous.ids)
+        if new.ids == "rows":
+            _begins_with(new, previous)
+        old = Counter(() if previous is None else previous.subjects)
         more = {one: n - old[one] for one, n in Counter(new.subjects).items() if n > old[one]}
         people = [one for one, asked in zip(more, ledger.suppressed(list(more)), strict=True) if asked]
         rows = sum(more[one] for one in people)
-        found = Delivery(len(new.train), before, len(people), rows)
+        found = Delivery(len(new.train), old.total(), len(people), rows)
         if people and not leave_out:
             got = f"{rows} rows of {len(people)} who did"
             fix = "remove them from the data, or pass leave_out (--leave-out), and no version will use them"
@@ -70,6 +81,7 @@ def deliver(
         payload = {
             "choice": dataclasses.asdict(choice),
             "source": new.train.source,
+            "ids": new.ids,
             **dataclasses.asdict(found),
         }
         as_json(payload)
@@ -77,13 +89,22 @@ def deliver(
     return found
 
 
-def _counted(ledger: Ledger, trust: bool) -> tuple[Counter[str], int]:
-    """How many rows each person has in the data until now; none, if that is no longer there."""
-    current = ledger.current()
-    assert current is not None
+def _previous(ledger: Ledger, current: Version, trust: bool) -> Grounds | None:
+    """The training data until now; None if it is no longer there."""
     choice = choice_of(ledger, current, trust=trust)
     try:
-        old = Grounds.load(choice)
+        return Grounds.load(choice)
     except PurgeError:
-        return Counter(), 0
-    return Counter(old.subjects), len(old.train)
+        return None
+
+
+def _begins_with(new: Grounds, previous: Grounds | None) -> None:
+    """Refuse data in which a row number means another sample than before."""
+    n = 0 if previous is None else len(previous.train)
+    if previous is not None and len(new.train) >= n:
+        first = new.train.select(torch.arange(n))
+        a, b = (as_samples(data, torch.device("cpu"), "the data") for data in (previous.train, first))
+        if torch.equal(fingerprints(a), fingerprints(b)) and torch.equal(a.labels, b.labels):
+            return
+    got, fix = "other rows in their places", "append new rows, or let the data carry ids"
+    raise DataError(f"the {n} rows until now at the beginning of the data, which has no ids", got, fix)

@@ -42,6 +42,11 @@ def subjects_of(data: Any) -> tuple[str, ...]:
     return tuple(map(str, range(len(data))))
 
 
+def ids_of(data: Any) -> str:
+    """What tells whose a row is: ``ids`` of the data, ``paths`` of images, or the numbers of ``rows``."""
+    return "ids" if getattr(data, "subjects", None) else "paths" if data.paths else "rows"
+
+
 @dataclass(frozen=True)
 class Grounds:
     """Training and test data, and whose each training sample is."""
@@ -59,6 +64,18 @@ class Grounds:
         for part in (train, test):
             part.subjects = ()  # only the ledger knows whose a row is: no run folder may name anyone
         return cls(choice, train, test, whose)
+
+    @property
+    def ids(self) -> str:
+        """What tells whose a row is, see :func:`ids_of`."""
+        return ids_of(self.train)
+
+    def check_ids(self, before: str | None) -> None:
+        """Refuse data whose rows are told apart in another way: who was forgotten would be lost."""
+        if before not in (None, self.ids):
+            words = {"ids": "ids of its own", "paths": "paths of images", "rows": "row numbers alone"}
+            fix = "let the data carry the same ids as before"
+            raise DataError(f"training data with {words[str(before)]}", f"some with {words[self.ids]}", fix)
 
     def class_numbers(self, requests: Iterable[Request]) -> list[int]:
         """The classes that requests name; one that the data does not know is refused."""
@@ -114,6 +131,13 @@ def choice_of(ledger: Ledger, version: Version, *, trust: bool) -> DataChoice:
     # Files have lists where a choice has tuples.
     scale = {key: None if (v := getattr(found, key)) is None else tuple(v) for key in ("mean", "std")}
     return dataclasses.replace(found, mean=scale["mean"], std=scale["std"])
+
+
+def expected_of(ledger: Ledger, version: Version) -> tuple[str | None, str | None]:
+    """How rows were told apart until now, and the fingerprint of the data, where these are known."""
+    if given := ledger.entries(DELIVERED):
+        return given[-1].payload.get("ids"), given[-1].payload.get("source")
+    return version.about.get("ids"), facts_of(Path(version.folder)).source
 
 
 def delivered_choice(facts: RunFile, data: str, data_dir: Path | None, split_seed: int | None) -> DataChoice:

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import PurgeError
+from purge.core.errors import DataError, PurgeError
 from purge.data.request import DeletionRequest
 from purge.engine.resume import STATE
 from purge.methods.registry import resolve_method
 from purge.models.forward import logits
 from purge.requests.audits import Group, Subjects, batch_report, measure, returned
-from purge.requests.grounds import Grounds, choice_of
+from purge.requests.grounds import Grounds, choice_of, expected_of
 from purge.requests.policy import Spent
 from purge.requests.records import Request, Version
 from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
@@ -55,6 +55,13 @@ class Making:
         first = [version for version in versions if version.kind != "unlearned"][-1]
         check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
         grounds = Grounds.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
+        told_apart, source = expected_of(ledger, parent)
+        grounds.check_ids(told_apart)
+        if grounds.ids == "rows" and source not in (None, grounds.train.source):
+            fix = "restore it, or write down what it is now: purge request deliver --data DATA"
+            raise DataError(
+                "the training data of the current version, whose rows have numbers", "others", fix
+            )
         for gate in plan.gates:
             gate.check_class(len(grounds.train.names))
         before = ledger.requests("done")
@@ -207,7 +214,7 @@ class Making:
         about = {
             "batch": batch, "digest": facts.digest, "kind": kind, "found": found, "spent": spent.to_dict(),
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
-            "parent": self.parent.digest, "ledger": name_of(self.ledger),
+            "parent": self.parent.digest, "ids": grounds.ids, "ledger": name_of(self.ledger),
         }  # fmt: skip
         missed = [line for gate in plan.gates if (line := gate.broken(values))]
         over = [f"{line}." for line in returned(found)]

@@ -218,7 +218,12 @@ def run(
             batch = ledger.start_batch([r.number for r in taken], plan.record(ledger))
         else:
             taken = [ledger.request(number) for number in batch.requests]
-            making = Making.begin(ledger, plan, taken, keep=keep, today=day)
+            try:
+                making = Making.begin(ledger, plan, taken, keep=keep, today=day)
+            except PurgeError as error:  # its requests must not be stuck in it
+                ledger.fail_batch(batch.number, _joined([str(error)]))
+                shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
+                raise
         outcome = _carried_out(ledger, batch, making, folder)
         if mlflow is not None and outcome.version is not None:
             register_all(ledger, mlflow)
@@ -325,7 +330,7 @@ def _finished(ledger: Ledger, batch: Batch, making: Making, target: Path, stage:
     about = read_json(target / ABOUT)
     check_weights(target, about["digest"], whole=False)
     _on_disk(target)
-    told_of = {key: about[key] for key in ("method", "rows", "spent")}
+    told_of = {key: about[key] for key in ("method", "rows", "spent", "ids")}
     with ledger.together():
         version = ledger.add_version(
             target.absolute(), about["digest"], making.parent.digest, kind=about["kind"], batch=batch.number,
