@@ -130,7 +130,8 @@ def test_every_command_of_the_readme_works(
     """In the order of the page, in one folder; the demo is the quick one above (whole: a slow test), pytest
     what is running now."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")  # they are in a clone
+    for folder in ("configs", "examples"):  # they are in a clone
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     assert COMMANDS
     for line in COMMANDS:
         assert line.startswith("uv run "), line
