@@ -140,7 +140,6 @@ BAD = {
     "no data": (("--model", "small-resnet"), "--data"),
     "a class not there": ((*DIGITS, "--without-class", 12), "got 12"),
     "a class by a wrong name": ((*DIGITS, "--without-class", "three"), "'three'"),
-    "classes and samples": ((*DIGITS, "--without-class", 1, "--without-ids", "x"), "--without-class or"),
     "no file of samples": ((*DIGITS, "--without-ids", "nowhere.txt"), "nowhere.txt"),
     "a size of nothing": ((*DIGITS, "--size", 0), "got 0"),
     "no weights to begin with": ((*DIGITS, "--pretrained"), "published weights"),
