@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.hostile import world
 from tests.hostile.shell import Shell
 
-CASES = int(os.environ.get("PURGE_TRIAL_CASES", "12"))  # of each fuzzer
+CASES = int(os.environ.get("PURGE_TRIAL_CASES", "6"))  # of each fuzzer
 KILLS = int(os.environ.get("PURGE_TRIAL_KILLS", "5"))  # of each command
 settings.register_profile(
     "trial",

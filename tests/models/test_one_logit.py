@@ -143,6 +143,7 @@ REFUSED = {  # there is no row for each class
     "fisher-large": "trainable rows for fisher",
     "trw": "rows of weights for trw",
     "convolution-transpose": "a convolution",
+    "exact-head": "one logit for each class from an exact head",
 }
 
 

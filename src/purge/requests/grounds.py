@@ -55,20 +55,16 @@ class Grounds:
     train: Images
     test: Images
     subjects: tuple[str, ...]
+    ids: str  # what tells whose a row is, see ids_of
 
     @classmethod
     def load(cls, choice: DataChoice, *, progress: bool = False) -> Grounds:
         """Read the data."""
         train, test = choice.load(progress=progress)
-        whose = subjects_of(train)
+        whose, ids = subjects_of(train), ids_of(train)
         for part in (train, test):
             part.subjects = ()  # only the ledger knows whose a row is: no run folder may name anyone
-        return cls(choice, train, test, whose)
-
-    @property
-    def ids(self) -> str:
-        """What tells whose a row is, see :func:`ids_of`."""
-        return ids_of(self.train)
+        return cls(choice, train, test, whose, ids)
 
     def check_ids(self, before: str | None) -> None:
         """Refuse data whose rows are told apart in another way: who was forgotten would be lost."""

@@ -58,9 +58,10 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
         if fed is None or fed.ndim != 2 or fed.shape != (len(z), layer.in_features):
             got = f"{name!r}, which is fed {'nothing' if fed is None else tuple(fed.shape)}"
             raise ModelError("a head that is fed one row per sample", got, FIX)
-        if z.shape != (len(z), layer.out_features) or not torch.allclose(
-            F.linear(fed, layer.weight, layer.bias), z, 1e-4
-        ):
+        if z.shape[1] != layer.out_features:
+            got = f"{layer.out_features} from {name!r} for {z.shape[1]} classes"
+            raise ModelError("one logit for each class from an exact head", got, FIX)
+        if not torch.allclose(F.linear(fed, layer.weight, layer.bias), z, 1e-4):
             raise ModelError("logits as the head puts them out", f"others, made of those of {name!r}", FIX)
     return name, layer
 
