@@ -15,6 +15,7 @@ from purge.core.errors import PurgeError
 from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=NAMES)
 def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path) -> None:
     plan = finished(path, tmp_path / "out")

@@ -228,7 +228,7 @@ def shadowed(runs: Path) -> Path:
     return runs
 
 
-@pytest.mark.parametrize("module", [False, True])
+@pytest.mark.parametrize("module", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_file_named_like_a_library_is_not_imported(shadowed: Path, module: bool) -> None:
     good(purge(shadowed, "report", "run", module=module))
 
@@ -251,6 +251,7 @@ def test_no_command_imports_such_a_file(shadowed: Path, argv: tuple[str, ...], m
     good(purge(shadowed, *argv, module=module))
 
 
+@pytest.mark.slow
 def test_a_matplotlibrc_in_the_current_folder_is_not_read(runs: Path) -> None:
     """Old versions of Matplotlib evaluate parts of it, and any would call LaTeX."""
     (runs / "matplotlibrc").write_text("text.usetex: True\nsavefig.dpi: 7\n")
