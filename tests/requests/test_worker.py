@@ -198,6 +198,19 @@ def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger):
     assert run(ledger, policy=again).kind == "unlearned"  # the chain has begun anew
 
 
+def test_a_chain_grows_old_without_a_request(ledger: Ledger):
+    later, policy = TODAY + timedelta(days=31), Policy(max_age=30)
+    assert run(ledger, policy=policy, today=later).state == "nothing", "no deletion, no chain"
+    ask(ledger, 1)
+    assert run(ledger).state == "done"
+    before = len(ledger.entries())
+    outcome = run(ledger, policy=policy, today=later)
+    assert (outcome.state, outcome.code, outcome.requests) == ("due", 1, ())
+    assert "the policy allows 30" in outcome.reasons[0]
+    assert len(ledger.entries()) == before
+    assert run(ledger, policy=policy).state == "nothing"
+
+
 def test_drift_is_counted_from_the_first_version(ledger: Ledger):
     """Two versions that each lose a little lose the sum of it since the first."""
     found = []

@@ -123,6 +123,8 @@ def _words(outcome: Outcome) -> str:
     some = f"{n} request{'s' * (n != 1)}"
     if outcome.state == "nothing":
         return "Nothing is due."
+    if outcome.state == "due" and not n:
+        return "A retraining is due; no request is. With the next one: purge request run --retrain"
     if outcome.state == "due":
         return f"A retraining is due; {some} left open. To train anew: purge request run --retrain"
     if outcome.state == "missed":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from purge.requests.worker import Plan
 
 
+def _trained_last(versions: Sequence[Version]) -> Version:
+    """The version that a chain of deletions began with."""
+    return [version for version in versions if version.kind != "unlearned"][-1]
+
+
+def last_training(versions: Sequence[Version]) -> date:
+    """The day on which the version that the chain began with was written down."""
+    return date.fromisoformat(_trained_last(versions).added[:10])
+
+
 @dataclass(frozen=True)
 class Making:
     """A batch and all that is needed to carry it out."""
@@ -52,7 +62,7 @@ class Making:
         """Look at data and requests; what cannot be carried out is refused before anything is written."""
         versions = ledger.versions()
         parent = versions[-1]
-        first = [version for version in versions if version.kind != "unlearned"][-1]
+        first = _trained_last(versions)
         check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
         grounds = Grounds.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
         told_apart, source = expected_of(ledger, parent)
@@ -102,7 +112,7 @@ class Making:
             last = found["stays"]
         return Spent(
             len(numbers), float(rows.float().mean()), last.get("drift"), last.get("distance"),
-            (self.today - date.fromisoformat(self.first.added[:10])).days,
+            (self.today - last_training([self.first])).days,
         )  # fmt: skip
 
     def used_up(self) -> list[str]:

@@ -27,8 +27,8 @@ from purge.metrics.registry import resolve_metrics
 from purge.requests.audits import METRICS
 from purge.requests.grounds import DELIVERED, checked_version
 from purge.requests.hooks import Hook, call_hook, checked_hook
-from purge.requests.making import Making, name_of
-from purge.requests.policy import Policy, as_policy
+from purge.requests.making import Making, last_training, name_of
+from purge.requests.policy import Policy, Spent, as_policy
 from purge.requests.records import Batch, Request, Version
 from purge.requests.tracking import client, register_all
 from purge.runs.weights import check_weights
@@ -207,7 +207,8 @@ def run(
         if batch is None:
             taken = chosen(ledger, due=due, everything=everything, at_most=at_most, every=every, today=day)
             if not taken:
-                return Outcome("nothing")
+                aged = _aged(ledger, plan.policy, day)
+                return Outcome("due", reasons=tuple(aged)) if aged else Outcome("nothing")
             making = Making.begin(ledger, plan, taken, keep=keep, today=day)  # refuses before anything begins
             if (reasons := making.used_up()) and plan.policy.action == "say" and not retrain:
                 ledger.append(DUE, {"requests": [r.number for r in taken], "reasons": reasons})
@@ -229,6 +230,14 @@ def run(
             register_all(ledger, mlflow)
     call_hook(after, "after", outcome.facts())
     return outcome
+
+
+def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
+    """Why a chain of deletions has lasted too long, though nothing is to be deleted today."""
+    versions = ledger.versions()
+    if versions[-1].kind != "unlearned":
+        return []
+    return policy.reasons(Spent(age=(today - last_training(versions)).days))
 
 
 def _plan(
