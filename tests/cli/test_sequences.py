@@ -117,7 +117,13 @@ def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> No
         folder.name: read(folder / "sisa.json")["plan"]["vote"] for folder in (base, gone, again, reference)
     }
     assert votes == {"base": "majority", "gone": "majority", "again": "mean", "reference": "majority"}
-    report = command("audit", gone, "--retrained", reference, "--metrics", "fa_train,ra", "--json").json
+    beside_itself = command("audit", gone, "--retrained", reference, "--metrics", "fa_train,ra", "--json")
+    assert beside_itself.code == 2
+    assert "the audited model's own weights as retrained" in beside_itself.err
+    other = tmp_path / "other"
+    like = command("train", "--like", base, "--seed", 1, "--without-class", 3, "--out", other, "--quiet")
+    assert like.code == 0, like.err
+    report = command("audit", gone, "--retrained", other, "--metrics", "fa_train,ra", "--json").json
     assert report["values"]["ra"]["value"] is not None
     refused = command(
         "train", "--data", "digits", "--model", "small-resnet", "--slices", 2, "--out", tmp_path / "z"
