@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from purge.methods.purge.plan import PLANS, Plan
 ROOT = Path(__file__).parents[2]
 DOCS, SRC = ROOT / "docs", ROOT / "src" / "purge"
 ABOUT_A_METHOD = [
-    "Paper", "Needs", "Cost", "BatchNorm", "Published settings", "Authors' code", "Where we differ", "When to use",
+    "Paper", "Needs", "Cost", "BatchNorm", "Published settings", "Authors' code", "Where we differ",
+    "When to use",
 ]  # fmt: skip
 
 
@@ -66,3 +68,12 @@ def test_every_public_name_is_in_the_reference_once():
     pages = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     told = re.findall(r"^::: purge\.(?:[a-z_.]+\.)?(\w+)$", pages, re.M)
     assert sorted(told) == sorted({*purge.__all__, "callbacks"})
+
+
+def test_the_page_on_commands_is_what_the_commands_say():
+    spec = importlib.util.spec_from_file_location("cli_page", ROOT / "scripts" / "cli_page.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = script.PAGE.read_text()
+    assert page.count("\n## purge ") >= 8
+    assert script.filled(page) == page, "run: uv run python scripts/cli_page.py"
