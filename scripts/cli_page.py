@@ -87,7 +87,7 @@ def _name(param: Any, hints: dict[str, Any]) -> str:
 
 
 def _kind(hint: Any) -> str:
-    """What stands for a value of a type: ``int`` → N, ``Literal["a", "b"]`` → a|b, ``list[str] | None`` → TEXT."""
+    """What stands for a value of a type: ``int`` → N, ``list[str]`` → TEXT, a ``Literal`` its values."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "|".join(map(str, inner))
