@@ -4,7 +4,8 @@ uv run python scripts/tables.py            # after something was measured
 uv run python scripts/tables.py --check    # fails if a page is not what its files say
 
 A table stands between ``<!-- table: SOURCE -->`` and ``<!-- end of table -->``; its source is a benchmark
-(``uv run python benchmarks/speed.py``) or a table of a bench (``results/paper22 mnist``).
+(``uv run python benchmarks/speed.py``), a table of a bench (``results/paper22 mnist``) or the ``glossary``
+of reports.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def made(source: str) -> str:
     """The Markdown of one table."""
     if source == "results":
         return listing()
+    if source == "glossary":
+        return glossary()
     if source.startswith("results/"):
         from purge.bench.layout import as_markdown
         from purge.bench.tables import sheets
@@ -71,6 +74,14 @@ def listing() -> str:
         command = f"`uv run purge bench configs/{folder.name}.yaml --out results/{folder.name}`"
         lines.append(_row(folder, command, sorted(folder.glob("jobs/*.json"))))
     return "\n".join(lines)
+
+
+def glossary() -> str:
+    """What the words of a report mean."""
+    from purge.report.glossary import TERMS
+
+    rows = [f"| {term} | {meaning} |" for term, (_, meaning) in TERMS.items()]
+    return "\n".join(["| word | meaning |", "|---|---|", *rows])
 
 
 def _row(path: Path, made_by: str, files: list[Path]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,10 +93,3 @@ def test_the_library_does_not_print():
 def test_importing_needs_no_development_package():
     code = "import sys; sys.modules['pytest'] = sys.modules['hypothesis'] = None; import purge.cli"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_method_is_in_the_table_of_the_documentation():
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
-    assert {name for name, _ in rows} == set(purge.list_methods())
-    parts = [re.split(r"(?<!\\)\|", cells) for _, cells in rows]
-    assert all(len(part) == 6 and all(cell.strip() for cell in part) for part in parts)

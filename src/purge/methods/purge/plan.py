@@ -1,7 +1,7 @@
 """What ``purge`` does within a budget: the numbers that a kind of request calls for.
 
 They were chosen on CIFAR-10 with images held out of training (class 5, and a tenth of the samples) and tried
-on digits with networks of five kinds; docs/methods.md tells what else was tried.
+on digits with networks of five kinds; docs/methods/purge.md tells what else was tried.
 """
 
 from __future__ import annotations
