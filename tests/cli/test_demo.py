@@ -6,12 +6,14 @@ import re
 import shlex
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from purge import demo
 from purge.metrics.registry import PANELS, number
+from purge.report.tables import as_text, audit_table
 from tests.cli.commands import command, read
 from tests.cli.conftest import ROWS, Demo
 
@@ -59,6 +61,21 @@ def test_the_table_shows_the_audits(shown: Demo) -> None:
     for name, line in zip(ROWS, lines, strict=False):
         numbers = [number(key, shown.value(name, key)) for _, key in demo.COLUMNS]
         assert line.split() == " ".join([name, f"{shown.took(name):.1f}", *numbers]).split()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_tables_are_whole_at_any_width(shown: Demo, width: int) -> None:
+    """Every name, and every number with its unit, of the demo and of an audit with all its columns."""
+    found = read(shown.folder / "purge" / "audit.json")
+    assert {"retrained", "original", "floor"} <= found.keys()
+    for table in (demo.table(shown.rows), audit_table(found)):
+        wide, text = as_text(table, 10_000), as_text(table, width)
+        for pattern in (r"\d+(?:\.\d+)?(?: %)?", r"[a-z_]{2,}[a-z_.-]*"):
+            whole, found_now = (Counter(re.findall(pattern, t)) for t in (wide, text))
+            assert len(whole) > 10
+            assert not whole - found_now  # heads are repeated in blocks
+            assert found_now.keys() <= whole.keys()  # no halves
+        assert text.count("…") == wide.count("…")
 
 
 def test_the_three_sentences_agree_with_the_audits(shown: Demo) -> None:

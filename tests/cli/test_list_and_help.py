@@ -82,7 +82,7 @@ OPTIONS = {
 def test_help_mentions_every_option(name: str) -> None:
     done = command(name, "--help")
     assert (done.code, done.err) == (0, "")
-    mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
+    mentioned = re.findall(r"^  (?:-h, )?(--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
     assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--debug", "--help"])
 
 

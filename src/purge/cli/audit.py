@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from purge.cli import ending
+from purge.cli import completion, ending
 from purge.cli import options as opt
 from purge.cli.printing import complain, say, show
 
@@ -35,7 +35,10 @@ def audit(
     id_: opt.Id = None,
     test_: opt.Test = None,
     transform: opt.Transform = None,
-    metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
+    metrics: Annotated[
+        str,
+        Option(help="A panel, or names or module:NAME, with commas.", autocompletion=completion.metrics),
+    ] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
         list[str] | None,

@@ -33,7 +33,7 @@ def unlearn(
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
     ] = None,
     forget_ids: Annotated[Path | None, Option(help="A file with the samples to forget.")] = None,
-    method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
+    method: opt.MethodName = "purge",
     set_: opt.Set = None,
     augment: Annotated[
         str | None,
