@@ -9,6 +9,8 @@ import typer
 from typer import Option
 
 from purge.cli import completion, ending
+from purge.cli.config import Config as Config  # found here with the others
+from purge.cli.config import check_code
 from purge.core.errors import DataError, MethodError
 
 
@@ -84,7 +86,9 @@ Set = Annotated[
     list[str] | None,
     Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.method_settings),
 ]
-Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]
+Trust = Annotated[
+    bool, Option("--trust", callback=check_code, help="Import code that a run folder or config names.")
+]
 NoCache = Annotated[
     bool, Option("--no-cache", callback=_no_cache, help="Keep no decoded images and no shadow models.")
 ]

@@ -10,6 +10,7 @@ from typer import Option
 
 from purge.cli import completion, ending
 from purge.cli import options as opt
+from purge.cli.config import following
 from purge.cli.printing import show
 from purge.core.errors import MethodError
 
@@ -45,6 +46,7 @@ def train(
         Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.recipe_settings),
     ] = None,
     seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
+    config: opt.Config = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
     shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
@@ -139,7 +141,12 @@ def train(
         "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
     }  # fmt: skip
     kind = "images" if isinstance(images, Images) else "rows"
-    show(summary, _words(summary, choice.data, result.method.epochs, request, images.names, kind), json_)
+    then = (
+        f"purge audit RUN --retrained {out}" if request else f"purge unlearn {out} --forget-class K --out RUN"
+    )
+    then = following(config, "audit" if request else "unlearn", then)
+    words = _words(summary, choice.data, result.method.epochs, request, images.names, kind)
+    show(summary, f"{words} Next: {then}", json_)
 
 
 def _words(
@@ -153,13 +160,11 @@ def _words(
     of_class = {c: a for c, a in found["class_accuracy"].items() if c not in gone}
     lowest = min(of_class, key=lambda c: of_class[c])
     without = f" without {request_words(request, names)}" if request else ""
-    out = found["folder"]
-    then = f"audit RUN --retrained {out}" if request else f"unlearn {out} --forget-class K --out RUN"
     return (
         f"{found['model']} on {Path(data).name}{without}: {found['samples']} {kind}, "
         f"{epochs} epoch{'' if epochs == 1 else 's'} in {found['seconds']:.1f} s "
         f"({flop_words(found['flop'])}, {found['images_per_second']:,.0f} {kind}/s).\n"
         f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
         f"{class_words([lowest], names)} {of_class[lowest]:.1%}.\n"
-        f"Written to {out}. Next: purge {then}"
+        f"Written to {found['folder']}."
     )

@@ -1,0 +1,259 @@
+"""purge init: a commented file of options for the user's own data, after three questions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import yaml
+from typer import Option
+
+from purge.cli import completion
+from purge.cli import options as opt
+from purge.cli.printing import complain, show
+from purge.core.errors import DataError, FileError, PurgeError, brief, did_you_mean, printable
+from purge.core.files import told, write_text
+
+T = TypeVar("T")
+SMALL = 32  # pixels per side up to which the embedded ResNet is proposed
+
+
+class Answers(NamedTuple):
+    """What the file is about."""
+
+    data: dict[str, str]  # options that say where it is and how to read it
+    found: str  # what was found there, in words
+    model: str | None  # an architecture
+    checkpoint: Path | None  # a model that is trained already
+    classes: list[str]  # to forget
+    ids: Path | None
+
+
+def init(
+    data: Annotated[
+        str | None,
+        Option(help="Your data: a folder, a file, or a name.", autocompletion=completion.datasets),
+    ] = None,
+    label: opt.Label = None,
+    text: opt.Text = None,
+    id_: opt.Id = None,
+    model: Annotated[
+        str | None, Option(help="An architecture; see purge list models.", autocompletion=completion.models)
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, Option(help="A trained model: a run folder, or a file of weights with --model.")
+    ] = None,
+    forget_class: Annotated[
+        list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
+    ] = None,
+    forget_ids: Annotated[Path | None, Option(help="A file with the samples to forget.")] = None,
+    out: Annotated[Path, opt.place("The file to write.")] = Path("purge.yaml"),
+    yes: Annotated[bool, Option("--yes", help="Ask nothing; take what is proposed.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Write a commented file of options for your own data.
+
+    For example: purge init --data photos --model resnet18 --forget-class cat
+
+    Asks for the data, the model and what to forget, unless options say so. The commands that come next read
+    the file: purge unlearn --config purge.yaml
+    """
+    if out.exists() and (not force or not out.is_file()):
+        fix = "name a file" if out.is_dir() else "choose another with --out, or overwrite with --force"
+        raise FileError(f"no file yet at {out}", "one", fix)
+    if not out.absolute().parent.is_dir():
+        raise FileError(f"a folder at {out.absolute().parent}", "none", "make it first")
+    if forget_class and forget_ids is not None:
+        raise DataError("either --forget-class or --forget-ids", "both", "leave one of them out")
+    asks = not yes and sys.stdin.isatty() and sys.stderr.isatty()
+    answers = _answers(data, {"label": label, "text": text, "id": id_}, model, checkpoint,
+                       forget_class or [], forget_ids, asks, yes)  # fmt: skip
+    sections = _sections(answers)
+    with told(out):
+        write_text(out, _file(answers, sections, out))
+    commands = _commands(sections, out)
+    words = [f"Found: {answers.found}.", f"Written to {out}. Next:", *(f"  {c}" for c in commands)]
+    show({"file": str(out), "found": answers.found, "commands": commands}, "\n".join(words), json_)
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+def _answers(
+    data: str | None, columns: dict[str, str | None], model: str | None, checkpoint: Path | None,
+    classes: list[str], ids: Path | None, asks: bool, yes: bool,
+) -> Answers:  # fmt: skip
+    """All that the file needs, from options and questions."""
+    from purge.data.look import has_columns, look
+    from purge.models.zoo import known_name
+
+    def is_data(answer: str) -> str:
+        if not has_columns(answer):
+            look(answer, columns["label"])
+        return answer
+
+    def is_model(answer: str) -> tuple[str | None, Path | None]:
+        if Path(answer).exists():
+            return None, Path(answer)
+        known_name(answer)
+        return answer, None
+
+    question = "1/3  Your data: a folder with a folder of images per class, a table, or a name"
+    data = _asked(question, "--data", asks, is_data, given=data)
+    if columns["label"] is None and has_columns(data):
+        columns["label"] = _asked("     The column of the classes", "--label", asks, str)
+    seen = look(data, columns["label"])
+    if asks:
+        complain(f"     Found: {seen}.")
+    if len(seen.classes) < 2:
+        raise DataError(f"at least two classes in {data}", str(len(seen.classes)), "add the others")
+    proposed = "mlp" if seen.kind == "rows" else "small-resnet" if (seen.side or 0) <= SMALL else "resnet18"
+    if checkpoint is None and model is None:
+        question = "2/3  The model: a name to train (purge list models), or the path of a trained one"
+        default = proposed if asks or yes else None
+        model, checkpoint = _asked(question, "--model or --checkpoint", asks, is_model, default=default)
+    if model is not None:
+        known_name(model)
+    if checkpoint is not None:
+        if not checkpoint.exists():
+            fix = "check the path, or leave it out to train one"
+            raise FileError(f"a trained model at {checkpoint}", "nothing there", fix)
+        if model is None and checkpoint.is_file():
+            question = "     Its architecture (purge list models)"
+            model, _ = _asked(
+                question, "--model with --checkpoint", asks, is_model, default=asks and proposed
+            )
+    if not classes and ids is None:
+        question = "3/3  To forget: a class (several with commas), or a file of ids or paths, one a line"
+        what = _asked(question, "--forget-class or --forget-ids", asks,
+                      lambda answer: _forgotten(answer, list(seen.classes)))  # fmt: skip
+        classes, ids = what
+    else:
+        classes = [_class_name(c, list(seen.classes)) for c in classes]
+    if ids is not None and not (ids.is_file() and ids.read_bytes().strip()):
+        got = "nothing there" if not ids.exists() else "no line in it"
+        raise FileError(f"a file of samples at {ids}", got, "write one id, path or number a line")
+    if len({*classes}) >= len(seen.classes):
+        raise DataError("some class that stays", "all to be forgotten", "name fewer")
+    given = {"data": data, **{key: value for key, value in columns.items() if value is not None}}
+    return Answers(given, str(seen), model, checkpoint, list(dict.fromkeys(classes)), ids)
+
+
+def _asked(
+    question: str, option: str, asks: bool, check: Callable[[str], T], *, given: str | None = None,
+    default: Any = None,
+) -> T:  # fmt: skip
+    """The answer that was given or proposed, or that of a person, who is asked again if it is wrong."""
+    if given is not None or (not asks and default):
+        return check(given if given is not None else default)
+    if not asks:
+        raise PurgeError(f"{option}, since nobody can be asked here", "none", f"pass {option}; purge init -h")
+    while True:
+        proposal = f" [{default}]" if default else ""
+        print(printable(f"{question}{proposal}: "), end="", file=sys.stderr, flush=True)
+        if not (line := sys.stdin.readline()):
+            complain("")
+            raise PurgeError("an answer", "the end of the input", f"pass {option}")
+        try:
+            if answer := line.strip() or default:
+                return check(answer)
+        except PurgeError as error:
+            complain(f"     {error}")
+
+
+def _forgotten(answer: str, names: list[str]) -> tuple[list[str], Path | None]:
+    """Classes, or a file of samples."""
+    if answer not in names and Path(answer).is_file():
+        return [], Path(answer)
+    words = [answer] if answer in names else [w.strip() for w in answer.split(",") if w.strip()]
+    return [_class_name(word, names) for word in words], None
+
+
+def _class_name(given: str, names: list[str]) -> str:
+    """A class by its name or its number."""
+    if given in names:
+        return given
+    if given.isascii() and given.isdecimal() and int(given[:9]) < len(names):
+        return names[int(given)]
+    raise DataError("the number or the name of a class", brief(given), did_you_mean(given, names))
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+Lines = list[tuple[str, Any, str]]  # keys, values and remarks; a key that begins with # is a proposal
+
+
+def _sections(a: Answers) -> dict[str, tuple[str, Lines]]:
+    """The sections of the file by name: what each is for, and its lines."""
+    from purge.core.folders import free_folder
+
+    runs = free_folder(Path("runs") / (Path(a.data["data"]).absolute().stem or "own"))
+    base = a.checkpoint or runs / "base"
+    how: Lines = [(key, value, "") for key, value in a.data.items()]
+    net: Lines = [("model", a.model, "others: purge list models")] if a.model else []
+    gone = [("class", a.classes)] if a.classes else [("ids", str(a.ids))]
+    recipe: Lines = [("# set", {"epochs": 30}, "others: purge list recipe")]
+    found: dict[str, tuple[str, Lines]] = {}
+    trained = a.checkpoint is not None and (a.checkpoint / "run.json").is_file()
+    if a.checkpoint is None:
+        found["train"] = "a model of your data", [*how, *net, *recipe, ("out", str(base), "")]
+    like: Lines = [("like", str(base), "")] if trained or a.checkpoint is None else [*how, *net, *recipe]
+    if a.checkpoint is not None and not trained and not a.model:
+        like += [("model", f"hf:{a.checkpoint}", "the folder of the trained model")]
+    without: Lines = [(f"without-{kind}", what, "") for kind, what in gone]
+    about = "the same without what must be forgotten, to compare with"
+    found["reference"] = about, [*like, *without, ("out", str(runs / "retrained"), "")]
+    found["unlearn"] = "a new model that has forgotten", [
+        ("checkpoint", str(base), ""), *([] if a.checkpoint is None or trained else [*how, *net]),
+        *((f"forget-{kind}", what, "") for kind, what in gone),
+        ("method", "purge", "others: purge list methods"),
+        ("# set", {"budget": "close"}, "slower, and nearer to a retrained model"),
+        ("out", str(runs / "unlearned"), ""),
+    ]  # fmt: skip
+    found["audit"] = (
+        "what it still knows, beside the reference",
+        [
+            ("run", str(runs / "unlearned"), ""),
+            ("retrained", [str(runs / "retrained")], "leave it out if you have none"),
+            ("metrics", "standard", "or quick, or full"),
+            ("# fail-if", ["failed"], "exit 1 if any finding failed"),
+        ],
+    )
+    found["report"] = "the page", [("run", [str(runs / "unlearned")], "")]
+    return found
+
+
+def _file(a: Answers, sections: dict[str, tuple[str, Lines]], out: Path) -> str:
+    commands = [f"#   {command}" for command in _commands(sections, out)]
+    parts = [
+        "# What purge shall do with your data. Written by purge init; change what you like.",
+        "# A section is a command, a key one of its options; purge unlearn -h has all of them.",
+        "# Paths are as on the command line, from the folder where you are.",
+        f"#\n# Found: {' '.join(printable(a.found).split())}.\n#",
+        *commands,
+    ]
+    for name, (about, lines) in sections.items():
+        parts += ["", f"{name}:  # {about}"]
+        for key, value, remark in lines:
+            parts.append(f"  {key}: {_written(value)}" + (f"  # {remark}" if remark else ""))
+    return "\n".join(parts) + "\n"
+
+
+def _written(value: Any) -> str:
+    """A value as YAML in one line; what other readers would take for a number or a truth value is quoted."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1 << 30)
+    return text.strip().removesuffix("\n...")
+
+
+def _commands(sections: dict[str, Any], out: Path) -> list[str]:
+    """The commands that carry the sections out, in their order."""
+    file = quote(str(out))
+    return [
+        f"purge train --config {file}:reference" if name == "reference" else f"purge {name} --config {file}"
+        for name in sections
+    ]
