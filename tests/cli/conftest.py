@@ -32,7 +32,7 @@ class Demo(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What was printed: two lines of head, the rows, the sentences, where the folders and the report are."""
+        """What was printed: two lines of head, the rows, the sentences, where the runs and the report are."""
         return [line for line in self.done.out.splitlines() if line.strip()]
 
     @property

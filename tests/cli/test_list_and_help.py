@@ -63,7 +63,8 @@ OPTIONS = {
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --transform "
-        "--forget-class --forget-ids --method --set --augment --config --seed --device --trust --precision --graph "
+        "--forget-class --forget-ids --method --set --augment --config --seed --device --trust --precision "
+        "--graph "
         "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
     ),
     "audit": (
@@ -74,7 +75,8 @@ OPTIONS = {
     ),
     "report": "run --out --figures --config --force --json",
     "init": (
-        "--data --label --text --id --model --checkpoint --forget-class --forget-ids --out --yes --force --json"
+        "--data --label --text --id --model --checkpoint --forget-class --forget-ids --out --yes --force "
+        "--json"
     ),
     "list": "shelf name --json",
     "cache": "action kind --json",

@@ -33,7 +33,7 @@ SAVED = ".saved"  # a whole run on its way into the folder
 def free_folder(base: Path) -> Path:
     """``base``, or base-2, base-3 … if it is taken."""
     candidate, i = base, 1
-    while candidate.exists() and any(candidate.iterdir()):
+    while candidate.is_file() or (candidate.is_dir() and any(candidate.iterdir())):
         i += 1
         candidate = base.with_name(f"{base.name}-{i}")
     return candidate
