@@ -148,8 +148,10 @@ def test_tables_ids_and_checkpoints(pictures: Path) -> None:
     found = written(*table, "--checkpoint", "run", "--forget-class", "x")
     assert found["reference"]["like"] == found["unlearn"]["checkpoint"] == "run"
     assert "data" not in found["unlearn"]
-    assert "60,000 " not in good(command("init", "--data", "cifar10", "--yes", "--forget-class", "cat",
-                                         "--force")).out  # fmt: skip
+    known = good(command("init", "--data", "cifar10", "--yes", "--forget-class", "3", "--force")).out
+    assert "images in 10 classes: airplane, automobile, bird, cat" in known
+    unknown = good(command("init", "--data", "cifar100", "--yes", "--forget-class", "apple", "--force")).out
+    assert "once they are downloaded" in unknown
 
 
 # -- --config -------------------------------------------------------------------------------------

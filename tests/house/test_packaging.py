@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(UV is None, reason="uv is not on the path")
 
 def run(*argv: str | Path, at: Path, **env: str) -> str:
     """Run a command outside of the clone, as somebody who has only the package."""
-    drop = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
+    drop = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
     clean = {key: value for key, value in os.environ.items() if key not in drop}
     done = subprocess.run(
         [str(arg) for arg in argv], cwd=at, env={**clean, "OMP_NUM_THREADS": "1", **env},

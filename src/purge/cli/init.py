@@ -110,8 +110,8 @@ def _answers(
     seen = look(data, columns["label"])
     if asks:
         complain(f"     Found: {seen}.")
-    if len(seen.classes) < 2:
-        raise DataError(f"at least two classes in {data}", str(len(seen.classes)), "add the others")
+    if len(seen.classes) == 1:
+        raise DataError(f"at least two classes in {data}", "one", "add the others")
     proposed = "mlp" if seen.kind == "rows" else "small-resnet" if (seen.side or 0) <= SMALL else "resnet18"
     if checkpoint is None and model is None:
         question = "2/3  The model: a name to train (purge list models), or the path of a trained one"
@@ -138,7 +138,7 @@ def _answers(
     if ids is not None and not (ids.is_file() and ids.read_bytes().strip()):
         got = "nothing there" if not ids.exists() else "no line in it"
         raise FileError(f"a file of samples at {ids}", got, "write one id, path or number a line")
-    if len({*classes}) >= len(seen.classes):
+    if seen.classes and len({*classes}) >= len(seen.classes):
         raise DataError("some class that stays", "all to be forgotten", "name fewer")
     given = {"data": data, **{key: value for key, value in columns.items() if value is not None}}
     return Answers(given, str(seen), model, checkpoint, list(dict.fromkeys(classes)), ids)
@@ -175,8 +175,8 @@ def _forgotten(answer: str, names: list[str]) -> tuple[list[str], Path | None]:
 
 
 def _class_name(given: str, names: list[str]) -> str:
-    """A class by its name or its number."""
-    if given in names:
+    """A class by its name or its number; where no names are known, what is given."""
+    if given in names or not names:
         return given
     if given.isascii() and given.isdecimal() and int(given[:9]) < len(names):
         return names[int(given)]

@@ -31,7 +31,10 @@ class Look(NamedTuple):
     def __str__(self) -> str:
         n = len(self.classes)
         some = "" if self.total is None else f"{self.total:,} "
-        names = [c if k is None else f"{c} ({k:,})" for c, k in [*self.classes.items()][:SHOWN]]
+        if not self.classes:
+            return f"{some}{self.kind}; which classes they have is told once they are downloaded"
+        shown = [(" ".join(c.split()), k) for c, k in [*self.classes.items()][:SHOWN]]
+        names = [c if k is None else f"{c} ({k:,})" for c, k in shown]
         more = f" and {n - SHOWN} more" if n > SHOWN else ""
         return f"{some}{self.kind} in {n} classes: {', '.join(names)}{more}"
 

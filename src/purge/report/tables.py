@@ -167,9 +167,9 @@ def as_text(table: Table, width: int = WIDTH) -> str:
 
 def fitted(table: Table, width: int) -> Table | str:
     """The table, if every name and number in it is whole at this width, otherwise its rows as blocks."""
-    whole = _words(_drawn(table, 100_000))
-    for candidate in (table, _with_short_heads(table)):
-        if _words(_drawn(candidate, width)) == whole:
+    tight = _with_short_heads(table)
+    for candidate in (table, tight, _with_notes_below(tight)):
+        if _words(_drawn(candidate, width)) == _words(_drawn(candidate, 100_000)):
             return candidate
     return _blocks(table, width)
 
@@ -190,11 +190,24 @@ def _words(text: str) -> list[str]:
 def _with_short_heads(table: Table) -> Table:
     """The table with the titles of its columns in several lines, no wider than what is below them."""
     narrow = copy(table)
-    narrow.columns = []
+    narrow.columns, narrow.padding, narrow.show_edge = [], (0, 0, 0, 1), False
     for column in table.columns:
         widths = [len(_plain(cell)) for cell in column.cells]
         lines = _lines(_plain(column.header), max(widths, default=1))
         narrow.columns.append(replace(column, header=escape("\n".join(lines))))
+    return narrow
+
+
+def _with_notes_below(table: Table) -> Table:
+    """The table with its last column below it, if that holds notes to a few of the rows."""
+    if table.columns[-1].header != "note":
+        return table
+    narrow = copy(table)
+    *narrow.columns, notes = table.columns
+    rows = zip(table.columns[0].cells, notes.cells, strict=True)
+    below = [f"{name}: {note}." for name, note in rows if note]
+    narrow.caption = "\n".join([*([f"{table.caption}"] if table.caption else []), *below]) or None
+    narrow.caption_justify = "left"
     return narrow
 
 
