@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import yaml
 from typer import Option
@@ -16,6 +16,9 @@ from purge.cli import options as opt
 from purge.cli.printing import complain, show
 from purge.core.errors import DataError, FileError, PurgeError, brief, did_you_mean, printable
 from purge.core.files import told, write_text
+
+if TYPE_CHECKING:
+    from purge.data.look import Look
 
 T = TypeVar("T")
 SMALL = 32  # pixels per side up to which the embedded ResNet is proposed
@@ -70,9 +73,14 @@ def init(
         raise FileError(f"a folder at {out.absolute().parent}", "none", "make it first")
     if forget_class and forget_ids is not None:
         raise DataError("either --forget-class or --forget-ids", "both", "leave one of them out")
-    asks = not yes and sys.stdin.isatty() and sys.stderr.isatty()
-    answers = _answers(data, {"label": label, "text": text, "id": id_}, model, checkpoint,
-                       forget_class or [], forget_ids, asks, yes)  # fmt: skip
+    person = Person(not yes and sys.stdin.isatty() and sys.stderr.isatty(), yes)
+    columns = {key: value for key, value in {"label": label, "text": text, "id": id_}.items() if value}
+    given, seen = _data(person, data, columns)
+    pictures = "small-resnet" if (seen.side or 0) <= SMALL else "resnet18"
+    proposed = pictures if seen.kind == "images" else None if text else "mlp"
+    model, checkpoint = _model(person, model, checkpoint, proposed)
+    classes, ids = _what(person, forget_class or [], forget_ids, list(seen.classes))
+    answers = Answers(given, str(seen), model, checkpoint, classes, ids)
     sections = _sections(answers)
     with told(out):
         write_text(out, _file(answers, sections, out))
@@ -84,86 +92,98 @@ def init(
 # -- questions ------------------------------------------------------------------------------------
 
 
-def _answers(
-    data: str | None, columns: dict[str, str | None], model: str | None, checkpoint: Path | None,
-    classes: list[str], ids: Path | None, asks: bool, yes: bool,
-) -> Answers:  # fmt: skip
-    """All that the file needs, from options and questions."""
-    from purge.data.look import has_columns, look
-    from purge.models.zoo import known_name
+class Person(NamedTuple):
+    """Who is asked what no option says: nobody, unless there is a terminal."""
 
-    def is_data(answer: str) -> str:
+    there: bool
+    agrees: bool  # to all that is proposed
+
+    def asked(self, question: str, option: str, check: Callable[[str], T], proposed: str | None = None) -> T:
+        """The answer as ``check`` returns it; a wrong one is told, and asked for again."""
+        if self.agrees and proposed is not None:
+            return check(proposed)
+        if not self.there:
+            fix = f"pass {option}; purge init -h"
+            raise PurgeError(f"{option}, since nobody can be asked here", "none", fix)
+        while True:
+            default = f" [{proposed}]" if proposed else ""
+            print(printable(f"{question}{default}: "), end="", file=sys.stderr, flush=True)
+            if not (line := sys.stdin.readline()):
+                complain("")
+                raise PurgeError("an answer", "the end of the input", f"pass {option}")
+            try:
+                if answer := line.strip() or proposed:
+                    return check(answer)
+            except PurgeError as error:
+                complain(f"     {error}")
+
+
+def _data(person: Person, data: str | None, columns: dict[str, str]) -> tuple[dict[str, str], Look]:
+    """The options that say where the data is and how to read it, and what was found there."""
+    from purge.data.look import has_columns, look
+
+    def there(answer: str) -> str:
         if not has_columns(answer):
-            look(answer, columns["label"])
+            look(answer, columns.get("label"))
         return answer
 
-    def is_model(answer: str) -> tuple[str | None, Path | None]:
-        if Path(answer).exists():
-            return None, Path(answer)
-        known_name(answer)
-        return answer, None
+    def column(answer: str) -> str:
+        look(data or "", answer)
+        return answer
 
     question = "1/3  Your data: a folder with a folder of images per class, a table, or a name"
-    data = _asked(question, "--data", asks, is_data, given=data)
-    if columns["label"] is None and has_columns(data):
-        columns["label"] = _asked("     The column of the classes", "--label", asks, str)
-    seen = look(data, columns["label"])
-    if asks:
+    data = person.asked(question, "--data", there) if data is None else there(data)
+    if "label" not in columns and has_columns(data):
+        columns["label"] = person.asked("     The column of the classes", "--label", column)
+    seen = look(data, columns.get("label"))
+    if person.there:
         complain(f"     Found: {seen}.")
     if len(seen.classes) == 1:
         raise DataError(f"at least two classes in {data}", "one", "add the others")
-    proposed = "mlp" if seen.kind == "rows" else "small-resnet" if (seen.side or 0) <= SMALL else "resnet18"
+    return {"data": data, **columns}, seen
+
+
+def _model(
+    person: Person, model: str | None, checkpoint: Path | None, proposed: str | None
+) -> tuple[str | None, Path | None]:
+    """An architecture to train, or a trained model, with its architecture if it does not say so itself."""
+    from purge.models.zoo import known_name
+
+    def named(answer: str) -> str:
+        known_name(answer)
+        return answer
+
+    def either(answer: str) -> tuple[str | None, Path | None]:
+        return (None, Path(answer)) if Path(answer).exists() else (named(answer), None)
+
     if checkpoint is None and model is None:
         question = "2/3  The model: a name to train (purge list models), or the path of a trained one"
-        default = proposed if asks or yes else None
-        model, checkpoint = _asked(question, "--model or --checkpoint", asks, is_model, default=default)
+        model, checkpoint = person.asked(question, "--model or --checkpoint", either, proposed)
     if model is not None:
-        known_name(model)
-    if checkpoint is not None:
-        if not checkpoint.exists():
-            fix = "check the path, or leave it out to train one"
-            raise FileError(f"a trained model at {checkpoint}", "nothing there", fix)
-        if model is None and checkpoint.is_file():
-            question = "     Its architecture (purge list models)"
-            model, _ = _asked(
-                question, "--model with --checkpoint", asks, is_model, default=asks and proposed
-            )
+        named(model)
+    if checkpoint is not None and not checkpoint.exists():
+        fix = "check the path, or leave it out to train one"
+        raise FileError(f"a trained model at {checkpoint}", "nothing there", fix)
+    if checkpoint is not None and model is None and checkpoint.is_file():
+        model = person.asked("     Its architecture (purge list models)", "--model with --checkpoint", named)
+    return model, checkpoint
+
+
+def _what(
+    person: Person, classes: list[str], ids: Path | None, names: list[str]
+) -> tuple[list[str], Path | None]:
+    """The classes to forget, or a file of samples."""
     if not classes and ids is None:
         question = "3/3  To forget: a class (several with commas), or a file of ids or paths, one a line"
-        what = _asked(question, "--forget-class or --forget-ids", asks,
-                      lambda answer: _forgotten(answer, list(seen.classes)))  # fmt: skip
-        classes, ids = what
-    else:
-        classes = [_class_name(c, list(seen.classes)) for c in classes]
+        option = "--forget-class or --forget-ids"
+        classes, ids = person.asked(question, option, lambda answer: _forgotten(answer, names))
+    found = list(dict.fromkeys(_class_name(name, names) for name in classes))
     if ids is not None and not (ids.is_file() and ids.read_bytes().strip()):
         got = "nothing there" if not ids.exists() else "no line in it"
         raise FileError(f"a file of samples at {ids}", got, "write one id, path or number a line")
-    if seen.classes and len({*classes}) >= len(seen.classes):
+    if names and len(found) >= len(names):
         raise DataError("some class that stays", "all to be forgotten", "name fewer")
-    given = {"data": data, **{key: value for key, value in columns.items() if value is not None}}
-    return Answers(given, str(seen), model, checkpoint, list(dict.fromkeys(classes)), ids)
-
-
-def _asked(
-    question: str, option: str, asks: bool, check: Callable[[str], T], *, given: str | None = None,
-    default: Any = None,
-) -> T:  # fmt: skip
-    """The answer that was given or proposed, or that of a person, who is asked again if it is wrong."""
-    if given is not None or (not asks and default):
-        return check(given if given is not None else default)
-    if not asks:
-        raise PurgeError(f"{option}, since nobody can be asked here", "none", f"pass {option}; purge init -h")
-    while True:
-        proposal = f" [{default}]" if default else ""
-        print(printable(f"{question}{proposal}: "), end="", file=sys.stderr, flush=True)
-        if not (line := sys.stdin.readline()):
-            complain("")
-            raise PurgeError("an answer", "the end of the input", f"pass {option}")
-        try:
-            if answer := line.strip() or default:
-                return check(answer)
-        except PurgeError as error:
-            complain(f"     {error}")
+    return found, ids
 
 
 def _forgotten(answer: str, names: list[str]) -> tuple[list[str], Path | None]:
