@@ -92,7 +92,7 @@ def _table(path: Path, label: str | None) -> Look:
 def _side(part: Encoded | Decoded) -> int | None:
     """The shorter side of the first image in pixels; None if it cannot be read, which loading will tell."""
     if isinstance(part, Decoded):
-        return min(sorted(part.pixels.shape[1:])[-2:])
+        return int(min(sorted(part.pixels.shape[1:])[-2:]))
     from io import BytesIO
 
     from PIL import Image
