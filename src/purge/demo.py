@@ -24,8 +24,10 @@ from purge.report.tables import plain_table
 from purge.result import Report, Result
 from purge.runs.folder import DataChoice, Request, RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
+from purge.runs.record import write_report
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
+REPORT = "report.html"
 
 # Published settings, except for the number of epochs: the forget set has about 140 samples, so an epoch
 # is two or three steps. Both methods stop by themselves long before.
@@ -120,6 +122,7 @@ def run_demo(
             )  # fmt: skip
         report.to_json(out / name / "audit.json")
         rows.append(Row(name, result.seconds, result.stopped_by, report, out / name))
+    write_report({"purge": out / "purge"}, out / REPORT)
     return rows
 
 
@@ -168,12 +171,3 @@ def sentences(rows: list[Row]) -> list[str]:
         f"{beside_retrained(ascent)}, and is back at {value(ascent, after):.1f} % on the class "
         f"after recalibration.",
     ]
-
-
-def free_folder(base: Path) -> Path:
-    """``base``, or base-2, base-3 … if it is taken."""
-    candidate, i = base, 1
-    while candidate.exists() and any(candidate.iterdir()):
-        i += 1
-        candidate = base.with_name(f"{base.name}-{i}")
-    return candidate

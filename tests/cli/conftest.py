@@ -32,12 +32,12 @@ class Demo(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What was printed: two lines of head, the rows, the sentences, where the folders are."""
+        """What was printed: two lines of head, the rows, the sentences, where the runs and the report are."""
         return [line for line in self.done.out.splitlines() if line.strip()]
 
     @property
     def sentences(self) -> list[str]:
-        return self.lines[2 + len(ROWS) : -1]
+        return self.lines[2 + len(ROWS) : -2]
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +54,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     started = time.process_time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "run_demo", keep)
+        patch.chdir(folder.parent)
         done = command("demo", "--quick", "--out", folder)
     return Demo(folder, done, rows, time.process_time() - started)
 

@@ -6,12 +6,15 @@ import re
 import shlex
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from purge import demo
+from purge.core.folders import free_folder
 from purge.metrics.registry import PANELS, number
+from purge.report.tables import as_text, audit_table
 from tests.cli.commands import command, read
 from tests.cli.conftest import ROWS, Demo
 
@@ -20,7 +23,16 @@ def test_the_demo_ends_well(shown: Demo) -> None:
     assert shown.done.code == 0
     assert "Data: digits" in shown.done.err
     assert "Data: digits" not in shown.done.out
-    assert shown.lines[-1].startswith(f"Run folders (weights, history, audits) in {shown.folder};")
+    assert shown.lines[-2].startswith(f"Run folders (weights, history, audits) in {shown.folder};")
+    page = shown.folder / "report.html"
+    assert shown.lines[-1] == f"The report of purge is {page}; open {page.as_uri()} in a browser."
+    assert "purge" in page.read_text()
+
+
+def test_the_demo_says_what_it_writes_and_writes_nothing_else(shown: Demo) -> None:
+    told = f"Six models, their audits and a report will be written to {shown.folder}, nothing elsewhere."
+    assert shown.done.err.splitlines()[0] == told
+    assert [p.name for p in shown.folder.parent.iterdir()] == ["runs"]  # where it was started
 
 
 def test_the_quick_demo_takes_less_than_half_a_minute(shown: Demo) -> None:
@@ -38,7 +50,7 @@ def test_the_whole_demo_takes_less_than_a_minute_and_a_half(tmp_path: Path) -> N
 
 
 def test_the_demo_leaves_a_folder_per_row(shown: Demo) -> None:
-    assert sorted(p.name for p in shown.folder.iterdir()) == sorted(ROWS)
+    assert sorted(p.name for p in shown.folder.iterdir()) == sorted([*ROWS, "report.html"])
     for name in ROWS:
         files = {p.name for p in (shown.folder / name).iterdir()}
         assert files == {"model.safetensors", "history.parquet", "run.json", "audit.json"}
@@ -59,6 +71,25 @@ def test_the_table_shows_the_audits(shown: Demo) -> None:
     for name, line in zip(ROWS, lines, strict=False):
         numbers = [number(key, shown.value(name, key)) for _, key in demo.COLUMNS]
         assert line.split() == " ".join([name, f"{shown.took(name):.1f}", *numbers]).split()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_tables_are_whole_at_any_width(shown: Demo, width: int) -> None:
+    """Every name, and every number with its unit, of the demo and of an audit with all its columns."""
+    found = read(shown.folder / "purge" / "audit.json")
+    assert {"retrained", "original", "floor"} <= found.keys()
+    for table in (demo.table(shown.rows), audit_table(found)):
+        wide, text = as_text(table, 10_000), as_text(table, width)
+        for pattern in (r"\d+(?:\.\d+)?(?: %)?", r"[a-z_]{2,}[a-z_.-]*"):
+            whole, found_now = (Counter(re.findall(pattern, t)) for t in (wide, text))
+            assert len(whole) > 10
+            assert (whole - found_now).keys() <= {
+                "metric",
+                "method",
+                "note",
+            }  # heads of columns; others repeat
+            assert found_now.keys() <= whole.keys()  # no halves
+        assert text.count("…") == wide.count("…")
 
 
 def test_the_three_sentences_agree_with_the_audits(shown: Demo) -> None:
@@ -105,13 +136,13 @@ def test_the_demo_as_json(shown: Demo, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_second_demo_takes_a_new_folder(tmp_path: Path) -> None:
     base = tmp_path / "runs" / "demo"
-    assert demo.free_folder(base) == base
+    assert free_folder(base) == base
     base.mkdir(parents=True)
-    assert demo.free_folder(base) == base  # empty: still free
+    assert free_folder(base) == base  # empty: still free
     for taken, free in ((base, "demo-2"), (base.with_name("demo-2"), "demo-3")):
         taken.mkdir(exist_ok=True)
         (taken / "run.json").write_text("{}")
-        assert demo.free_folder(base) == base.with_name(free)
+        assert free_folder(base) == base.with_name(free)
 
 
 # -- the README -----------------------------------------------------------------------------------

@@ -58,21 +58,26 @@ OPTIONS = {
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
         "--label --text --id --test --transform "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
-        "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
+        "--log-updates --log-only-ids --config --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --transform "
-        "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision --graph "
+        "--forget-class --forget-ids --method --set --augment --config --seed --device --trust --precision "
+        "--graph "
         "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --transform "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
-        "--seed --device --trust --no-cache --json --quiet"
+        "--config --seed --device --trust --no-cache --json --quiet"
     ),
-    "report": "run --out --figures --force --json",
+    "report": "run --out --figures --config --force --json",
+    "init": (
+        "--data --label --text --id --model --checkpoint --forget-class --forget-ids --out --yes --force "
+        "--json"
+    ),
     "list": "shelf name --json",
     "cache": "action kind --json",
 }
@@ -82,7 +87,7 @@ OPTIONS = {
 def test_help_mentions_every_option(name: str) -> None:
     done = command(name, "--help")
     assert (done.code, done.err) == (0, "")
-    mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
+    mentioned = re.findall(r"^  (?:-h, )?(--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
     assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--debug", "--help"])
 
 

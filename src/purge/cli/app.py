@@ -7,6 +7,7 @@ Results go to stdout, everything else to stderr. Modules of commands import torc
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from purge.cli.audit import audit
 from purge.cli.bench import bench
 from purge.cli.cache import cache
 from purge.cli.demo import demo
+from purge.cli.init import init
 from purge.cli.list import list_
 from purge.cli.printing import open_streams
 from purge.cli.report import report
@@ -33,14 +35,16 @@ from purge.core.plugins import ignore_matplotlibrc
 app = typer.Typer(
     name="purge",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo, "train": train, "unlearn": unlearn, "audit": audit, "report": report, "bench": bench,
-    "list": list_, "cache": cache,
+    "demo": demo, "init": init, "train": train, "unlearn": unlearn, "audit": audit, "report": report,
+    "bench": bench, "list": list_, "cache": cache,
 }  # fmt: skip
+COMPLETING = "_PURGE_COMPLETE"  # a shell sets it to ask what may come next
+
 for name, command in COMMANDS.items():
     app.command(name)(command)
 app.add_typer(request, name="request")
@@ -68,6 +72,8 @@ def top(
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 a threshold was missed, 2 a bad request, 3 something broke."""
+    if COMPLETING in os.environ or {"--show-completion", "--install-completion"} & {*sys.argv}:
+        app(prog_name="purge")  # answers the shell, and exits
     open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

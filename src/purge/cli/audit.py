@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from purge.cli import ending
+from purge.cli import completion, ending
 from purge.cli import options as opt
+from purge.cli.config import following
 from purge.cli.printing import complain, say, show
 
 
@@ -35,7 +37,10 @@ def audit(
     id_: opt.Id = None,
     test_: opt.Test = None,
     transform: opt.Transform = None,
-    metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
+    metrics: Annotated[
+        str,
+        Option(help="A panel, or names or module:NAME, with commas.", autocompletion=completion.metrics),
+    ] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
         list[str] | None,
@@ -47,6 +52,7 @@ def audit(
         Path | None,
         Option(help="The right labels of mislabelled forget samples, one per line, or a .npy file."),
     ] = None,
+    config: opt.Config = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -72,8 +78,8 @@ def audit(
     from purge.metrics.gates import as_gate
     from purge.metrics.registry import PANELS, resolve_metrics
     from purge.report.tables import audit_table
-    from purge.runs.folder import choose_data, choose_model, facts_of, request_of
-    from purge.runs.make import audit_run
+    from purge.runs.folder import both, choose_data, choose_model, facts_of, gone_of, request_of
+    from purge.runs.make import audit_run, like_first, reference_command
 
     ending.keeps(lambda: "Nothing was written.")
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
@@ -98,7 +104,7 @@ def audit(
         metrics=wanted, shadows=shadows, seed=seed, device=opt.pick_device(device), progress=not quiet,
         trust=trust, truth=truth,
     )  # fmt: skip
-    found = report.to_dict()
+    found, shown = report.to_dict(), quote(str(run))
     try:
         if run.is_dir() and metrics in PANELS:
             report.to_json(run / "audit.json")
@@ -107,6 +113,13 @@ def audit(
         show(found, audit_table(found), json_)
         if not json_:
             say("\n".join([report.headline, "", *report.verdict()]))
+            if not retrained:
+                like = like_first(run, facts, choice, name)
+                command = reference_command(like, both(gone_of(facts), request))
+                say(f"\nFor a reference to compare with: {command} --out {shown}-retrained")
+                say(f"Then: purge audit {shown} --retrained {shown}-retrained")
+            elif run.is_dir() and metrics in PANELS:
+                say(f"\nNext: {following(config, 'report', f'purge report {shown}')}")
     if broken := [line for gate in gates if (line := gate.broken(found))]:
         complain("\n".join(broken))
         raise typer.Exit(ending.MISSED)

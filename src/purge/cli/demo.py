@@ -25,23 +25,28 @@ def demo(
     """Watch a model forget a digit, with the proof.
 
     Trains a small ResNet on real digits, makes it forget the 0 in three ways, retrains without the 0 as the
-    reference, attacks all of them and prints one table.
+    reference, attacks all of them, prints one table and writes a report.
+
+    It writes to the folder --out alone.
     """
     from purge import demo
     from purge.core.files import out_folder
+    from purge.core.folders import free_folder
 
     demo.check_seed(seed)
-    folder = demo.free_folder(Path("runs/demo")) if out is None else out
+    folder = free_folder(Path("runs/demo")) if out is None else out
     out_folder(folder, force=force)
     ending.keeps(lambda: demo.kept(folder))
+    tell = notes(not quiet)
+    tell(f"Six models, their audits and a report will be written to {folder}, nothing elsewhere.")
     started = time.perf_counter()
-    rows = demo.run_demo(
-        out=folder, quick=quick, seed=seed, force=force, progress=not quiet, say=notes(not quiet)
-    )
+    rows = demo.run_demo(out=folder, quick=quick, seed=seed, force=force, progress=not quiet, say=tell)
     seconds = time.perf_counter() - started
     words = demo.sentences(rows)
+    page = folder / demo.REPORT
     found = {"rows": [demo.as_record(row) for row in rows], "sentences": words, "folder": str(folder)}
-    show({**found, "seconds": seconds}, demo.table(rows), json_)
+    show({**found, "seconds": seconds, "report": str(page)}, demo.table(rows), json_)
     if not json_:
         say("\n".join(words))
         say(f"\nRun folders (weights, history, audits) in {folder}; the demo took {seconds:.0f} s.")
+        say(f"The report of purge is {page}; open {page.absolute().as_uri()} in a browser.")

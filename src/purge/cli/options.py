@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import ending
+from purge.cli import completion, ending
+from purge.cli.config import Config as Config  # found here with the others
+from purge.cli.config import check_code
 from purge.core.errors import DataError, MethodError
 
 
@@ -42,9 +44,21 @@ Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
 Seed = Annotated[int, Option(help="Seed for everything random.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]
 DataName = Annotated[
-    str | None, Option("--data", help="A name, folder, file or module:function; default: the run's.")
+    str | None,
+    Option(
+        "--data",
+        help="A name, folder, file or module:function; default: the run's.",
+        autocompletion=completion.datasets,
+    ),
 ]
-ModelName = Annotated[str | None, Option("--model", help="The architecture; default: the run's.")]
+ModelName = Annotated[
+    str | None,
+    Option("--model", help="The architecture; default: the run's.", autocompletion=completion.models),
+]
+MethodName = Annotated[
+    str,
+    Option("--method", help="See purge list methods; or module:Class.", autocompletion=completion.methods),
+]
 DataDir = Annotated[
     Path | None, Option(help="Folder of named data sets; default: $PURGE_DATA, then the user's cache.")
 ]
@@ -68,8 +82,13 @@ Transform = Annotated[
     str | None, Option("--transform", help="module:function from a batch of scaled images to a batch.")
 ]
 SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
-Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
-Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or config names.")]
+Set = Annotated[
+    list[str] | None,
+    Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.method_settings),
+]
+Trust = Annotated[
+    bool, Option("--trust", callback=check_code, help="Import code that a run folder or config names.")
+]
 NoCache = Annotated[
     bool, Option("--no-cache", callback=_no_cache, help="Keep no decoded images and no shadow models.")
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ def report(
     run: Annotated[list[Path], Argument(help="Audited run folders; several are compared.")],
     out: Annotated[Path | None, opt.place("The page; default, for one run: RUN/report.html.")] = None,
     figures: Annotated[Path | None, opt.place("Folder for the figures, as PNG and SVG.")] = None,
+    config: opt.Config = None,
     force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
     json_: opt.Json = False,
     debug: opt.Debug = False,
@@ -29,10 +29,8 @@ def report(
     The page needs no other file and no network. Several runs become a comparison:
     purge report runs/demo/purge runs/demo/gradient-ascent --out compared.html
     """
-    from purge.core.files import out_folder, told, write_text
-    from purge.report import page as html
-    from purge.report.record import utc
-    from purge.runs.record import audited, record
+    from purge.core.files import out_folder
+    from purge.runs.record import write_report
 
     if out is None and len(run) > 1:
         raise FileError("--out for several runs", "none", "add --out FILE.html")
@@ -45,11 +43,7 @@ def report(
         raise FileError(f"a folder at {file.parent}", "none", "make it first")
     if figures is not None:
         out_folder(figures, force=force)
-    reports = {name: audited(folder) for name, folder in folders.items()}
-    records = {name: record(folder, reports[name]) for name, folder in folders.items()}
-    page = html.page(reports, records=records, written=utc(time.time()))
-    with told(file):
-        write_text(file, page)
+    reports = write_report(folders, file)
     written: list[Path] = []
     if figures is not None:
         from purge.report.figures import save_all
@@ -57,6 +51,7 @@ def report(
         written = save_all(reports, figures)
     size = file.stat().st_size
     text = f"Report of {', '.join(reports)}: {file} ({size / 1e6:.1f} MB, for any browser)."
+    text += f"\nTo open it: {file.absolute().as_uri()}"
     text += "" if figures is None else f"\n{len(written)} figures written to {figures}."
     warnings = [warning for one in reports.values() if (warning := one["info"]["warning"])]
     for warning in warnings:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import ending
+from purge.cli import completion, ending
 from purge.cli import options as opt
 from purge.cli.printing import complain, show
 from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
@@ -59,10 +59,14 @@ def run(
         int | None,
         Option(metavar="DAYS", help="Take all, unless the last batch was done less than so long ago.", min=1),
     ] = None,
-    method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
+    method: opt.MethodName = "purge",
     set_: opt.Set = None,
     metrics: Annotated[
-        str | None, Option(help="Of the audit: a panel, or names with commas; default: a few quick ones.")
+        str | None,
+        Option(
+            help="Of the audit: a panel, or names with commas; default: a few quick ones.",
+            autocompletion=completion.metrics,
+        ),
     ] = None,
     fail_if: Annotated[
         list[str] | None,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from purge.cli import ending
+from purge.cli import completion, ending
 from purge.cli import options as opt
+from purge.cli.config import following
 from purge.cli.printing import show
 from purge.core.errors import MethodError
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 def train(
     out: Annotated[Path, opt.place("Folder for the model; must be empty.")],
     data: opt.DataName = None,
-    model: Annotated[str | None, Option(help="See purge list models.")] = None,
+    model: Annotated[
+        str | None, Option(help="See purge list models.", autocompletion=completion.models)
+    ] = None,
     like: Annotated[Path | None, Option(help="Run folder whose data, model and recipe to use.")] = None,
     data_dir: opt.DataDir = None,
     size: opt.Size = None,
@@ -38,8 +41,12 @@ def train(
     ] = None,
     without_ids: Annotated[Path | None, Option(help="A file with samples to leave out.")] = None,
     pretrained: Annotated[bool, Option("--pretrained", help="Start from published weights.")] = False,
-    set_: opt.Set = None,
+    set_: Annotated[
+        list[str] | None,
+        Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.recipe_settings),
+    ] = None,
     seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
+    config: opt.Config = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
     shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
@@ -134,7 +141,12 @@ def train(
         "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
     }  # fmt: skip
     kind = "images" if isinstance(images, Images) else "rows"
-    show(summary, _words(summary, choice.data, result.method.epochs, request, images.names, kind), json_)
+    then = (
+        f"purge audit RUN --retrained {out}" if request else f"purge unlearn {out} --forget-class K --out RUN"
+    )
+    then = following(config, "audit" if request else "unlearn", then)
+    words = _words(summary, choice.data, result.method.epochs, request, images.names, kind)
+    show(summary, f"{words} Next: {then}", json_)
 
 
 def _words(
@@ -148,13 +160,11 @@ def _words(
     of_class = {c: a for c, a in found["class_accuracy"].items() if c not in gone}
     lowest = min(of_class, key=lambda c: of_class[c])
     without = f" without {request_words(request, names)}" if request else ""
-    out = found["folder"]
-    then = f"audit RUN --retrained {out}" if request else f"unlearn {out} --forget-class K --out RUN"
     return (
         f"{found['model']} on {Path(data).name}{without}: {found['samples']} {kind}, "
         f"{epochs} epoch{'' if epochs == 1 else 's'} in {found['seconds']:.1f} s "
         f"({flop_words(found['flop'])}, {found['images_per_second']:,.0f} {kind}/s).\n"
         f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
         f"{class_words([lowest], names)} {of_class[lowest]:.1%}.\n"
-        f"Written to {out}. Next: purge {then}"
+        f"Written to {found['folder']}."
     )

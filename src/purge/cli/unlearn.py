@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,6 +11,7 @@ from typer import Argument, Option
 
 from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.config import following
 from purge.cli.printing import complain, show
 
 
@@ -33,7 +35,7 @@ def unlearn(
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
     ] = None,
     forget_ids: Annotated[Path | None, Option(help="A file with the samples to forget.")] = None,
-    method: Annotated[str, Option(help="See purge list methods; or module:Class.")] = "purge",
+    method: opt.MethodName = "purge",
     set_: opt.Set = None,
     augment: Annotated[
         str | None,
@@ -41,6 +43,7 @@ def unlearn(
             help="Random changes of images: none, crop, flip, crop-flip or turn. Default: as in training."
         ),
     ] = None,
+    config: opt.Config = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -81,6 +84,7 @@ def unlearn(
     from purge.models.export import export as write_back
     from purge.report.tables import flop_words
     from purge.runs.folder import (
+        both,
         choose_data,
         choose_model,
         cut,
@@ -91,7 +95,16 @@ def unlearn(
         request_of,
         same_scale,
     )
-    from purge.runs.make import check_recorded, facts_for, gone_before, needed, request_words, unlearn_run
+    from purge.runs.make import (
+        check_recorded,
+        facts_for,
+        gone_before,
+        like_first,
+        needed,
+        reference_command,
+        request_words,
+        unlearn_run,
+    )
 
     ending.keeps(lambda: "Nothing was written.")
     settings = opt.settings_from(set_)
@@ -158,6 +171,11 @@ def unlearn(
     aim = "no target" if target is None else f"target {target:.1%}"
     classes = f" ({request_words(request, images.names)})" if "forget_classes" in request else ""
     budget = "none" if summary["retain_budget"] is None else f"{summary['retain_budget']:.4f}"
+    reference = reference_command(like_first(checkpoint, facts, choice, name), both(gone, request))
+    if forget_ids is not None and not gone:
+        reference = reference.replace("FILE", quote(str(forget_ids)))
+    new = quote(str(out))
+    audit = f"purge audit {new} --retrained {new}-retrained"
     text = (
         f"{method}: {len(forget)} samples to forget{classes}, {result.steps} steps in "
         f"{result.seconds:.1f} s ({flop_words(summary['flop'])}), stopped by {result.stopped_by}"
@@ -166,7 +184,8 @@ def unlearn(
         f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"
         + (f"It took {summary['took']}.\n" if summary["took"] else "")
         + ("" if export is None else f"Exported to {export}. {words(left, export)}".rstrip() + "\n")
-        + f"Written to {out}. Next: purge audit {out} --retrained RUN"
+        + ("" if config is not None else f"The reference: {reference} --out {new}-retrained\n")
+        + f"Written to {out}. Next: {following(config, 'audit', audit)}"
     )
     show(summary, text, json_)
     if missed:

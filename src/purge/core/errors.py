@@ -115,14 +115,18 @@ def expected(what: str, got: str, fix: str) -> str:
     return printable(" ".join(f"Expected {what}, got {got}. Fix: {fix}.".split()))
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The fix for a mistyped name: the nearest known one, and otherwise all of them.
+def did_you_mean(word: str, known: Iterable[str], command: str = "") -> str:
+    """The fix for a mistyped name: the nearest known one, and all of them or the command that lists them.
 
     >>> did_you_mean("purg", ["purge", "finetune"])
     "did you mean 'purge'? Known: finetune, purge"
+    >>> did_you_mean("x", ["purge", "finetune"], "purge list methods")
+    'use one that purge list methods shows'
     """
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if command:
+        return f"did you mean {near[0]!r}? All: {command}" if near else f"use one that {command} shows"
     listing = "Known: " + ", ".join(names)
     return f"did you mean {near[0]!r}? {listing}" if near else f"use one of these. {listing}"
 

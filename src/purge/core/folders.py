@@ -29,6 +29,16 @@ RUN = "run.json"  # goes first and comes last: a folder without it is not finish
 PARTS = ("audit.json", "report.html", "history.parquet", "sisa.json", "sisa-*.safetensors")
 SAVED = ".saved"  # a whole run on its way into the folder
 
+
+def free_folder(base: Path) -> Path:
+    """``base``, or base-2, base-3 … if it is taken."""
+    candidate, i = base, 1
+    while candidate.is_file() or (candidate.is_dir() and any(candidate.iterdir())):
+        i += 1
+        candidate = base.with_name(f"{base.name}-{i}")
+    return candidate
+
+
 _held: set[tuple[int, Path]] = set()  # the folders that a thread has claimed
 
 

@@ -13,19 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from purge.core.errors import DataError, FileError, brief, did_you_mean
+from purge.core.errors import DataError, FileError, brief
 from purge.core.files import below
 from purge.core.settings import checked_seed
 from purge.data.cache import decoded, name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
 from purge.data.decode import channels_first
 from purge.data.download import fetch
-from purge.data.formats import folder, npz, parquet
+from purge.data.formats import parquet
 from purge.data.formats.source import Decoded, Read, Source
 from purge.data.images import Images
+from purge.data.look import own_source
 from purge.data.prefetch import DEVICE_FRACTION, say_once
 
-FORMATS = (npz.find, parquet.find, folder.find)  # of users' own data; the first that recognises it reads it
 MOST_NAMED = 100  # bad images that a message names one by one
 
 
@@ -73,7 +73,7 @@ def load(
         parts, facts = _in_memory(str(data), entry)
     else:
         at = None if data_dir is None else Path(data_dir)
-        source = _named_source(str(data), entry, at, progress) if entry else _own_source(Path(data))
+        source = _named_source(str(data), entry, at, progress) if entry else own_source(Path(data))
         parts, facts = _from_cache(source, size, skip_bad, progress)
     images = {
         which: Images(
@@ -174,21 +174,6 @@ def held_out(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], N
     if not len(test):
         raise DataError("at least 3 samples of some class", "fewer", "add some, or a test set")
     return np.setdiff1d(np.arange(len(labels)), test), test
-
-
-def _own_source(path: Path) -> Source:
-    if not path.exists():
-        fix = did_you_mean(str(path), DATASETS)
-        raise DataError("the name of a data set, or a path", repr(str(path)), fix)
-    path = path.absolute()  # "." has no name
-    for find in FORMATS:
-        if source := find(path):
-            return source
-    raise DataError(
-        f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet or .npz",
-        "a folder without them" if path.is_dir() else "another kind of file",
-        "put the images of each class into a folder of its own",
-    )
 
 
 def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:

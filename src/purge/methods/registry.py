@@ -248,9 +248,8 @@ def find_method(name: str) -> Entry:
         return known[name]
     if ":" in name:
         return Entry(name, name)
-    raise MethodError(
-        "the name of a method, or module:Class for one of your own", repr(name), did_you_mean(name, known)
-    )
+    fix = did_you_mean(name, known, "purge list methods")
+    raise MethodError("the name of a method, or module:Class for one of your own", repr(name), fix)
 
 
 def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:

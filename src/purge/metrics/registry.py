@@ -214,7 +214,8 @@ def find_metric(name: str) -> Metric:
     outside = installed(GROUP)
     if name not in outside:
         known = [*METRICS, *outside, *PANELS]
-        raise MetricError("the name of a metric or panel", repr(name), did_you_mean(name, known))
+        fix = did_you_mean(name, known, "purge list metrics")
+        raise MetricError("the name of a metric or panel", repr(name), fix)
     found = _as_metric(loaded(outside[name], MetricError), name)
     if found.name != name:
         fix = "give the entry point the name of its metric"

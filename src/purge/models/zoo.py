@@ -63,7 +63,8 @@ def list_models() -> dict[str, str]:
 def known_name(name: str) -> None:
     """Refuse a name that is neither in MODELS nor of one of the FORMS, which only building can check."""
     if ":" not in name and name not in MODELS:
-        raise ModelError("the name of a model", repr(name), did_you_mean(name, [*MODELS, *FORMS]))
+        fix = did_you_mean(name, [*MODELS, *FORMS], "purge list models")
+        raise ModelError("the name of a model", repr(name), fix)
 
 
 def build(

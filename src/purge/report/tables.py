@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from textwrap import wrap
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from purge.core.errors import printable
 
@@ -25,6 +29,7 @@ QUESTIONS = {
     "other": "What else was measured?",
 }
 ENORMOUS = 1e4  # from here on a number is written with a power of ten
+WIDTH = 118  # of text that is not for a terminal
 MANY = 20  # with more classes than this, a table shows only the forgotten ones
 
 
@@ -154,16 +159,90 @@ def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
 # -- tables -----------------------------------------------------------------------------------
 
 
-def as_text(table: Table, width: int = 118) -> str:
-    """A table as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+def as_text(table: Table, width: int = WIDTH) -> str:
+    """A table as plain text in which nothing is cut: where it is too wide, its rows become blocks."""
+    found = fitted(table, width)
+    return found if isinstance(found, str) else _drawn(found, width)
+
+
+def fitted(table: Table, width: int) -> Table | str:
+    """The table, if every name and number in it is whole at this width, otherwise its rows as blocks."""
+    tight = _with_short_heads(table)
+    for candidate in (table, tight, _with_notes_below(tight)):
+        if _words(_drawn(candidate, width)) == _words(_drawn(candidate, 100_000)):
+            return candidate
+    return _blocks(table, width)
+
+
+def _drawn(table: Table, width: int) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, color_system=None, legacy_windows=False, force_jupyter=False
+    )
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip("\n")
 
 
+def _words(text: str) -> list[str]:
+    return sorted(word for word in text.split() if word.strip("─"))
+
+
+def _with_short_heads(table: Table) -> Table:
+    """The table with the titles of its columns in several lines, no wider than what is below them."""
+    narrow = copy(table)
+    narrow.columns, narrow.padding, narrow.show_edge = [], (0, 0, 0, 1), False
+    for column in table.columns:
+        widths = [len(_plain(cell)) for cell in column.cells]
+        lines = _lines(_plain(column.header), max(widths, default=1))
+        narrow.columns.append(replace(column, header=escape("\n".join(lines))))
+    return narrow
+
+
+def _with_notes_below(table: Table) -> Table:
+    """The table with its last column below it, if that holds notes to a few of the rows."""
+    if table.columns[-1].header != "note":
+        return table
+    narrow = copy(table)
+    *narrow.columns, notes = table.columns
+    rows = zip(table.columns[0].cells, notes.cells, strict=True)
+    below = [f"{name}: {note}." for name, note in rows if note]
+    narrow.caption = "\n".join([*([f"{table.caption}"] if table.caption else []), *below]) or None
+    narrow.caption_justify = "left"
+    return narrow
+
+
+def _blocks(table: Table, width: int) -> str:
+    """Each row as a block: what its first column says, and below it a line for each of the others."""
+    heads = [_plain(column.header) for column in table.columns]
+    indent = max((len(head) for head in heads[1:]), default=0) + 4 if len(heads) > 2 else 2
+    blocks = ["\n".join(_lines(_plain(table.title), width))] if table.title else []
+    for first, *rest in zip(*(map(_plain, column.cells) for column in table.columns), strict=True):
+        lines = [first]
+        for head, cell in zip(heads[1:], rest, strict=True):
+            label = f"  {head}" if len(heads) > 2 else ""
+            for line in _lines(cell, width - indent):
+                lines.append(f"{label:{indent}}{line}")
+                label = ""
+        blocks.append("\n".join(lines))
+    if table.caption:
+        blocks.append("\n".join(_lines(_plain(table.caption), width)))
+    return "\n\n".join(blocks)
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Text in lines that break between words only; a value stays with its unit."""
+    joined = text.replace(" %", "\0%")
+    found = wrap(joined, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in found]
+
+
+def _plain(cell: Any) -> str:
+    """What a cell, a head or a title shows."""
+    return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
+
+
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """A table of numbers: the first column is aligned left, the others right."""
+    """A table of numbers, which are never broken: the first column is aligned left, the others right."""
     return _table(columns, rows, "right", title)
 
 
@@ -177,7 +256,7 @@ def _table(
 ) -> Table:
     table = Table(title=_cell(title) or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for i, name in enumerate(columns):
-        table.add_column(_cell(name), justify=justify if i else "left", no_wrap=i == 0)
+        table.add_column(_cell(name), justify=justify if i else "left", no_wrap=i == 0 or justify == "right")
     for row in rows:
         table.add_row(*map(_cell, row))
     return table

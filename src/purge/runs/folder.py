@@ -34,6 +34,8 @@ from purge.runs.asked import rows_of as rows_of
 from purge.runs.choice import DataChoice as DataChoice
 from purge.runs.weights import WEIGHTS, check_weights
 
+MAKE = "purge train --data DATA --model MODEL"
+
 
 @dataclass(frozen=True)
 class RunFile(Mapping[str, Any]):
@@ -115,6 +117,9 @@ class RunFile(Mapping[str, Any]):
 def read_facts(folder: Path) -> RunFile:
     """Read run.json; a key of the wrong type is refused, an unknown one is kept."""
     recover(folder)
+    if not (folder / "run.json").is_file():
+        got = "nothing there" if not folder.exists() else "nothing there that says what it is"
+        raise FileError(f"a run folder with run.json at {folder}", got, f"make one: {MAKE} --out DIR")
     content = read_json(folder / "run.json")
     given = {key: value for key, value in content.items() if value is not None}
     found = build(RunFile, {**given, "content": content}, str(folder / "run.json"), ignore_unknown=True)
@@ -133,7 +138,8 @@ def facts_of(checkpoint: Path) -> RunFile:
     if checkpoint.is_dir():
         return read_facts(checkpoint)
     if not checkpoint.exists():
-        raise FileError(f"a run folder or a file at {checkpoint}", "nothing there", "check the path")
+        fix = f"check the path, or make one: {MAKE} --out {checkpoint}"
+        raise FileError(f"a run folder or a file at {checkpoint}", "nothing there", fix)
     return RunFile()
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -206,6 +207,10 @@ def audit_run(
         first, began = first_of(run, facts)
         original = first if first.exists() and not (run.exists() and first.samefile(run)) else None
     for path in retrained:
+        if not path.exists():
+            command = reference_command(like_first(run, facts, choice, chosen), gone)
+            fix = f"check the path, or make it: {command} --out {path}"
+            raise FileError(f"the run folder of a retrained model at {path}", "nothing there", fix)
         same_kind(facts_of(path), choice, "retrained")
         _same_request(path, data, gone)
     if original is not None:
@@ -265,12 +270,29 @@ def _same_request(path: Path, data: Images, gone: Request) -> None:
         return
     theirs = gone_of(facts)
     got = f"one without {request_words(theirs, data.names)}" if theirs else "one trained on all of the data"
-    classes = [f"--without-class {c}" for c in gone.get("forget_classes", [])]
-    if "forget_subjects" in gone:
-        classes.append("--without-ids FILE")
-    options = " ".join(classes if "forget_ids" not in gone else ["--without-ids FILE"])
-    fix = f"purge train --like RUN {options} --out DIR, or name its file of weights if that is an error"
+    fix = (
+        f"{reference_command('--like RUN', gone)} --out DIR, or name its file of weights if that is an error"
+    )
     raise DataError(f"a model trained without {request_words(gone, data.names)} in {path}", got, fix)
+
+
+def reference_command(like: str, gone: Request) -> str:
+    """The command that trains a reference for what is gone, up to where it is written to."""
+    options = [f"--without-class {c}" for c in gone.get("forget_classes", [])]
+    if "forget_subjects" in gone or "forget_ids" in gone:
+        options = [*(options if "forget_ids" not in gone else []), "--without-ids FILE"]
+    return f"purge train {like} {' '.join(options)}"
+
+
+def like_first(run: Path, facts: RunFile, choice: DataChoice, model: str) -> str:
+    """The options of a training like that of the model which a chain of requests began with."""
+    first = first_of(run, facts)[0]
+    if (first / "run.json").is_file():
+        here = first.relative_to(Path.cwd()) if first.is_relative_to(Path.cwd()) else first
+        return f"--like {quote(str(here))}"
+    columns = {"label": choice.label_column, "text": choice.text_column, "id": choice.id_column}
+    named = {"data": choice.data, **columns, "model": model}
+    return " ".join(f"--{key} {quote(value)}" for key, value in named.items() if value is not None)
 
 
 def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError
+from purge.core.files import told, write_text
 from purge.data.cache import copies
-from purge.report.record import NOT, record_of
+from purge.report.page import page
+from purge.report.record import NOT, record_of, utc
 from purge.result import Report, columns, read_history
 from purge.runs.folder import facts_of, shown_path
 from purge.runs.weights import WEIGHTS, other_than_audited
@@ -20,8 +24,10 @@ def audited(run: Path) -> dict[str, Any]:
     Weights that are not those of run.json are refused; ``info`` warns if they are not those of the audit.
     """
     if not (run / "audit.json").is_file():
-        got = "no audit" if run.is_dir() else "no such folder"
-        raise FileError(f"audit.json in {run}", got, f"purge audit {run} first")
+        if not run.is_dir():
+            fix = f"check the path, or make one: purge unlearn RUN --forget-class K --out {run}"
+            raise FileError(f"a run folder at {run}", "nothing there", fix)
+        raise FileError(f"audit.json in {run}", "no audit", f"purge audit {run} first")
     found, facts = Report.from_json(run / "audit.json").to_dict(), facts_of(run)
     for key in ("seconds", "steps"):
         if getattr(facts, key) is None and (key in facts or "preset" in facts):
@@ -52,6 +58,16 @@ def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:
     if facts.data is not None and Path(facts.data).is_absolute():
         files["data"] = shown_path(Path(facts.data), run)
     return record_of(facts.content, report["info"], files)
+
+
+def write_report(runs: Mapping[str, Path], file: Path) -> dict[str, dict[str, Any]]:
+    """Write the page of audited runs, by name, and return what is on it; several are compared."""
+    reports = {name: audited(folder) for name, folder in runs.items()}
+    records = {name: record(folder, reports[name]) for name, folder in runs.items()}
+    text = page(reports, records=records, written=utc(time.time()))
+    with told(file):
+        write_text(file, text)
+    return reports
 
 
 def _digest_in(folder: Path) -> str | None:

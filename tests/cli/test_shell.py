@@ -1,0 +1,253 @@
+"""The shell: -h, completion, tables at any width, colours, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from purge.cli import app as cli
+from purge.report.tables import as_text, fitted, listing, plain_table
+from tests.cli.commands import command, good
+from tests.cli.test_list_and_help import HEAVY
+
+WIDTHS = (40, 60, 80, 200)
+ENTRY = [sys.executable, "-m", "purge"]
+
+
+def subcommands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, inner in getattr(group, "commands", {}).items():
+        yield from subcommands(inner, (*path, name))
+
+
+def test_every_command_has_a_short_help(capsys: pytest.CaptureFixture[str]) -> None:
+    group = typer.main.get_command(cli.app)
+    paths = list(subcommands(group))
+    assert {(), ("unlearn",), ("request", "add")} <= {*paths}
+    for path in paths:
+        group.main([*path, "-h"], prog_name="purge", standalone_mode=False)
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"Usage: {' '.join(['purge', *path])} ")
+        assert "-h, --help" in shown
+
+
+# -- completion -----------------------------------------------------------------------------------
+
+ASKED = {
+    "un": {"unlearn"},
+    "request rel": {"release"},
+    "unlearn runs/base --method purge-p": {"purge-paper", "purge-pull"},
+    "unlearn runs/base --set fresh_": {"fresh_share="},
+    "unlearn runs/base --method scrub --set rew": {"rewind="},
+    "unlearn runs/base --method finetune --set forget_t": {"forget_target="},
+    "train --set epo": {"epochs="},
+    "train --data dig": {"digits"},
+    "train --data /no/such": set(),
+    "train --model small": {"small-resnet", "small-resnet-gn"},
+    "audit runs/x --metrics sta": {"standard"},
+    "audit runs/x --metrics ra,fa_": {"ra,fa_train", "ra,fa_test"},
+    "list met": {"methods", "metrics"},
+    "list methods neggrad-plus-": {"neggrad-plus-small"},
+    "list recipe cifar": {"cifar10", "cifar100"},
+    "cache clear sh": {"shadows"},
+    "request list --state h": {"held"},
+}
+COMPLETE = """
+import contextlib, io, json, os, sys
+from purge.cli.app import main
+
+os.environ["_PURGE_COMPLETE"], answers = "complete_bash", {{}}
+for line in {lines}:
+    words = ["purge", *line.split(" ")]
+    os.environ.update(COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1))
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main()
+    answers[line] = out.getvalue().split()
+print(json.dumps([answers, sorted({heavy} & sys.modules.keys())]))
+"""
+
+
+def test_names_are_completed_without_importing_torch() -> None:
+    code = COMPLETE.format(lines=[*ASKED], heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    answers, heavy = json.loads(done.stdout)
+    assert heavy == []
+    assert {line: set(words) for line, words in answers.items()} == ASKED
+
+
+@pytest.mark.slow
+def test_settings_that_are_completed_are_those_of_every_method() -> None:
+    """They are read from its source, since importing it takes seconds."""
+    import purge
+    from purge.cli.completion import method_settings, recipe_settings
+    from purge.core.settings import flat_fields
+    from purge.engine.trainer import Recipe
+    from purge.methods.registry import METHODS
+
+    def keys(found: list[tuple[str, str]]) -> set[str]:
+        return {key.removesuffix("=") for key, _ in found}
+
+    assert keys(recipe_settings("")) == {f.name for f, _ in flat_fields(Recipe())}
+    for name in purge.list_methods():
+        context = typer.Context(typer.main.get_command(cli.app))
+        context.params = {"method": name}
+        assert keys(method_settings(context, "")) <= {f.name for f, _ in flat_fields(METHODS[name].method)}
+        assert {"forget_target", "retain_budget"} < keys(method_settings(context, ""))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes(tmp_path: Path) -> None:
+    script = tmp_path / "purge.bash"
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    shown = "purge --show-completion > " + str(script)
+    subprocess.run(["bash", "-c", shown], env=env, check=True, timeout=60)
+    ask = (
+        f"source {script}; COMP_WORDS=(purge unlearn x --method purge-pa); COMP_CWORD=4; "
+        'COMP_LINE="${COMP_WORDS[*]}"; _purge_completion purge; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", ask], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["purge-paper"]
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def is_whole(text: str, cells: list[str]) -> None:
+    """Every word of every cell is in the text, uncut, as often as it is in the cells."""
+    wanted = Counter(word for cell in cells for word in cell.split())
+    missing = wanted - Counter(text.split())
+    assert not missing, missing
+    assert text.count("…") == sum(cell.count("…") for cell in cells)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("argv", [
+    ("methods",), ("metrics",), ("datasets",), ("models",), ("metrics", "mia"),
+])  # fmt: skip
+def test_lists_are_whole_at_any_width(
+    argv: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = good(command("list", *argv, "--json")).json
+    text = good(command("list", *argv)).out
+    is_whole(text, [cell for row in rows for cell in row.values()])
+    longest = max(len(word) for row in rows for cell in row.values() for word in cell.split())
+    assert max(map(len, text.splitlines())) <= max(width, longest + 16)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_requests_are_whole_at_any_width(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PURGE_LEDGER", str(tmp_path / "requests.db"))
+    monkeypatch.setenv("COLUMNS", str(width))
+    note = "by letter, archived as A-2026/11/0815-4711 in the third cabinet from the left"
+    good(command("request", "add", "--class", "seven", "--received", "2026-11-01", "--note", note))
+    (row,) = good(command("request", "list", "--json")).json
+    text = good(command("request", "list")).out
+    is_whole(text, [str(row["number"]), row["received"], row["due"], "class seven", row["state"], note])
+    shown = good(command("request", "show", "1")).out
+    is_whole(shown, [row["received"], row["due"], note])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_plan_of_a_bench_is_whole_at_any_width(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    plan = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+    asked = ("bench", plan, "--out", tmp_path / "out", "--dry-run")
+    rows = good(command(*asked, "--json")).json
+    text = good(command(*asked)).out
+    is_whole(text, [cell for row in rows for cell in (row["what"], str(row["jobs"]))])
+
+
+def test_narrow_tables_become_blocks_and_heads_wrap_first() -> None:
+    table = plain_table(["method", "FA after recal.", "TA"], [["purge", "0.0 %", "88.7 %"]], "Title")
+    assert as_text(table, 60).count("FA after recal.") == 1
+    narrow = as_text(table, 28)
+    assert "FA after recal." not in narrow
+    assert "0.0 %" in narrow
+    assert "88.7 %" in narrow
+    assert as_text(table, 20) == ("Title\n\npurge\n  FA after recal.  0.0 %\n  TA               88.7 %")
+    assert isinstance(fitted(table, 20), str)
+    assert as_text(listing(["name", "about"], [["a", "[red]x[/red] \x1b[31m y"]]), 9) == (
+        "a\n  [red]x[/red]\n  \\x1b[31m\n  y"
+    )
+
+
+# -- colours and pipes ----------------------------------------------------------------------------
+
+
+def on_a_terminal(*argv: str, **env: str) -> str:
+    """What a command writes to a terminal of 100 columns."""
+    keys = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS")
+    clean = {key: value for key, value in os.environ.items() if key not in keys}
+    theirs, ours = pty.openpty()
+    process = subprocess.Popen(
+        [*ENTRY, *argv], stdin=ours, stdout=ours, stderr=ours, env={**clean, "TERM": "xterm", **env}
+    )
+    os.close(ours)
+    found = b""
+    while True:
+        try:
+            block = os.read(theirs, 65536)
+        except OSError:  # the other end is closed
+            block = b""
+        if not block:
+            break
+        found += block
+    os.close(theirs)
+    assert process.wait(60) == 0
+    return found.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "styled"),
+    [
+        ({}, True), ({"NO_COLOR": "1"}, False), ({"CLICOLOR": "0"}, False), ({"TERM": "dumb"}, False),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False), ({"NO_COLOR": ""}, True),
+    ],
+)  # fmt: skip
+def test_styles_on_a_terminal(env: dict[str, str], styled: bool) -> None:
+    text = on_a_terminal("list", "models", **env)
+    assert "small-resnet" in text
+    assert ("\x1b[" in text) == styled
+
+
+@pytest.mark.parametrize(
+    ("env", "styled"),
+    [
+        ({}, False), ({"FORCE_COLOR": "1"}, True), ({"CLICOLOR_FORCE": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ({"FORCE_COLOR": "0"}, False),
+    ],
+)  # fmt: skip
+def test_styles_in_a_pipe(env: dict[str, str], styled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in env.items():
+        monkeypatch.setenv(key, value)
+    assert ("\x1b[" in good(command("list", "models")).out) == styled
+    assert "\x1b[" not in good(command("list", "models", "--json")).out
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """It is gone before the first line is written."""
+    line = f"{' '.join(ENTRY)} list methods | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
