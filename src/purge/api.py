@@ -370,7 +370,8 @@ def train(
     remember(trained, before, info.get("names") or class_order(model))
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
-        state.unlink(missing_ok=True)
+        if ranks.rank() == 0:  # the others are here before the first one has written it
+            state.unlink(missing_ok=True)
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import ending
+from purge.cli import ending, several
 from purge.core.errors import DataError, MethodError
 
 
@@ -96,4 +96,6 @@ def pick_device(wanted: str | None) -> str | None:
     """The device asked for, otherwise a GPU if there is one."""
     import torch
 
+    if wanted in (None, "cuda") and several.started() and torch.cuda.is_available():
+        return f"cuda:{several.gpu()}"
     return wanted or ("cuda" if torch.cuda.is_available() else None)

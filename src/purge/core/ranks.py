@@ -194,6 +194,18 @@ def _gone(error: RuntimeError) -> RunError:
     )  # fmt: skip
 
 
+def first_to_speak() -> bool:
+    """Is this the first of all ranks that asks? Of an error that all of them have, one tells."""
+    if not _started():
+        return True
+    import torch.distributed as dist
+
+    try:
+        return bool(dist.distributed_c10d._get_default_store().add("purge/said", 1) == 1)
+    except RuntimeError:  # the rank that kept the store is gone
+        return True
+
+
 def summed(t: Tensor) -> Tensor:
     """The sum of a tensor over the ranks, in its place: the same bits on each of them."""
     assert _team is not None
