@@ -91,7 +91,8 @@ def _sharded(model: nn.Module) -> str:
     for name, module in model.named_modules():
         if any(cls.__module__.startswith("torch.distributed.fsdp") for cls in type(module).__mro__):
             return f"a module in FSDP{f' ({name})' if name else ''}"
-    spread = [name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, "full_tensor")]
+    weights = (*model.named_parameters(), *model.named_buffers())
+    spread = [name for name, t in weights if hasattr(t, "full_tensor")]
     return f"weights spread over ranks (DTensor: {spread[0]})" if spread else ""
 
 
