@@ -29,6 +29,7 @@ logger = logging.getLogger("purge")
 
 PATIENCE = 30.0  # seconds after which a rank says that it waits for the others
 LIMIT = 1800.0  # seconds after which it gives up, as torch.distributed does
+LAST_WORDS = 2.0  # seconds for which rank 0, when it fails, lets the others ask whether to speak
 OWN_NUMBERS = 0x5A17  # what rank 0 draws for its own rows must not be what it draws for all
 
 
@@ -98,7 +99,7 @@ def met(what: str) -> Iterator[None]:
 
     _wait_for_all(what)
     both = "cpu:gloo,cuda:nccl" if _has_nccl() else "gloo"
-    group = dist.new_group(backend=both)
+    group: Any = dist.new_group(backend=both)
     team = _team = _Team(dist.get_rank(), dist.get_world_size(), group)
     try:
         yield
@@ -200,10 +201,16 @@ def first_to_speak() -> bool:
         return True
     import torch.distributed as dist
 
+    store = dist.distributed_c10d._get_default_store()
     try:
-        return bool(dist.distributed_c10d._get_default_store().add("purge/said", 1) == 1)
+        place = store.add("purge/said", 1)
+        # The store is kept by rank 0, unless torchrun keeps it: it is there until the others have asked.
+        until = time.monotonic() + (LAST_WORDS if dist.get_rank() == 0 else 0)
+        while time.monotonic() < until and store.add("purge/said", 0) < dist.get_world_size():
+            time.sleep(0.02)
     except RuntimeError:  # the rank that kept the store is gone
         return True
+    return bool(place == 1)
 
 
 def summed(t: Tensor) -> Tensor:
