@@ -136,6 +136,40 @@ def more() -> dict[str, dict[str, Any]]:
     return {"training": kept(trained), "augmented": kept(changed)}
 
 
+class Two(nn.Module):
+    """One logit, from a dict of two inputs, with BatchNorm that has no weights and one without statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU())
+        self.second = nn.Sequential(
+            nn.Linear(64, 16), nn.BatchNorm1d(16, track_running_stats=False), nn.ReLU()
+        )
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        both = [self.first(left.flatten(1)), self.second(right.flatten(1))]
+        return self.head(torch.cat(both, 1))[:, 0]  # type: ignore[no-any-return]
+
+
+def odd() -> dict[str, dict[str, Any]]:
+    """Inputs in a dict, a single logit, rare forms of BatchNorm, half precision."""
+    quiet = {"progress": False, "seed": 1, "check": False}
+    x, y = data(torch.float64)
+    torch.manual_seed(0)
+    model, gone = Two().double().eval(), torch.arange(len(y)) % 23 == 0
+    sides = {"left": x, "right": x.flip(3)}
+    forget, retain = ({k: v[at] for k, v in sides.items()} for at in (gone, ~gone))
+    labels = (y > 4).long()
+    given = (forget, labels[gone]), (retain, labels[~gone])
+    pulled = purge.unlearn(
+        model, *given, method="purge-pull", min_steps=4, max_steps=4, batch_size=31, **quiet
+    )
+    tuned = purge.unlearn(model, *given, method="finetune", epochs=1, batch_size=61, **quiet)
+    half = purge.unlearn(network("resnet-batchnorm"), *parts(True), steps=5, precision="bf16", **quiet)
+    return {"pulled": kept(pulled), "tuned": kept(tuned), "half": kept(half)}
+
+
 def audited() -> dict[str, float | None]:
     forget, retain = parts(True)
     models = [network("resnet-batchnorm", seed=seed) for seed in (0, 1)]
@@ -209,7 +243,7 @@ def everything(folder: Path) -> None:
     """All of it on this rank, in one start."""
     rank = os.environ["RANK"]
     found: dict[str, Any] = {name: kept(unlearned(job)) for name, job in jobs().items()}
-    found |= more()
+    found |= more() | odd()
     torch.save(
         {
             "results": found,

@@ -137,8 +137,9 @@ def unlearn(
         first = first_of(checkpoint, facts, result.info["original_digest"])
         about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
         result.save(out, force=force, **about)
-        mine = export is not None and ranks.rank() == 0
-        left = write_back(result.model, export, like=form, force=force) if mine else []
+        left = []
+        if export is not None and ranks.rank() == 0:
+            left = write_back(result.model, export, like=form, force=force)
     ending.keeps(lambda: f"The model is written to {out}.")
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {
