@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from purge.auditor import Auditor
+from purge.core import ranks
 from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
@@ -34,6 +35,7 @@ from purge.data.ids import IdOf
 from purge.data.pair import Pair
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
 from purge.data.samples import Data, GivenLabels, few
+from purge.engine.dist import begin, end, one_rank
 from purge.engine.precision import (
     Precision,
     choose_device,
@@ -75,6 +77,7 @@ from purge.result import Report, Result, module_of, now
 logger = logging.getLogger("purge")
 
 
+@ranks.together
 @claims_out
 @torch.enable_grad()
 def unlearn(
@@ -150,7 +153,9 @@ def unlearn(
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
     precision = choose_precision(precision, at, full=chosen.full_precision)
-    graph = choose_graph(graph, at, default=chosen.graph)
+    graph = choose_graph(graph, at, default=chosen.graph) and not ranks.several()
+    if not chosen.distributes:
+        one_rank(str(method) if isinstance(method, str) else type(method).__name__)
     seed = checked_seed(seed)
     if request is not None and not isinstance(request, DeletionRequest):
         fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
@@ -169,6 +174,7 @@ def unlearn(
         asked = described(split, given["forget"], given["retain"])
         for words in copies_words(split.sizes()):
             logger.warning("%s.", words)
+        begin([edited, fresh], split.forget, split.retain, split.test, settings=(chosen, seed, precision))
         if check:
             check_knows(edited, split.retain, "a model")
         per_row = flop_per_row(edited, few(split.retain))
@@ -183,8 +189,9 @@ def unlearn(
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
         edited.eval()
         threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)
-        with threads_seen() as seen, threads, counting() as rows:
+        with threads_seen() as seen, threads, counting() as rows, ranks.sharing():
             chosen.run(edited, split, run)
+    end(edited, rows)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     narrowed(edited, model).zero_grad(set_to_none=True)
@@ -210,6 +217,7 @@ def unlearn(
     return result
 
 
+@ranks.together
 def audit(
     model: nn.Module | Result,
     forget: Data,
@@ -259,6 +267,7 @@ def audit(
     return report
 
 
+@ranks.together
 @claims_out
 @torch.enable_grad()
 def train(
@@ -318,6 +327,9 @@ def train(
         parts = {name: training_data(trained, data, at) for name, data in given.items()}
         check_not_again(before, given, parts)
         samples, unseen, only = parts["the dataset"], parts.get("test"), parts.get("log_only")
+    if log_updates is not None:
+        one_rank("a training that logs its updates")
+    begin([trained], samples, unseen, settings=(chosen, seed, resume))
     check_batch_size(trained, min(chosen.batch_size, len(samples)))
     check_augment(samples, chosen.augment, chosen.colour)
     parameters_to_train(trained)
@@ -329,7 +341,7 @@ def train(
     for half in () if folder is None else folder.glob(HALF):
         half.unlink(missing_ok=True)
     threads = threads_for(trained, at, chosen.batch_size)
-    with seeded(seed, at), threads_seen() as seen, threads, counting() as rows:
+    with seeded(seed, at), threads_seen() as seen, threads, counting() as rows, ranks.sharing():
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
             resume=resume, watch=None if log is None else log.step,
@@ -338,6 +350,7 @@ def train(
     if log is not None:
         log.finish(trained)
     trained.zero_grad(set_to_none=True)
+    end(trained, rows)
     if diverged(trained, samples, history):
         if state is not None:
             state.unlink(missing_ok=True)
@@ -357,10 +370,12 @@ def train(
     remember(trained, before, info.get("names") or class_order(model))
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
-        state.unlink(missing_ok=True)
+        if ranks.rank() == 0:  # the others are here before the first one has written it
+            state.unlink(missing_ok=True)
     return result
 
 
+@ranks.together
 @claims_out
 @torch.enable_grad()
 def train_sharded(
@@ -387,6 +402,7 @@ def train_sharded(
     ``model``: a network whose layers are drawn anew for each shard, or a function that builds one.
     """
     chosen, extra = replace(Recipe(), recipe), _recordable(record)
+    one_rank("training in shards")
     if out is not None:
         out_folder(out, force=force)
     started = time.perf_counter()

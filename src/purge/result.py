@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from purge.core import ranks
 from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text
 from purge.core.folders import claimed, replacing_run
@@ -149,6 +150,8 @@ class Report:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write audit.json and report.html into a folder, which may be that of the run."""
+        if not ranks.writes():
+            return Path(folder)
         path = out_folder(folder, force=True)
         with told(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -158,6 +161,8 @@ class Report:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a file."""
+        if not ranks.writes():
+            return
         with told(Path(path)):
             write_json(Path(path), self.to_dict())
 
@@ -243,8 +248,11 @@ class Result:
         With ``force`` an old run is replaced, when the new one is whole. A model that can delete samples
         exactly also writes all that later deletions need.
 
-        ``extra`` is added to run.json: what is needed to rebuild the model and its data.
+        ``extra`` is added to run.json: what is needed to rebuild the model and its data. Of several ranks of
+        torch.distributed the first one writes.
         """
+        if not ranks.writes():
+            return Path(folder)
         path = out_folder(folder, force=force)
         sisa = self.model if isinstance(self.model, SisaModel) else None
         if sisa is not None:

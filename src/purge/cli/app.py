@@ -17,7 +17,7 @@ import typer
 from typer import Option
 
 import purge
-from purge.cli import ending
+from purge.cli import ending, several
 from purge.cli import options as opt
 from purge.cli.audit import audit
 from purge.cli.bench import bench
@@ -79,6 +79,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal does not have
     ignore_matplotlibrc()
-    sys.exit(
-        ending.run(partial(app, sys.argv[1:] or ["--help"], standalone_mode=False), {*COMMANDS, "request"})
-    )
+    names = {*COMMANDS, "request"}
+    command = several.shared(partial(app, sys.argv[1:] or ["--help"], standalone_mode=False), names)
+    code = ending.run(command, names)
+    several.leave(code)
+    sys.exit(code)

@@ -21,6 +21,7 @@ from typing import Any
 import typer
 
 import purge
+from purge.cli import several
 from purge.cli.printing import complain
 from purge.core.errors import PurgeError, expected
 
@@ -37,6 +38,7 @@ class Running:
     debug: bool = False
     signal: int = 0  # what interrupted it
     kept: Callable[[], str] = lambda: "Run the command again."
+    speaks: bool = True  # of several ranks, one does
 
 
 _running = Running()
@@ -64,7 +66,10 @@ def run(command: Callable[[], Any], names: Container[str]) -> int:
             sys.stdout.flush()
         except BaseException as caught:  # whatever it is, it ends in one line
             error = caught.__cause__ if isinstance(caught, typer.Abort) and caught.__cause__ else caught
-    if _running.signal or code == INTERRUPTED or isinstance(error, KeyboardInterrupt):
+    stopped = bool(_running.signal) or code == INTERRUPTED or isinstance(error, KeyboardInterrupt)
+    if stopped or error is not None:
+        _running.speaks = several.speaks()
+    if stopped:
         return _interrupted()
     return code if error is None else _failed(error, names)
 
@@ -99,7 +104,7 @@ def _interrupted() -> int:
 
 
 def _failed(error: BaseException, names: Container[str]) -> int:
-    if _running.debug:
+    if _running.debug and _running.speaks:
         traceback.print_exception(error)
     if isinstance(error, PurgeError):
         said = re.sub(r"\b(by|with) (force|resume)\b", r"\1 --\2", str(error))  # arguments as options
@@ -143,6 +148,8 @@ def _short(error: BaseException) -> str:
 
 def _logged(error: BaseException) -> str:
     """Write the traceback to a file of its own, and say where it is."""
+    if not _running.speaks:
+        return ""
     about = f"purge {purge.__version__}, Python {platform.python_version()}, {platform.platform()}"
     name = ""
     try:
@@ -160,8 +167,9 @@ def _logged(error: BaseException) -> str:
 
 def _say(line: str) -> None:
     _drop_output()
-    with suppress(OSError, ValueError):
-        complain(" ".join(line.split()))
+    if _running.speaks:
+        with suppress(OSError, ValueError):
+            complain(" ".join(line.split()))
 
 
 def _drop_output() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import completion, ending
+from purge.cli import completion, ending, several
 from purge.cli.config import Config as Config  # found here with the others
 from purge.cli.config import check_code
 from purge.core.errors import DataError, MethodError
@@ -115,4 +115,6 @@ def pick_device(wanted: str | None) -> str | None:
     """The device asked for, otherwise a GPU if there is one."""
     import torch
 
+    if wanted in (None, "cuda") and several.started() and torch.cuda.is_available():
+        return f"cuda:{several.gpu()}"
     return wanted or ("cuda" if torch.cuda.is_available() else None)

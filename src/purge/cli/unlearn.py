@@ -71,6 +71,7 @@ def unlearn(
 
     Exits 1 if the forget target was not reached; the model is written all the same.
     """
+    from purge.core import ranks
     from purge.core.errors import FileError
     from purge.core.files import out_folder
     from purge.core.folders import claimed
@@ -149,7 +150,9 @@ def unlearn(
         first = first_of(checkpoint, facts, result.info["original_digest"])
         about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
         result.save(out, force=force, **about)
-        left = [] if export is None else write_back(result.model, export, like=form, force=force)
+        left = []
+        if export is not None and ranks.rank() == 0:
+            left = write_back(result.model, export, like=form, force=force)
     ending.keeps(lambda: f"The model is written to {out}.")
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary: dict[str, Any] = {

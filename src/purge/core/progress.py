@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from purge.core import ranks
 from purge.core.errors import printable
 
 
@@ -22,7 +23,7 @@ def progress_line(title: str, total: int, shown: bool) -> Iterator[Callable[[int
         TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console(stderr=True)
-    hidden = not (shown and console.is_terminal)
+    hidden = not (shown and console.is_terminal and ranks.rank() == 0)
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(printable(title), total=total, note="")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -76,21 +76,28 @@ class Augmented:
         """The samples at ``index``, changed."""
         return next(self.stream([index]))
 
-    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
-        """The samples at each index tensor of ``order``, changed."""
+    def stream(self, order: Order, own: Sequence[slice] = ()) -> Iterator[tuple[Inputs, Tensor]]:
+        """The samples at each index tensor of ``order``, changed.
+
+        With ``own`` only this part of each; an image is changed in the same way as if all were read.
+        """
         how = self._how
         if isinstance(how, Augmentation):
-            return augmented(self._samples, order, how, self._generator)
-        return ((_changed_by(how, x), y) for x, y in self._samples.stream(order))
+            return augmented(self._samples, order, how, self._generator, own)
+        return ((_changed_by(how, x), y) for x, y in self._samples.stream(_cut(order, own)))
+
+
+def _cut(batches: Order, own: Sequence[slice]) -> Order:
+    return [one[part] for one, part in zip(batches, own, strict=True)] if own else batches
 
 
 def augmented(
-    samples: Samples, order: Order, how: Augmentation, generator: torch.Generator
+    samples: Samples, order: Order, how: Augmentation, generator: torch.Generator, own: Sequence[slice] = ()
 ) -> Iterator[tuple[Inputs, Tensor]]:
     """The batches at each row of ``order``; images are changed at random, other data is not."""
     if not isinstance(samples, Images):
-        return samples.stream(order)
-    sizes = [len(index) for index in order]
+        return samples.stream(_cut(order, own))
+    sizes, order = [len(index) for index in order], _cut(order, own)
     moves = None
     if how.moves != "none":
         pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in how.moves else 0
@@ -98,12 +105,12 @@ def augmented(
         drawn = draw_moves(
             sum(sizes), pad=pad, flip=turn or "flip" in how.moves, turn=turn, generator=generator
         )
-        moves = drawn.to(samples.device).split(sizes)
+        moves = _cut(drawn.to(samples.device).split(sizes), own)
     stream = samples.stream(order, moves)
     if how.colour == 0:
         return stream
     colours = draw_colours(sum(sizes), samples.pixel_shape[0], how.colour, generator)
-    each = colours.to(samples.device).split(sizes)
+    each = _cut(colours.to(samples.device).split(sizes), own)
     return ((recoloured(x, c), y) for (x, y), c in zip(stream, each, strict=True))
 
 

@@ -258,8 +258,13 @@ def length(data: Any, what: str = "the dataset") -> int:
 
 def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Inputs, Tensor]]:
     """Go once through the samples (those at ``index``), in order, without shuffling."""
+    yield from samples.stream(in_batches(samples, size, index))
+
+
+def in_batches(samples: Samples, size: int, index: Tensor | None = None) -> Sequence[Tensor]:
+    """The rows of each batch of one pass, at most ``size`` of them and almost equally many."""
     order = torch.arange(len(samples)) if index is None else index
-    yield from samples.stream(order.tensor_split(math.ceil(len(order) / size)))  # of almost equal size
+    return order.tensor_split(math.ceil(len(order) / size))
 
 
 def pair_of(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from purge.core import ranks
 from purge.core.settings import normalise, setting
 from purge.models.checks import parameters_to_train
 
@@ -40,6 +41,7 @@ class Optim:
         """One step down ``loss``."""
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        ranks.mean_grads(p for group in optimizer.param_groups for p in group["params"])
         self._move(optimizer)
 
     def along(self, optimizer: torch.optim.Optimizer, g: Tensor) -> None:
@@ -116,9 +118,8 @@ class FlatParameters:
     def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
         """The gradient of ``loss``; weights that are not used get zeros."""
         found = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
-        return self._line(
-            [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
-        )
+        own = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
+        return ranks.mean(self._line(own))
 
     def read(self) -> Tensor:
         """The weights as they are now: a copy."""

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from purge.core import ranks
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
@@ -93,7 +94,9 @@ class TrainingState:
 
     def restore(self) -> tuple[list[Tensor], float]:
         """Continue where the file was written, if there is one; return the losses and seconds so far."""
-        if not self._path.is_file():
+        there = self._path.is_file()
+        ranks.check_same("a folder that every rank can read", there, fix="choose one on a disk that all see")
+        if not there:
             return [], 0.0
         try:
             with safe_open(self._path, "pt") as file:
@@ -160,7 +163,9 @@ class TrainingState:
             )  # fmt: skip
 
     def write(self, losses: list[Tensor], seconds: float) -> None:
-        """Write the state after an epoch, while the next one runs."""
+        """Write the state after an epoch, while the next one runs; of several ranks the first one does."""
+        if ranks.rank() > 0:
+            return
         buffers = [self._momentum[p].get("momentum_buffer") for p in self._model.parameters()]
         state = {
             **{f"model.{k}": v for k, v in tensors_of(self._model).items()},

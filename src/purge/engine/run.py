@@ -19,6 +19,7 @@ from purge.data.identity import steady
 from purge.data.images import Images
 from purge.data.prefetch import Order
 from purge.data.samples import Batch, Samples
+from purge.data.shards import shared
 from purge.data.split import Split, matched_to
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import Precision
@@ -115,7 +116,7 @@ class Run:
             steps = epochs * epoch
             orders = [self.batch_indices(part, steps=steps, batch_size=batch_size) for part in parts]
         streams = [
-            part.stream(order if isinstance(order, Tensor) else [index for index in order if len(index)])
+            shared(part, order if isinstance(order, Tensor) else [index for index in order if len(index)])
             for part, order in zip(parts, orders, strict=True)
         ]
         nothing = torch.empty(0, dtype=torch.long, device=self.device)

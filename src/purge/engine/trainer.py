@@ -24,10 +24,12 @@ from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
+from purge.core import ranks
 from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
-from purge.data.augmented import Augment, Augmentation, augmented
+from purge.data.augmented import Augment, Augmentation, Augmented
 from purge.data.samples import Samples
+from purge.data.shards import shared
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
@@ -101,7 +103,8 @@ def fit(
     Returns the mean loss of each epoch, for each model, and the seconds it took. Several models are
     stacked and trained at once: for small ones that costs little more than to train one. Each takes the
     steps it would take alone, up to rounding (dropout draws other numbers), but ``compile`` and
-    ``channels_last`` are ignored. The remaining arguments are for a single model.
+    ``channels_last`` are ignored. The remaining arguments are for a single model. Where several ranks share
+    the batches, ``compile`` and ``graph`` are.
 
     ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
     ``resume`` is False: then it is overwritten.
@@ -134,7 +137,8 @@ def fit(
         started = time.perf_counter() - before
         advance(len(losses), "")
         take_step = Recorded(network.step, device=network.device, enabled=network.recorded)
-        count_more(Rows(graded=len(losses) * per_epoch * size))  # of the epochs before an interruption
+        before_now = len(losses) * per_epoch * size // ranks.world()  # in the epochs before an interruption
+        count_more(Rows(graded=before_now))
         for epoch in range(len(losses), recipe.epochs):
             orders = [
                 torch.randperm(n, generator=g) if shuffle is None else shuffle(epoch) for g in generators
@@ -167,13 +171,14 @@ class _Network:
         self.models, self.device, self.alone = models, device_of(models[0]), len(models) == 1
         self._recipe, self._code, self._stacked = recipe, models[0], dict[str, Tensor]()
         self._bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(self.device))
-        self.recorded = recipe.graph and self.alone and not recipe.compile and self.device.type == "cuda"
+        on_gpu, one = self.device.type == "cuda", ranks.world() == 1
+        self.recorded = recipe.graph and self.alone and not recipe.compile and on_gpu and one
         for model in models:
             model.train()
         if self.alone:
             self._parameters = list(models[0].parameters())
             self.loss = partial(self._loss, None)
-            if recipe.compile:
+            if recipe.compile and one:
                 self._code = torch.compile(models[0])  # type: ignore[assignment]
             return
         params, buffers = torch.func.stack_module_state(list(models))
@@ -211,6 +216,7 @@ class _Network:
         loss = self.loss(x, y)
         self.optimizer.zero_grad()
         loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
+        ranks.mean_grads(self._parameters if self.alone else ())
         self.optimizer.step()
         return {"loss": loss}
 
@@ -240,12 +246,10 @@ def _batches(
     device: torch.device,
 ) -> Iterator[tuple[Any, Tensor]]:
     """The batches of an epoch; those of several sets are stacked: (models, batch, …)."""
-    streams = [
-        augmented(own, order.to(device), recipe.augmentation, generator)
-        for own, order, generator in zip(samples, orders, generators, strict=True)
-    ]
-    if len(streams) == 1:
-        return streams[0]
+    changed = [Augmented(own, recipe.augmentation, g) for own, g in zip(samples, generators, strict=True)]
+    if len(changed) == 1:
+        return shared(changed[0], orders[0].to(device))
+    streams = [own.stream(order.to(device)) for own, order in zip(changed, orders, strict=True)]
     return (tree_map(lambda *parts: torch.stack(parts), *several) for several in zip(*streams, strict=True))
 
 

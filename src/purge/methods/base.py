@@ -43,6 +43,9 @@ class Method(ABC):
     augments: ClassVar[bool] = False
     # Does it train anew without the forgotten samples? Then it cannot fail to forget them.
     retrains: ClassVar[bool] = False
+    # May several ranks of torch.distributed share its batches? Then inputs go into forward, inputs.take and
+    # inputs.join alone, and gradients come from an Optim, FlatParameters or projection.grad.
+    distributes: ClassVar[bool] = False
     stop: Stopping
 
     def __post_init__(self) -> None:

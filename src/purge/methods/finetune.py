@@ -41,6 +41,7 @@ from purge.models.forward import forward
 class FineTune(Method):
     """Train on with the retained samples, as they are, with a penalty, or after a negation."""
 
+    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     epochs: int = setting(10, "passes over the retain set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)

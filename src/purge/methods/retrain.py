@@ -24,6 +24,7 @@ from purge.models.copies import keep_frozen
 class Retrain(Method):
     """Train a fresh model without the forget set."""
 
+    distributes: ClassVar[bool] = True
     full_precision: ClassVar[bool] = True
     retrains: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "fresh"})

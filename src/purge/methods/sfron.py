@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,7 @@ TINY = 1e-15  # the authors' guard against division by zero
 class SFRon(Method):
     """Climb on the forget set by the weights that it needs most, and descend on the retain set."""
 
+    distributes: ClassVar[bool] = True
     steps: int = setting(1500, "N: steps on the retain set", low=1)
     forget_every: int = setting(5, "s: steps between two on the forget set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)

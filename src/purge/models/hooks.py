@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from purge.models.gather import current, whole
 from purge.models.layout import channels_first, fed_to, makers_of
 from purge.models.padding import pooled
 
@@ -35,7 +36,7 @@ def capture(
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             if isinstance(first, Tensor) and first.ndim >= 2:
-                found = by(channels_first(first, makers[name]))
+                found = whole(by(channels_first(first, makers[name])), current())
                 seen[name] = found.clone() if found.data_ptr() == first.data_ptr() else found
 
         return hook
@@ -67,7 +68,7 @@ def capture_features(module: nn.Module) -> Iterator[list[Tensor]]:
 
     def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
-        seen[:] = [pooled(fed_to(module, v)) for v in given[:1]]
+        seen[:] = [whole(pooled(fed_to(module, v)), current()) for v in given[:1]]
 
     handle = module.register_forward_pre_hook(hook, with_kwargs=True)
     try:

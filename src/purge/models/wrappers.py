@@ -86,10 +86,26 @@ def _plain(name: str, own: Collection[str]) -> str:
     return name if name in own else "".join(name.split(COMPILED))
 
 
+def _sharded(model: nn.Module) -> str:
+    """What in a model is spread over ranks, as FSDP does it; empty if every rank has all of its weights."""
+    for name, module in model.named_modules():
+        if any(cls.__module__.startswith("torch.distributed.fsdp") for cls in type(module).__mro__):
+            return f"a module in FSDP{f' ({name})' if name else ''}"
+    weights = (*model.named_parameters(), *model.named_buffers())
+    spread = [name for name, t in weights if hasattr(t, "full_tensor")]
+    return f"weights spread over ranks (DTensor: {spread[0]})" if spread else ""
+
+
 def check_kind(model: Any) -> None:
     """Refuse what looks like a model but cannot be trained or looked into."""
     if not isinstance(model, nn.Module):
         raise ModelError("a torch.nn.Module", type(model).__name__, "pass the model itself")
+    if sharded := _sharded(model):
+        fix = (
+            "pass the plain module with all of its weights (torch.distributed.checkpoint.state_dict collects "
+            "them), on every rank or on one; shard the new model afterwards"
+        )
+        raise ModelError("whole weights on every rank", sharded, fix)
     for name, module in model.named_modules():
         where = f" in {name}" if name else ""
         if isinstance(module, torch.jit.ScriptModule):

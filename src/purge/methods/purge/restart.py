@@ -55,9 +55,9 @@ RECALIBRATION = 4096  # retained samples behind the BatchNorm statistics that ar
 class Purge(Method):
     """Restart; what is left open is chosen by the budget, the request and the model."""
 
+    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     augments: ClassVar[bool] = True
-
     budget: Budget = setting("fast", "fast, or close to a retrained model")
     steps: int | None = setting(None, "S: steps; none: by the budget", low=2)
     rate: float | None = setting(
