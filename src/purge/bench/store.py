@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 import purge
 from purge.bench.expand import Data, Forget, Job, Training
+from purge.bench.shared import fetch, local_copy, names, publish
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
@@ -41,6 +42,9 @@ class Place:
     data_dir: str | None = None
     commit: str = ""
     at_once: int = 1  # jobs that run in parallel
+    store: str = (
+        ""  # a URL with the models of all nodes, of which ``models`` has copies; empty: there is none
+    )
 
     def file(self, job: Job) -> Path:
         """The file with the result of a job."""
@@ -88,15 +92,19 @@ def request_of(forget: Forget, train: Images) -> Request:
 
 
 def trained(training: Training, place: Place) -> Path:
-    """The run folder of a model; trains it if it is missing, and resumes an interrupted training."""
+    """The run folder of a model; trains it if nobody has, and resumes an interrupted training."""
     data, test = images(training.data, place.data_dir, place.device)
-    folder = place.models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
+    models = local_copy(place.store) if place.store else place.models  # each node has its own copy
+    folder = models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
 
     def find() -> Path | None:
         return folder if sound(folder) else None
 
     def make() -> None:
-        _train(training, place, data, test, folder)
+        fetch(place.store, folder)
+        if find() is None:
+            _train(training, place, data, test, folder)
+            publish(folder, place.store, replace=True)
 
     return found_or_made(folder, find, make, fix="choose another folder with --models")
 
@@ -156,6 +164,12 @@ def sound(folder: Path) -> bool:
 def cached(training: Training, models: Path) -> Path | None:
     """A sound model of this training; :func:`trained` also checks that the images are the same."""
     return next((f for f in sorted(models.glob(f"{training.spec}-*")) if sound(f)), None)
+
+
+def missing(trainings: Sequence[Training], place: Place) -> list[Training]:
+    """Those that have no model yet, neither here nor at the URL."""
+    shared = {name.rpartition("-")[0] for name in names(place.store)}
+    return [t for t in trainings if t.spec not in shared and not cached(t, place.models)]
 
 
 def is_done(file: Path) -> bool:

@@ -15,7 +15,7 @@ AGES = {"days": 86400, "hours": 3600, "minutes": 60}
 
 def cache(
     action: Annotated[str, Argument(help="list or clear.")],
-    kind: Annotated[str | None, Argument(help="To clear: decoded, shadows, data or all.")] = None,
+    kind: Annotated[str | None, Argument(help="To clear: decoded, shadows, models, data or all.")] = None,
     json_: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
