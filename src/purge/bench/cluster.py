@@ -169,7 +169,7 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
         "object_store_memory": OBJECTS,
         "_temp_dir": folder,
     }
-    stack.callback(ray.shutdown)
+    stack.callback(_quietly, ray.shutdown)
     try:
         # Ray lets workers import from the current folder; see current_folder_importable for why not.
         with chdir(folder), _signals_kept():
@@ -182,6 +182,18 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
         raise DeviceError(f"a Ray cluster {f'at {address}' if address else 'here'}", got, FIX) from None
     ray._private.worker._worker_logs_enabled = False  # it tells on stdout that workers died
     return ray
+
+
+def _quietly(end: Callable[[], None]) -> None:
+    """Call ``end`` while nothing goes to stderr: Ray's own threads write there what will not be done."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        end()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _reachable(address: str) -> None:

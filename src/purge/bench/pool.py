@@ -152,14 +152,14 @@ def processes(n: int, cpus: int | None = None) -> Iterator[Crew]:
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set variables for processes that start within the block: libraries read them on import."""
-    before = {name: os.environ.get(name) for name in values}
+    before = dict(os.environ)
     os.environ |= values
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ |= {} if value is None else {name: value}
+        for name in os.environ.keys() - before.keys():  # Ray sets some of its own
+            del os.environ[name]
+        os.environ |= before
 
 
 @contextmanager
