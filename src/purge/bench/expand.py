@@ -75,6 +75,17 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """A part of a model that is trained in shards."""
+
+    training: Training
+    number: int
+
+    def __str__(self) -> str:
+        return f"shard {self.number + 1} of {self.training.shards} of {self.training}"
+
+
+@dataclass(frozen=True)
 class Job:
     """A model that unlearns and is audited."""
 

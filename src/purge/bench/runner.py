@@ -24,12 +24,12 @@ from torch import nn
 
 import purge
 from purge.auditor import Auditor
-from purge.bench.expand import Job, Plan, Training, digest_of
+from purge.bench.expand import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
 from purge.bench.pool import Done, Each, Item, Tried
 from purge.bench.search import score_of, spent_in, waves, winners
 from purge.bench.shared import checked, is_url, local_copy, publish
-from purge.bench.store import Place, images, is_done, missing, request_of, trained
+from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
 from purge.bench.tables import PARTS, manifest, result_in, sheets
 from purge.bench.where import PROCESSES, crew_on
 from purge.core.errors import FileError
@@ -83,12 +83,15 @@ def bench(
         place = dataclasses.replace(place, at_once=crew.n, models=place.models.absolute())
         write_manifest(plan, place.out)
         say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(absent)} of {len(wanted)} models to train.")
+        total += len(_shards(absent, place))
         began = time.perf_counter()
         with progress_line("bench", total, progress) as advance:
             for count, done in enumerate(_outcomes(crew.each, asked, place), 1):
                 note = f": {done.error}" if done.error else ""
                 if isinstance(done.what, Training):
                     broken |= {done.what.spec} if done.error else set()
+                elif isinstance(done.what, Shard):
+                    pass  # what went wrong with it is told of its model
                 elif done.found is not None:
                     write_json(place.file(done.what), done.found)
                 elif done.error:
@@ -255,20 +258,34 @@ def _broken(job: Job, tried: Mapping[str, str]) -> str:
 
 def _items(todo: list[Job], place: Place) -> list[Item]:
     """The work in an order in which it can be done: each model before the first job that needs it."""
+    wanted = {t.spec: t for job in todo for t in (job.base, *job.retrained)}
+    parts: dict[str, list[Item]] = defaultdict(list)
+    for shard in _shards(missing([*wanted.values()], place), place):
+        parts[shard.training.spec].append(Item(shard, f"shards of {shard.training.spec}"))
     items: dict[str, Item] = {}
     for job in todo:
         models = {t.spec: t for t in (job.base, *job.retrained)}
-        items |= {spec: Item(t, spec) for spec, t in models.items() if spec not in items}
+        for spec in [spec for spec in models if spec not in items]:
+            items |= {f"{spec} {i}": part for i, part in enumerate(parts[spec])}
+            items[spec] = Item(models[spec], spec, frozenset(part.group for part in parts[spec]))
         items[job.id] = Item(job, _scene_key(job, place), frozenset(models))
     return list(items.values())
 
 
-def _attempt(what: Training | Job, place: Place) -> Tried:
-    """Train a model, or run a job; return its result, or what went wrong."""
+def _shards(absent: Sequence[Training], place: Place) -> list[Shard]:
+    """The shards of models that are missing: each is a task of its own where several run at once."""
+    return [Shard(t, i) for t in absent for i in range(t.shards) if place.at_once > 1]
+
+
+def _attempt(what: Training | Shard | Job, place: Place) -> Tried:
+    """Train a model or a shard, or run a job; return its result, or what went wrong."""
     began = ready = time.perf_counter()
     try:
         if isinstance(what, Training):
             publish(trained(what, place), place.store)
+            return Tried()
+        if isinstance(what, Shard):
+            train_shard(what, place)
             return Tried()
         _scene(what, place)
         ready = time.perf_counter()
@@ -276,7 +293,7 @@ def _attempt(what: Training | Job, place: Place) -> Tried:
         return Tried("", _record(what, place, {**found, "wall_seconds": time.perf_counter() - began}))
     except (Exception, SystemExit) as error:  # whatever it is, the other jobs go on
         words = " ".join((str(error) or type(error).__name__).split())[:500]
-        if isinstance(what, Training):
+        if not isinstance(what, Job):
             return Tried(words)
         spent = time.perf_counter() - ready if ready > began else 0.0  # a trial that failed took its time too
         failure = {"error": words, "kind": type(error).__name__, "spent_seconds": spent}

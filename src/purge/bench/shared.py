@@ -78,6 +78,13 @@ def publish(folder: Path, url: str, *, replace: bool = False) -> None:
         fs.mv(other, f"{root}/{folder.name}{ENDING}")
 
 
+def remove(name: str, url: str) -> None:
+    """Remove a model from a URL, if it is there."""
+    if url and name in names(url):
+        with _opened(url) as (fs, root):
+            fs.rm_file(f"{root}/{name}{ENDING}")
+
+
 @contextmanager
 def _opened(url: str) -> Iterator[tuple[Any, str]]:
     """The file system of a URL and the path in it; what goes wrong is told in one line."""
