@@ -36,7 +36,7 @@ from purge.engine.precision import choose_device
 logger = logging.getLogger("purge")
 
 OBJECTS = 100 * 2**20  # bytes for results on their way, which are small
-PATIENCE = 30.0  # seconds without a worker of an existing cluster, after which it is said what is waited for
+PATIENCE = 120.0  # seconds without a worker of an existing cluster, after which it is said what is waited for
 FIX = "check the address, or leave it out: --on ray starts a cluster on this machine"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -151,15 +151,15 @@ def _device(wanted: str | None, resources: Resources) -> str:
 
 def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     """Ray, connected with a cluster, or with one of so many CPUs that ends with the stack."""
-    if not address and "RAY_AUTH_MODE" not in os.environ:  # other users of this machine cannot join it
+    if address:
+        _reachable(address)
+    elif "RAY_AUTH_MODE" not in os.environ:  # other users of this machine cannot join it
         stack.enter_context(environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
     try:
         import ray
     except ImportError:
         fix = "pip install 'purge-unlearning[ray]'"
         raise DeviceError("the package ray, for --on ray", "no such package", fix) from None
-    if address:
-        _reachable(address)
     short = "/tmp" if os.path.isdir("/tmp") else None  # paths of sockets have at most 107 characters
     temporary = tempfile.TemporaryDirectory(prefix="purge-ray-", dir=short, ignore_cleanup_errors=True)
     folder = stack.enter_context(temporary)
