@@ -163,12 +163,8 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     short = "/tmp" if os.path.isdir("/tmp") else None  # paths of sockets have at most 107 characters
     temporary = tempfile.TemporaryDirectory(prefix="purge-ray-", dir=short, ignore_cleanup_errors=True)
     folder = stack.enter_context(temporary)
-    started = {
-        "num_cpus": cpus,
-        "include_dashboard": False,
-        "object_store_memory": OBJECTS,
-        "_temp_dir": folder,
-    }
+    started: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": folder}
+    started["object_store_memory"] = OBJECTS
     stack.callback(_quietly, ray.shutdown)
     try:
         # Ray lets workers import from the current folder; see current_folder_importable for why not.

@@ -53,8 +53,8 @@ def found_or_trained(
         began = time.perf_counter()
         with counting() as counted, threads_seen() as seen:
             history = train()
-        about = {"history": history, "rows": dataclasses.asdict(counted), "threads": sorted(seen)}
-        about["seconds"] = time.perf_counter() - began
+        rows, seconds = dataclasses.asdict(counted), time.perf_counter() - began
+        about = {"history": history, "rows": rows, "threads": sorted(seen), "seconds": seconds}
         states = [*checkpoints, tensors_of(net)]
         held = cpu_copies({f"{i}/{k}": t for i, state in enumerate(states) for k, t in state.items()})
         path.parent.mkdir(parents=True, exist_ok=True)
