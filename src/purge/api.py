@@ -413,7 +413,7 @@ def train_sharded(
     dataset, test = given["the dataset"], given.get("test")
     with threads_seen() as seen:
         trained = train_sisa(model, dataset, plan, device=device, progress=progress)
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started + trained.seconds_before
     unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen)}
     info |= {"threads": numbers(seen), "cache": places_of(dataset, unseen), **_names(dataset)}

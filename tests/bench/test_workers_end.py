@@ -19,16 +19,16 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 BUSY = """
 import sys, time
 from pathlib import Path
-from purge.bench.pool import Item, workers
+from purge.bench.pool import Item, Tried, processes
 
 def work(what):
     Path(sys.argv[1], what).touch()
     time.sleep(300)
-    return ""
+    return Tried()
 
 if __name__ == "__main__":
-    with workers(2) as each:
-        list(each(work, [Item("a", "a"), Item("b", "b")]))
+    with processes(2) as crew:
+        list(crew.each(work, [Item("a", "a"), Item("b", "b")]))
 """
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from purge.bench.expand import Data, Job, Plan, forget_words, short
-from purge.bench.store import Place, cached, finished
+from purge.bench.store import Place, finished, missing
 from purge.bench.tables import result_in
 from purge.runs.folder import read_facts
 
@@ -27,6 +27,7 @@ def steps_of(plan: Plan, place: Place) -> list[Step]:
     made = [read_facts(folder) for folder in sorted(place.models.glob("*-*")) if finished(folder)]
     facts = [f for f in made if f.data and f.seconds is not None and f.settings.get("epochs")]
     steps = []
+    absent = {training.spec for training in missing(plan.trainings(), place)}
     for training in plan.trainings():
         epochs, data = training.recipe["epochs"], Path(training.data.name).name
         took = [
@@ -34,7 +35,7 @@ def steps_of(plan: Plan, place: Place) -> list[Step]:
             if (Path(f["data"]).name, f.get("model"), f.get("size"), f.get("per_class"))
             == (data, training.model, training.data.size, training.data.per_class)
         ]  # fmt: skip
-        there = int(cached(training, place.models) is not None)
+        there = int(training.spec not in absent)
         steps.append(Step(f"train {training}", 1, there, _left(1 - there, took)))
     groups: dict[str, list[Job]] = {}
     measured: dict[tuple[Data, str], list[float]] = {}

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from purge.bench.schema import Bench, Task, Variant, check_tables
+from purge.bench.schema import Bench, Resources, Task, Variant, check_tables
 from purge.bench.search import Search, check_search, drawn, needs_retrained
 from purge.bench.tables import PARTS, By, Drawing, Table
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
@@ -72,6 +72,17 @@ class Training:
         gone = f" without {forget_words(self.forget)}" if self.forget else ""
         kind = f", {self.shards} shards" if self.shards else ", with a log" if self.logged else ""
         return f"{self.model} on {short(self.data)}{gone}, seed {self.seed}{kind}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a model that is trained in shards."""
+
+    training: Training
+    number: int
+
+    def __str__(self) -> str:
+        return f"shard {self.number + 1} of {self.training.shards} of {self.training}"
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,7 @@ class Plan:
     tables: list[Table]
     figures: list[Drawing]
     seconds: float | None = None  # of unlearning, for all trials of a method
+    resources: Resources = Resources()
 
     def only(self, labels: Sequence[str]) -> Plan:
         """The jobs of these labels; of all if none is named."""
@@ -207,7 +219,7 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     words["label"] |= set(PARTS.values())
     check_tables(bench, {m.name: m for task in tasks for m in task.found_metrics().values()}, words)
     seconds = None if bench.search is None else bench.search.seconds
-    return Plan(path.stem, bench.about, jobs, bench.tables, bench.figures, seconds)
+    return Plan(path.stem, bench.about, jobs, bench.tables, bench.figures, seconds, bench.resources)
 
 
 def _tasks(above: dict[str, Any], given: dict[str, Any], where: str) -> list[Task]:

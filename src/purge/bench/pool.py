@@ -1,9 +1,9 @@
-"""Processes that share the work of a bench, each with its part of the cores.
+"""Workers that share the jobs of a bench: this process, several of them, or whatever else takes jobs.
 
 Items come in groups, and an item may need other groups to be finished: jobs need models. A worker stays with
 the group whose data and models it has loaded; items that need nothing go first, since others may wait for
 them. If a process dies (out of memory, say), its item has failed and a fresh process takes over. If this one
-dies or is interrupted, all of them end with it.
+dies or is interrupted, all of them end with it. What was found comes back to this process, which writes it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from purge.core.errors import expected
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KILLED = expected(
     "a result", "none: the process that ran it died, perhaps out of memory",
-    "give fewer --jobs, and continue with --resume",
+    "give fewer --jobs, or more memory in resources on a cluster, and continue with --resume",
 )  # fmt: skip
 
 
@@ -38,6 +38,13 @@ class Item(NamedTuple):
     needs: frozenset[str] = frozenset()  # groups that must be finished before
 
 
+class Tried(NamedTuple):
+    """What came of an item."""
+
+    error: str = ""  # empty: all went well
+    found: Any = None
+
+
 class Done(NamedTuple):
     """An item that was done, or given up because something it needs failed."""
 
@@ -45,22 +52,42 @@ class Done(NamedTuple):
     error: str  # empty: all went well
     tried: bool = True
     killed: bool = False  # its process died
+    found: Any = None
 
 
-Work = Callable[[Any], str]
+Work = Callable[[Any], Tried]
 Each = Callable[[Work, Sequence[Item]], Iterator[Done]]
+H = TypeVar("H", bound="Hands")
+
+
+class Crew(NamedTuple):
+    """Workers: a function that lets them work on each item, and how many they are."""
+
+    each: Each
+    n: int
+
+
+class Hands(Protocol):
+    """A worker: it does one thing after another, somewhere."""
+
+    started: Future[Any]  # before that it gets nothing to do; an error is the end of the bench
+
+    def submit(self, work: Work, what: Any, /) -> Future[Tried]:
+        """Do something; BrokenProcessPool if the worker died of it."""
 
 
 class Worker(ProcessPoolExecutor):
     """Another process, which ends when this one does, however it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
         context = get_context("spawn")
         theirs, self._line = context.Pipe(duplex=False)  # only this process can write: it ends with it
-        super().__init__(1, context, initializer=_follow, initargs=(theirs,))
+        super().__init__(1, context, initializer=_follow, initargs=(theirs, threads))
+        self.started: Future[None] = Future()
+        self.started.set_result(None)  # it starts with the first thing to do
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
-        """Give the process something to do; it starts with the first."""
+        """Give the process something to do."""
         with _no_interruption():
             return super().submit(work, *args, **more)
 
@@ -82,7 +109,7 @@ def _no_interruption() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _follow(line: Connection) -> None:
+def _follow(line: Connection, threads: int | None) -> None:
     """In a worker: end when the other end of the line is closed, by the parent or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
 
@@ -92,58 +119,93 @@ def _follow(line: Connection) -> None:
         os._exit(1)  # also in the middle of a long computation
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)  # also if there are fewer cores
 
 
 @contextmanager
-def workers(n: int) -> Iterator[Each]:
-    """A function that works on each item, in this process or in ``n`` others, and yields what is done.
+def processes(n: int, cpus: int | None = None) -> Iterator[Crew]:
+    """Work on each item in this process or in ``n`` others, each with ``cpus`` threads.
 
-    The work returns what went wrong. With one process, the items must be in dependency order.
+    By default, several processes share the cores, and a single one uses as many as it finds useful. With one
+    process, the items must be in dependency order.
     """
     if n == 1:
-        yield _one_by_one
+        with _threads(cpus):
+            yield Crew(_one_by_one, 1)
         return
-    before = {name: os.environ.get(name) for name in THREADS}
-    cores = max(1, (os.cpu_count() or 1) // n)
-    os.environ |= dict.fromkeys(THREADS, str(cores))  # torch, NumPy and scikit-learn read them on import
-    pools = [Worker() for _ in range(n)]
+    with environment({name: str(cpus or max(1, (os.cpu_count() or 1) // n)) for name in THREADS}):
+        pools = [Worker(cpus) for _ in range(n)]
+        try:
+            yield Crew(partial(side_by_side, pools, lambda _: Worker(cpus)), n)
+        except BaseException:  # what they are doing will not be asked for
+            for pool in pools:
+                pool.end()
+            raise
+        finally:
+            for pool in pools:
+                pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for processes that start within the block: libraries read them on import."""
+    before = dict(os.environ)
+    os.environ |= values
     try:
-        yield partial(_side_by_side, pools, Worker)
-    except BaseException:  # what they are doing will not be asked for
-        for pool in pools:
-            pool.end()
-        raise
+        yield
     finally:
-        for pool in pools:
-            pool.shutdown(cancel_futures=True)
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ |= {} if value is None else {name: value}
+        for name in os.environ.keys() - before.keys():  # Ray sets some of its own
+            del os.environ[name]
+        os.environ |= before
+
+
+@contextmanager
+def _threads(n: int | None) -> Iterator[None]:
+    """Let torch use ``n`` threads in this process, whatever the work is."""
+    if n is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    with environment(dict.fromkeys(THREADS, str(n))):  # which says that the number is a choice
+        torch.set_num_threads(n)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def _one_by_one(work: Work, items: Sequence[Item]) -> Iterator[Done]:
     failed: dict[str, str] = {}
     for item in items:
         blocked = _blocked(item, failed)
-        error = blocked or work(item.what)
+        error, found = Tried(blocked) if blocked else work(item.what)
         if error:
             failed.setdefault(item.group, error)
-        yield Done(item.what, error, tried=not blocked)
+        yield Done(item.what, error, tried=not blocked, found=found)
 
 
-def _side_by_side(
-    pools: list[Worker], fresh: Callable[[], Worker], work: Work, items: Sequence[Item],
-) -> Iterator[Done]:  # fmt: skip
-    """Do all items with pools of one process each; a pool whose process died is replaced."""
+def side_by_side(
+    pools: list[H], replaced: Callable[[H], H], work: Work, items: Sequence[Item]
+) -> Iterator[Done]:
+    """Do all items with workers of one process each; a worker whose process died is replaced."""
     left: dict[str, deque[Item]] = {}
     for item in items:
         left.setdefault(item.group, deque()).append(item)
     unfinished = Counter(item.group for item in items)
     failed: dict[str, str] = {}
     at: dict[int, str] = {}  # the group of each worker
-    running: dict[Future[str], tuple[int, Item]] = {}
-    idle = set(range(len(pools)))
+    running: dict[Future[Tried], tuple[int, Item]] = {}
+    starting = {pool.started: i for i, pool in enumerate(pools)}
+    idle = set[int]()
     while True:
+        for future in [future for future in starting if future.done()]:
+            future.result()
+            idle.add(starting.pop(future))
         for queue in left.values():
             while queue and (error := _blocked(queue[0], failed)):
                 unfinished[queue[0].group] -= 1
@@ -152,24 +214,25 @@ def _side_by_side(
         for i in sorted(idle):
             if (more := _next(ready, at, i)) is not None:
                 try:
-                    future = pools[i].submit(work, more.what)
+                    given = pools[i].submit(work, more.what)
                 except BrokenProcessPool:  # its process died while it had nothing to do
-                    pools[i] = fresh()
-                    future = pools[i].submit(work, more.what)
-                running[future] = i, more
+                    pools[i] = replaced(pools[i])
+                    given = pools[i].submit(work, more.what)
+                running[given] = i, more
                 idle.remove(i)
-        if not running:
+        if not running and not (starting and any(left.values())):
             return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
+        for future in wait([*running, *starting], return_when=FIRST_COMPLETED).done & running.keys():
             i, item = running.pop(future)
             idle.add(i)
             unfinished[item.group] -= 1
             killed = isinstance(future.exception(), BrokenProcessPool)
             if killed:
-                pools[i] = fresh()
-            if error := KILLED if killed else future.result():
+                pools[i] = replaced(pools[i])
+            error, found = Tried(KILLED) if killed else future.result()
+            if error:
                 failed.setdefault(item.group, error)
-            yield Done(item.what, error, killed=killed)
+            yield Done(item.what, error, killed=killed, found=found)
 
 
 def _blocked(item: Item, failed: dict[str, str]) -> str:

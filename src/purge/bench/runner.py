@@ -1,7 +1,7 @@
 """Running a bench: missing models are trained, and every job leaves one JSON file.
 
-``OUT/jobs/<id>.json`` is written whole when a job ends or fails, so an interruption loses only the job that
-was running; a file that cannot be read counts as missing. ``OUT/models`` has the trained models as run
+``OUT/jobs/<id>.json`` is written whole when a job ends or fails, so an interruption loses only the jobs that
+were running; a file that cannot be read counts as missing. ``OUT/models`` has the trained models as run
 folders, named by what they depend on, so that another bench can share them.
 """
 
@@ -19,23 +19,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import yaml
 from torch import nn
 
 import purge
 from purge.auditor import Auditor
-from purge.bench.expand import Job, Plan, Training, digest_of
+from purge.bench.expand import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
-from purge.bench.pool import Done, Each, Item, workers
+from purge.bench.pool import Done, Each, Item, Tried
 from purge.bench.search import score_of, spent_in, waves, winners
-from purge.bench.store import Place, cached, images, is_done, request_of, trained
+from purge.bench.shared import checked, is_url, local_copy, publish
+from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
 from purge.bench.tables import PARTS, manifest, result_in, sheets
+from purge.bench.where import PROCESSES, crew_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data.images import Images
-from purge.engine.precision import choose_device
 from purge.metrics.registry import METRICS, find_metric
 from purge.result import Result, environment
 from purge.runs.folder import RunFile, cut, read_facts, read_model
@@ -58,45 +58,55 @@ class Summary(NamedTuple):
 
 
 def bench(
-    plan: Plan, place: Place, *, only: Sequence[str] = (), at_once: int = 1, resume: bool = False,
-    progress: bool = True, say: Say = lambda _: None,
+    plan: Plan, place: Place, *, only: Sequence[str] = (), at_once: int | None = None, on: str = PROCESSES,
+    resume: bool = False, progress: bool = True, say: Say = lambda _: None,
 ) -> Summary:  # fmt: skip
-    """Run the jobs that have no result, all or those of some methods, then make the tables and figures."""
+    """Run the jobs that have no result, all or those of some methods, then make the tables and figures.
+
+    ``on``: where they run, see :func:`crew_on`; ``at_once``: how many of them at the same time.
+    """
     asked = plan.only(only)
-    choose_device(place.device, torch.nn.Identity())
     for folder in (place.out, place.models):
         out_folder(folder, force=True)
     if not resume and place.out.is_dir() and any(place.out.iterdir()):
         fix = "continue with --resume, or choose another"
         raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
-    own_folder(place.out, "jobs")
-    place.models.mkdir(parents=True, exist_ok=True)
-    place = dataclasses.replace(place, at_once=at_once)
-    write_manifest(plan, place.out)
     todo = [job for job in asked.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
-    missing = [t for t in wanted if not cached(t, place.models)]
-    say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(missing)} of {len(wanted)} models to train.")
+    absent = missing(wanted, place)
     broken, over = set(), 0
-    total, began = len(wanted) + len(todo), time.perf_counter()
-    with workers(at_once) as each, progress_line("bench", total, progress) as advance:
-        for count, done in enumerate(_outcomes(each, asked, place), 1):
-            note = f": {done.error}" if done.error else ""
-            if isinstance(done.what, Training):
-                broken |= {done.what.spec} if done.error else set()
-            elif done.killed or (done.error and not done.tried):
-                kind = "process ended" if done.killed else "no model"
-                _write_result(done.what, place, {"error": done.error, "kind": kind})
-            elif not done.tried:
-                over, note = over + 1, ": no seconds left"
-            advance(1, str(done.what))
-            say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{note}")
+    total = len(wanted) + len(todo)
+    where = on if todo else PROCESSES  # a cluster takes seconds to start
+    with crew_on(where, at_once, total, plan.resources, place) as crew:
+        own_folder(place.out, "jobs")
+        place.models.mkdir(parents=True, exist_ok=True)
+        place = dataclasses.replace(place, at_once=crew.n, models=place.models.absolute())
+        write_manifest(plan, place.out)
+        say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(absent)} of {len(wanted)} models to train.")
+        total += len(_shards(absent, place))
+        began = time.perf_counter()
+        with progress_line("bench", total, progress) as advance:
+            for count, done in enumerate(_outcomes(crew.each, asked, place), 1):
+                note = f": {done.error}" if done.error else ""
+                if isinstance(done.what, Training):
+                    broken |= {done.what.spec} if done.error else set()
+                elif isinstance(done.what, Shard):
+                    pass  # what went wrong with it is told of its model
+                elif done.found is not None:
+                    write_json(place.file(done.what), done.found)
+                elif done.error:
+                    kind = "process ended" if done.killed else "no model"
+                    _write_result(done.what, place, {"error": done.error, "kind": kind})
+                else:
+                    over, note = over + 1, ": no seconds left"
+                advance(1, str(done.what))
+                say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{note}")
     results = [(job, result_in(place.file(job))) for job in plan.jobs]
     return Summary(
         ran=len(todo) - over,
         skipped=len(asked.jobs) - len(todo),
         left=len(plan.jobs) - len(asked.jobs),
-        trained=sum(t.spec not in broken for t in missing),
+        trained=sum(t.spec not in broken for t in absent),
         failed={str(job): str(found["error"]) for job, found in results if found and "error" in found},
         files=[*_write_presets(place.out, results, plan.seconds), *make(place.out)],
         unread=sum(found is None and place.file(job).is_file() for job, found in results),
@@ -105,12 +115,15 @@ def bench(
 
 
 def locate(
-    plan: Plan, out: Path | None, models: Path | None, device: str | None, data_dir: Path | None
+    plan: Plan, out: Path | None, models: Path | str | None, device: str | None, data_dir: Path | None
 ) -> Place:
-    """Where a plan runs; by default in runs/NAME."""
+    """Where a plan runs; by default in runs/NAME. ``models``: a folder, or a URL that all nodes can reach."""
     folder = out or below(Path("runs"), plan.name)
     where = None if data_dir is None else str(data_dir.absolute())
-    return Place(folder, models or folder / "models", device, where, commit())
+    kept, store = (folder / "models" if models is None else Path(models)), ""
+    if is_url(models):
+        kept, store = local_copy(str(models)), checked(str(models))
+    return Place(folder, kept, device, where, commit(), store=store)
 
 
 def in_words(done: Summary, place: Place) -> list[str]:
@@ -174,13 +187,18 @@ def _write_presets(
 
 
 def _write_result(job: Job, place: Place, found: dict[str, Any]) -> None:
+    write_json(place.file(job), _record(job, place, found))
+
+
+def _record(job: Job, place: Place, found: dict[str, Any]) -> dict[str, Any]:
+    """The result of a job, with what it was and where it ran."""
     about = {
         **job.keys, "method": job.method, "changes": job.changes, "trial_of": job.trial_of,
         "size": job.data.size, "per_class": job.data.per_class, "holdout": job.data.holdout,
         "request": job.forget, "model": job.base.model, "recipe": job.base.recipe, "metrics": job.metrics,
     }  # fmt: skip
     made = {**environment(), "commit": place.commit, "at_once": place.at_once}
-    write_json(place.file(job), {**about, **found, **made})
+    return {**about, **found, **made}
 
 
 def make(out: Path) -> list[Path]:
@@ -240,32 +258,46 @@ def _broken(job: Job, tried: Mapping[str, str]) -> str:
 
 def _items(todo: list[Job], place: Place) -> list[Item]:
     """The work in an order in which it can be done: each model before the first job that needs it."""
+    wanted = {t.spec: t for job in todo for t in (job.base, *job.retrained)}
+    parts: dict[str, list[Item]] = defaultdict(list)
+    for shard in _shards(missing([*wanted.values()], place), place):
+        parts[shard.training.spec].append(Item(shard, f"shards of {shard.training.spec}"))
     items: dict[str, Item] = {}
     for job in todo:
         models = {t.spec: t for t in (job.base, *job.retrained)}
-        items |= {spec: Item(t, spec) for spec, t in models.items() if spec not in items}
+        for spec in [spec for spec in models if spec not in items]:
+            items |= {f"{spec} {i}": part for i, part in enumerate(parts[spec])}
+            items[spec] = Item(models[spec], spec, frozenset(part.group for part in parts[spec]))
         items[job.id] = Item(job, _scene_key(job, place), frozenset(models))
     return list(items.values())
 
 
-def _attempt(what: Training | Job, place: Place) -> str:
-    """Train a model, or run a job and write its result; return what went wrong."""
+def _shards(absent: Sequence[Training], place: Place) -> list[Shard]:
+    """The shards of models that are missing: each is a task of its own where several run at once."""
+    return [Shard(t, i) for t in absent for i in range(t.shards) if place.at_once > 1]
+
+
+def _attempt(what: Training | Shard | Job, place: Place) -> Tried:
+    """Train a model or a shard, or run a job; return its result, or what went wrong."""
     began = ready = time.perf_counter()
     try:
         if isinstance(what, Training):
-            trained(what, place)
-        else:
-            _scene(what, place)
-            ready = time.perf_counter()
-            found = run_job(what, place)
-            _write_result(what, place, {**found, "wall_seconds": time.perf_counter() - began})
+            publish(trained(what, place), place.store)
+            return Tried()
+        if isinstance(what, Shard):
+            train_shard(what, place)
+            return Tried()
+        _scene(what, place)
+        ready = time.perf_counter()
+        found = run_job(what, place)
+        return Tried("", _record(what, place, {**found, "wall_seconds": time.perf_counter() - began}))
     except (Exception, SystemExit) as error:  # whatever it is, the other jobs go on
         words = " ".join((str(error) or type(error).__name__).split())[:500]
-        if isinstance(what, Job):  # a trial that failed took its time too
-            spent = time.perf_counter() - ready if ready > began else 0.0
-            _write_result(what, place, {"error": words, "kind": type(error).__name__, "spent_seconds": spent})
-        return words
-    return ""
+        if not isinstance(what, Job):
+            return Tried(words)
+        spent = time.perf_counter() - ready if ready > began else 0.0  # a trial that failed took its time too
+        failure = {"error": words, "kind": type(error).__name__, "spent_seconds": spent}
+        return Tried(words, _record(what, place, failure))
 
 
 class Scene(NamedTuple):

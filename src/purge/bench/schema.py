@@ -109,6 +109,38 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What a worker needs; on a cluster, a node gets as many workers as it has room for."""
+
+    cpus: int | None = setting(
+        None, "threads of each worker, everywhere; on a cluster 1 by default", low=1, high=1024
+    )
+    gpus: float = setting(0.0, "GPUs, on a cluster alone: 0.25 lets four workers share one", low=0, high=64)
+    memory: str | int | None = setting(None, "memory, on a cluster alone: bytes, or 4GB; none: not counted")
+
+    def __post_init__(self) -> None:
+        if self.gpus > 1 and self.gpus % 1:
+            raise MethodError("a part of one GPU, or a whole number of them", str(self.gpus), "change gpus")
+        _ = self.memory_bytes
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory as a number.
+
+        >>> Resources(memory="4GB").memory_bytes, Resources(memory="1.5 GiB").memory_bytes
+        (4000000000, 1610612736)
+        """
+        if self.memory is None:
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", str(self.memory))
+        unit = (found[2] or "") if found else ""
+        factor = (1024 if unit.endswith("i") else 1000) ** (" kMGT".index(unit[0]) if unit else 0)
+        if not found or float(found[1]) * factor < 1:
+            raise MethodError("an amount of memory in resources", repr(self.memory), "write memory: 4GB, say")
+        return int(float(found[1]) * factor)
+
+
+@dataclass(frozen=True)
 class Bench:
     """The keys of a file beside those of a task."""
 
@@ -119,6 +151,7 @@ class Bench:
     presets: str | None = setting(None, "a file that a search wrote")
     tables: list[Table] = setting([])
     figures: list[Drawing] = setting([])
+    resources: Resources = Resources()
 
     def variants(self) -> list[Variant]:
         """The methods, whichever way they are written."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -14,21 +14,29 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
-from purge.bench.expand import Data, Forget, Job, Training
+from purge.bench.expand import Data, Forget, Job, Shard, Training
+from purge.bench.shared import fetch, local_copy, names, publish, remove
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
+from purge.core.settings import replace
 from purge.data.images import Images
 from purge.data.load import load
 from purge.engine.resume import STATE
-from purge.engine.store import digest_of, found_or_made
-from purge.methods.sisa_model import INDEX
+from purge.engine.store import digest_of, found_or_made, read_tensors
+from purge.engine.trainer import Recipe
+from purge.methods.sisa_model import INDEX, train_part
+from purge.methods.sisa_model import Plan as SisaPlan
+from purge.methods.sisa_parts import shards_in
 from purge.models.checkpoint import file_digest
-from purge.runs.folder import DataChoice, Request, cut, read_facts
+from purge.runs.folder import DataChoice, Request, build_for, cut, read_facts
 from purge.runs.make import train_run
 from purge.runs.weights import WEIGHTS
 
 logger = logging.getLogger("purge")
+
+SHARD = "shard.safetensors"
+FIX = "choose another folder with --models"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +49,9 @@ class Place:
     data_dir: str | None = None
     commit: str = ""
     at_once: int = 1  # jobs that run in parallel
+    store: str = (
+        ""  # a URL with the models of all nodes, of which ``models`` has copies; empty: there is none
+    )
 
     def file(self, job: Job) -> Path:
         """The file with the result of a job."""
@@ -88,17 +99,64 @@ def request_of(forget: Forget, train: Images) -> Request:
 
 
 def trained(training: Training, place: Place) -> Path:
-    """The run folder of a model; trains it if it is missing, and resumes an interrupted training."""
+    """The run folder of a model; trains it if nobody has, and resumes an interrupted training."""
     data, test = images(training.data, place.data_dir, place.device)
-    folder = place.models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
+    folder = _folder(training, place, data)
 
     def find() -> Path | None:
         return folder if sound(folder) else None
 
     def make() -> None:
-        _train(training, place, data, test, folder)
+        parts = [_part(folder, i) for i in range(training.shards)]
+        fetch(place.store, folder)
+        if find() is None:
+            for part in parts:
+                fetch(place.store, part)
+            with shards_in(lambda shard: parts[shard] / SHARD):
+                _train(training, place, data, test, folder)
+            publish(folder, place.store, replace=True)
+        for part in parts:
+            shutil.rmtree(part, ignore_errors=True)
+            remove(part.name, place.store)
 
-    return found_or_made(folder, find, make, fix="choose another folder with --models")
+    return found_or_made(folder, find, make, fix=FIX)
+
+
+def train_shard(shard: Shard, place: Place) -> None:
+    """Train one shard of a model, which :func:`trained` will find; nothing if that model is there."""
+    training, number = shard.training, shard.number
+    data, _ = images(training.data, place.data_dir, place.device)
+    folder = _folder(training, place, data)
+    if sound(folder) or folder.name in names(place.store):
+        return
+    part = _part(folder, number)
+
+    def find() -> Path | None:
+        return part if read_tensors(part / SHARD) is not None else None
+
+    def make() -> None:
+        fetch(place.store, part)
+        if find() is None:
+            request = request_of(training.forget, data)
+            kept = cut(data, request)[1] if request else data
+            recipe = replace(Recipe(), training.recipe)
+            plan = SisaPlan(training.shards, training.slices, training.seed, training.vote, recipe)
+            with shards_in(lambda _: part / SHARD):
+                build = partial(build_for, training.model, data)
+                train_part(build, kept, plan, number, device=place.device)
+            publish(part, place.store, replace=True)
+
+    found_or_made(part, find, make, fix=FIX)
+
+
+def _folder(training: Training, place: Place, data: Images) -> Path:
+    models = local_copy(place.store) if place.store else place.models  # each node has its own copy
+    return models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
+
+
+def _part(folder: Path, shard: int) -> Path:
+    """The folder of a shard that was trained before the rest of its model."""
+    return folder.with_name(f"{folder.name}.shard{shard}")
 
 
 def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
@@ -156,6 +214,12 @@ def sound(folder: Path) -> bool:
 def cached(training: Training, models: Path) -> Path | None:
     """A sound model of this training; :func:`trained` also checks that the images are the same."""
     return next((f for f in sorted(models.glob(f"{training.spec}-*")) if sound(f)), None)
+
+
+def missing(trainings: Sequence[Training], place: Place) -> list[Training]:
+    """Those that have no model yet, neither here nor at the URL."""
+    shared = {name.rpartition("-")[0] for name in names(place.store)}
+    return [t for t in trainings if t.spec not in shared and not cached(t, place.models)]
 
 
 def is_done(file: Path) -> bool:

@@ -17,9 +17,16 @@ from purge.cli.printing import notes, show
 def bench(
     config: Annotated[Path, Argument(help="A YAML file; or a bench's folder, to redo its tables.")],
     out: Annotated[Path | None, opt.place("Folder for the results; default: runs/NAME.")] = None,
-    models: Annotated[Path | None, opt.place("Trained models; default: OUT/models.")] = None,
+    models: Annotated[
+        str | None, opt.place_or_url("Trained models: a folder, or a URL; default: OUT/models.")
+    ] = None,
     only: Annotated[list[str] | None, Option(metavar="LABEL", help="Run only this; repeatable.")] = None,
-    jobs: Annotated[int, Option(min=1, help="How many processes work at once.")] = 1,
+    jobs: Annotated[
+        int | None, Option(min=1, help="How many work at once; default: 1, on ray as many as fit.")
+    ] = None,
+    on: Annotated[
+        str, Option(help="Where: processes, ray (a local cluster), ray:HOST:PORT, ray://….")
+    ] = "processes",
     resume: Annotated[bool, Option("--resume", help="Run what is missing or failed.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and stop.")] = False,
     device: opt.Device = None,
@@ -39,6 +46,7 @@ def bench(
     from purge.bench import dry_run as plans
     from purge.bench import runner
     from purge.bench.expand import read_plan
+    from purge.bench.where import PROCESSES
     from purge.core.plugins import current_folder_importable, processes_without_current_folder
     from purge.report.tables import plain_table
 
@@ -48,7 +56,8 @@ def bench(
         return
     with current_folder_importable(trust), processes_without_current_folder():
         plan = read_plan(config, trust)
-        place = runner.locate(plan, out, models, opt.pick_device(device), data_dir)
+        chosen = device if on != PROCESSES else opt.pick_device(device)
+        place = runner.locate(plan, out, models, chosen, data_dir)
         if dry_run:
             steps = plans.steps_of(plan.only(only or ()), place)
             show([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
@@ -56,7 +65,7 @@ def bench(
         ending.keeps(lambda: runner.kept(plan, place))
         say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
         done = runner.bench(
-            plan, place, only=only or (), at_once=jobs, resume=resume, progress=not quiet, say=say
+            plan, place, only=only or (), at_once=jobs, on=on, resume=resume, progress=not quiet, say=say
         )
         found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
         show(found, "\n".join(runner.in_words(done, place)), json_)

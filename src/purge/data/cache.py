@@ -36,10 +36,11 @@ logger = logging.getLogger("purge")
 
 LAYOUT = 2  # of the folders; with another number, all images are decoded again
 NO_CACHE = "PURGE_NO_CACHE"  # a variable; while a private folder is in use, it is the path of that
-Kind = Literal["decoded", "shadows", "data"]
+Kind = Literal["decoded", "shadows", "models", "data"]
 KINDS: dict[Kind, str] = {
     "decoded": "decoded images",
     "shadows": "models that audits have trained",
+    "models": "copies of models that a bench has at a URL",
     "data": "downloaded data sets",
 }
 

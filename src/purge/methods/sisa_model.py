@@ -33,6 +33,7 @@ from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
+from purge.methods.sisa_parts import found_or_trained
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
 from purge.models.checks import (
@@ -73,6 +74,31 @@ def train_sisa(
     >>> len(sisa.shards), sisa(x).shape
     (2, torch.Size([60, 3]))
     """
+    sisa, samples, ids = _prepared(model, dataset, plan, device)
+    rows: list[dict[str, Any]] = []
+    with counting() as counted:
+        for shard in range(plan.shards):
+            rows += _first_training(sisa, samples, ids, shard, progress=progress)
+    sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
+    sisa.zero_grad(set_to_none=True)
+    if diverged(sisa, samples, rows):
+        raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
+    sisa.finished(ids, samples.labels, rows)
+    return sisa.eval()
+
+
+def train_part(
+    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, shard: int, *,
+    device: torch.device | str | None = None,
+) -> None:  # fmt: skip
+    """Train one shard as :func:`train_sisa` would, within :func:`~purge.methods.sisa_parts.shards_in`."""
+    _first_training(*_prepared(model, dataset, plan, device), shard, progress=False)
+
+
+def _prepared(
+    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, device: torch.device | str | None
+) -> tuple[SisaModel, Samples, Tensor]:
+    """An untrained ensemble, its data and the identities of the samples, all of them checked."""
     recipe = plan.recipe
     if plan.shards > (n := length(dataset)):  # before there is a model for each of them
         raise MethodError(f"no more shards than samples, {n}", str(plan.shards), "train with fewer shards")
@@ -87,16 +113,16 @@ def train_sisa(
     check_differentiable(sisa, samples)
     ids = identities(samples)
     enough_in_each(sisa, ids, "train with fewer shards")
-    rows: list[dict[str, Any]] = []
-    with counting() as counted:
-        for shard in range(plan.shards):
-            rows += train_shard(sisa, samples, ids, shard, first=0, progress=progress)
-    sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
-    sisa.zero_grad(set_to_none=True)
-    if diverged(sisa, samples, rows):
-        raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
-    sisa.finished(ids, samples.labels, rows)
-    return sisa.eval()
+    return sisa, samples, ids
+
+
+def _first_training(
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, progress: bool
+) -> list[dict[str, Any]]:
+    train = partial(train_shard, sisa, samples, ids, shard, first=0, progress=progress)
+    history, before = found_or_trained(shard, sisa.shards[shard], sisa.checkpoints[shard], train)
+    sisa.seconds_before += before
+    return history
 
 
 # -- the model --------------------------------------------------------------------------------
@@ -180,6 +206,7 @@ class SisaModel(nn.Module):
         self.history: list[dict[str, Any]] = []  # of the latest training, a row per epoch of a shard
         self.trained = ""  # the digest of the weights after training
         self.work: dict[str, Any] = {}  # of this training, as models/work.py has it
+        self.seconds_before = 0.0  # of shards that were trained apart
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The logarithm of the mean softmax, or of the share of votes."""
