@@ -26,6 +26,7 @@ from purge.cli.list import list_
 from purge.cli.printing import open_streams
 from purge.cli.report import report
 from purge.cli.request_run import app as request
+from purge.cli.serve import serve
 from purge.cli.train import train
 from purge.cli.unlearn import unlearn
 from purge.core.plugins import ignore_matplotlibrc
@@ -39,7 +40,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo, "train": train, "unlearn": unlearn, "audit": audit, "report": report, "bench": bench,
-    "list": list_, "cache": cache,
+    "list": list_, "cache": cache, "serve": serve,
 }  # fmt: skip
 for name, command in COMMANDS.items():
     app.command(name)(command)

@@ -235,10 +235,10 @@ def ids_in(file: Path) -> list[str]:
 def _row(request: Request, today: date) -> list[str]:
     from purge.requests.words import about, days_left, shown
 
-    remark = request.hold or request.why or request.note or ""
+    remark, told = request.hold or request.why or request.note or "", shown(request, today)
     return [
-        str(request.number), str(request.received), str(request.due), days_left(shown(request, today)),
-        request.state, about(request), remark,
+        str(request.number), str(request.received), str(request.due), days_left(told), request.state,
+        about(told), remark,
     ]  # fmt: skip
 
 

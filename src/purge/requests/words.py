@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 HIDDEN = ("subjects", "requests")  # of an entry: who else was part of it is not told with one request
 
 
-def about(request: Request) -> str:
-    """What a request is about."""
-    if request.classes:
-        return f"class {', '.join(request.classes)}"
-    return "1 id" if request.subjects == 1 else f"{request.subjects} ids"
-
-
 def shown(request: Request, today: date) -> dict[str, Any]:
     """A request with the days that are left."""
     left = request.days_left(today) if request.waits() else None
     return {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+
+
+def about(request: Mapping[str, Any]) -> str:
+    """What a request of :func:`shown` is about."""
+    if request["classes"]:
+        return f"class {', '.join(request['classes'])}"
+    return "1 id" if request["subjects"] == 1 else f"{request['subjects']} ids"
 
 
 def days_left(request: Mapping[str, Any]) -> str:
