@@ -41,6 +41,19 @@ class Database:
         with self.reading() as connection:
             return schema.found_version(connection) is not None
 
+    def mark(self) -> tuple[Any, ...] | None:
+        """Changes with every transaction that has written; None: this database has nothing so cheap to ask."""
+        if self.file is None:
+            return None
+        try:
+            with self.file.open("rb") as file:
+                counter = file.read(28)[24:]  # SQLite counts its transactions here
+            wal = self.file.with_name(f"{self.file.name}-wal")
+            stats = [path.stat() for path in (self.file, wal) if path.exists()]
+        except OSError:
+            return None
+        return (counter, *((one.st_ino, one.st_size, one.st_mtime_ns) for one in stats))
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the ledger."""

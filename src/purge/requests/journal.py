@@ -230,6 +230,10 @@ class Journal:
         h = schema.head.c
         return Head(*self._rows(lambda c: c.execute(select(h.entries, h.hash)).one()))
 
+    def mark(self) -> tuple[Any, ...] | None:
+        """Equal to an earlier one if nothing was written in between; None: ask the ledger itself."""
+        return self._db.mark()
+
     # -- one worker, and whether all is as it was written -----------------------------------
 
     def working(self, wait: float | None = None) -> AbstractContextManager[None]:

@@ -26,6 +26,7 @@ SHOWN = ("all", *STATES, "waiting", "overdue")  # what the list can be narrowed 
 PAGE, LONGEST_PAGE = 50, 500  # rows of a list
 MOST_IDS = 100_000  # of one request
 FRESH = 2.0  # seconds for which the last walk along the chain is told again: it reads the whole ledger
+KEPT_LISTS = 64  # pages of the list
 KEPT = 8  # reports that are kept, since drawing one takes a second or two
 
 
@@ -38,6 +39,8 @@ class Desk:
         self._verifying, self._drawing = threading.Lock(), threading.Lock()
         self._verdict: tuple[float, Verdict] | None = None
         self._reports: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._keeping, self._mark = threading.Lock(), ledger.mark()
+        self._lists: OrderedDict[Any, dict[str, Any]] = OrderedDict()
 
     def check(self) -> None:
         """Refuse if the file of the ledger has gone: SQLite would make an empty one."""
@@ -53,16 +56,42 @@ class Desk:
         if show not in SHOWN:
             raise DataError("a kind of requests to list", repr(show[:40]), f"use one of {', '.join(SHOWN)}")
         today = date.today()
+        return self._kept(
+            (show, due_by, page, size, today), lambda: self._listed(show, due_by, page, size, today)
+        )
+
+    def _listed(self, show: str, due_by: Any, page: int, size: int, today: date) -> dict[str, Any]:
         if show == "overdue":
             due_by = today - timedelta(days=1)
-        states = STATES if show == "all" else WAITING if show in ("waiting", "overdue") else (show,)
+        states = WAITING if show in ("waiting", "overdue") else STATES if show == "all" else (show,)
         counts = self.ledger.count(due_by)
         total = sum(counts[state] for state in states)
-        found = self.ledger.requests(states, due_by, newest=True, skip=(page - 1) * size, at_most=size)
+        found = self.ledger.requests(
+            None if show == "all" else states, due_by, newest=True, skip=(page - 1) * size, at_most=size
+        )
         return {
             "requests": [words.shown(one, today) for one in found], "total": total, "page": page,
             "pages": max(1, -(-total // size)),
         }  # fmt: skip
+
+    def _kept(self, key: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What was read before, as long as nothing was written; not to be changed."""
+        mark = self.ledger.mark()
+        if mark is None:
+            return make()
+        with self._keeping:
+            if mark != self._mark:
+                self._mark = mark
+                self._lists.clear()
+            if key in self._lists:
+                return self._lists[key]
+        made = make()
+        with self._keeping:
+            if mark == self._mark:
+                self._lists[key] = made
+                while len(self._lists) > KEPT_LISTS:
+                    self._lists.popitem(last=False)
+        return made
 
     def due(self, days: int = 7) -> dict[str, Any]:
         """What waits and is due within some days, the nearest deadline first, and how many are overdue."""
