@@ -39,6 +39,15 @@ class Site:
     desk: Desk
     doors: Doors
 
+    def anew(self, ledger: Ledger) -> Site:
+        """The same application for another ledger, with nobody logged in."""
+        self.ledger.close()
+        self.desk.__init__(ledger, Runner(ledger, {"PURGE_LEDGER": ledger.name}))  # type: ignore[misc]
+        self.doors.sessions.__init__()  # type: ignore[misc]
+        self.doors.brake.__init__()  # type: ignore[misc]
+        self.ledger = ledger
+        return self
+
     def client(self, *, host: str = "127.0.0.1") -> TestClient:
         return TestClient(self.app, base_url=f"http://{host}", follow_redirects=False)
 

@@ -42,7 +42,7 @@ class Database:
             return schema.found_version(connection) is not None
 
     def mark(self) -> tuple[Any, ...] | None:
-        """Changes with every transaction that has written; None: this database has nothing so cheap to ask."""
+        """Changes with every transaction that has written; None: this database has no such thing."""
         if self.file is None:
             return None
         try:

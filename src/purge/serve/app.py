@@ -17,8 +17,10 @@ from purge.core.errors import PurgeError, expected
 from purge.serve import api, pages
 from purge.serve.answers import STATIC, refused, status_of
 from purge.serve.desk import Desk
-from purge.serve.guard import Doors, Guard
+from purge.serve.guard import Doors, Guard, broke
 
+# Newer versions of FastAPI hand what breaks, with its messages, to OpenTelemetry where that is set up.
+SILENT: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 UNKNOWN = {
     404: expected("an address that is here", "another", "go back to the overview, /"),
     405: expected("another method for this address", "this one", "see /api"),
@@ -36,6 +38,7 @@ def make_app(desk: Desk, doors: Doors) -> Guard:
     app = FastAPI(
         title="purge", version=purge.__version__, summary="Deletion requests of a ledger.", lifespan=lifespan,
         docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False,
+        telemetry=SILENT,
     )  # fmt: skip
     app.include_router(api.routes(desk))
     app.include_router(pages.routes(desk, doors))
@@ -43,6 +46,7 @@ def make_app(desk: Desk, doors: Doors) -> Guard:
     app.add_exception_handler(PurgeError, _purge_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, broke)  # it is raised again, for the guard to log
     return Guard(app, doors)
 
 

@@ -166,7 +166,7 @@ class Guard:
                 answer = refused(request, error.status_code, str(error.detail), dict(error.headers or {}))
             else:
                 log.error("something broke: %s", _where(error))
-                answer = refused(request, 500, "Something broke. The log of the server says where.")
+                answer = broke(request, error)
             if not status:
                 await answer(scope, receive_on, send_on)
         finally:
@@ -199,6 +199,11 @@ class Guard:
         if request.headers.get("hx-request"):
             return Response(status_code=401, headers={"HX-Redirect": "/login"})
         return RedirectResponse("/login", 303)
+
+
+def broke(request: Request, _error: Exception) -> Response:
+    """What is told of a mistake of ours."""
+    return refused(request, 500, "Something broke. The log of the server says where.")
 
 
 def too_large() -> str:

@@ -52,8 +52,7 @@ class Runner:
     ) -> dict[str, Any]:
         """Begin to carry out what is due. Refused while another worker has the ledger."""
         settings_of(self._ledger)  # no model: said now
-        argv = [sys.executable, "-m", "purge", "request", "run", "--json", "--quiet", f"--due={due}"]
-        argv += ["--all"] * everything + ["--retrain"] * retrain + [f"--at-most={at_most}"] * bool(at_most)
+        argv = self.argv(due=due, everything=everything, at_most=at_most, retrain=retrain)
         with self._lock:
             if self._told["state"] == "running":
                 got = f"one that runs since {self._told['since']}"
@@ -61,13 +60,19 @@ class Runner:
             with self._ledger.working():  # is it another process?
                 pass
             self._process = subprocess.Popen(
-                [*argv, *self._options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
                 env={**os.environ, **self._environment},
             )  # fmt: skip
             self._told = {"state": "running", "since": now()}
-            threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
+            threading.Thread(target=self._watch, args=(self._process,), name="purge run", daemon=True).start()
             return dict(self._told)
+
+    def argv(self, *, due: int, everything: bool, at_most: int | None, retrain: bool) -> list[str]:
+        """The command that a run is."""
+        argv = [sys.executable, "-m", "purge", "request", "run", "--json", "--quiet", f"--due={due}"]
+        argv += ["--all"] * everything + ["--retrain"] * retrain + [f"--at-most={at_most}"] * bool(at_most)
+        return [*argv, *self._options]
 
     def _watch(self, process: subprocess.Popen[str]) -> None:
         out, err = process.communicate()
