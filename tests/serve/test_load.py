@@ -1,0 +1,60 @@
+"""The page as a server: a load on the list, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+from datetime import date
+from pathlib import Path
+
+import httpx
+import pytest
+
+from purge.requests.ledger import Ledger
+from purge.requests.worker import init
+from tests.requests.people import person
+from tests.serve.pages import load, served
+
+pytestmark = pytest.mark.slow
+TODAY = date.today()
+
+
+def test_two_hundred_a_second(tmp_path: Path) -> None:
+    """The list, as a page and as JSON, of thousands of requests, while another process adds to them."""
+    with Ledger(tmp_path / "requests.db") as ledger:
+        ledger.add_many([{"ids": [f"p{i}"], "received": TODAY, "note": f"letter {i}"} for i in range(5000)])
+        done = threading.Event()
+
+        def write() -> None:
+            while not done.wait(0.5):
+                ledger.add(ids=["another"], received=TODAY)
+
+        writer = threading.Thread(target=write)
+        with served(tmp_path, "--quiet") as server:
+            writer.start()
+            try:
+                header = f"Authorization: Bearer {server.token}"
+                for path in ("/requests", "/api/v1/requests"):
+                    load(server.base, path, header, rate=50, seconds=1)  # templates are compiled once
+                    found = load(server.base, path, header, rate=200, seconds=5)
+                    print(path, found)
+                    assert found["statuses"] == [200]
+                    assert found["asked"] >= 1000
+                    assert found["rate"] > 150, found  # 200 on an idle machine; this one may be busy
+                    assert found["p95"] < 2.0, found
+            finally:
+                done.set()
+                writer.join()
+        assert len(ledger.requests()) > 5000
+
+
+def test_closing_the_page_ends_its_run(base: Path, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "requests.db") as ledger:
+        init(ledger, base)
+        ledger.add(ids=[person(1)], received=TODAY)
+    with served(tmp_path, "--trust", "--set", "steps=100000") as server:
+        header = {"authorization": f"Bearer {server.token}"}
+        answer = httpx.post(f"{server.base}/api/v1/run", json={"everything": True}, headers=header)
+        assert answer.status_code == 202
+    with Ledger(tmp_path / "requests.db") as ledger, ledger.working(wait=20):
+        assert ledger.verify().ok
+    assert not list(tmp_path.glob("versions/version-*"))
