@@ -94,8 +94,8 @@ class Server:
 
 
 @contextmanager
-def served(folder: Path, *options: str) -> Iterator[Server]:
-    """``purge serve`` for the ledger in a folder; it is ended with the block."""
+def served(folder: Path, *options: str, told: int = 2) -> Iterator[Server]:
+    """``purge serve`` for the ledger in a folder, which prints so many lines; it is ended with the block."""
     log = folder / "serve.log"
     argv = [
         sys.executable,
@@ -115,9 +115,9 @@ def served(folder: Path, *options: str) -> Iterator[Server]:
         )
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
+        lines = [process.stdout.readline() for _ in range(told)]
         assert lines[0], log.read_text()
-        yield Server(lines[0].split()[-1], lines[1].split()[-1], log)
+        yield Server(lines[0].split()[-1], lines[-1].split()[-1], log)
     finally:
         process.terminate()
         process.wait(20)

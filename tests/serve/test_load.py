@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import threading
 from datetime import date
 from pathlib import Path
@@ -11,8 +13,9 @@ import pytest
 
 from purge.requests.ledger import Ledger
 from purge.requests.worker import init
+from tests.cli.commands import command, good
 from tests.requests.people import person
-from tests.serve.pages import load, served
+from tests.serve.pages import ROOT, load, served
 
 pytestmark = pytest.mark.slow
 TODAY = date.today()
@@ -58,3 +61,29 @@ def test_closing_the_page_ends_its_run(base: Path, tmp_path: Path) -> None:
     with Ledger(tmp_path / "requests.db") as ledger, ledger.working(wait=20):
         assert ledger.verify().ok
     assert not list(tmp_path.glob("versions/version-*"))
+
+
+def test_the_guide_runs_as_printed(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens are made, and its calls of the API answered, in their order."""
+    guide = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8").replace("\\\n", "")
+    with Ledger(tmp_path / "requests.db") as ledger:
+        init(ledger, base)
+        for i in range(3):
+            ledger.add(ids=[person(i)], received=TODAY)
+    monkeypatch.chdir(tmp_path)
+    made = re.findall(r"^    purge (serve --new-token .*)$", guide, re.M)
+    tokens = [good(command(*shlex.split(line))).out.strip() for line in made]
+    calls = re.findall(r"^    curl (.*)$", guide, re.M)
+    assert (len(made), len(calls)) == (3, 6)
+    with served(tmp_path, "--trust", "--tokens", str(tmp_path / "tokens.yaml"), told=1) as server:
+        for call in calls:
+            words = shlex.split(
+                call.replace("$PURGE_TOKEN", tokens[-1]).replace("http://127.0.0.1:8000", server.base)
+            )
+            name, _, value = words[words.index("-H") + 1].partition(": ")
+            body = words[words.index("--json") + 1] if "--json" in words else None
+            sent = {"content": body, "headers": {name: value, "content-type": "application/json"}}
+            answer = httpx.request("POST" if body else "GET", words[-1], timeout=60, **sent)  # type: ignore[arg-type]
+            assert answer.status_code in (200, 201, 202), (call, answer.text)
+    with Ledger(tmp_path / "requests.db") as ledger:
+        assert [one.state for one in ledger.requests()][2:] == ["held", "open"]

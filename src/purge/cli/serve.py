@@ -160,7 +160,7 @@ def _doors(tokens: Path | None, public_url: str | None, address: str) -> tuple[D
     if tokens is not None:
         return Doors(Tokens(tokens), public=(public_url or "").rstrip("/") or None), public_url or address
     secret = new_secret()
-    own = Token("this run", "run", hashed(secret))
+    own = Token("local", "run", hashed(secret))
     doors = Doors(Tokens(given=(own,)), Once(own.sha256))
     told = f"{address}/login?once={doors.once.key if doors.once else ''}\n"
     told += (

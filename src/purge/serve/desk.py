@@ -36,6 +36,7 @@ class Desk:
     def __init__(self, ledger: Ledger, runner: Runner) -> None:
         self.ledger, self.runner = ledger, runner
         self._file = None if "://" in ledger.name else Path(ledger.name)
+        self.title = ledger.name if self._file is None else self._file.name
         self._verifying, self._drawing = threading.Lock(), threading.Lock()
         self._verdict: tuple[float, Verdict] | None = None
         self._reports: OrderedDict[tuple[str, int], str] = OrderedDict()

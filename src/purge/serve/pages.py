@@ -124,7 +124,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         return page(
             request, "overview", here="overview", due=desk.due(), counts=desk.ledger.count(),
             run=desk.runner.state(), version=versions[-1] if versions else None,
-            batch=desk.ledger.unfinished_batch(), ledger=desk.ledger.name,
+            batch=desk.ledger.unfinished_batch(), ledger=desk.title,
         )  # fmt: skip
 
     @router.get("/requests", dependencies=[read])
