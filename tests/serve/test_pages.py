@@ -75,6 +75,7 @@ def test_the_list_is_filtered_and_paged(page: Site) -> None:
     assert {api.get(f"/api/v1/requests?show={one}").status_code for one in SHOWN} == {200}
 
 
+@pytest.mark.slow
 def test_the_list_is_never_stale(page: Site) -> None:
     api = page.api("read")
 
@@ -240,7 +241,7 @@ def test_names_and_notes_are_text(page: Site) -> None:
     for path in ("/", "/requests", "/requests/5", "/chain", "/requests/5/certificate"):
         answer = client.get(path)
         assert "<img" not in answer.text
-        assert "49" not in answer.text.replace("{{ 'zz' ~ 'qq' }}", "") or path == "/chain"
+        assert "zzqq" not in answer.text
     assert client.get("/requests/5").text.count("&lt;img") >= 4
     bad = client.post("/requests", data={"csrf": csrf(client), "received": EVIL, "note": EVIL})
     assert (bad.status_code, "<img" in bad.text) == (400, False)
@@ -264,6 +265,7 @@ def test_a_whole_chain_and_a_broken_one(page: Site, monkeypatch: pytest.MonkeyPa
     assert (found["ok"], found["first_bad"]) == (False, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE purge_entries SET payload = '{' WHERE seq = 3", "DELETE FROM purge_entries WHERE seq = 4",
