@@ -219,7 +219,12 @@ def test_cookies_are_hard_to_steal(page: Site, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     behind = site(small(tmp_path / "s"), public="https://purge.example.org")
     client = behind.client(host="purge.example.org")
-    cookie = client.post("/login", data={"token": SECRETS["read"]}).headers["set-cookie"]
+    own = {"origin": "https://purge.example.org", "sec-fetch-site": "same-origin"}
+    assert (
+        client.post("/login", data={"token": "x"}, headers={"origin": "https://evil.example"}).status_code
+        == 403
+    )
+    cookie = client.post("/login", data={"token": SECRETS["read"]}, headers=own).headers["set-cookie"]
     assert cookie.startswith("__Host-")
     assert "Secure" in cookie
 

@@ -299,7 +299,7 @@ class Ledger(Journal):
 def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list[Any]:
     """The conditions on requests in some states, due by a day."""
     t = schema.requests.c
-    where = []
+    where: list[Any] = []
     if state is not None:
         states = [state] if isinstance(state, str) else list(state)
         for one in states:

@@ -29,15 +29,15 @@ class NewRequest(Sent):
     """A deletion request: ids or classes, and the day it came."""
 
     ids: list[str] | None = Field(
-        None, max_length=MOST_IDS, description="As the data has them; only keyed hashes are kept."
+        default=None, max_length=MOST_IDS, description="As the data has them; only keyed hashes are kept."
     )
     classes: list[str] | None = Field(
-        None, max_length=10_000, description="Names of whole classes, instead of ids."
+        default=None, max_length=10_000, description="Names of whole classes, instead of ids."
     )
     received: str = Field(description="The day it came, as 2026-11-01.")
-    due: str | None = Field(None, description="The day it must be done by; default: one month later.")
-    basis: str = Field("erasure request", description="On which ground.")
-    note: str | None = Field(None, description="A remark, kept for good: put in no name and no id.")
+    due: str | None = Field(default=None, description="The day it must be done by; default: one month later.")
+    basis: str = Field(default="erasure request", description="On which ground.")
+    note: str | None = Field(default=None, description="A remark, kept for good: put in no name and no id.")
 
 
 class Reason(Sent):
@@ -49,10 +49,10 @@ class Reason(Sent):
 class NewRun(Sent):
     """What a run takes."""
 
-    due: int = Field(7, ge=0, lt=10**6, description="Take what is due within so many days.")
-    everything: bool = Field(False, description="Take all open requests.")
-    at_most: int | None = Field(None, ge=1, lt=10**6, description="Take no more than so many.")
-    retrain: bool = Field(False, description="Train anew, whatever the policy says.")
+    due: int = Field(default=7, ge=0, lt=10**6, description="Take what is due within so many days.")
+    everything: bool = Field(default=False, description="Take all open requests.")
+    at_most: int | None = Field(default=None, ge=1, lt=10**6, description="Take no more than so many.")
+    retrain: bool = Field(default=False, description="Train anew, whatever the policy says.")
 
 
 def routes(desk: Desk) -> APIRouter:

@@ -108,6 +108,7 @@ async def _form(request: Request, doors: Doors) -> FormData:
         raise HTTPException(403, line)
     form = await request.form(max_files=1, max_fields=20, max_part_size=LARGEST)
     if not hmac.compare_digest(str(form.get("csrf", "")).encode("utf-8", "replace"), who.csrf.encode()):
+        await form.close()
         raise HTTPException(403, line)
     return form
 
