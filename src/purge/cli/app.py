@@ -28,6 +28,7 @@ from purge.cli.list import list_
 from purge.cli.printing import open_streams
 from purge.cli.report import report
 from purge.cli.request_run import app as request
+from purge.cli.serve import serve
 from purge.cli.train import train
 from purge.cli.unlearn import unlearn
 from purge.core.plugins import ignore_matplotlibrc
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo, "init": init, "train": train, "unlearn": unlearn, "audit": audit, "report": report,
-    "bench": bench, "list": list_, "cache": cache,
+    "bench": bench, "list": list_, "cache": cache, "serve": serve,
 }  # fmt: skip
 COMPLETING = "_PURGE_COMPLETE"  # a shell sets it to ask what may come next
 

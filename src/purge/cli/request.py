@@ -18,7 +18,7 @@ from purge.core.errors import FileError
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
-    from purge.requests.records import Request, Verdict
+    from purge.requests.records import Request
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -110,6 +110,7 @@ def list_(
 ) -> None:
     """List deletion requests, with the days that are left."""
     from purge.report.tables import listing
+    from purge.requests.words import shown
 
     with open_ledger(ledger) as book:
         found = book.requests(state=state, due_by=due_by)
@@ -117,7 +118,7 @@ def list_(
         head = ["request", "received", "due", "days left", "state", "about", "remark"]
         table = listing(head, [_row(one, today) for one in found])
         late = sum(one.waits() and one.days_left(today) < 0 for one in found)
-        show([_shown(one, today) for one in found], table if found else "No such requests.", json_)
+        show([shown(one, today) for one in found], table if found else "No such requests.", json_)
         if not json_ and late:
             say(f"{late} overdue.")
 
@@ -126,18 +127,16 @@ def list_(
 def show_(number: Number, ledger: LedgerAt = None, json_: opt.Json = False, debug: opt.Debug = False) -> None:
     """Show one request: how it stands, and every entry about it."""
     from purge.report.tables import listing
+    from purge.requests.words import history, shown
 
     with open_ledger(ledger) as book:
-        request, today = book.request(number), date.today()
-        history = [one.to_dict() for one in book.history(number)]
-        for one in history:
-            one["payload"] = {k: v for k, v in one["payload"].items() if k not in ("subjects", "requests")}
-        content = _shown(request, today)
+        content = shown(book.request(number), date.today())
+        entries = history(book, number)
         told = {name: value for name, value in content.items() if value not in (None, [])}
         rows = [[name.replace("_", " "), _words(value)] for name, value in told.items()]
-        show({**content, "history": history}, listing(["request", str(number)], rows), json_)
+        show({**content, "history": entries}, listing(["request", str(number)], rows), json_)
         if not json_:
-            happened = [[one["at"], one["kind"], one["payload"].get("reason", "")] for one in history]
+            happened = [[one["at"], one["kind"], one["payload"].get("reason", "")] for one in entries]
             show(None, listing(["at", "what", "reason"], happened), False)
 
 
@@ -197,6 +196,8 @@ def verify(
 
     Keep the end of the chain that it prints somewhere else: --head then shows that nothing was cut off.
     """
+    from purge.requests.words import verified
+
     if export is not None:
         from purge.requests.ledger import verify_export
 
@@ -204,7 +205,7 @@ def verify(
     else:
         with open_ledger(ledger) as book:
             verdict = book.verify(public=public, head=head)
-    show(verdict.to_dict(), in_words(verdict), json_)
+    show(verdict.to_dict(), verified(verdict), json_)
     if not verdict.ok:
         raise typer.Exit(ending.MISSED)
 
@@ -224,55 +225,25 @@ def export(
         show({"file": str(file), "head": str(end), **end.to_dict()}, text, json_)
 
 
-def in_words(verdict: Verdict) -> str:
-    """What verifying found, in a sentence or two."""
-    if not verdict.ok:
-        return f"Touched: {verdict.why}."
-    signed = ", every signature is right" if verdict.signed else ""
-    return f"{verdict.entries} entries, none was touched{signed}. The end of the chain is {verdict.head}"
-
-
 def ids_in(file: Path) -> list[str]:
-    """The ids in a file, one a line. What is wrong with it is said without showing any."""
-    fix = "write one id a line, as UTF-8"
+    """The ids in a file, one a line."""
+    from purge.requests.words import ids_from
+
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        found = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
     except OSError as error:
         raise FileError(f"a file of ids at {file}", error.strerror or "an error", "check the path") from None
-    except ValueError:
-        raise FileError(f"text in {file}", "something else", fix) from None
-    if not found:
-        raise FileError(f"ids in {file}", "none", fix)
-    return found
-
-
-def _shown(request: Request, today: date) -> dict[str, Any]:
-    left = request.days_left(today) if request.waits() else None
-    return {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+    return ids_from(raw, str(file))
 
 
 def _row(request: Request, today: date) -> list[str]:
-    left = _left(request, today)
-    remark = request.hold or request.why or request.note or ""
+    from purge.requests.words import about, days_left, shown
+
+    remark, told = request.hold or request.why or request.note or "", shown(request, today)
     return [
-        str(request.number), str(request.received), str(request.due), left, request.state, about(request),
-        remark,
+        str(request.number), str(request.received), str(request.due), days_left(told), request.state,
+        about(told), remark,
     ]  # fmt: skip
-
-
-def _left(request: Request, today: date) -> str:
-    if not request.waits():
-        return ""
-    left = request.days_left(today)
-    return f"overdue by {-left}" if left < 0 else str(left)
-
-
-def about(request: Request) -> str:
-    """What a request is about, without naming anybody."""
-    if request.classes:
-        return f"class {', '.join(request.classes)}"
-    return "1 id" if request.subjects == 1 else f"{request.subjects} ids"
 
 
 def _words(value: Any) -> str:

@@ -123,20 +123,11 @@ def run(
 
 
 def _words(outcome: Outcome) -> str:
-    n = len(outcome.requests)
-    some = f"{n} request{'s' * (n != 1)}"
-    if outcome.state == "nothing":
-        return "Nothing is due."
-    if outcome.state == "due" and not n:
-        return "A retraining is due; no request is. With the next one: purge request run --retrain"
-    if outcome.state == "due":
-        return f"A retraining is due; {some} left open. To train anew: purge request run --retrain"
-    if outcome.state == "missed":
-        return f"Batch {outcome.batch} was not accepted; {some} left open, the version before stays."
+    from purge.requests.words import came_of
+
+    first = came_of(outcome.facts())
     if outcome.version is None:
-        return (
-            f"Batch {outcome.batch}: {some} done; the data held nothing of them, so the model stays as it is."
-        )
+        return first
     stays = outcome.found["stays"]
     accuracy = "not measured" if "now" not in stays else f"{stays['now']['value']:.1%}"
     points = 100 * (stays["drift"] or 0.0)
@@ -144,8 +135,7 @@ def _words(outcome: Outcome) -> str:
     earlier = {g["batch"] for g in outcome.found["groups"] if g["tested"]} - {outcome.batch}
     tested = f" Earlier batches tested: {len(earlier)}; none came back." if earlier else ""
     return (
-        f"Batch {outcome.batch}: {some} done; version {outcome.version} ({outcome.kind}) is "
-        f"{outcome.folder}.\n"
+        f"{first}\n"
         f"Accuracy on test data of the classes that stay: {accuracy}"
         f"{'' if stays['drift'] is None else since}.{tested}"
     )

@@ -8,7 +8,8 @@
     ├── DeviceError    a device that is not there
     ├── FileError      a checkpoint, a run folder, an output folder
     ├── LedgerError    a ledger of deletion requests, or what one of them may do now
-    │   └── BusyError  another worker has the ledger
+    │   ├── BusyError  another worker has the ledger
+    │   └── NumberError  a request or batch that it does not have
     └── RunError       a run that had to be given up; nothing half done is returned
 
 Each message is one line: "Expected …, got …. Fix: …".
@@ -100,6 +101,10 @@ class LedgerError(PurgeError):
 
 class BusyError(LedgerError):
     """Another worker has the ledger."""
+
+
+class NumberError(LedgerError):
+    """A request or batch that the ledger does not have."""
 
 
 class RunError(PurgeError):

@@ -67,8 +67,11 @@ def own_folder(folder: Path, name: str) -> Path:
 LOCK, STAGE = ".purge.lock", ".saving-"  # what a killed process may leave in a folder, see core/folders.py
 
 
-def atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write to a temporary name beside ``path`` and rename: never a half-written file."""
+def atomically(path: Path, write: Callable[[Path], Any], *, private: bool = False) -> None:
+    """Write to a temporary name beside ``path`` and rename: never a half-written file.
+
+    ``private``: only its owner may read it.
+    """
     if not path.parent.is_dir():
         raise FileError(f"a folder at {path.parent}", "none", "make it first")
     if path.exists() and not path.is_file():  # a device would be replaced
@@ -77,7 +80,7 @@ def atomically(path: Path, write: Callable[[Path], Any]) -> None:
     _sweep(path)
     temporary = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}")
     try:  # opened here, so that the user's umask decides who may read it
-        opened = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        opened = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666)
         mode = stat.S_IMODE(os.fstat(opened).st_mode)
         os.close(opened)
     except OSError as error:

@@ -63,7 +63,6 @@ def page(
         for i, (name, report) in enumerate(reports.items())
     ]
     several = len(runs) > 1
-    script = _environment().get_template("page.js").render()
     return _render(
         "page.html.j2",
         title=f"Unlearning {'compared' if several else 'report'}: {' · '.join(reports)}",
@@ -74,10 +73,19 @@ def page(
         words={**WORDS, "limit": "Limits"},
         glosses=glosses,
         unrecorded=NOT,
-        script=Markup(script),
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script=Markup(_script()),
+        digest=script_digest(),
         written=written,
     )
+
+
+def _script() -> str:
+    return _environment().get_template("page.js").render()
+
+
+def script_digest() -> str:
+    """The digest of the page's only script, by which a policy of the browser names it."""
+    return base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
 
 
 def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[str, Any]:

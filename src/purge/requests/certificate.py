@@ -17,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from purge.core.errors import DataError
 from purge.core.files import below, told, write_json, write_text
 from purge.report.tables import shown
+from purge.requests.dates import now
 from purge.requests.records import Audit, Request, Version
-from purge.result import now
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger

@@ -23,13 +23,13 @@ WRITES = "purge_writes"
 class Database:
     """The database of one ledger."""
 
-    def __init__(self, url: Any) -> None:
+    def __init__(self, url: Any, patience: float = WAIT) -> None:
         self.url = parse(url)
         self.file = Path(str(self.url.database)) if self.url.get_backend_name() == "sqlite" else None
         shown = self.url.difference_update_query(["password", "sslpassword"])
         self.name = str(self.file) if self.file else shown.render_as_string(hide_password=True)
         try:
-            self.engine = _engine(self.url)
+            self.engine = _engine(self.url, patience)
         except ImportError:
             fix = "pip install 'purge-unlearning[postgres]'"
             raise LedgerError("the package psycopg, for PostgreSQL", "none", fix) from None
@@ -40,6 +40,19 @@ class Database:
             return False
         with self.reading() as connection:
             return schema.found_version(connection) is not None
+
+    def mark(self) -> tuple[Any, ...] | None:
+        """Changes with every transaction that has written; None: this database has no such thing."""
+        if self.file is None:
+            return None
+        try:
+            with self.file.open("rb") as file:
+                counter = file.read(28)[24:]  # SQLite counts its transactions here
+            wal = self.file.with_name(f"{self.file.name}-wal")
+            stats = [path.stat() for path in (self.file, wal) if path.exists()]
+        except OSError:
+            return None
+        return (counter, *((one.st_ino, one.st_size, one.st_mtime_ns) for one in stats))
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -120,11 +133,11 @@ def parse(url: Any) -> URL:
     return found
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, patience: float) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(url, hide_parameters=True, pool_pre_ping=True)
     # No pool: between two transactions nobody has the file open, so that it can be copied or moved.
-    engine = create_engine(url, hide_parameters=True, poolclass=NullPool, connect_args={"timeout": WAIT})
+    engine = create_engine(url, hide_parameters=True, poolclass=NullPool, connect_args={"timeout": patience})
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _record: Any) -> None:

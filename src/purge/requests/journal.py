@@ -20,7 +20,7 @@ from purge.core.errors import FileError, LedgerError, brief
 from purge.core.files import atomically, told
 from purge.requests import chain, checking, schema
 from purge.requests.asked import text
-from purge.requests.database import Database
+from purge.requests.database import WAIT, Database
 from purge.requests.dates import now
 from purge.requests.keys import IdKey, Signer, public_key
 from purge.requests.records import Entry, Head, Verdict
@@ -48,9 +48,10 @@ class Journal:
     """A chain of entries in a database, and the tables that follow from it."""
 
     def __init__(
-        self, url: Place, key: Place | None = None, *, sign: Place | None = None, must_exist: bool = False
-    ) -> None:
-        self._db = Database(url)
+        self, url: Place, key: Place | None = None, *, sign: Place | None = None, must_exist: bool = False,
+        patience: float = WAIT,
+    ) -> None:  # fmt: skip
+        self._db = Database(url, patience)
         self.name = self._db.name  # without a password
         named = key or os.environ.get(KEY)
         place = named or (f"{self._db.file}.key" if self._db.file else None)
@@ -213,11 +214,12 @@ class Journal:
             head = self._append(connection, [(text(kind, "kind"), dict(payload))])
         return self.entries(start=head.entries)[0]
 
-    def entries(self, kind: str | None = None, *, start: int = 1) -> list[Entry]:
-        """The entries of the chain, or those of one kind, from number ``start`` on."""
+    def entries(self, kind: str | None = None, *, start: int = 1, end: int | None = None) -> list[Entry]:
+        """The entries of the chain, or those of one kind, from number ``start`` on, up to ``end``."""
         t = schema.entries
         query = select(*t.c).where(t.c.seq >= start).order_by(t.c.seq)
         query = query if kind is None else query.where(t.c.kind == kind)
+        query = query if end is None else query.where(t.c.seq <= end)
         found = self._rows(lambda c: [chain.Link(*row) for row in c.execute(query)])
         return [
             Entry(one.seq, one.at, one.kind, self._sound(json.loads, one.payload), one.hash) for one in found
@@ -227,6 +229,10 @@ class Journal:
         """The end of the chain. Keep it elsewhere: ``verify(head=…)`` then finds what was cut off."""
         h = schema.head.c
         return Head(*self._rows(lambda c: c.execute(select(h.entries, h.hash)).one()))
+
+    def mark(self) -> tuple[Any, ...] | None:
+        """Equal to an earlier one if nothing was written in between; None: ask the ledger itself."""
+        return self._db.mark()
 
     # -- one worker, and whether all is as it was written -----------------------------------
 
@@ -280,9 +286,13 @@ class Journal:
         with self._writing() as connection:
             self._append(connection, [(kind, row | {kind: next_number(connection, table)})])
 
-    def _table(self, table: Table, *where: Any) -> list[dict[str, Any]]:
-        """The rows of a table in their order."""
-        query = select(*table.c).where(*where).order_by(table.c.number)
+    def _table(
+        self, table: Table, *where: Any, newest: bool = False, skip: int = 0, at_most: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The rows of a table in their order, or the newest first."""
+        number = table.c.number
+        query = select(*table.c).where(*where).order_by(number.desc() if newest else number)
+        query = query if at_most is None else query.limit(at_most).offset(skip)
         found = [dict(row) for row in self._rows(lambda c: list(c.execute(query).mappings()))]
         for row in found:
             for name, read in READ.items():

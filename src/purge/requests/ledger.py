@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
-from purge.core.errors import LedgerError, brief, did_you_mean
+from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
 from purge.requests import schema
 from purge.requests.asked import asked, text
 from purge.requests.dates import day
@@ -37,6 +37,7 @@ class Ledger(Journal):
         sign: a PEM file with an Ed25519 key (extra ``sign``), made if it is missing; each entry from now on
             is signed with it.
         must_exist: refuse to make a new ledger.
+        patience: seconds to wait for another process that writes to an SQLite file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/requests.db") as ledger:
@@ -78,17 +79,26 @@ class Ledger(Journal):
             self._append(connection, [("request", one) for one in new])
             return self._requests(schema.requests.c.number >= first)
 
-    def requests(self, state: str | None = None, due_by: date | str | None = None) -> list[Request]:
-        """All requests in their order, or those in one state, or those due by a day."""
-        t = schema.requests.c
-        where = []
-        if state is not None:
-            if state not in STATES:
-                raise LedgerError("a state of requests", brief(state), did_you_mean(str(state), STATES))
-            where.append(t.state == state)
-        if due_by is not None:
-            where.append(t.due <= day(due_by, "due_by").isoformat())
-        return self._requests(*where)
+    def requests(
+        self, state: str | Sequence[str] | None = None, due_by: date | str | None = None, *,
+        newest: bool = False, skip: int = 0, at_most: int | None = None,
+    ) -> list[Request]:  # fmt: skip
+        """All requests in their order, or those in some states, or those due by a day.
+
+        With ``newest``, the last one comes first. ``at_most``: so many of them, after ``skip`` others.
+        """
+        where = _where(state, due_by)
+        return [
+            Request(**row)
+            for row in self._table(schema.requests, *where, newest=newest, skip=skip, at_most=at_most)
+        ]
+
+    def count(self, due_by: date | str | None = None) -> dict[str, int]:
+        """How many requests are in each state, of all or of those due by a day."""
+        state = schema.requests.c.state
+        query = select(state, func.count()).where(*_where(None, due_by)).group_by(state)
+        found = self._rows(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
+        return {name: found.get(name, 0) for name in STATES}
 
     def request(self, number: int) -> Request:
         """One request."""
@@ -102,7 +112,7 @@ class Ledger(Journal):
         parts = [] if odd else _in_parts(wanted)
         found = {r.number: r for some in parts for r in self._requests(number.in_(some))}
         if missing := odd or [one for one in wanted if one not in found]:
-            raise LedgerError("the number of a request", brief(missing[0]), "see purge request list")
+            raise NumberError("the number of a request", brief(missing[0]), "see purge request list")
         return [found[one] for one in wanted]
 
     def history(self, number: int) -> list[Entry]:
@@ -219,7 +229,7 @@ class Ledger(Journal):
         where = schema.batches.c.number == (number if here else 0)
         found = [Batch(**row) for row in self._table(schema.batches, where)]
         if not found:
-            raise LedgerError("the number of a batch", brief(number), "see purge request list")
+            raise NumberError("the number of a batch", brief(number), "see purge request list")
         return found[0]
 
     def batches(self) -> list[Batch]:
@@ -284,6 +294,21 @@ class Ledger(Journal):
         if batch is not None:
             self.batch(batch)
         return {"folder": None if folder is None else text(os.fspath(folder), "folder"), "batch": batch}
+
+
+def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list[Any]:
+    """The conditions on requests in some states, due by a day."""
+    t = schema.requests.c
+    where: list[Any] = []
+    if state is not None:
+        states = [state] if isinstance(state, str) else list(state)
+        for one in states:
+            if one not in STATES:
+                raise LedgerError("a state of requests", brief(one), did_you_mean(str(one), STATES))
+        where.append(t.state.in_(states))
+    if due_by is not None:
+        where.append(t.due <= day(due_by, "due_by").isoformat())
+    return where
 
 
 def _concerns(entry: Entry, number: int) -> bool:

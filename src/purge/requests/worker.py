@@ -30,13 +30,13 @@ from purge.requests.hooks import Hook, call_hook, checked_hook
 from purge.requests.making import Making, last_training, name_of
 from purge.requests.policy import Policy, Spent, as_policy
 from purge.requests.records import Batch, Request, Version
+from purge.requests.settings import SETTINGS, settings_of
 from purge.requests.tracking import client, register_all
 from purge.runs.weights import check_weights
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
 
-SETTINGS = "settings"  # the kind of entry that says where versions are, and what audits may use
 DUE = "retraining-due"  # the kind of entry that says that a policy is used up
 ABOUT = "batch.json"  # in the folder of a version: what the ledger is told about it
 
@@ -68,15 +68,6 @@ def init(
             raise LedgerError("a ledger without a version", "one that has some", "purge request run goes on")
         ledger.append(SETTINGS, {"versions": str(place.absolute()), "keep_for_audit": bool(keep_for_audit)})
         return ledger.add_version(folder, str(facts.digest), None, kind="base", about={"model": facts.model})
-
-
-def settings_of(ledger: Ledger) -> tuple[Path, bool]:
-    """Where versions are, and whether forgotten samples may be kept for audits."""
-    found = [entry.payload for entry in ledger.entries(SETTINGS)]
-    if not found or ledger.current() is None:
-        fix = "purge request init RUN names the model that requests begin with"
-        raise LedgerError(f"a model in {ledger.name}", "none", fix)
-    return Path(found[-1]["versions"]), bool(found[-1]["keep_for_audit"])
 
 
 # -- what is asked of a run --------------------------------------------------------------------

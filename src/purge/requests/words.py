@@ -1,0 +1,79 @@
+"""What the shell and the page say about a ledger, without naming anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from purge.core.errors import DataError
+from purge.requests.records import Request, Verdict
+
+if TYPE_CHECKING:
+    from purge.requests.ledger import Ledger
+
+HIDDEN = ("subjects", "requests")  # of an entry: who else was part of it is not told with one request
+
+
+def shown(request: Request, today: date) -> dict[str, Any]:
+    """A request with the days that are left."""
+    left = request.days_left(today) if request.waits() else None
+    return {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+
+
+def about(request: Mapping[str, Any]) -> str:
+    """What a request of :func:`shown` is about."""
+    if request["classes"]:
+        return f"class {', '.join(request['classes'])}"
+    return "1 id" if request["subjects"] == 1 else f"{request['subjects']} ids"
+
+
+def days_left(request: Mapping[str, Any]) -> str:
+    """The days that are left for a request of :func:`shown`, if it waits."""
+    left = request["days_left"]
+    return "" if left is None else f"overdue by {-left}" if left < 0 else str(left)
+
+
+def history(ledger: Ledger, number: int) -> list[dict[str, Any]]:
+    """Every entry about a request, without the hashes of ids and the numbers of other requests."""
+    found = [one.to_dict() for one in ledger.history(number)]
+    for one in found:
+        one["payload"] = {k: v for k, v in one["payload"].items() if k not in HIDDEN}
+    return found
+
+
+def verified(verdict: Verdict) -> str:
+    """What verifying found, in a sentence or two."""
+    if not verdict.ok:
+        return f"Touched: {verdict.why}."
+    signed = ", every signature is right" if verdict.signed else ""
+    return f"{verdict.entries} entries, none was touched{signed}. The end of the chain is {verdict.head}"
+
+
+def came_of(facts: Mapping[str, Any]) -> str:
+    """What came of a run, from ``Outcome.facts()``, in a sentence."""
+    n, state, batch = len(facts["requests"]), facts["state"], facts["batch"]
+    some = f"{n} request{'s' * (n != 1)}"
+    if state == "nothing":
+        return "Nothing is due."
+    if state == "due" and not n:
+        return "A retraining is due; no request is. With the next one: purge request run --retrain"
+    if state == "due":
+        return f"A retraining is due; {some} left open. To train anew: purge request run --retrain"
+    if state == "missed":
+        return f"Batch {batch} was not accepted; {some} left open, the version before stays."
+    if facts["version"] is None:
+        return f"Batch {batch}: {some} done; the data held nothing of them, so the model stays as it is."
+    return f"Batch {batch}: {some} done; version {facts['version']} ({facts['kind']}) is {facts['folder']}."
+
+
+def ids_from(raw: bytes, place: str) -> list[str]:
+    """The ids in a file, one a line. What is wrong with it is said without showing any."""
+    fix = "write one id a line, as UTF-8"
+    try:
+        found = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
+    except ValueError:
+        raise DataError(f"text in {place}", "something else", fix) from None
+    if not found:
+        raise DataError(f"ids in {place}", "none", fix)
+    return found

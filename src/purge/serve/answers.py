@@ -1,0 +1,89 @@
+"""Answers: pages from templates, JSON, and one line for whatever was refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import purge
+from purge.core.errors import BusyError, DataError, FileError, LedgerError, NumberError, PurgeError
+from purge.requests import words
+from purge.serve.tokens import ROLES, Token
+
+STATIC = Path(__file__).with_name("static")
+API = "/api/v1"
+# What an error of the library means on the web; the first that fits.
+STATUS: tuple[tuple[type[PurgeError], int], ...] = (
+    (NumberError, 404), (BusyError, 409), (LedgerError, 409), (DataError, 400), (FileError, 503),
+    (PurgeError, 400),
+)  # fmt: skip
+PAGES = (
+    ("overview", "/", "Overview"), ("requests", "/requests", "Requests"),
+    ("versions", "/versions", "Versions"), ("chain", "/chain", "Chain"), ("api", "/api", "API"),
+)  # fmt: skip
+
+
+class Visitor:
+    """Who asks: the holder of a token, and of a session if it is a browser."""
+
+    def __init__(self, token: Token, csrf: str | None = None) -> None:
+        self.token, self.csrf = token, csrf
+
+
+def visitor(request: Request) -> Visitor | None:
+    """Who asks, as the guard has found."""
+    found = request.scope.get("purge.visitor")
+    return found if isinstance(found, Visitor) else None
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("purge", "serve/templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
+    made.globals |= {
+        "about": words.about,
+        "days_left": words.days_left,
+        "pages": PAGES,
+        "release": purge.__version__,
+    }
+    return made
+
+
+def page(request: Request, template: str, status: int = 200, **content: Any) -> Response:
+    """A page from a template."""
+    who = visitor(request)
+    csrf = (who.csrf if who else None) or ""
+    may = {role: who is not None and who.token.may(role) for role in ROLES}
+    made = _environment().get_template(f"{template}.html.j2")
+    return HTMLResponse(made.render(who=who.token if who else None, csrf=csrf, may=may, **content), status)
+
+
+def by_program(request: Request) -> bool:
+    """Does a program ask, which wants JSON?"""
+    path = request.url.path
+    return path.startswith(f"{API}/") or path in (API, "/openapi.json")
+
+
+def refused(request: Request, status: int, line: str, headers: dict[str, str] | None = None) -> Response:
+    """One line that says why not, in the form that was asked for."""
+    if by_program(request):
+        return JSONResponse({"error": line}, status, headers)
+    if request.headers.get("hx-request"):  # a part of a page that is already there
+        answer = page(request, "said", status, line=line)
+        answer.headers.update({"HX-Retarget": "#said", "HX-Reswap": "innerHTML", **(headers or {})})
+        return answer
+    answer = page(request, "error", status, line=line, code=status)
+    answer.headers.update(headers or {})
+    return answer
+
+
+def status_of(error: PurgeError) -> int:
+    """What an error of the library is called on the web."""
+    return next(status for kind, status in STATUS if isinstance(error, kind))

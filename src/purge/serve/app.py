@@ -1,0 +1,84 @@
+"""The application: routes, errors, and the guard around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+import purge
+from purge.core.errors import PurgeError, expected
+from purge.serve import api, pages
+from purge.serve.answers import STATIC, refused, status_of
+from purge.serve.desk import Desk
+from purge.serve.guard import Doors, Guard, broke
+
+# Newer versions of FastAPI hand what breaks, with its messages, to OpenTelemetry where that is set up.
+SILENT: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
+UNKNOWN = {
+    404: expected("an address that is here", "another", "go back to the overview, /"),
+    405: expected("another method for this address", "this one", "see /api"),
+}
+
+
+def make_app(desk: Desk, doors: Doors) -> Guard:
+    """The page of a ledger, for any ASGI server."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        desk.runner.stop()
+
+    app = FastAPI(
+        title="purge", version=purge.__version__, summary="Deletion requests of a ledger.", lifespan=lifespan,
+        docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False,
+        telemetry=SILENT,
+    )  # fmt: skip
+    app.include_router(api.routes(desk))
+    app.include_router(pages.routes(desk, doors))
+    app.mount("/static", Static(directory=STATIC), name="static")
+    app.add_exception_handler(PurgeError, _purge_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, broke)  # it is raised again, for the guard to log
+    return Guard(app, doors)
+
+
+class Static(StaticFiles):
+    """Files of the package: not private, and asked for anew when the package has changed."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """A file, which browsers may keep and must ask about."""
+        answer = super().file_response(*args, **kwargs)
+        answer.headers["cache-control"] = "no-cache"
+        return answer
+
+
+def _purge_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PurgeError)
+    return refused(request, status_of(error), str(error))
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    """What does not fit the schema, without what was sent: that may be an id."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:3] if part != "__root__") or str(first["loc"][0])
+    got = f"{where[:40]}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    return refused(request, 422, expected("what /api describes", got, "see /api"))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    line = UNKNOWN.get(error.status_code) if error.detail in ("Not Found", "Method Not Allowed") else None
+    if line is None:
+        line = str(error.detail)
+        if not line.startswith("Expected"):
+            line = expected("a body that can be read", line.rstrip("."), "see /api")
+    return refused(request, error.status_code, line, dict(error.headers or {}))

@@ -1,0 +1,242 @@
+"""What the page and the API ask of a ledger, as plain values. Both say the same, since both ask here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from purge.core.errors import DataError, FileError, LedgerError, NumberError, PurgeError
+from purge.core.files import read_json
+from purge.requests import words
+from purge.requests.asked import text
+from purge.requests.certificate import certificate_of, certificate_page, hashes_of
+from purge.requests.dates import now
+from purge.requests.ledger import Ledger
+from purge.requests.records import STATES, Entry, Request, Verdict, Version
+from purge.requests.settings import settings_of
+from purge.serve.runner import Runner
+
+WAITING = ("open", "held", "running")
+SHOWN = ("all", *STATES, "waiting", "overdue")  # what the list can be narrowed to
+PAGE, LONGEST_PAGE = 50, 500  # rows of a list
+MOST_IDS = 100_000  # of one request
+FRESH = 2.0  # seconds for which the last walk along the chain is told again: it reads the whole ledger
+KEPT_LISTS = 64  # pages of the list
+KEPT = 8  # reports that are kept, since drawing one takes a second or two
+
+
+class Desk:
+    """A ledger, and what may be done with it from afar."""
+
+    def __init__(self, ledger: Ledger, runner: Runner) -> None:
+        self.ledger, self.runner = ledger, runner
+        self._file = None if "://" in ledger.name else Path(ledger.name)
+        self.title = ledger.name if self._file is None else self._file.name
+        self._verifying, self._drawing = threading.Lock(), threading.Lock()
+        self._verdict: tuple[float, Verdict] | None = None
+        self._reports: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._keeping, self._mark = threading.Lock(), ledger.mark()
+        self._lists: OrderedDict[Any, dict[str, Any]] = OrderedDict()
+
+    def check(self) -> None:
+        """Refuse if the file of the ledger has gone: SQLite would make an empty one."""
+        if self._file is not None and not self._file.is_file():
+            raise FileError(f"a ledger at {self.ledger.name}", "none", "put it back, or restore a backup")
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def listed(
+        self, show: str = "all", due_by: date | str | None = None, page: int = 1, size: int = PAGE
+    ) -> dict[str, Any]:
+        """One page of requests, the newest first."""
+        if show not in SHOWN:
+            raise DataError("a kind of requests to list", repr(show[:40]), f"use one of {', '.join(SHOWN)}")
+        today = date.today()
+        return self._kept(
+            (show, due_by, page, size, today), lambda: self._listed(show, due_by, page, size, today)
+        )
+
+    def _listed(self, show: str, due_by: Any, page: int, size: int, today: date) -> dict[str, Any]:
+        if show == "overdue":
+            due_by = today - timedelta(days=1)
+        states = WAITING if show in ("waiting", "overdue") else STATES if show == "all" else (show,)
+        counts = self.ledger.count(due_by)
+        total = sum(counts[state] for state in states)
+        found = self.ledger.requests(
+            None if show == "all" else states, due_by, newest=True, skip=(page - 1) * size, at_most=size
+        )
+        return {
+            "requests": [words.shown(one, today) for one in found], "total": total, "page": page,
+            "pages": max(1, -(-total // size)),
+        }  # fmt: skip
+
+    def _kept(self, key: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What was read before, as long as nothing was written; not to be changed."""
+        mark = self.ledger.mark()
+        if mark is None:
+            return make()
+        with self._keeping:
+            if mark != self._mark:
+                self._mark = mark
+                self._lists.clear()
+            if key in self._lists:
+                return self._lists[key]
+        made = make()
+        with self._keeping:
+            if mark == self._mark:
+                self._lists[key] = made
+                while len(self._lists) > KEPT_LISTS:
+                    self._lists.popitem(last=False)
+        return made
+
+    def due(self, days: int = 7) -> dict[str, Any]:
+        """What waits and is due within some days, the nearest deadline first, and how many are overdue."""
+        today = date.today()
+        by, before = today + timedelta(days=days), today - timedelta(days=1)
+        found = sorted(self.ledger.requests(WAITING, by), key=lambda r: (r.due, r.number))
+        late = self.ledger.count(before)
+        return {
+            "days": days, "total": len(found), "overdue": sum(late[state] for state in WAITING),
+            "requests": [words.shown(one, today) for one in found[:LONGEST_PAGE]],
+        }  # fmt: skip
+
+    def one(self, number: int) -> dict[str, Any]:
+        """One request, with its history."""
+        found = words.shown(self.ledger.request(number), date.today())
+        return {**found, "history": words.history(self.ledger, number)}
+
+    def subjects(self, number: int) -> list[str]:
+        """The keyed hashes of the ids that a request names."""
+        return hashes_of(self.ledger, number)
+
+    def made_by(self, batch: int | None) -> Version | None:
+        """The version that came of a batch."""
+        return None if batch is None else next((v for v in self.ledger.versions() if v.batch == batch), None)
+
+    def add(
+        self, *, received: str, ids: list[str] | None = None, classes: list[str] | None = None,
+        due: str | None = None, basis: str | None = None, note: str | None = None,
+    ) -> Request:  # fmt: skip
+        """Write a request down."""
+        if ids is not None and len(ids) > MOST_IDS:
+            raise DataError(f"at most {MOST_IDS} ids", str(len(ids)), "split the request, or use the shell")
+        return self.ledger.add(
+            ids=ids, classes=classes, received=received, due=due or None, basis=basis or "erasure request",
+            note=note or None,
+        )  # fmt: skip
+
+    def step(self, number: int, kind: str, reason: str | None) -> Request:
+        """Hold a request, release or withdraw it."""
+        self.ledger.request(number)
+        if kind == "release":
+            return self.ledger.release(number)
+        why = text(reason, "reason")
+        return self.ledger.hold(number, why) if kind == "hold" else self.ledger.withdraw(number, why)
+
+    def certificate(self, number: int) -> dict[str, Any]:
+        """The certificate of a request. It names nobody."""
+        return certificate_of(self.ledger, number)
+
+    def certificate_page(self, number: int) -> str:
+        """The same as a page."""
+        return certificate_page(self.certificate(number))
+
+    # -- versions and the chain -------------------------------------------------------------
+
+    def versions(self) -> list[dict[str, Any]]:
+        """All versions, the newest first; of their folders only the names are told."""
+        passed = {audit.version: audit.passed for audit in self.ledger.audits()}
+        place, found = self._place(), []
+        for version in reversed(self.ledger.versions()):
+            about = {key: getattr(version, key) for key in ("number", "kind", "digest", "parent", "batch")}
+            about |= {"added": version.added, "folder": Path(version.folder).name}
+            about |= {"passed": passed.get(version.digest), "report": _audit_of(version, place) is not None}
+            found.append(about)
+        return found
+
+    def verdict(self) -> Verdict:
+        """Was anything in the ledger touched? One walk at a time; others are told what it found."""
+        with self._verifying:
+            if self._verdict is None or time.monotonic() - self._verdict[0] > FRESH:
+                found = self.ledger.verify()
+                self._verdict = (time.monotonic(), found)
+            return self._verdict[1]
+
+    def chain(self, before: int | None = None) -> dict[str, Any]:
+        """Entries of the chain, the newest first, without what they hold."""
+        last = self.ledger.head().entries
+        end = last if before is None else max(0, min(last, before - 1))
+        start = max(1, end - PAGE + 1)
+        found = self.ledger.entries(start=start, end=end)
+        return {"entries": [_told(one) for one in reversed(found)], "start": start, "end": end, "all": last}
+
+    # -- reports ----------------------------------------------------------------------------
+
+    def report(self, number: int) -> str:
+        """The report of a version as a page. It is drawn from the numbers of its audit: no id is in them."""
+        version = next((v for v in self.ledger.versions() if v.number == number), None)
+        if version is None:
+            raise NumberError("the number of a version", str(number)[:20], "see the list of versions")
+        file = _audit_of(version, self._place())
+        if file is None:
+            fix = "versions that a run has made have one"
+            raise NumberError(f"an audit of version {number} where versions are kept", "none", fix)
+        key = (version.digest, file.stat().st_mtime_ns)
+        with self._drawing:
+            if key not in self._reports:
+                self._reports[key] = _drawn(f"version {number}", file)
+                while len(self._reports) > KEPT:
+                    self._reports.popitem(last=False)
+            return self._reports[key]
+
+    def _place(self) -> Path | None:
+        """The folder where this ledger keeps its versions."""
+        try:
+            return settings_of(self.ledger)[0].resolve()
+        except (LedgerError, OSError):
+            return None
+
+
+def _audit_of(version: Version, place: Path | None) -> Path | None:
+    """The audit of a version, if it is a plain file in a folder of that place: no link leads out of it."""
+    if place is None:
+        return None
+    try:
+        file = Path(version.folder, "audit.json")
+        here = file.resolve() == place / Path(version.folder).name / "audit.json"
+        return file if here and file.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    about = {key: entry.payload[key] for key in ("request", "batch", "version") if key in entry.payload}
+    plain = {key: value for key, value in about.items() if isinstance(value, int)}
+    return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, "hash": entry.hash, **plain}
+
+
+def _drawn(name: str, file: Path) -> str:
+    from purge.report.page import page  # draws figures: takes a second to import
+
+    content = read_json(file)
+    try:
+        return page({name: content}, records={name: {}}, written=now())
+    except PurgeError:
+        raise
+    except Exception:  # whatever a damaged file makes of it
+        raise FileError(
+            f"an audit in {file.parent.name}", "a damaged one", "audit the version again"
+        ) from None
+
+
+def readable(read: Callable[[], Any]) -> tuple[Any, str]:
+    """What can be read, or why it cannot: a touched chain is shown as far as possible."""
+    try:
+        return read(), ""
+    except PurgeError as error:
+        return None, str(error)

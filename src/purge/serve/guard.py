@@ -1,0 +1,217 @@
+"""What stands before every route: host, size, who asks, headers, and what is logged.
+
+It is plain ASGI, and comes before a body is read: somebody without a token sends nothing that is parsed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+import traceback
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from purge.core.errors import PurgeError, expected
+from purge.serve.answers import API, Visitor, by_program, refused, status_of
+from purge.serve.sessions import Brake, Once, Sessions
+from purge.serve.tokens import Token, Tokens, hashed
+
+LARGEST = 8 << 20  # bytes of a body
+COOKIE = "purge_session"
+PUBLIC = ("/login", "/static/")  # what can be seen without a token
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+log = logging.getLogger("purge.serve")
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Who is let in, and by which address the page is reached."""
+
+    tokens: Tokens
+    once: Once | None = None
+    public: str | None = None  # the URL of a proxy in front, such as https://purge.example.org
+    sessions: Sessions = field(default_factory=Sessions)
+    brake: Brake = field(default_factory=Brake)
+
+    def secure(self, request: Request) -> bool:
+        """Does the browser come by HTTPS?"""
+        return urlsplit(self.public or str(request.url)).scheme == "https"
+
+    def cookie(self, request: Request) -> str:
+        """The name of the cookie; by HTTPS browsers take it from this very host only."""
+        return f"__Host-{COOKIE}" if self.secure(request) else COOKIE
+
+    def known_host(self, host: str | None) -> bool:
+        """Is this how we are called? A name of somebody else's that leads here is refused (DNS rebinding)."""
+        name = _name_of(host or "")
+        if name is None:
+            return False
+        if name == "localhost" or (self.public and name == urlsplit(self.public).hostname):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def own_origin(self, request: Request) -> bool:
+        """Does a form come from a page of ours? Browsers say so; programs may say nothing."""
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return False
+        origin = request.headers.get("origin", "null")
+        if origin == "null":  # what browsers send under no-referrer, even to the page's own host
+            return True
+        return origin in (f"{request.url.scheme}://{request.headers['host']}", self.public)
+
+    def visitor(self, request: Request) -> Visitor | None:
+        """Who asks. A wrong token counts against the address that it came from."""
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind:
+            found = self.let_in(request, secret.strip()) if kind.lower() == "bearer" else None
+            return None if found is None else Visitor(found)
+        cookie = request.cookies.get(self.cookie(request))
+        if cookie is None or request.url.path.startswith(f"{API}/"):  # no cookie opens the API: no forgery
+            return None
+        session = self.sessions.of(cookie)
+        token = None if session is None else self.tokens.of(session.token)
+        return None if session is None or token is None else Visitor(token, session.csrf)
+
+    def let_in(self, request: Request, secret: str) -> Token | None:
+        """The holder of a token, if there is one; somebody who tries too often has to wait."""
+        self.slow_down(request)
+        found = self.tokens.of(hashed(secret))
+        if found is None:
+            self.wrong(request)
+        return found
+
+    def slow_down(self, request: Request) -> None:
+        """Refuse an address that showed too many wrong tokens."""
+        if wait := self.brake.wait(_address(request)):
+            line = expected("at most a few wrong tokens a minute", "more", f"try again in {wait} seconds")
+            raise HTTPException(429, line, {"Retry-After": str(wait)})
+
+    def wrong(self, request: Request) -> None:
+        """Remember that an address showed a wrong token."""
+        self.brake.failed(_address(request))
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _name_of(host: str) -> str | None:
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+        plain = host and "@" not in host and not set(host) & set("/?#\\ ")
+        return parts.hostname if plain else None
+    except ValueError:
+        return None
+
+
+class Guard:
+    """The outermost layer."""
+
+    def __init__(self, app: ASGIApp, doors: Doors) -> None:
+        self.app, self.doors = app, doors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on to the routes."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return  # no websockets
+        began, status, read = time.perf_counter(), 0, 0
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                there = {name.lower() for name, _ in message["headers"]}
+                more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in there]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        async def receive_on() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > LARGEST:
+                raise HTTPException(413, too_large())
+            return message
+
+        request = Request(scope, receive_on)
+        try:
+            answer = self._first(request, scope)
+            if answer is None:
+                await self.app(scope, receive_on, send_on)
+            else:
+                await answer(scope, receive_on, send_on)
+        except Exception as error:  # whatever it is: one line, and no traceback in a browser
+            if isinstance(error, HTTPException):
+                answer = refused(request, error.status_code, str(error.detail), dict(error.headers or {}))
+            else:
+                log.error("something broke: %s", _where(error))
+                answer = broke(request, error)
+            if not status:
+                await answer(scope, receive_on, send_on)
+        finally:
+            who = scope.get("purge.visitor")
+            route = (
+                getattr(scope.get("route"), "path", None) or "-"
+            )  # never what was typed: it may hold an id
+            name = who.token.name if isinstance(who, Visitor) else "-"
+            took = 1000 * (time.perf_counter() - began)
+            log.info("%s %s %s %d %.0f ms", name, scope["method"], route, status, took)
+
+    def _first(self, request: Request, scope: Scope) -> Response | None:
+        """Refuse what can be refused without reading on."""
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not self.doors.known_host(hosts[0]):
+            fix = "use its address, or name it with --public-url"
+            return refused(request, 400, expected("a Host that this page is known by", "another", fix))
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > LARGEST:
+            return refused(request, 413, too_large())
+        try:
+            who = scope["purge.visitor"] = self.doors.visitor(request)
+        except PurgeError as error:
+            return refused(request, status_of(error), str(error))
+        if who is not None or request.url.path.startswith(PUBLIC):
+            return None
+        if by_program(request) or "authorization" in request.headers:
+            line = expected("a token", "none that is known", "send Authorization: Bearer TOKEN")
+            return refused(request, 401, line, {"WWW-Authenticate": "Bearer"})
+        if request.headers.get("hx-request"):
+            return Response(status_code=401, headers={"HX-Redirect": "/login"})
+        return RedirectResponse("/login", 303)
+
+
+def broke(request: Request, _error: Exception) -> Response:
+    """What is told of a mistake of ours."""
+    return refused(request, 500, "Something broke. The log of the server says where.")
+
+
+def too_large() -> str:
+    """Why a body is refused."""
+    return expected(f"at most {LARGEST >> 20} MB", "more", "split it, or use purge request add")
+
+
+def _where(error: Exception) -> str:
+    """Where it broke, without the message: that may quote what a user sent."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return f"{type(error).__name__} at {' < '.join(f'{f.filename}:{f.lineno}' for f in reversed(frames))}"

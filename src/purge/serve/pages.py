@@ -1,0 +1,257 @@
+"""The pages. Each works as plain HTML; htmx only spares reloading the rest of one."""
+
+from __future__ import annotations
+
+import hmac
+from datetime import date
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.datastructures import FormData, UploadFile
+
+from purge.core.errors import DataError, PurgeError, expected
+from purge.requests.words import ids_from, verified
+from purge.serve.answers import page, refused, status_of, visitor
+from purge.serve.api import Number, PageNumber, described
+from purge.serve.desk import SHOWN, Desk, readable
+from purge.serve.guard import LARGEST, Doors
+from purge.serve.roles import needs
+from purge.serve.sessions import Once
+from purge.serve.tokens import hashed
+
+FIELDS = ("received", "due", "basis", "note")
+STEPS = {"hold": "reason", "release": None, "withdraw": "reason"}
+# A certificate and a report bring their own styles. The sandbox gives them an origin of their own: nothing
+# in one, whoever wrote it, can act in the name of the visitor.
+SEALED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+SEALED += "frame-ancestors 'none'; sandbox allow-scripts; script-src "
+
+
+def routes(desk: Desk, doors: Doors) -> APIRouter:
+    """All pages of a desk."""
+    router = APIRouter(include_in_schema=False)
+    _entrance(router, doors)
+    inside = APIRouter(dependencies=[Depends(desk.check)])
+    _reading(inside, desk)
+    _asking(inside, desk, doors)
+    _running(inside, desk, doors)
+    router.include_router(inside)
+    return router
+
+
+def went_to(request: Request, place: str) -> Response:
+    """Go to another page after something was done."""
+    if request.headers.get("hx-request"):
+        return Response(headers={"HX-Redirect": place})
+    return RedirectResponse(place, 303)
+
+
+# -- coming and going --------------------------------------------------------------------------
+
+
+def _entrance(router: APIRouter, doors: Doors) -> None:
+    def begin(request: Request, token: str) -> Response:
+        answer = RedirectResponse("/", 303)
+        secure = doors.secure(request)
+        answer.set_cookie(
+            doors.cookie(request),
+            doors.sessions.begin(token),
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
+        return answer
+
+    def again(request: Request) -> Response:
+        line = expected("a token that is known", "another", "check it, or ask for a new one")
+        return page(request, "login", 401, line=line)
+
+    @router.get("/login")
+    async def login(request: Request, once: str = "") -> Response:
+        if not once:
+            return page(request, "login", line="")
+        key: Once | None = doors.once
+        doors.slow_down(request)
+        if key is None or not key.use(once):
+            doors.wrong(request)
+            line = expected("an address that was not used yet", "one that was, or another", "paste the token")
+            return page(request, "login", 401, line=line)
+        return begin(request, key.token)
+
+    @router.post("/login")
+    async def log_in(request: Request) -> Response:
+        if not doors.own_origin(request):
+            raise HTTPException(403, expected("a form of this page", "one of another", "log in here"))
+        form = await request.form(max_files=0, max_fields=5)
+        secret = str(form.get("token", "")).strip()
+        return begin(request, hashed(secret)) if doors.let_in(request, secret) else again(request)
+
+    @router.post("/logout")
+    async def log_out(request: Request) -> Response:
+        await _form(request, doors)
+        doors.sessions.end(request.cookies.get(doors.cookie(request), ""))
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(doors.cookie(request), secure=doors.secure(request), httponly=True)
+        return answer
+
+
+async def _form(request: Request, doors: Doors) -> FormData:
+    """A form that a page of ours has sent, for the session that it was made for."""
+    who = visitor(request)
+    if who is None or who.csrf is None:
+        line = expected("a browser that has logged in", "something else", "programs use /api/v1")
+        raise HTTPException(403, line)
+    line = expected("a form of this page", "one of another, or of an earlier session", "load the page again")
+    if not doors.own_origin(request):
+        raise HTTPException(403, line)
+    form = await request.form(max_files=1, max_fields=20, max_part_size=LARGEST)
+    if not hmac.compare_digest(str(form.get("csrf", "")).encode("utf-8", "replace"), who.csrf.encode()):
+        await form.close()
+        raise HTTPException(403, line)
+    return form
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def _reading(router: APIRouter, desk: Desk) -> None:
+    read = needs("read")
+
+    @router.get("/", dependencies=[read])
+    def overview(request: Request) -> Response:
+        versions = desk.ledger.versions()
+        return page(
+            request, "overview", here="overview", due=desk.due(), counts=desk.ledger.count(),
+            run=desk.runner.state(), version=versions[-1] if versions else None,
+            batch=desk.ledger.unfinished_batch(), ledger=desk.title,
+        )  # fmt: skip
+
+    @router.get("/requests", dependencies=[read])
+    def listed(
+        request: Request, show: Annotated[str, Query(max_length=40)] = "all", page_: PageNumber = 1
+    ) -> Response:
+        return page(
+            request, "requests", here="requests", show=show, kinds=SHOWN, found=desk.listed(show, None, page_)
+        )
+
+    @router.get("/requests/new", dependencies=[needs("ask")])
+    def new(request: Request) -> Response:
+        return page(request, "new", here="requests", line="", values={"received": date.today().isoformat()})
+
+    @router.get("/requests/{number}", dependencies=[read])
+    def one(request: Request, number: Number) -> Response:
+        found = desk.one(number)
+        made = desk.made_by(found["batch"]) if found["state"] == "done" else None
+        return page(
+            request, "request", here="requests", one=found, hashes=desk.subjects(number), made=made,
+            run=desk.runner.state(),
+        )  # fmt: skip
+
+    @router.get("/requests/{number}/certificate", dependencies=[read])
+    def certificate(number: Number) -> Response:
+        return HTMLResponse(
+            desk.certificate_page(number), headers={"content-security-policy": f"{SEALED}'none'"}
+        )
+
+    @router.get("/versions", dependencies=[read])
+    def versions(request: Request) -> Response:
+        return page(request, "versions", here="versions", versions=desk.versions())
+
+    @router.get("/versions/{number}/report", dependencies=[read])
+    def report(number: Number) -> Response:
+        from purge.report.page import script_digest  # draws figures: takes a second to import
+
+        policy = f"{SEALED}'sha256-{script_digest()}'"
+        return HTMLResponse(desk.report(number), headers={"content-security-policy": policy})
+
+    @router.get("/chain", dependencies=[read])
+    def chain(request: Request, before: Annotated[int | None, Query(ge=1, lt=2**31)] = None) -> Response:
+        verdict = desk.verdict()
+        found, why = readable(lambda: desk.chain(before))  # what was touched may be unreadable
+        return page(
+            request, "chain", here="chain", verdict=verdict, words=verified(verdict), found=found, why=why
+        )
+
+    @router.get("/chain/verdict", dependencies=[read])
+    def verdict(request: Request) -> Response:
+        verdict = desk.verdict()
+        return page(request, "verdict", verdict=verdict, words=verified(verdict))
+
+    @router.get("/api", dependencies=[read])
+    def api(request: Request) -> Response:
+        return page(request, "api", here="api", routes=described(request.app.openapi()))
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+def _asking(router: APIRouter, desk: Desk, doors: Doors) -> None:
+    @router.post("/requests", dependencies=[needs("ask")])
+    async def add(request: Request) -> Response:
+        form = await _form(request, doors)
+        given = {name: str(form.get(name, "")).strip() for name in FIELDS}
+        try:
+            classes = [line.strip() for line in str(form.get("classes", "")).splitlines() if line.strip()]
+            ids = await _ids(form)
+            made = await run_in_threadpool(desk.add, ids=ids, classes=classes or None, **given)
+        except PurgeError as error:
+            if request.headers.get("hx-request"):  # the form stays as it was filled in
+                return refused(request, status_of(error), str(error))
+            return page(request, "new", status_of(error), here="requests", line=str(error), values=given)
+        finally:
+            await form.close()
+        return went_to(request, f"/requests/{made.number}")
+
+    @router.post("/requests/{number}/{step}", dependencies=[needs("ask")])
+    async def step(request: Request, number: Number, step: str) -> Response:
+        form = await _form(request, doors)
+        if step not in STEPS:
+            raise HTTPException(404)
+        await run_in_threadpool(desk.step, number, step, str(form.get("reason", "")).strip())
+        return went_to(request, f"/requests/{number}")
+
+
+async def _ids(form: FormData) -> list[str] | None:
+    """Ids that were typed or uploaded, never shown again."""
+    typed = str(form.get("ids", ""))
+    file = form.get("file")
+    raw = await file.read() if isinstance(file, UploadFile) and file.filename else None
+    if raw is not None and typed.strip():
+        raise DataError("ids that are typed or in a file", "both", "choose one of the two")
+    if raw is not None:
+        return ids_from(raw, "the file")
+    return ids_from(typed.encode("utf-8", "replace"), "the form") if typed.strip() else None
+
+
+# -- running -----------------------------------------------------------------------------------
+
+
+def _running(router: APIRouter, desk: Desk, doors: Doors) -> None:
+    @router.get("/run", dependencies=[needs("read")])
+    def state(request: Request) -> Response:
+        found = desk.runner.state()
+        answer = page(request, "run", run=found)
+        if found["state"] != "running":  # what the rest of the page says has changed, too
+            answer.headers["HX-Refresh"] = "true"
+        return answer
+
+    @router.post("/run", dependencies=[needs("run")])
+    async def run(request: Request) -> Response:
+        form = await _form(request, doors)
+        chosen: dict[str, Any] = {
+            "due": _whole(form, "due", 7), "at_most": _whole(form, "at_most", None, low=1),
+            "everything": form.get("everything") == "yes", "retrain": form.get("retrain") == "yes",
+        }  # fmt: skip
+        await run_in_threadpool(desk.runner.start, **chosen)
+        return went_to(request, "/")
+
+
+def _whole(form: FormData, name: str, default: int | None, low: int = 0) -> int | None:
+    text = str(form.get(name, "")).strip()
+    if not text:
+        return default
+    if not text.isdecimal() or len(text) > 6 or int(text) < low:
+        raise DataError(f"a whole number from {low} up as {name}", repr(text[:20]), "write 7, say")
+    return int(text)

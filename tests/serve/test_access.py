@@ -1,0 +1,368 @@
+"""Who is let in, and by which door."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from purge.core.errors import FileError, PurgeError
+from purge.serve.guard import HEADERS, LARGEST
+from purge.serve.sessions import IDLE, LONGEST, TRIES, WINDOW
+from purge.serve.tokens import ROLES, Tokens, add_token, hashed, read_tokens
+from tests.cli.commands import command, good, refusal
+from tests.serve.conftest import small
+from tests.serve.pages import SECRETS, Site, csrf, once, site
+
+# Every route of the page and of the API, and the least role that it needs; None: nobody is asked.
+ROUTES = [
+    ("GET", "/login", None), ("POST", "/login", None), ("GET", "/static/style.css", None),
+    ("POST", "/logout", "read"), ("GET", "/", "read"), ("GET", "/requests", "read"),
+    ("GET", "/requests/new", "ask"), ("GET", "/requests/{number}", "read"),
+    ("GET", "/requests/{number}/certificate", "read"), ("GET", "/versions", "read"),
+    ("GET", "/versions/{number}/report", "read"), ("GET", "/chain", "read"),
+    ("GET", "/chain/verdict", "read"),
+    ("GET", "/api", "read"), ("GET", "/run", "read"), ("POST", "/requests", "ask"),
+    ("POST", "/requests/{number}/{step}", "ask"), ("POST", "/run", "run"), ("GET", "/openapi.json", "read"),
+    ("GET", "/api/v1/requests", "read"), ("GET", "/api/v1/requests/{number}", "read"),
+    ("GET", "/api/v1/requests/{number}/certificate", "read"), ("GET", "/api/v1/due", "read"),
+    ("GET", "/api/v1/versions", "read"), ("GET", "/api/v1/verify", "read"), ("GET", "/api/v1/run", "read"),
+    ("POST", "/api/v1/requests", "ask"), ("POST", "/api/v1/requests/{number}/hold", "ask"),
+    ("POST", "/api/v1/requests/{number}/release", "ask"),
+    ("POST", "/api/v1/requests/{number}/withdraw", "ask"), ("POST", "/api/v1/run", "run"),
+]  # fmt: skip
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def routes_of(app: Any) -> set[tuple[str, str]]:
+    found = set()
+
+    def walk(routes: Any) -> None:
+        for route in routes:
+            if hasattr(route, "methods") and route.methods:
+                found.update((method, route.path) for method in route.methods - {"HEAD", "OPTIONS"})
+            for name in ("original_router", "router", "app"):
+                inner = getattr(getattr(route, name, None), "routes", None)
+                if inner:
+                    walk(inner)
+
+    walk(app.app.routes)
+    return found
+
+
+def test_each_route_with_each_role(page: Site) -> None:
+    body = {"reason": "r", "received": "2026-01-01", "classes": ["dog"]}
+    programs_with = {role: page.api(role) for role in ROLES}
+    browsers = {role: page.browser(role) for role in ROLES}
+    forms = {role: csrf(browsers[role]) for role in ROLES}
+    nobody = page.client()
+    for method, path, least in ROUTES:
+        address = path.replace("{number}", "2").replace("{step}", "hold")
+        if address.startswith("/static") or address == "/login":
+            assert page.client().request(method, address).status_code in (200, 401), path
+            continue
+        stranger = nobody.request(method, address)
+        programs = path.startswith(("/api/v1", "/openapi"))
+        assert stranger.status_code == (401 if programs else 303), path
+        assert programs or stranger.headers["location"] == "/login"
+        for role in ROLES:
+            who = programs_with[role] if programs else browsers[role]
+            data: dict[str, Any] = {}
+            if method == "POST":
+                data = {"json": body} if programs else {"data": {"csrf": forms[role], **body}}
+            if path == "/logout":
+                who, data = (leaves := page.browser(role)), {"data": {"csrf": csrf(leaves)}}
+            status = who.request(method, address, **data).status_code
+            enough = ROLES.index(role) >= ROLES.index(least or "read")
+            assert (status == 403) == (not enough), (method, path, role, status)
+            assert status != 500, (method, path, role)
+
+
+def test_no_route_is_missing_above(page: Site) -> None:
+    schema = page.api("read").get("/openapi.json").json()
+    told = {(m.upper(), p) for p, methods in schema["paths"].items() for m in methods}
+    assert told == {(m, p) for m, p, _ in ROUTES if p.startswith("/api/v1")}
+    assert all(about["x-role"] == role for m, p, role in ROUTES if p.startswith("/api/v1")
+               for about in [schema["paths"][p][m.lower()]])  # fmt: skip
+    known = {(m, p) for m, p, _ in ROUTES if not p.startswith("/static")}
+    assert routes_of(page.app) == known
+
+
+def test_a_cookie_does_not_open_the_api(page: Site) -> None:
+    assert page.browser("run").get("/api/v1/requests").status_code == 401
+
+
+# -- tokens ------------------------------------------------------------------------------------
+
+
+def test_a_file_keeps_hashes_only_and_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    secret = add_token(file, "clerk", "ask")
+    assert secret not in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    tokens = Tokens(file)
+    assert tokens.of(hashed(secret)) == read_tokens(file)[0]
+    assert tokens.of(hashed(secret + "x")) is None
+    other = add_token(file, "boss", "run")
+    assert [(one.name, one.role) for one in tokens.known()] == [("clerk", "ask"), ("boss", "run")]
+    content = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({"tokens": content["tokens"][1:]}))
+    assert tokens.of(hashed(secret)) is None
+    assert tokens.of(hashed(other)) is not None
+    file.unlink()
+    with pytest.raises(FileError, match="--new-token"):
+        tokens.of(hashed(other))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "tokens: 3", "tokens: [1]", "tokens: []\nmore: 1", "tokens: [{name: a, role: boss, sha256: b}]",
+     "tokens: [{name: a, role: run, sha256: b}]", "tokens: [{name: a, role: run}]", "{"],
+)  # fmt: skip
+def test_a_bad_file_of_tokens_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "tokens.yaml"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(PurgeError):
+        read_tokens(file)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    add_token(tmp_path / "t.yaml", "clerk", "ask")
+    (tmp_path / "t.yaml").chmod(0o620)
+    with pytest.raises(FileError, match="chmod 600"):
+        Tokens(tmp_path / "t.yaml")
+
+
+def test_sessions_end(tmp_path: Path) -> None:
+    clock = Clock()
+    made = site(small(tmp_path), clock)
+    client = made.browser("read")
+    clock.now += IDLE - 1
+    assert client.get("/").status_code == 200
+    clock.now += IDLE + 1
+    assert client.get("/").status_code == 303
+    client = made.browser("read")
+    for _ in range(int(LONGEST // IDLE) + 2):
+        clock.now += IDLE - 1
+        last = client.get("/").status_code
+    assert last == 303
+    client = made.browser("read")
+    assert client.post("/logout", data={"csrf": csrf(client)}).headers["location"] == "/login"
+    assert client.get("/").status_code == 303
+
+
+def test_a_cookie_that_was_kept_is_worthless_after_logging_out(page: Site) -> None:
+    client = page.browser("read")
+    cookie = dict(client.cookies)
+    client.post("/logout", data={"csrf": csrf(client)})
+    again = page.client()
+    again.cookies.update(cookie)
+    assert again.get("/").status_code == 303
+
+
+def test_a_token_that_is_taken_back_ends_its_sessions(tmp_path: Path) -> None:
+    made = site(small(tmp_path))
+    client = made.browser("read")
+    made.doors.tokens._known = ()
+    assert client.get("/").status_code == 303
+
+
+def test_who_tries_tokens_has_to_wait(tmp_path: Path) -> None:
+    clock = Clock()
+    made = site(small(tmp_path), clock)
+    inside = made.browser("read")
+    for _ in range(TRIES):
+        assert made.client().post("/login", data={"token": "guess"}).status_code == 401
+    answer = made.client().post("/login", data={"token": SECRETS["run"]})
+    assert answer.status_code == 429
+    assert 0 < int(answer.headers["retry-after"]) <= WINDOW + 1
+    assert made.api("run").get("/api/v1/due").status_code == 429
+    assert inside.get("/").status_code == 200  # those who are in stay in
+    clock.now += WINDOW + 1
+    assert made.api("run").get("/api/v1/due").status_code == 200
+
+
+def test_the_printed_address_works_once(tmp_path: Path) -> None:
+    made = site(small(tmp_path), once=once())
+    assert made.doors.once is not None
+    address = f"/login?once={made.doors.once.key}"
+    assert made.client().get("/login?once=another").status_code == 401
+    first = made.client()
+    assert first.get(address).status_code == 303
+    assert first.get("/").status_code == 200
+    assert made.client().get(address).status_code == 401
+
+
+# -- forms, hosts and headers ------------------------------------------------------------------
+
+
+def test_cookies_are_hard_to_steal(page: Site, tmp_path: Path) -> None:
+    cookie = page.client().post("/login", data={"token": SECRETS["read"]}).headers["set-cookie"].lower()
+    assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/"))
+    assert "secure" not in cookie
+    (tmp_path / "s").mkdir()
+    behind = site(small(tmp_path / "s"), public="https://purge.example.org")
+    client = behind.client(host="purge.example.org")
+    own = {"origin": "https://purge.example.org", "sec-fetch-site": "same-origin"}
+    assert (
+        client.post("/login", data={"token": "x"}, headers={"origin": "https://evil.example"}).status_code
+        == 403
+    )
+    cookie = client.post("/login", data={"token": SECRETS["read"]}, headers=own).headers["set-cookie"]
+    assert cookie.startswith("__Host-")
+    assert "Secure" in cookie
+
+
+@pytest.mark.parametrize(
+    ("headers", "token", "right"),
+    [
+        ({}, "own", True),
+        ({"origin": "http://127.0.0.1"}, "own", True),
+        ({"origin": "null", "sec-fetch-site": "same-origin"}, "own", True),
+        ({"origin": "https://evil.example"}, "own", False),
+        ({"origin": "http://127.0.0.1:9"}, "own", False),
+        ({"sec-fetch-site": "cross-site"}, "own", False),
+        ({"sec-fetch-site": "same-site"}, "own", False),
+        ({}, "", False),
+        ({}, "other", False),
+        ({"hx-request": "true"}, "", False),
+    ],
+)
+def test_forms_of_others_are_refused(page: Site, headers: dict[str, str], token: str, right: bool) -> None:
+    client = page.browser("ask")
+    value = {"own": csrf(client), "other": csrf(page.browser("ask")), "": ""}[token]
+    data = {"reason": "because", "csrf": value}
+    status = client.post("/requests/2/hold", data=data, headers=headers).status_code
+    assert status == ((200 if "hx-request" in headers else 303) if right else 403)
+    assert page.ledger.request(2).state == ("held" if right else "open")
+
+
+def test_logging_in_from_another_page_is_refused(page: Site) -> None:
+    data, headers = {"token": SECRETS["run"]}, {"sec-fetch-site": "cross-site"}
+    assert page.client().post("/login", data=data, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "right"),
+    [("127.0.0.1", True), ("127.0.0.1:8000", True), ("localhost:8000", True), ("[::1]:8000", True),
+     ("192.168.1.5", True), ("evil.example", False), ("evil.example:8000", False), ("", False),
+     ("127.0.0.1.evil.example", False), ("localhost@evil.example", False), ("a/b", False), ("x:y", False)],
+)  # fmt: skip
+def test_names_of_others_are_refused(page: Site, host: str, right: bool) -> None:
+    answer = page.client().get("/login", headers={"host": host})
+    assert answer.status_code == (200 if right else 400)
+
+
+def test_every_answer_has_the_headers(page: Site) -> None:
+    reader = page.browser("read")
+    for client, path in ((reader, "/"), (reader, "/nothing"), (page.client(), "/login"), (page.client(), "/"),
+                         (page.api("read"), "/api/v1/due"), (page.client(), "/api/v1/due")):  # fmt: skip
+        found = client.get(path).headers
+        assert all(found[name] == value for name, value in HEADERS.items()), path
+    assert "unsafe" not in HEADERS["content-security-policy"]
+    static = page.client().get("/static/style.css").headers
+    assert (static["cache-control"], static["x-content-type-options"]) == ("no-cache", "nosniff")
+    certificate = reader.get("/requests/1/certificate").headers["content-security-policy"]
+    assert "sandbox" in certificate
+    assert "script-src 'none'" in certificate
+
+
+def test_bodies_are_limited(page: Site) -> None:
+    client = page.api("ask")
+    big = b'{"received": "' + b"x" * LARGEST + b'"}'
+    answer = client.post("/api/v1/requests", content=big)
+    assert (answer.status_code, "8 MB" in answer.json()["error"]) == (413, True)
+
+    def parts() -> Any:
+        for _ in range(LARGEST // 65536 + 2):
+            yield b"x" * 65536
+
+    assert client.post("/api/v1/requests", content=parts()).status_code == 413  # without a length
+    browser = page.browser("ask")
+    data, files = (
+        {"csrf": csrf(browser), "received": "2026-01-01"},
+        {"file": ("ids.txt", b"x\n" * (LARGEST // 2))},
+    )
+    assert browser.post("/requests", data=data, files=files).status_code == 413
+    assert len(page.ledger.requests()) == 4
+    lying = {"content-length": "-1"}
+    assert page.client().get("/login", headers=lying).status_code in (400, 413)
+
+
+def test_the_log_has_no_id_no_token_and_no_query(page: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="purge.serve")
+    client = page.browser("ask")
+    client.get("/requests/planted-id-in-a-path")
+    client.get("/login?once=planted-key")
+    client.get("/requests?show=planted-words")
+    client.post("/requests", data={"csrf": csrf(client), "ids": "planted@id", "received": "2026-13-01"})
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    assert "who may ask POST /requests 400" in logged
+    assert not re.search("planted|secret|token", logged)
+
+
+def test_nothing_is_handed_to_telemetry(page: Site) -> None:
+    found = getattr(page.app.app, "_native_telemetry", None)  # not in every version of FastAPI
+    assert found is None or not found.enabled()
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def test_a_token_from_the_shell(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    done = good(command("serve", "--new-token", "clerk", "--role", "ask", "--tokens", file))
+    assert Tokens(file).of(hashed(done.out.strip())) == read_tokens(file)[0]
+    assert "only time" in done.err
+    for argv, words in (
+        (("--new-token", "clerk", "--tokens", file), "which has one"),
+        (("--new-token", "x", "--role", "admin", "--tokens", file), "a role"),
+        (("--new-token", "x"), "--tokens"),
+        (("--new-token", "<b>", "--tokens", file), "name of a token"),
+        (("--host", "0.0.0.0"), "--tokens FILE"),
+        (("--public-url", "https://x.example"), "--tokens FILE"),
+        (("--tokens", file, "--public-url", "purge.example"), "--public-url"),
+        (("--ledger", tmp_path / "none.db"), "a ledger at"),
+        (("--ledger", tmp_path / "none.db", "--tokens", tmp_path / "none.yaml"), "a ledger at"),
+    ):
+        assert words in refusal(command("serve", *argv))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tokens.yaml"]
+
+
+def test_a_port_in_use_and_a_missing_file_are_told(tmp_path: Path) -> None:
+    import socket
+
+    small(tmp_path).close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal(command("serve", "--ledger", tmp_path / "requests.db", "--port", port))
+    assert "free to listen at" in said
+    said = refusal(
+        command("serve", "--ledger", tmp_path / "requests.db", "--port", 0, "--tokens", tmp_path / "no")
+    )
+    assert "--new-token" in said
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "pip install 'purge-unlearning[serve]'" in refusal(command("serve", "--ledger", tmp_path / "r.db"))
