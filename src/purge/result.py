@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -38,6 +39,7 @@ from purge.report.tables import as_text, audit_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
     from purge.report.rules import Finding
 
@@ -82,8 +84,32 @@ class Report:
         """The report as a text table, with accuracies in percent and the reasons for missing values."""
         return as_text(audit_table(self.to_dict()))
 
+    def to_frame(self) -> DataFrame:
+        """The report as a table: one row per value, in the order of the text table.
+
+        Returns:
+            A pandas DataFrame with the columns ``name``, ``section``, ``unit``, ``value``, ``low`` and
+            ``high`` (the 95 % interval), ``n`` (samples), ``why`` (of a missing value), and ``retrained``,
+            ``original`` and ``floor``: the same value of the other models. Shares are fractions, and what is
+            missing is NaN.
+
+        Example:
+            >>> report = Report({"ra": Value(0.98, 0.97, 0.99, 500)}, {"ra": Value(0.99)}, {})
+            >>> report.to_frame()[["name", "value", "low", "high", "n", "retrained"]]
+              name  value   low  high    n  retrained
+            0   ra   0.98  0.97  0.99  500       0.99
+        """
+        from purge.report.frames import as_frame
+
+        return as_frame(self.to_dict())
+
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        from purge.report.frames import in_one_line
+
+        return in_one_line(self.to_dict())
 
     def verdict(self) -> list[str]:
         """What was shown, what failed and what is not known, in a few sentences each."""
@@ -120,11 +146,31 @@ class Report:
         return [line for gate in gates if (line := gate.broken(found))]
 
     def plot(self, name: str | None = None) -> Figure:
-        """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, robustness, relearn
-        or features. Without a name, the one that says most about what was forgotten."""
-        from purge.report.figures import draw, draw_main
+        """A Matplotlib figure of the audit; without a name, an overview.
 
-        return draw_main(self.to_dict()) if name is None else draw(self.to_dict(), name)
+        The overview has what was forgotten, what stays, attacks on membership and treatments of the weights,
+        beside the retrained and the original model. A panel without numbers says why it has none.
+
+        Args:
+            name: one of trajectory, steps, classes, destinations, membership, roc, robustness, relearn and
+                features, for that figure alone.
+
+        Returns:
+            A figure that a notebook displays; ``figure.savefig("report.png")`` writes it.
+
+        Raises:
+            MetricError: the report has nothing to draw the named figure from.
+
+        Example:
+            ```python
+            report.plot()
+            report.plot("classes").savefig("classes.png")
+            ```
+        """
+        from purge.report.figures import draw
+        from purge.report.overview import overview
+
+        return overview(self.to_dict()) if name is None else draw(self.to_dict(), name)
 
     def html(self, path: str | os.PathLike[str]) -> Path:
         """Write the report as one HTML page that needs no other file; an existing file is replaced."""
@@ -233,6 +279,12 @@ class Result:
         """
         return left_after(self, dataset, Form(label, id_of, adapt))
 
+    def __repr__(self) -> str:
+        """One line: what was made, by what, and how it ended."""
+        made, by = type(self.model).__name__, self.info.get("preset") or "training"
+        took = f"{self.steps} steps in {self.seconds:.1f} s"
+        return f"Result({made} by {by}, {took}, stopped by {self.stopped_by})"
+
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: with the digests, but without the data that they are of."""
         return {**self.__dict__, "info": {**self.info, **self.later()}, "later": dict}
@@ -265,13 +317,46 @@ class Result:
             raise FileError(f"a folder that can be written at {path}", got, fix) from None
         return path
 
-    def plot(self, name: str = "trajectory") -> Figure:
-        """A Matplotlib figure of the run: trajectory or steps."""
+    def plot(self, name: str | None = None) -> Figure:
+        """A Matplotlib figure of the run; without a name, losses, forget accuracy and cosines in one.
+
+        Args:
+            name: trajectory (checks, with target and budget) or steps (projections and cosines), for that
+                figure alone.
+
+        Returns:
+            A figure that a notebook displays; ``figure.savefig("run.png")`` writes it.
+
+        Raises:
+            MetricError: the history has nothing to draw the named figure from.
+
+        Example:
+            ```python
+            result.plot()
+            ```
+        """
         from purge.report.figures import draw
+        from purge.report.run_figures import whole_run
 
         info = {**self.info, "run": self.info}
         curves = {"audited": {"history": columns(self.history)}}
-        return draw({"values": {}, "retrained": {}, "original": {}, "info": info, "curves": curves}, name)
+        drawn = {"values": {}, "retrained": {}, "original": {}, "info": info, "curves": curves}
+        return whole_run(drawn) if name is None else draw(drawn, name)
+
+    def history_frame(self) -> DataFrame:
+        """The history as a table: one row per step of an unlearning, or per epoch of a training.
+
+        Returns:
+            A pandas DataFrame with a column per quantity. What was not measured at a step, such as a check
+            that was not due, is NaN.
+
+        Example:
+            >>> result = Result(torch.nn.Linear(2, 2), None, [{"epoch": 1, "loss": 0.5}], "schedule", 1.0, 1)
+            >>> result.history_frame()
+               epoch  loss
+            0      1   0.5
+        """
+        return pd.DataFrame(self.history)
 
     def _repr_html_(self) -> str:
         """The run in a notebook."""

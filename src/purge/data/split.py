@@ -38,6 +38,12 @@ class Split:
     triggered: Samples | None = None  # and samples with a backdoor trigger and the attacker's label
     copies: Mapping[str, int | None] = field(default_factory=dict)  # between the sets: see data/overlap.py
 
+    def __repr__(self) -> str:
+        """One line: how many samples of each part, and which classes go."""
+        test = "none" if self.test is None else len(self.test)
+        gone = f", classes {sorted(self.forget_classes)} of {self.classes} go" if self.forget_classes else ""
+        return f"Split(forget {len(self.forget)}, retain {len(self.retain)}, test {test}{gone})"
+
     @property
     def single(self) -> bool:
         """Are there samples to forget whose class stays?"""

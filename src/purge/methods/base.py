@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import flat_fields, normalise, replace, setting
+from purge.core.settings import flat_fields, in_short, normalise, replace, setting
 from purge.data.augmented import Augmentation, Change, as_augmentation
 from purge.data.inputs import Inputs
 from purge.data.split import Split
@@ -45,8 +45,17 @@ class Method(ABC):
     retrains: ClassVar[bool] = False
     stop: Stopping
 
+    def __init_subclass__(cls) -> None:
+        """Keep the short repr: a dataclass writes a long one into every class that has none of its own."""
+        super().__init_subclass__()
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
+
     def __post_init__(self) -> None:
         normalise(self)
+
+    def __repr__(self) -> str:
+        return in_short(self)
 
     @abstractmethod
     def run(self, model: nn.Module, split: Split, run: Run) -> None:

@@ -25,6 +25,15 @@ class Value:
         if self.value is None and not self.why:
             raise MetricError("a reason for a missing value", "none", "pass why=…")
 
+    def __repr__(self) -> str:
+        """One line, rounded, without what is not there."""
+        if self.value is None:
+            return f"Value(None, why={self.why!r})"
+        known = {"low": self.low, "high": self.high}
+        words = [f"{self.value:.4g}", *(f"{k}={v:.4g}" for k, v in known.items() if v is not None)]
+        more = {"n": self.n, "why": self.why or None}
+        return f"Value({', '.join([*words, *(f'{k}={v!r}' for k, v in more.items() if v is not None)])})"
+
     @classmethod
     def missing(cls, why: str) -> Value:
         """No number, and why."""

@@ -156,7 +156,10 @@ def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
 
 def as_text(table: Table, width: int = 118) -> str:
     """A table as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    # In a notebook Rich would display what is printed and leave the file empty.
+    console = Console(
+        file=io.StringIO(), width=width, color_system=None, legacy_windows=False, force_jupyter=False
+    )
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip("\n")
