@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from purge.auditor import Auditor
+from purge.callbacks import Callback, Told
 from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
-from purge.core.settings import checked_seed, flat_fields, replace
+from purge.core.settings import as_dict, checked_seed, flat_fields, replace
 from purge.core.threads import numbers, threads_for, threads_seen
 from purge.data.accept import accepted
 from purge.data.adapted import Adapt, Adapted, Form
@@ -42,7 +43,7 @@ from purge.engine.precision import (
     laid_out,
 )
 from purge.engine.resume import HALF, STATE, training_folder
-from purge.engine.run import Run
+from purge.engine.run import Run, Tell
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
@@ -99,6 +100,7 @@ def unlearn(
     id_of: IdOf = None,
     adapt: Adapt | None = None,
     after: Any = None,
+    callbacks: Callback | Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
@@ -140,6 +142,7 @@ def unlearn(
     on the device to a batch of the same shape, such as a module of ``torchvision.transforms.v2``. Left out,
     a dataset with random transforms is augmented by itself, and other data is read as it is.
     """
+    told = Told(callbacks)
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     chosen, how = with_augment(chosen, augment)
     form, before = Form(label, id_of, adapt), forgotten_by(after)
@@ -176,8 +179,12 @@ def unlearn(
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
         edited, split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
-        precision=precision, graph=graph, augment=how,
+        precision=precision, graph=graph, augment=how, tell=_teller(told, seed, at),
     )  # fmt: skip
+    told.start({
+        "kind": "unlearn", "method": name, "settings": as_dict(chosen), "seed": seed, "device": str(at),
+        **split.sizes(),
+    })  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
@@ -207,6 +214,7 @@ def unlearn(
     )
     if out is not None:
         result.save(out)
+    told.end(result)
     return result
 
 
@@ -230,6 +238,7 @@ def audit(
     label: str | None = None,
     id_of: IdOf = None,
     adapt: Adapt | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
@@ -247,6 +256,7 @@ def audit(
     samples that were trained with wrong ones, in their order (``clean_label``). ``triggered``: samples with a
     backdoor trigger, labelled with the attacker's label; leave out those of that class (``attack_success``).
     """
+    told = Told(callbacks)
     if out is not None:
         out_folder(out, force=True)
     auditor = Auditor(
@@ -256,6 +266,7 @@ def audit(
     report = auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
     if out is not None:
         report.save(out)
+    told.report(report)
     return report
 
 
@@ -280,6 +291,7 @@ def train(
     id_of: IdOf = None,
     adapt: Adapt | None = None,
     after: Any = None,
+    callbacks: Callback | Sequence[Callback] = (),
     **recipe: Any,
 ) -> Result:
     """A trained copy of ``model``.
@@ -296,7 +308,7 @@ def train(
     ``log_updates``: a folder for the update of every step, which the method ``amnesiac`` needs; with
     ``log_only``, a part of the data, only of steps with one of its samples.
     """
-    chosen = replace(Recipe(), recipe)
+    told, chosen = Told(callbacks), replace(Recipe(), recipe)
     if (log_updates is not None and resume) or (log_updates is None and log_only is not None):
         raise MethodError(
             "log_updates=… in a training from its start",
@@ -329,10 +341,14 @@ def train(
     for half in () if folder is None else folder.glob(HALF):
         half.unlink(missing_ok=True)
     threads = threads_for(trained, at, chosen.batch_size)
+    told.start({
+        "kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at),
+        "samples": len(samples),
+    })  # fmt: skip
     with seeded(seed, at), threads_seen() as seen, threads, counting() as rows:
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
-            resume=resume, watch=None if log is None else log.step,
+            resume=resume, watch=None if log is None else log.step, tell=_teller(told, seed, at),
         )  # fmt: skip
     trained = widened(narrowed(trained, model))  # what follows is about the weights that are delivered
     if log is not None:
@@ -358,6 +374,7 @@ def train(
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
         state.unlink(missing_ok=True)
+    told.end(result)
     return result
 
 
@@ -407,6 +424,19 @@ def train_sharded(
     if out is not None:
         result.save(out, force=force, **extra)
     return result
+
+
+def _teller(told: Told, seed: int, device: torch.device) -> Tell | None:
+    """How a run tells what it measured; None if nobody listens.
+
+    A callback may draw random numbers: those of the run are what they would be without it.
+    """
+
+    def tell(step: int, values: Mapping[str, float]) -> None:
+        with seeded(seed, device):
+            told.check(step, values)
+
+    return tell if told else None
 
 
 def _names(data: Data) -> dict[str, Any]:
