@@ -152,26 +152,43 @@ class TensorBoard(Callback):
         _tensorboard()
 
     def on_start(self, info: Mapping[str, Any]) -> None:
-        """Write the settings as text."""
+        """Write the settings as text.
+
+        Args:
+            info: what the run is.
+        """
         self._kind, self._seen = info["kind"], set()
         self._open().add_text(
             f"{self._kind}/settings", f"```\n{json.dumps(info, indent=1, default=str)}\n```"
         )
 
     def on_check(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of a check at once."""
+        """Write the values of a check at once.
+
+        Args:
+            step: the number of steps taken, or of epochs.
+            values: what was measured.
+        """
         self._write(step, values)
         self._open().flush()
 
     def on_end(self, result: Result) -> None:
-        """Write all steps of the history."""
+        """Write all steps of the history.
+
+        Args:
+            result: what the caller gets.
+        """
         for step, values in rows_of(result.history, self._seen):
             self._write(step, values)
         self._open().add_scalar(f"{self._kind}/seconds", result.seconds, result.steps)
         self._open().flush()
 
     def on_report(self, report: Report) -> None:
-        """Write every value of an audit."""
+        """Write every value of an audit.
+
+        Args:
+            report: what the caller gets.
+        """
         for name, value in values_of(report).items():
             self._open().add_scalar(name, value, 0)
         self._open().flush()
@@ -242,24 +259,41 @@ class WeightsAndBiases(Callback):
         _wandb()
 
     def on_start(self, info: Mapping[str, Any]) -> None:
-        """Begin the run, unless there is one, and write the settings into its configuration."""
+        """Begin the run, unless there is one, and write the settings into its configuration.
+
+        Args:
+            info: what the run is.
+        """
         self._kind, self._seen = info["kind"], set()
         run = self._open()
         run.config.update({self._kind: dict(info)}, allow_val_change=True)
         run.define_metric(f"{self._kind}/*", step_metric=f"{self._kind}/step")
 
     def on_check(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the values of a check at once."""
+        """Send the values of a check at once.
+
+        Args:
+            step: the number of steps taken, or of epochs.
+            values: what was measured.
+        """
         self._write(step, values)
 
     def on_end(self, result: Result) -> None:
-        """Send all steps of the history."""
+        """Send all steps of the history.
+
+        Args:
+            result: what the caller gets.
+        """
         for step, values in rows_of(result.history, self._seen):
             self._write(step, values)
         self._open().summary.update({f"{self._kind}/seconds": result.seconds})
 
     def on_report(self, report: Report) -> None:
-        """Send every value of an audit."""
+        """Send every value of an audit.
+
+        Args:
+            report: what the caller gets.
+        """
         self._open().summary.update(values_of(report))
 
     def close(self) -> None:

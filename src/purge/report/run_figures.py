@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -92,9 +93,9 @@ def whole_run(report: Report) -> Figure:
         for looks in (LOSSES, COSINES)
     )
     checks = _measured(history, "check_forget_accuracy")
-    drawn = [bool(losses), bool(checks[0]), bool(cosines)]
-    fig, axes = theme.empty_axes(max(1, sum(drawn)), 1, height=0.8 + 1.8 * max(1, sum(drawn)), sharex=True)
-    if not any(drawn):
+    panels = bool(losses) + bool(checks[0]) + bool(cosines)
+    fig, axes = theme.empty_axes(max(1, panels), 1, height=0.8 + 1.8 * max(1, panels), width=9.2, sharex=True)
+    if not panels:
         axes[0].text(0.5, 0.5, "This run has no history.", ha="center", va="center", color=theme.INK)
         axes[0].set_axis_off()
         return fig
@@ -117,7 +118,7 @@ def _forget_accuracy(ax: Axes, checks: tuple[list[float], list[float]], target: 
         line = scaled(target, "share")
         ax.axhline(line, color=theme.VERMILION, linestyle="--", linewidth=1.2, label="target")
     ax.set(ylabel="accuracy on the\nforget set (%)", ylim=(-3, 103))
-    _legend(ax)
+    _legend(ax, beside=True)
 
 
 def _curves(
@@ -126,6 +127,7 @@ def _curves(
     """Several quantities of the same kind over the steps."""
     for (words, colour, line), (at, values) in curves.items():
         dots = "o" if len(at) <= MOST_MARKED else ""
+        words = textwrap.fill(words, 22)
         ax.plot(at, values, color=colour, linestyle=line, marker=dots, markersize=3.5, label=words)
     ax.set_ylabel(label)
     every = [v for _, values in curves.values() for v in values]
@@ -135,7 +137,7 @@ def _curves(
     if label == "cosine":
         ax.axhline(0, color=theme.INK, linewidth=0.8)
         ax.set_ylim(-1.05, 1.05)
-    _legend(ax)
+    _legend(ax, beside=True)
 
 
 def running_share(hits: Sequence[float], window: int = WINDOW) -> list[float]:
@@ -157,9 +159,11 @@ def _two_rows() -> tuple[Figure, Axes, Axes]:
     return fig, top, bottom
 
 
-def _legend(ax: Axes) -> None:
+def _legend(ax: Axes, *, beside: bool = False) -> None:
+    """A legend within the axes, or beside them where curves would run through it."""
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if beside else {}
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, fontsize=9, labelcolor=theme.INK)
+        ax.legend(frameon=False, fontsize=9, labelcolor=theme.INK, **place)
 
 
 def _measured(history: Mapping[str, Sequence[Any]], name: str) -> tuple[list[float], list[float]]:
