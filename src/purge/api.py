@@ -163,8 +163,8 @@ def unlearn(
         >>> model = train(nn.Linear(3, 3), (x, y), epochs=20, batch_size=20, progress=False).model
         >>> forget, retain = (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0])
         >>> result = unlearn(model, forget, retain, steps=40, progress=False)
-        >>> result.steps, (result.model(x[y == 0]).argmax(1) == 0).any().item()
-        (40, False)
+        >>> result.steps, result.stopped_by, result.model is model
+        (40, 'schedule', False)
     """
     told = Told(callbacks)
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
