@@ -44,6 +44,7 @@ def run(book: Any, folder: Path, seconds: int) -> Any:
         "JUPYTER_RUNTIME_DIR": "jupyter",
     }  # fmt: skip
     env = {**os.environ, **{name: str(folder / place) for name, place in places.items()}}
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for !purge
     manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
     manager.connection_file = str(folder / "kernel.json")
     where = {"metadata": {"path": str(folder)}}
