@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from purge.core.errors import DataError, RunError
+from purge.core.errors import DataError, RunError, brief
 
 if TYPE_CHECKING:
     from purge.result import Report, Result
@@ -316,6 +316,16 @@ class WeightsAndBiases(Callback):
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         self._seen |= {(name, step) for name in values}
         self._open().log({f"{self._kind}/step": step, **{f"{self._kind}/{k}": v for k, v in values.items()}})
+
+
+def named(text: str) -> Callback:
+    """The tracker that ``--log`` names: ``tensorboard:FOLDER`` or ``wandb:PROJECT``."""
+    kind, _, where = text.partition(":")
+    if kind == "tensorboard" and where:
+        return TensorBoard(where)
+    if kind == "wandb" and where:
+        return WeightsAndBiases(project=where)
+    raise DataError("tensorboard:FOLDER or wandb:PROJECT", brief(text), "write --log tensorboard:logs, say")
 
 
 def rows_of(
