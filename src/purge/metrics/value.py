@@ -43,10 +43,10 @@ class Value:
         """One line, rounded, without what is not there."""
         if self.value is None:
             return f"Value(None, why={self.why!r})"
-        known = {"low": self.low, "high": self.high}
-        words = [f"{self.value:.4g}", *(f"{k}={v:.4g}" for k, v in known.items() if v is not None)]
-        more = {"n": self.n, "why": self.why or None}
-        return f"Value({', '.join([*words, *(f'{k}={v!r}' for k, v in more.items() if v is not None)])})"
+        ends = {"low": self.low, "high": self.high}
+        parts = [f"{self.value:.4g}", *(f"{name}={v:.4g}" for name, v in ends.items() if v is not None)]
+        parts += [] if self.n is None else [f"n={self.n}"]
+        return f"Value({', '.join(parts + ([f'why={self.why!r}'] if self.why else []))})"
 
     @classmethod
     def missing(cls, why: str) -> Value:
