@@ -18,9 +18,11 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import DataError, RunError, brief
+from purge.core.files import told
 
 if TYPE_CHECKING:
     from purge.result import Report, Result
@@ -133,6 +135,7 @@ class TensorBoard(Callback):
 
     Raises:
         RunError: tensorboard is not installed.
+        FileError: the folder cannot be written; raised when something is told.
 
     Example:
         ```python
@@ -143,12 +146,10 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder, self._kind, self._seen, self._writer = (
-            os.fspath(folder),
-            "",
-            set[tuple[str, int]](),
-            None,
-        )
+        if not os.fspath(folder):  # TensorBoard would choose a folder by itself
+            raise DataError("a folder for TensorBoard", "an empty text", "pass TensorBoard('logs'), say")
+        self._folder, self._kind = os.fspath(folder), ""
+        self._seen, self._writer = set[tuple[str, int]](), None
         _tensorboard()
 
     def on_start(self, info: Mapping[str, Any]) -> None:
@@ -207,7 +208,8 @@ class TensorBoard(Callback):
 
     def _open(self) -> Any:
         if self._writer is None:
-            self._writer = _tensorboard()(self._folder)
+            with told(Path(self._folder)):
+                self._writer = _tensorboard()(self._folder)
         return self._writer
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:

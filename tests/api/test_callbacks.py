@@ -18,7 +18,7 @@ import torch
 
 import purge
 from purge.callbacks import Callback, TensorBoard, WeightsAndBiases, values_of
-from purge.core.errors import DataError, RunError
+from purge.core.errors import DataError, FileError, RunError
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest
 from tests.nets import blobs, plain_mlp
@@ -180,6 +180,16 @@ def test_a_package_that_is_missing_is_named_with_its_extra(made: str, package: s
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(RunError, match=rf"purge-unlearning\[{package}\]"):
         eval(f"purge.callbacks.{made}")
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    diary = Diary()
+    with pytest.raises(FileError, match=r"^Expected .*file"):
+        purge.unlearn(plain_mlp(), FORGET, RETAIN, callbacks=[TensorBoard(tmp_path / "file"), diary], **HOW)
+    assert diary.pages == []
+    with pytest.raises(DataError, match="a folder for TensorBoard"):
+        TensorBoard("")
 
 
 @pytest.mark.parametrize("given", [{}, {"project": "x", "run": object()}])
