@@ -116,7 +116,7 @@ class Report:
         """
         from purge.report.frames import as_frame
 
-        return as_frame(self.to_dict())
+        return as_frame(self._numbers())
 
     def __str__(self) -> str:
         return self.table()
@@ -124,7 +124,7 @@ class Report:
     def __repr__(self) -> str:
         from purge.report.frames import in_one_line
 
-        return in_one_line(self.to_dict())
+        return in_one_line(self._numbers())
 
     def verdict(self) -> list[str]:
         """What was shown, what failed and what is not known, in a few sentences each."""
@@ -218,6 +218,10 @@ class Report:
         from purge.report.page import report_table
 
         return report_table(self.to_dict())
+
+    def _numbers(self) -> dict[str, Any]:
+        """The report without curves and parts, which would take long to copy."""
+        return dataclasses.replace(self, curves={}, parts={}).to_dict()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
