@@ -17,7 +17,7 @@ from tests.notebooks import SCRIPT, executed, texts
 
 ROOT = Path(__file__).parents[2]
 BOOKS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.ipynb"))}
-SECONDS = 300  # for a cell; a notebook may take twice that. Idle, each takes about half a minute.
+SECONDS = 300  # for a cell, and twice that for a notebook
 # What a notebook says in the end, and how many figures it has at least.
 SAYS = {
     "forget_a_class": (r"Shown: No test of this audit contradicts the deletion", 2),
