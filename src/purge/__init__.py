@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from purge import data, heads, methods, metrics, models, requests
+    from purge import callbacks, data, heads, methods, metrics, models, requests
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
     from purge.core.ranks import alone
@@ -51,14 +51,14 @@ _HOMES = {
     "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.canaries",
     "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
 }  # fmt: skip
-_ROOMS = ("data", "heads", "methods", "metrics", "models", "requests")
+_ROOMS = ("callbacks", "data", "heads", "methods", "metrics", "models", "requests")
 
 __all__ = [
     "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report",
-    "Result", "Shadows", "Stopping", "Value", "alone", "audit", "build", "data", "epsilon_canaries", "export",
-    "from_sklearn", "heads", "list_datasets", "list_methods", "list_metrics", "list_models", "load",
-    "load_weights", "methods", "metrics", "models", "plant_canaries", "requests", "split", "train",
-    "train_sharded", "unlearn",
+    "Result", "Shadows", "Stopping", "Value", "alone", "audit", "build", "callbacks", "data",
+    "epsilon_canaries", "export", "from_sklearn", "heads", "list_datasets", "list_methods", "list_metrics",
+    "list_models", "load", "load_weights", "methods", "metrics", "models", "plant_canaries", "requests",
+    "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 
 

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from purge.auditor import Auditor
+from purge.callbacks import Callback, Told
 from purge.core import ranks
 from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
-from purge.core.settings import checked_seed, flat_fields, replace
+from purge.core.settings import as_dict, checked_seed, flat_fields, replace
 from purge.core.threads import numbers, threads_for, threads_seen
 from purge.data.accept import accepted
 from purge.data.adapted import Adapt, Adapted, Form
@@ -44,7 +45,7 @@ from purge.engine.precision import (
     laid_out,
 )
 from purge.engine.resume import HALF, STATE, training_folder
-from purge.engine.run import Run
+from purge.engine.run import Run, Tell
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
@@ -102,47 +103,73 @@ def unlearn(
     id_of: IdOf = None,
     adapt: Adapt | None = None,
     after: Any = None,
+    callbacks: Callback | Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
     """A new model that has forgotten ``forget`` and kept ``retain``; yours is not touched.
-
-    ``forget``, ``retain``, ``test``: a map-style dataset of ``(x, y)``, ``(x, y, *more)`` or dicts, a pair of
-    tensors or arrays (inputs may be a dict or tuple of them), a DataFrame, a DataLoader, a dataset of Hugging
-    Face, or :class:`purge.Images`; best cut by :func:`purge.split`. Labels are numbers, booleans, one-hot
-    rows or names. ``label`` names the column or key of the label, ``id_of`` that of the user's own ids (or
-    their position in the items), which go into the record; ``adapt`` is a function from one item to
-    ``(inputs, label)`` or ``(inputs, label, id)`` for data of any other form. ``test`` is data that was never
-    trained on, which is checked. `purge` does without it; it says what accuracy unseen samples have, the
-    target of single samples.
-
-    ``model``: a module, or the :class:`Result` of an earlier call. What that has forgotten is not taught
-    again: a ``retain`` that holds such a sample, or one of a forgotten id, is refused. The model of a result
-    is known without its result; for one that was loaded, or copied, pass its run folder or result as
-    ``after``.
 
     A model in ``torch.compile``, DataParallel or DistributedDataParallel is unwrapped: the new one is plain.
     One of half precision is computed with in float32 and comes back in its types. One with a single logit
     per sample is binary, with labels 0 and 1. What takes no gradient, as below LoRA, is not changed.
 
-    ``settings`` are fields of the method and of its stopping: ``unlearn(…, budget="close",
-    forget_target=0.05)``; ``purge list methods purge`` names them. ``device``: the model's, unless
-    given; the new model stays there. With ``out`` a run folder is written. ``fresh``: an untrained
-    model of the same kind for methods that need one; by default the layers of yours are drawn anew.
+    Args:
+        model: a module, or the :class:`Result` of an earlier call. What that has forgotten is not taught
+            again: a ``retain`` that holds such a sample, or one of a forgotten id, is refused. The model of
+            a result is known without its result; for one that was loaded, or copied, pass ``after``.
+        forget: what must go; best cut by :func:`purge.split`. A map-style dataset of ``(x, y)``,
+            ``(x, y, *more)`` or dicts, a pair of tensors or arrays (inputs may be a dict or tuple of them), a
+            DataFrame, a DataLoader, a dataset of Hugging Face, or :class:`purge.Images`. Labels are numbers,
+            booleans, one-hot rows or names.
+        retain: what must stay, in any of these forms.
+        method: a name of ``purge.list_methods()``, ``module:Class`` or an object: ``Purge(budget="close")``.
+        test: data that was never trained on, which is checked. `purge` does without it; it says what
+            accuracy unseen samples have, the target of single samples.
+        stop: when to stop, as one object; its fields may also be given one by one, among ``settings``.
+        seed: of everything that is drawn at random. The same seed gives the same model.
+        device: the model's, unless given; the new model stays there.
+        progress: show a line of progress on a terminal and in a notebook.
+        out: a folder, in which a run folder is written.
+        fresh: an untrained model of the same kind for methods that need one; by default the layers of yours
+            are drawn anew.
+        precision: of convolutions and products; ``bf16`` on a GPU that has it unless you say ``float32``
+            (weights, losses and the arithmetic on gradients are float32 in any case).
+        graph: steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps,
+            unless you say False.
+        request: who asked for it and when, for the record; a :class:`purge.DeletionRequest`.
+        check: refuse a model that is no better than chance on ``retain``.
+        augment: how the model's training data was changed at random, for methods that train on such data;
+            others refuse it. For :class:`purge.Images` one of ``none``, ``crop``, ``flip``, ``crop-flip`` and
+            ``turn``, or ``purge.Augmentation("turn", colour=0.3)``. For any data a function from a batch of
+            inputs on the device to a batch of the same shape, such as a module of
+            ``torchvision.transforms.v2``. Left out, a dataset with random transforms is augmented by itself,
+            and other data is read as it is.
+        label: the column or key of the label.
+        id_of: the column or key of the user's own ids (or their position in the items), which go into the
+            record.
+        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``, for data of any
+            other form.
+        after: the run folder or the result of an earlier request, for a model that does not know its own.
+        callbacks: objects that are told about the run, such as ``purge.callbacks.TensorBoard("logs")``: one,
+            or a list of them.
+        **settings: fields of the method and of its stopping, as ``budget="close", forget_target=0.05``;
+            ``purge list methods purge`` names them.
 
-    ``precision``: of convolutions and products; ``bf16`` on a GPU that has it unless you say
-    ``float32`` (weights, losses and the arithmetic on gradients are float32 in any case). ``graph``:
-    steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps, unless
-    you say False.
+    Returns:
+        The new model, with its history and a record of the run.
 
-    ``request``: who asked for it and when, for the record; a :class:`purge.DeletionRequest`. A model that
-    is no better than chance on ``retain`` is refused unless ``check`` is False.
+    Raises:
+        PurgeError: bad input, in one line that says what to do; nothing is written.
 
-    ``augment``: how the model's training data was changed at random, for methods that train on such data;
-    others refuse it. For :class:`purge.Images` one of ``none``, ``crop``, ``flip``, ``crop-flip`` and
-    ``turn``, or ``purge.Augmentation("turn", colour=0.3)``. For any data a function from a batch of inputs
-    on the device to a batch of the same shape, such as a module of ``torchvision.transforms.v2``. Left out,
-    a dataset with random transforms is augmented by itself, and other data is read as it is.
+    Example:
+        >>> y = torch.arange(60) % 3
+        >>> x = 3 * torch.eye(3)[y] + torch.rand(60, 3)
+        >>> model = train(nn.Linear(3, 3), (x, y), epochs=20, batch_size=20, progress=False).model
+        >>> forget, retain = (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0])
+        >>> result = unlearn(model, forget, retain, steps=40, progress=False)
+        >>> result.steps, result.stopped_by, result.model is model
+        (40, 'schedule', False)
     """
+    told = Told(callbacks)
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     chosen, how = with_augment(chosen, augment)
     form, before = Form(label, id_of, adapt), forgotten_by(after)
@@ -182,8 +209,12 @@ def unlearn(
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
         edited, split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
-        precision=precision, graph=graph, augment=how,
+        precision=precision, graph=graph, augment=how, tell=_teller(told, seed, at),
     )  # fmt: skip
+    told.start({
+        "kind": "unlearn", "method": name, "settings": as_dict(chosen), "seed": seed, "device": str(at),
+        **split.sizes(),
+    })  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
     with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
@@ -214,6 +245,7 @@ def unlearn(
     )
     if out is not None:
         result.save(out)
+    told.end(result)
     return result
 
 
@@ -238,23 +270,59 @@ def audit(
     label: str | None = None,
     id_of: IdOf = None,
     adapt: Adapt | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
 ) -> Report:
     """Measure what a model still knows, beside the retrained and the original model.
 
-    What cannot be measured (no test data, no retrained model, no BatchNorm) is None with a reason.
-    Of several ``retrained`` models the first is what everything is compared with; the others tell how
-    far apart two retrainings are (``report.floor``). Given a :class:`Result` instead of its model, the
-    report also knows how the model came about. ``metrics="full"`` trains the models that ``shadows``
-    describes and attacks by comparison with them. An original that is no better than chance on ``retain``,
-    and a retrained model that is the original, the audited one or given twice, are refused unless ``check``
-    is False. A request that mixes whole classes with single samples
-    is also audited in these two ``parts``. ``out``: a folder for audit.json and report.html. The forms of
-    data, ``label``, ``id_of`` and ``adapt`` are those of :func:`unlearn`.
+    What cannot be measured (no test data, no retrained model, no BatchNorm) is None with a reason. A request
+    that mixes whole classes with single samples is also audited in these two ``parts``.
 
-    If what was forgotten is bad data, two things tell more. ``truth``: the right labels (|D_f|,) of forget
-    samples that were trained with wrong ones, in their order (``clean_label``). ``triggered``: samples with a
-    backdoor trigger, labelled with the attacker's label; leave out those of that class (``attack_success``).
+    If what was forgotten is bad data, ``truth`` and ``triggered`` tell more.
+
+    Args:
+        model: the model to audit. Given a :class:`Result` instead of its model, the report also knows how
+            the model came about.
+        forget: what was forgotten. The forms of data are those of :func:`unlearn`.
+        retain: what stayed.
+        test: data that no model was trained on, or None; without it there are no attacks on membership.
+        original: the model before the unlearning. One that is no better than chance on ``retain`` is refused.
+        retrained: the model that never saw what was forgotten, which everything is compared with. Of several,
+            the first; the others tell how far apart two retrainings are (``report.floor``). One that is the
+            original, the audited model or given twice is refused.
+        metrics: ``quick``, ``standard`` or ``full``, names of ``purge.list_metrics()``, or objects of
+            :class:`purge.Metric`. ``full`` trains the models that ``shadows`` describes and attacks by
+            comparison with them.
+        shadows: how shadow models are trained; a :class:`purge.Shadows`.
+        truth: the right labels (|D_f|,) of forget samples that were trained with wrong ones, in their order
+            (``clean_label``).
+        triggered: samples with a backdoor trigger, labelled with the attacker's label; leave out those of
+            that class (``attack_success``).
+        seed: of everything that is drawn at random.
+        device: the model's, unless given.
+        progress: show a line of progress on a terminal and in a notebook.
+        check: refuse an original or a retrained model that cannot be one, as said above.
+        out: a folder for audit.json and report.html.
+        label: the column or key of the label.
+        id_of: the column, key or position of the user's own ids.
+        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
+        callbacks: objects that are given the report: one, or a list of them.
+
+    Returns:
+        Every value with its interval, beside those of the other models.
+
+    Raises:
+        PurgeError: bad input, in one line that says what to do.
+
+    Example:
+        >>> y = torch.arange(60) % 3
+        >>> x = 3 * torch.eye(3)[y] + torch.rand(60, 3)
+        >>> model = train(nn.Linear(3, 3), (x, y), epochs=20, batch_size=20, progress=False).model
+        >>> parts = (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0])
+        >>> report = audit(model, *parts, None, metrics=["fa_train", "ra", "mia"], progress=False)
+        >>> report["fa_train"].value, report["mia"]
+        (1.0, Value(None, why='no test data was given'))
     """
+    told = Told(callbacks)
     if out is not None:
         out_folder(out, force=True)
     auditor = Auditor(
@@ -264,6 +332,7 @@ def audit(
     report = auditor.audit(model, metrics=metrics, shadows=shadows, progress=progress)
     if out is not None:
         report.save(out)
+    told.report(report)
     return report
 
 
@@ -289,23 +358,47 @@ def train(
     id_of: IdOf = None,
     adapt: Adapt | None = None,
     after: Any = None,
+    callbacks: Callback | Sequence[Callback] = (),
     **recipe: Any,
 ) -> Result:
     """A trained copy of ``model``.
 
-    ``recipe``: fields of :class:`purge.engine.trainer.Recipe`, as ``epochs=10``.
+    Args:
+        model: a module, whose weights are where the training begins, or the :class:`Result` of an earlier
+            call. A model that has forgotten samples is not trained on them, nor tested.
+        dataset: what to train on. The forms of data are those of :func:`unlearn`.
+        test: data to measure the accuracy on, which is then in ``info``.
+        seed: of the order of the samples and of everything else that is drawn at random.
+        device: the model's, unless given.
+        progress: show a line of progress on a terminal and in a notebook.
+        title: of this line.
+        out: a folder, in which a run folder is written, and after every epoch the state of the training.
+        resume: go on from that state after an interruption.
+        force: replace an old run in ``out``, when the new one is whole.
+        record: keys and values that go into run.json.
+        log_updates: a folder for the update of every step, which the method ``amnesiac`` needs.
+        log_only: a part of the data; only updates of steps with one of its samples are logged.
+        label: the column or key of the label.
+        id_of: the column, key or position of the user's own ids.
+        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
+        after: the run folder or the result of an earlier request, for a model that does not know its own.
+        callbacks: objects that are told about the training: one, or a list of them.
+        **recipe: fields of :class:`purge.engine.trainer.Recipe`, as ``epochs=10, lr=0.1, batch_size=128``;
+            ``purge list recipe cifar10`` names them.
 
-    With ``test``, the accuracy there is in ``info``. With ``out`` a run folder is written
-    (``record`` goes into its run.json), and after every epoch the state of the training, so that
-    ``resume=True`` can resume it after an interruption.
+    Returns:
+        The trained model, with the mean loss of each epoch as its history.
 
-    The forms of data, ``label``, ``id_of``, ``adapt`` and ``after`` are those of :func:`unlearn`: a model
-    that has forgotten samples is not trained on them, nor tested.
+    Raises:
+        PurgeError: bad input, in one line that says what to do, or a loss that is no longer finite.
 
-    ``log_updates``: a folder for the update of every step, which the method ``amnesiac`` needs; with
-    ``log_only``, a part of the data, only of steps with one of its samples.
+    Example:
+        >>> x, y = torch.eye(3).repeat(20, 1), torch.arange(60) % 3
+        >>> result = train(nn.Linear(3, 3), (x, y), test=(x, y), epochs=20, batch_size=20, progress=False)
+        >>> result.info["test_accuracy"], result.history_frame().shape
+        (1.0, (20, 2))
     """
-    chosen = replace(Recipe(), recipe)
+    told, chosen = Told(callbacks), replace(Recipe(), recipe)
     if (log_updates is not None and resume) or (log_updates is None and log_only is not None):
         raise MethodError(
             "log_updates=… in a training from its start",
@@ -341,10 +434,14 @@ def train(
     for half in () if folder is None else folder.glob(HALF):
         half.unlink(missing_ok=True)
     threads = threads_for(trained, at, chosen.batch_size)
+    told.start({
+        "kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at),
+        "samples": len(samples),
+    })  # fmt: skip
     with seeded(seed, at), threads_seen() as seen, threads, counting() as rows, ranks.sharing():
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
-            resume=resume, watch=None if log is None else log.step,
+            resume=resume, watch=None if log is None else log.step, tell=_teller(told, seed, at),
         )  # fmt: skip
     trained = widened(narrowed(trained, model))  # what follows is about the weights that are delivered
     if log is not None:
@@ -372,6 +469,7 @@ def train(
         result.save(folder, force=True, **extra)
         if ranks.rank() == 0:  # the others are here before the first one has written it
             state.unlink(missing_ok=True)
+    told.end(result)
     return result
 
 
@@ -397,9 +495,40 @@ def train_sharded(
     adapt: Adapt | None = None,
     **recipe: Any,
 ) -> Result:
-    """A :class:`SisaModel`, from which the method ``sisa`` deletes samples exactly.
+    """Train a model in shards, from which the method ``sisa`` deletes samples exactly.
 
-    ``model``: a network whose layers are drawn anew for each shard, or a function that builds one.
+    Each shard has a network of its own, and they vote. A deletion trains only the networks anew that saw what
+    is deleted.
+
+    Args:
+        model: a network whose layers are drawn anew for each shard, or a function that builds one.
+        dataset: what to train on. The forms of data are those of :func:`unlearn`.
+        shards: how many networks there are.
+        slices: in how many parts a shard is taught; a deletion begins with the part that it is in.
+        vote: ``mean`` of the probabilities, or ``majority``.
+        test: data to measure the accuracy on, which is then in ``info``.
+        seed: of everything that is drawn at random.
+        device: the model's, unless given.
+        progress: show a line of progress on a terminal and in a notebook.
+        out: a folder, in which a run folder is written, with all that deletions need.
+        force: replace an old run in ``out``, when the new one is whole.
+        record: keys and values that go into run.json.
+        label: the column or key of the label.
+        id_of: the column, key or position of the user's own ids.
+        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
+        **recipe: fields of :class:`purge.engine.trainer.Recipe`, as ``epochs=10``.
+
+    Returns:
+        A result whose model is a :class:`SisaModel`.
+
+    Raises:
+        PurgeError: bad input, in one line that says what to do.
+
+    Example:
+        >>> x, y = torch.eye(3).repeat(20, 1) + torch.rand(60, 3), torch.arange(60) % 3
+        >>> result = train_sharded(nn.Linear(3, 3), (x, y), shards=2, epochs=2, progress=False)
+        >>> result.model(x[:1]).shape, len(result.history)
+        (torch.Size([1, 3]), 4)
     """
     chosen, extra = replace(Recipe(), recipe), _recordable(record)
     one_rank("training in shards")
@@ -423,6 +552,19 @@ def train_sharded(
     if out is not None:
         result.save(out, force=force, **extra)
     return result
+
+
+def _teller(told: Told, seed: int, device: torch.device) -> Tell | None:
+    """How a run tells what it measured; None if nobody listens.
+
+    A callback may draw random numbers: those of the run are what they would be without it.
+    """
+
+    def tell(step: int, values: Mapping[str, float]) -> None:
+        with seeded(seed, device):
+            told.check(step, values)
+
+    return tell if told else None
 
 
 def _names(data: Data) -> dict[str, Any]:

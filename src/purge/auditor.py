@@ -130,6 +130,7 @@ class Auditor:
                     if not further or metric.cost == "forward" or "retrained" in metric.needs:
                         values.setdefault(name, {}).update(subject.named(metric))
                 advance(1, metric.name)
+            advance(0, "done")  # the line that a notebook keeps
         info = {
             "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
             "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),

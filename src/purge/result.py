@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -39,6 +40,7 @@ from purge.report.tables import as_text, audit_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
     from purge.report.rules import Finding
 
@@ -50,19 +52,34 @@ class Report:
     ``report["fa_test"]`` is a :class:`Value`. A metric with several values is a dict of them,
     ``report["bn_recal"]``, and each has a dotted name, ``report["bn_recal.delta"]``.
 
-    ``floor`` holds what further retrained models reach against the first: mean, lowest, highest and number
-    of models. ``curves`` holds what the figures of each model are drawn from. ``parts``: if the request
-    mixes whole classes with single samples, a report on the ``classes`` and one on the ``samples``.
+    Attributes:
+        values: of the audited model, by name.
+        retrained: the same of the retrained model; empty without one.
+        original: the same of the original; empty without it.
+        info: sizes, seed, digests, versions, and the record of the run.
+        floor: what further retrained models reach against the first: mean, lowest, highest and number of
+            models; empty with fewer than two.
+        curves: what the figures are drawn from: model → name → lists.
+        metrics: what ``Metric.describe()`` says about each.
+        parts: if the request mixes whole classes with single samples, a report on the ``classes`` and one on
+            the ``samples``, without attacks by shadow models.
+
+    Example:
+        >>> report = Report({"ra": Value(0.98, 0.97, 0.99, 500)}, {"ra": Value(0.99)}, {})
+        >>> report
+        Report(1 values beside retrained, ra 98.0 %)
+        >>> report["ra"].value, report.retrained["ra"].value
+        (0.98, 0.99)
     """
 
     values: dict[str, Value]
-    retrained: dict[str, Value]  # empty without a retrained model
-    original: dict[str, Value]  # empty without the original model
+    retrained: dict[str, Value]
+    original: dict[str, Value]
     info: dict[str, Any] = field(default_factory=dict)
-    floor: dict[str, Value] = field(default_factory=dict)  # empty with fewer than two retrained models
-    curves: dict[str, dict[str, Any]] = field(default_factory=dict)  # model → name → lists
-    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # name → Metric.describe()
-    parts: dict[str, Report] = field(default_factory=dict)  # without attacks by shadow models
+    floor: dict[str, Value] = field(default_factory=dict)
+    curves: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, Report] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Describe the metrics that were given no description and that the registry knows."""
@@ -83,8 +100,32 @@ class Report:
         """The report as a text table, with accuracies in percent and the reasons for missing values."""
         return as_text(audit_table(self.to_dict()))
 
+    def to_frame(self) -> DataFrame:
+        """The report as a table: one row per value, in the order of the text table.
+
+        Returns:
+            A pandas DataFrame with the columns ``name``, ``section``, ``unit``, ``value``, ``low`` and
+            ``high`` (the 95 % interval), ``n`` (samples), ``why`` (of a missing value), and ``retrained``,
+            ``original`` and ``floor``: the same value of the other models. Shares are fractions, and what is
+            missing is NaN.
+
+        Example:
+            >>> report = Report({"ra": Value(0.98, 0.97, 0.99, 500)}, {"ra": Value(0.99)}, {})
+            >>> report.to_frame()[["name", "value", "low", "high", "n", "retrained"]]
+              name  value   low  high    n  retrained
+            0   ra   0.98  0.97  0.99  500       0.99
+        """
+        from purge.report.frames import as_frame
+
+        return as_frame(self._numbers())
+
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        from purge.report.frames import in_one_line
+
+        return in_one_line(self._numbers())
 
     def verdict(self) -> list[str]:
         """What was shown, what failed and what is not known, in a few sentences each."""
@@ -107,10 +148,18 @@ class Report:
         return [finding for finding in verdict(self.to_dict()) if finding.level == "failed"]
 
     def check(self, *conditions: str) -> list[str]:
-        """Those of the conditions that hold, each in a sentence; empty if the model passes.
+        """Those of the conditions that hold; none if the model passes.
 
-        A condition is what must not be, as in ``--fail-if``: ``report.check("fa_test > 2", "ra < 99")``, with
-        shares in percent, or ``"failed"`` for any failed finding. A value that is missing does not pass.
+        Args:
+            *conditions: what must not be, as in ``--fail-if``: ``report.check("fa_test > 2", "ra < 99")``,
+                with shares in percent, or ``"failed"`` for any failed finding. A value that is missing does
+                not pass.
+
+        Returns:
+            A sentence for each; an empty list is a pass.
+
+        Raises:
+            MetricError: no condition, or one of a metric that is not known.
         """
         from purge.metrics.gates import as_gate
 
@@ -121,14 +170,41 @@ class Report:
         return [line for gate in gates if (line := gate.broken(found))]
 
     def plot(self, name: str | None = None) -> Figure:
-        """A Matplotlib figure: trajectory, steps, classes, destinations, membership, roc, robustness, relearn
-        or features. Without a name, the one that says most about what was forgotten."""
-        from purge.report.figures import draw, draw_main
+        """A Matplotlib figure of the audit; without a name, an overview.
 
-        return draw_main(self.to_dict()) if name is None else draw(self.to_dict(), name)
+        The overview has what was forgotten, what stays, attacks on membership and treatments of the weights,
+        beside the retrained and the original model. A panel without numbers says why it has none.
+
+        Args:
+            name: one of trajectory, steps, classes, destinations, membership, roc, robustness, relearn and
+                features, for that figure alone.
+
+        Returns:
+            A figure that a notebook displays; ``figure.savefig("report.png")`` writes it.
+
+        Raises:
+            MetricError: the report has nothing to draw the named figure from.
+
+        Example:
+            ```python
+            report.plot()
+            report.plot("classes").savefig("classes.png")
+            ```
+        """
+        from purge.report.figures import draw
+        from purge.report.overview import overview
+
+        return overview(self.to_dict()) if name is None else draw(self.to_dict(), name)
 
     def html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as one HTML page that needs no other file; an existing file is replaced."""
+        """Write the report as one HTML page that needs no other file.
+
+        Args:
+            path: the file; an existing one is replaced.
+
+        Returns:
+            Its path.
+        """
         from purge.report.page import page
         from purge.report.record import record_of
 
@@ -144,12 +220,23 @@ class Report:
 
         return report_table(self.to_dict())
 
+    def _numbers(self) -> dict[str, Any]:
+        """The report without curves and parts, which would take long to copy."""
+        return dataclasses.replace(self, curves={}, parts={}).to_dict()
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return dataclasses.asdict(self)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write audit.json and report.html into a folder, which may be that of the run."""
+        """Write audit.json and report.html into a folder.
+
+        Args:
+            folder: which may be that of the run.
+
+        Returns:
+            Its path.
+        """
         if not ranks.writes():
             return Path(folder)
         path = out_folder(folder, force=True)
@@ -160,7 +247,11 @@ class Report:
         return path
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file."""
+        """Write the report to a file.
+
+        Args:
+            path: the file; an existing one is replaced.
+        """
         if not ranks.writes():
             return
         with told(Path(path)):
@@ -168,7 +259,17 @@ class Report:
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Report:
-        """Read a report that :meth:`to_json` wrote."""
+        """Read a report that :meth:`to_json` wrote.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The report.
+
+        Raises:
+            FileError: it is something else.
+        """
         content = read_json(Path(path))
         found = build(cls, content, str(path), ignore_unknown=True)
         build(AuditInfo, content.get("info"), f"info of {path}", ignore_unknown=True)
@@ -215,28 +316,56 @@ class AuditInfo:
 
 @dataclass(frozen=True)
 class Result:
-    """What unlearning or training returned: a new model, and how it was made."""
+    """What unlearning or training returned: a new model, and how it was made.
+
+    Attributes:
+        model: the new model.
+        method: the frozen dataclass with all settings.
+        history: a dict per step, or per epoch of a training.
+        stopped_by: ``forget_target``, ``retain_budget`` or ``schedule``.
+        seconds: how long it took.
+        steps: how many were taken.
+        info: sizes, seed, digests, and what was asked for.
+        later: gives what the record says and nobody waits for, such as digests of all samples.
+        forgotten: what the model has forgotten, in this request and those before it: digests, row numbers and
+            ids.
+
+    Example:
+        >>> Result(torch.nn.Linear(2, 2), None, [{"epoch": 1, "loss": 0.5}], "schedule", 1.25, 8)
+        Result(Linear by training, 8 steps in 1.2 s, stopped by schedule)
+    """
 
     model: nn.Module
-    method: Any  # the frozen dataclass with all settings
+    method: Any
     history: list[dict[str, Any]]
     stopped_by: str
     seconds: float
     steps: int
     info: dict[str, Any] = field(default_factory=dict)
-    # What the record says and nobody waits for, such as digests of all samples; asked for once.
     later: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
-    # What the model has forgotten, in this request and those before it: digests, row numbers and ids.
     forgotten: Forgotten = field(default_factory=Forgotten, repr=False, compare=False)
 
     def without(
         self, dataset: Data, *, label: str | None = None, id_of: IdOf = None, adapt: Adapt | None = None
     ) -> Any:
-        """A dataset without what the model has forgotten; of the kind that :func:`purge.split` returns.
+        """A dataset without what the model has forgotten.
 
-        ``label``, ``id_of`` and ``adapt`` are those of :func:`purge.split`.
+        Args:
+            dataset: in any form that :func:`purge.split` takes.
+            label: the column or key of the label.
+            id_of: the column, key or position of the user's own ids.
+            adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
+
+        Returns:
+            The rest, of the kind that :func:`purge.split` returns.
         """
         return left_after(self, dataset, Form(label, id_of, adapt))
+
+    def __repr__(self) -> str:
+        """One line: what was made, by what, and how it ended."""
+        made, by = type(self.model).__name__, self.info.get("preset") or "training"
+        took = f"{self.steps} steps in {self.seconds:.1f} s"
+        return f"Result({made} by {by}, {took}, stopped by {self.stopped_by})"
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: with the digests, but without the data that they are of."""
@@ -245,11 +374,20 @@ class Result:
     def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
         """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.
 
-        With ``force`` an old run is replaced, when the new one is whole. A model that can delete samples
-        exactly also writes all that later deletions need.
+        A model that can delete samples exactly also writes all that later deletions need.
 
-        ``extra`` is added to run.json: what is needed to rebuild the model and its data. Of several ranks of
-        torch.distributed the first one writes.
+        Of several ranks of torch.distributed the first one writes.
+
+        Args:
+            folder: where; it must be empty or not exist.
+            force: replace an old run, when the new one is whole.
+            **extra: added to run.json: what is needed to rebuild the model and its data.
+
+        Returns:
+            The path of the folder.
+
+        Raises:
+            FileError: it cannot be written.
         """
         if not ranks.writes():
             return Path(folder)
@@ -273,13 +411,46 @@ class Result:
             raise FileError(f"a folder that can be written at {path}", got, fix) from None
         return path
 
-    def plot(self, name: str = "trajectory") -> Figure:
-        """A Matplotlib figure of the run: trajectory or steps."""
+    def plot(self, name: str | None = None) -> Figure:
+        """A Matplotlib figure of the run; without a name, losses, forget accuracy and cosines in one.
+
+        Args:
+            name: trajectory (checks, with target and budget) or steps (projections and cosines), for that
+                figure alone.
+
+        Returns:
+            A figure that a notebook displays; ``figure.savefig("run.png")`` writes it.
+
+        Raises:
+            MetricError: the history has nothing to draw the named figure from.
+
+        Example:
+            ```python
+            result.plot()
+            ```
+        """
         from purge.report.figures import draw
+        from purge.report.run_figures import whole_run
 
         info = {**self.info, "run": self.info}
         curves = {"audited": {"history": columns(self.history)}}
-        return draw({"values": {}, "retrained": {}, "original": {}, "info": info, "curves": curves}, name)
+        drawn = {"values": {}, "retrained": {}, "original": {}, "info": info, "curves": curves}
+        return whole_run(drawn) if name is None else draw(drawn, name)
+
+    def history_frame(self) -> DataFrame:
+        """The history as a table: one row per step of an unlearning, or per epoch of a training.
+
+        Returns:
+            A pandas DataFrame with a column per quantity. What was not measured at a step, such as a check
+            that was not due, is NaN.
+
+        Example:
+            >>> result = Result(torch.nn.Linear(2, 2), None, [{"epoch": 1, "loss": 0.5}], "schedule", 1.0, 1)
+            >>> result.history_frame()
+               epoch  loss
+            0      1   0.5
+        """
+        return pd.DataFrame(self.history)
 
     def _repr_html_(self) -> str:
         """The run in a notebook."""

@@ -58,14 +58,14 @@ OPTIONS = {
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
         "--label --text --id --test --transform "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
-        "--log-updates --log-only-ids --config --no-cache --resume --force --json --quiet"
+        "--log --log-updates --log-only-ids --config --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --transform "
         "--forget-class --forget-ids --method --set --augment --config --seed --device --trust --precision "
         "--graph "
-        "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
+        "--request-id --received --done --by --model-version --export --log --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "

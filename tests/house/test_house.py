@@ -31,6 +31,7 @@ ROOM = {
     "result": "api",
     "auditor": "api",
     "heads": "api",
+    "callbacks": "api",
     "__main__": "cli",
     "demo": "cli",
     "__init__": "core",

@@ -157,13 +157,9 @@ def test_a_report_writes_its_page(report, tmp_path):
         report.html(tmp_path / "no" / "report.html")
 
 
-def test_a_report_and_a_result_draw_their_main_figures_without_a_name(report, result):
-    assert report.plot().axes[0].get_ylabel() == "accuracy (%)"  # a class was forgotten: the classes
-    samples = dataclasses.replace(report, info={**report.info, "forget_classes": []})
-    assert "AUROC" in samples.plot().axes[0].get_xlabel()
-    assert result.plot().axes[1].get_ylabel() == "loss on the\nretain set"
-    with pytest.raises(MetricError, match="numbers to draw"):
-        Report({}, {}, {}).plot()
+def test_a_figure_can_be_chosen_by_name(report, result):
+    assert report.plot("classes").axes[0].get_ylabel() == "accuracy (%)"
+    assert result.plot("trajectory").axes[1].get_ylabel() == "loss on the\nretain set"
 
 
 def test_a_table_is_returned_and_not_printed(report, capsys):

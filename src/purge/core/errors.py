@@ -63,8 +63,14 @@ logging.getLogger("purge").addFilter(_spelled_out)
 class PurgeError(ValueError):
     """Base of every error that purge raises on purpose.
 
-    >>> print(PurgeError("a positive number for lr", "-1", "pass lr=0.01, say"))
-    Expected a positive number for lr, got -1. Fix: pass lr=0.01, say.
+    Args:
+        message: what was expected; without ``got``, the whole message.
+        got: what came instead.
+        fix: what to do.
+
+    Example:
+        >>> print(PurgeError("a positive number for lr", "-1", "pass lr=0.01, say"))
+        Expected a positive number for lr, got -1. Fix: pass lr=0.01, say.
     """
 
     def __init__(self, message: str, got: str | None = None, fix: str = "") -> None:

@@ -116,11 +116,17 @@ def met(what: str) -> Iterator[None]:
 def alone() -> Iterator[None]:
     """Within the block this rank works by itself, whatever the others do.
 
-    For a program with ``torch.distributed`` in which one rank calls purge::
+    It is for a program with ``torch.distributed`` in which one rank alone calls purge.
 
-        if rank == 0:
+    Returns:
+        A context manager.
+
+    Example:
+        ```python
+        if torch.distributed.get_rank() == 0:
             with purge.alone():
                 report = purge.audit(model, forget, retain, test)
+        ```
     """
     global _alone
     _alone += 1

@@ -121,6 +121,25 @@ def as_dict(config: Any) -> dict[str, Any]:
     return found
 
 
+def in_short(config: Any) -> str:
+    """The name of a settings class and those of its settings that are not the default.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Descent:
+    ...     lr: float = 0.1
+    ...     momentum: float = 0.9
+    >>> in_short(Descent(lr=0.5)), in_short(Descent())
+    ('Descent(lr=0.5)', 'Descent()')
+    """
+    told = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        usual = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if value != usual:
+            told.append(f"{f.name}={in_short(value) if dataclasses.is_dataclass(value) else brief(value)}")
+    return f"{type(config).__name__}({', '.join(told)})"
+
+
 def check_settings_class(cls: type) -> None:
     """Refuse a method's class whose fields cannot be settings, naming the class and the field."""
     name = cls.__name__

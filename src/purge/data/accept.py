@@ -264,6 +264,10 @@ class Owned(Subset[Any]):
         super().__init__(dataset, indices)
         self.subjects = tuple(subjects)
 
+    def __repr__(self) -> str:
+        ids = len(set(self.subjects))
+        return f"Owned({len(self)} samples of {ids} id{'s' * (ids > 1)})"
+
 
 def _has_words(data: Any, base: Any, what: str) -> bool:
     """Are the labels of a dataset names? Its list of them says so, or its first item."""

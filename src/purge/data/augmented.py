@@ -40,8 +40,13 @@ WHOLE = 0.875  # the share of the shorter side that evaluation usually crops fro
 class Augmentation:
     """How images are changed at random whenever a model is trained on them, as a Recipe says it.
 
-    >>> Augmentation("turn", colour=0.3)
-    Augmentation(moves='turn', colour=0.3)
+    Args:
+        moves: ``none``, ``crop``, ``flip``, ``crop-flip`` or ``turn``.
+        colour: how strongly colours change, from 0 to 1.
+
+    Example:
+        >>> Augmentation("turn", colour=0.3)
+        Augmentation(moves='turn', colour=0.3)
     """
 
     moves: Augment = setting("none", "crop (shift by up to an eighth), flip, both, or turn (8 ways)")

@@ -48,9 +48,22 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
     with the rest, the others are left out. Keep the seed: planting again gives the same record. The seed
     must not be used for anything that the training sees.
 
-    >>> planted = plant_canaries((torch.randn(100, 3), torch.arange(100) % 5), 20, seed=1)
-    >>> planted, len(planted.data[1])
-    (Canaries(6 of 20 planted), 86)
+    Args:
+        data: the training data, in any form that :func:`purge.unlearn` takes.
+        n: how many canaries, from 10 to half of the samples.
+        seed: draws the canaries, their labels and their coins.
+        mislabel: give them a wrong label.
+
+    Returns:
+        What to train on, and which canaries are in it.
+
+    Raises:
+        DataError: too few samples or classes for it.
+
+    Example:
+        >>> planted = plant_canaries((torch.randn(100, 3), torch.arange(100) % 5), 20, seed=1)
+        >>> planted, len(planted.data[1])
+        (Canaries(6 of 20 planted), 86)
     """
     what = "the training data"
     data = accepted({what: data})[what] if needs_opening(data) else data

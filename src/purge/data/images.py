@@ -28,10 +28,26 @@ class Images:
     for colour, repeated to ``channels``. Then ``transform`` is applied to the batch. Parts made by
     :meth:`select` share the pixels.
 
-    >>> data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), size=16)
-    >>> x, y = data.take(torch.tensor([0, 3]))
-    >>> x.shape, y.tolist()
-    (torch.Size([2, 1, 16, 16]), [0, 1])
+    Args:
+        pixels: the images, uint8 (N, C, H, W).
+        labels: the class of each, (N,).
+        mean: of each channel, for pixels from 0 to 1, or one for all.
+        std: the spread of each channel, likewise.
+        size: side of the square images that a model sees; by default the pixels' own.
+        channels: of the images that a model sees; by default the pixels' own.
+        names: of all classes.
+        ids: a number for each image, by which images of one source are told apart; by default its row.
+        paths: of all images of the source, by their ids.
+        source: a name that images of the same origin share; by default one of its own.
+        device_fraction: share of the free memory of a device that the pixels may take up.
+        transform: a function from a batch of scaled images to a batch, applied last; it must not draw random
+            numbers.
+
+    Example:
+        >>> data = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), size=16)
+        >>> x, y = data.take(torch.tensor([0, 3]))
+        >>> x.shape, y.tolist()
+        (torch.Size([2, 1, 16, 16]), [0, 1])
     """
 
     def __init__(
@@ -110,7 +126,15 @@ class Images:
         return self._store.device == self.device
 
     def take(self, index: Tensor, moves: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The images at ``index``, prepared, and their labels; ``moves`` as :func:`draw_moves` gives."""
+        """The images at some rows, prepared for a model.
+
+        Args:
+            index: which rows.
+            moves: how each image is moved, as ``draw_moves`` gives it; by default not at all.
+
+        Returns:
+            The images (B, C, H, W) and their labels (B,).
+        """
         index = index.to(self.device)
         if self.resident:
             rows = index if self._rows is None else self._rows[index]
@@ -121,7 +145,15 @@ class Images:
         return self._prepared(pixels), self._y[index]
 
     def stream(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches at each index tensor of ``order``, each image moved as ``moves`` says."""
+        """Batches of images one after the other, read ahead where they are not on the device.
+
+        Args:
+            order: the rows of each batch.
+            moves: how the images of each batch are moved; by default not at all.
+
+        Returns:
+            An iterator over images and labels.
+        """
         each = [None] * len(order) if moves is None else moves
         if self.resident:
             yield from (self.take(index, move) for index, move in zip(order, each, strict=True))
@@ -133,7 +165,14 @@ class Images:
             yield self._prepared(pixels), self._y[index.to(self.device)]
 
     def select(self, index: Tensor) -> Images:
-        """The images at ``index`` as Images of their own; pixels are shared, ids and source kept."""
+        """Some images as Images of their own; pixels are shared, ids and source kept.
+
+        Args:
+            index: which rows, or a mask.
+
+        Returns:
+            Those images.
+        """
         part, index = copy.copy(self), index.cpu()
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index  # a mask
         rows = index.to(self._store.device)
@@ -144,7 +183,14 @@ class Images:
         return part
 
     def with_subjects(self, subjects: Sequence[str]) -> Images:
-        """The same images, which know the user's own id of each."""
+        """The same images, which know the user's own id of each.
+
+        Args:
+            subjects: an id for each image, in their order.
+
+        Returns:
+            A copy that shares the pixels.
+        """
         if len(subjects) != len(self):
             raise DataError(
                 f"one id per image ({len(self)})", str(len(subjects)), "pass them in the same order"
@@ -154,10 +200,17 @@ class Images:
         return there
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
-        """The same images delivered to another device as floats of ``dtype``.
+        """The same images delivered to another device.
 
         The pixels move there if they take at most ``device_fraction`` of its free memory;
         otherwise they stay in host memory and are copied batch by batch, ahead of use.
+
+        Args:
+            device: where batches are delivered.
+            dtype: as floats of this type.
+
+        Returns:
+            A copy.
         """
         given, device = self, torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         there = copy.copy(given)

@@ -56,12 +56,19 @@ def load(
             or that of your images. Pass what the model was trained with.
         std: the spread of each channel, likewise.
         device_fraction: share of the free device memory that the images may take up.
-        progress: show a progress line on a terminal.
+        progress: show a line of progress on a terminal and in a notebook.
         transform: a function from a batch of scaled images (B, C, H, W) to a batch, which must not draw
             random numbers; applied last.
 
     Returns:
         The training images and the test images.
+
+    Raises:
+        DataError: an unknown name, or images that cannot be read.
+
+    Example:
+        >>> load("digits")
+        (Images(1437 × 1×8×8 on cpu), Images(360 × 1×8×8 on cpu))
     """
     checked_seed(split_seed)
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):

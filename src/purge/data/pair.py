@@ -35,6 +35,14 @@ class Pair(tuple[Any, Tensor]):
         made.pads, made.columns = tuple(pads), tuple(columns)
         return made
 
+    def __repr__(self) -> str:
+        shapes = [
+            f"{tuple(t.shape[1:])} {str(t.dtype).removeprefix('torch.')}" for t in inputs.leaves(self[0])
+        ]
+        ids = len(set(self.subjects))
+        whose = f" of {ids} id{'s' * (ids > 1)}" if ids else ""
+        return f"Pair({len(self[1])} samples{whose}, each {' and '.join(shapes)})"
+
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What copies and pickles are made with."""
         return ((self[0], self[1]),), dict(self.__dict__)

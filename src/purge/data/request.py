@@ -37,15 +37,23 @@ BLOCK = 1 << 24  # bytes that are digested at a time
 class DeletionRequest:
     """Who asked for a deletion, and when: for the record. Every field may be left out.
 
-    >>> DeletionRequest(id="DSR-17", received="2026-11-01", by="A. Turing").received
-    '2026-11-01'
+    Args:
+        id: of the request, as your own system has it.
+        received: date, or date and time, in the form of ISO 8601.
+        done: likewise; by default the time at which the run finished.
+        by: who carried it out.
+        model_version: of the model that the request was about.
+
+    Example:
+        >>> DeletionRequest(id="DSR-17", received="2026-11-01", by="A. Turing").received
+        '2026-11-01'
     """
 
-    id: str | None = None  # of the request, as the user's own system has it
-    received: str | None = None  # date, or date and time, in the form of ISO 8601
-    done: str | None = None  # likewise; by default the time at which the run finished
-    by: str | None = None  # who carried it out
-    model_version: str | None = None  # of the model that the request was about
+    id: str | None = None
+    received: str | None = None
+    done: str | None = None
+    by: str | None = None
+    model_version: str | None = None
 
     def __post_init__(self) -> None:
         """Check the dates; a date or datetime becomes text."""

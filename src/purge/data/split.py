@@ -38,6 +38,12 @@ class Split:
     triggered: Samples | None = None  # and samples with a backdoor trigger and the attacker's label
     copies: Mapping[str, int | None] = field(default_factory=dict)  # between the sets: see data/overlap.py
 
+    def __repr__(self) -> str:
+        """One line: how many samples of each part, and which classes go."""
+        test = "none" if self.test is None else len(self.test)
+        gone = f", classes {sorted(self.forget_classes)} of {self.classes} go" if self.forget_classes else ""
+        return f"Split(forget {len(self.forget)}, retain {len(self.retain)}, test {test}{gone})"
+
     @property
     def single(self) -> bool:
         """Are there samples to forget whose class stays?"""
@@ -111,24 +117,38 @@ def split(
     Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset. What had to
     be read first, such as a DataFrame or a DataLoader with a collate function, becomes a pair of tensors.
 
-    ``classes``: numbers, or names where the labels are names. ``ids``: the user's own ids, text or whole
-    numbers, in what ``id_of`` names: a column of a DataFrame, a key of items that are dicts, a position in
-    items that are tuples (the third if left out), or a list with one id per sample. Several samples may
-    have one id, and all of them go. Both parts know their ids, as ``subjects``.
+    Say in exactly one way what must be forgotten: ``classes``, ``indices``, ``ids`` or ``fraction``.
 
-    ``label``: the column or key of the label. ``adapt``: a function from one item to ``(inputs, label)`` or
-    ``(inputs, label, id)``, for data of any other form.
+    Args:
+        dataset: the training data, in any form that :func:`purge.unlearn` takes.
+        classes: numbers, or names where the labels are names.
+        indices: which samples, counted from 0.
+        ids: the user's own ids, text or whole numbers, in what ``id_of`` names. Several samples may have one
+            id, and all of them go. Both parts know their ids, as ``subjects``.
+        fraction: a share of the samples, drawn at random.
+        seed: of that draw.
+        label: the column or key of the label.
+        id_of: where the ids are: a column of a DataFrame, a key of items that are dicts, a position in items
+            that are tuples (the third if left out), or a list with one id per sample.
+        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``, for data of any
+            other form.
+        after: what an earlier request returned, or the folder of its run: what was forgotten then is in
+            neither part.
 
-    ``after``: what an earlier request returned, or the folder of its run: what was forgotten then is in
-    neither part.
+    Returns:
+        The samples to forget, and those to retain.
 
-    >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
-    >>> forget, retain = split((x, y), classes=[0])
-    >>> forget[1].tolist(), retain[1].tolist()
-    ([0, 0], [1, 1, 2, 2])
-    >>> forget, retain = split((x, y), ids=["b"], id_of=["a", "b", "a", "b", "c", "c"])
-    >>> forget[1].tolist(), retain.subjects
-    ([0, 1], ('a', 'a', 'c', 'c'))
+    Raises:
+        DataError: an unknown class, index or id, or nothing left to retain.
+
+    Example:
+        >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> forget, retain = split((x, y), classes=[0])
+        >>> forget[1].tolist(), retain[1].tolist()
+        ([0, 0], [1, 1, 2, 2])
+        >>> forget, retain = split((x, y), ids=["b"], id_of=["a", "b", "a", "b", "c", "c"])
+        >>> forget[1].tolist(), retain.subjects
+        ([0, 1], ('a', 'a', 'c', 'c'))
     """
     options = {"classes": classes, "indices": indices, "ids": ids, "fraction": fraction}
     given = [name for name, value in options.items() if value is not None]

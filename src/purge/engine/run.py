@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -31,6 +31,7 @@ MOST_DRAWN = 10**9  # row numbers that a run draws ahead, which take 8 GB
 
 Delivered = Callable[[], AbstractContextManager[None]]  # puts a model into the state that is delivered
 Done = Callable[[Check], bool]  # may a method end its schedule after this check?
+Tell = Callable[[int, Mapping[str, float]], None]  # is given a step and what was measured there
 
 
 class Run:
@@ -54,10 +55,11 @@ class Run:
         precision: Precision = "float32",
         graph: bool = False,
         augment: Augmentation | Change | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self.device, self.seed, self.stop = device, seed, stop
         self.precision, self.graph, self.progress = precision, graph, progress
-        self._model, self._split, self._title, self._fresh = model, split, title, fresh
+        self._model, self._split, self._title, self._fresh, self._tell = model, split, title, fresh, tell
         self.step = 0  # steps taken so far
         self.end = 0  # the step after which the loop ends; a check may bring it forward
         self.stopped_by: str | None = None
@@ -190,9 +192,11 @@ class Run:
 
     def part(self, stop: Stopping, title: str, seed: int) -> Run:
         """A run for another method that does a part of the work; its checks look at the whole request."""
+        tell, before = self._tell, self.step
         return Run(
             self._model, self._split, device=self.device, stop=stop, seed=seed, progress=self.progress,
             title=title, fresh=self._fresh, precision=self.precision, graph=self.graph, augment=self._augment,
+            tell=None if tell is None else lambda step, values: tell(before + step, values),
         )  # fmt: skip
 
     def follow(self, part: Run) -> None:
@@ -279,11 +283,13 @@ class Run:
                 if unseen is not None:
                     self.forget_target = whole * chance + (1 - whole) * unseen
             self._checks[0] = self._measure()
+        self._say(0)
 
     def _check(self) -> None:
         """Measure forget accuracy and retain loss, and decide whether that is a reason to stop."""
         with self._delivered():
             now = self._checks[self.step] = self._measure()
+        self._say(self.step)
         if self._done(now):
             self._total = self.end = self.step
         reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
@@ -294,6 +300,11 @@ class Run:
         elif reason is None and self.step == self.end:
             self.stopped_by = None  # the target was lost again while cooling down: go on
             self.end = self._total
+
+    def _say(self, step: int) -> None:
+        """Tell what a check measured, under the names that it has in the history."""
+        if self._tell is not None:
+            self._tell(step, {f"check_{name}": v for name, v in self._checks[step]._asdict().items()})
 
     def _measure(self) -> Check:
         self._raise_if_not_finite()

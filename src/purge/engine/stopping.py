@@ -21,6 +21,20 @@ class Stopping:
 
     The two reasons are called ``forget_target`` and ``retain_budget``; a run that neither of them ends
     goes to the end of its schedule, ``schedule``.
+
+    Args:
+        forget_target: stop at this accuracy on the forget set; by default 1/K for a class, and held-out
+            accuracy for single samples.
+        retain_budget: stop when the retain loss exceeds this many times its start; None: never.
+        retain_floor: a starting retain loss below this counts as this.
+        early: stop before the schedule ends if there is a reason.
+        check_every: steps between two checks; 0: at epoch ends only.
+        epoch_ends: also check at the end of each pass over the data.
+        check_samples: a check looks at no more than this many samples of each set.
+
+    Example:
+        >>> Stopping(retain_budget=3.0).budget(0.5)
+        1.5
     """
 
     forget_target: float | None = setting(
@@ -45,16 +59,40 @@ class Stopping:
         normalise(self)
 
     def due(self, step: int, epoch_end: bool) -> bool:
-        """Is there a check after ``step`` (counted from 1), which may be the last of an epoch?"""
+        """Is there a check after a step?
+
+        Args:
+            step: its number, counted from 1.
+            epoch_end: is it the last of an epoch?
+
+        Returns:
+            Whether to check.
+        """
         intra = self.check_every > 0 and step % self.check_every == 0
         return intra or (epoch_end and (self.epoch_ends or self.check_every == 0))
 
     def budget(self, start: float) -> float | None:
-        """The retain loss that ends the run, given the loss at the start."""
+        """The retain loss that ends the run.
+
+        Args:
+            start: the retain loss before the first step.
+
+        Returns:
+            The loss; None without a budget.
+        """
         return None if self.retain_budget is None else self.retain_budget * max(start, self.retain_floor)
 
     def reason(self, now: Check, *, target: float | None, start: float) -> str | None:
-        """Why to stop now, or None. The budget comes first: it is the safety net."""
+        """Why to stop now, or None. The budget comes first: it is the safety net.
+
+        Args:
+            now: what was measured.
+            target: the accuracy on the forget set to stop at.
+            start: the retain loss before the first step.
+
+        Returns:
+            ``retain_budget``, ``forget_target`` or None.
+        """
         if not self.early:
             return None
         budget = self.budget(start)

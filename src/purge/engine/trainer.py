@@ -97,6 +97,7 @@ def fit(
     resume: bool = True,
     shuffle: Callable[[int], Tensor] | None = None,
     watch: Watch | None = None,
+    tell: Callable[[int, dict[str, float]], None] | None = None,
 ) -> tuple[list[History], float]:
     """Train models of one architecture in place, each on its own, equally many samples.
 
@@ -110,6 +111,7 @@ def fit(
     ``resume`` is False: then it is overwritten.
     ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
     ``watch``: returns a context that every step is taken in.
+    ``tell``: is given the number of each epoch and its mean loss, for which the device is waited for.
     """
     network, model, n = _Network(models, recipe), models[0], len(samples[0])
     per_epoch, size = recipe.batches(n)
@@ -157,6 +159,8 @@ def fit(
             losses.append(loss_sum / per_epoch)
             if kept is not None:
                 kept.write(losses, time.perf_counter() - started)
+            if tell is not None:
+                tell(epoch + 1, {"loss": float(losses[-1])})
             advance(1, "")
     network.finish(mean)
     rows = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import flat_fields, normalise, replace, setting
+from purge.core.settings import flat_fields, in_short, normalise, replace, setting
 from purge.data.augmented import Augmentation, Change, as_augmentation
 from purge.data.inputs import Inputs
 from purge.data.split import Split
@@ -29,7 +29,26 @@ PUBLISHED = Stopping(early=False, retain_budget=None, check_every=0, check_sampl
 class Method(ABC):
     """An unlearning method. Subclass it as a frozen dataclass and write ``run``.
 
-    The fields are the settings; they are cast and checked when the object is made.
+    The fields are the settings; they are cast and checked when the object is made. An object prints those
+    that are not the default.
+
+    Example:
+        ```python
+        @dataclass(frozen=True)
+        class Descend(purge.Method):
+            epochs: int = setting(3, "passes over the retain set", low=1)
+            optim: Optim = Optim(lr=0.02)
+            stop: Stopping = Stopping()
+
+            def run(self, model, split, run):
+                optimizer = self.optim.make(model)
+                for _, (r,) in run.batches(split.retain, epochs=self.epochs, batch_size=64):
+                    loss = F.cross_entropy(model(r.x), r.y)
+                    self.optim.step(optimizer, loss)
+                    run.log(retain_loss=loss)
+
+        result = purge.unlearn(model, forget, retain, method=Descend(epochs=5))
+        ```
     """
 
     # What it needs: "fresh" is an untrained model of the same kind, "shards" and "updates" are what a
@@ -48,12 +67,27 @@ class Method(ABC):
     distributes: ClassVar[bool] = False
     stop: Stopping
 
+    def __init_subclass__(cls) -> None:
+        """Keep the short repr: a dataclass writes a long one into every class that has none of its own."""
+        super().__init_subclass__()
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
+
     def __post_init__(self) -> None:
         normalise(self)
 
+    def __repr__(self) -> str:
+        return in_short(self)
+
     @abstractmethod
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
-        """Edit ``model``, which is already a copy on the right device, in evaluation mode."""
+        """Unlearn.
+
+        Args:
+            model: what to edit: already a copy, on the right device, in evaluation mode.
+            split: what must go and what must stay, as samples.
+            run: hands out batches, keeps the history and decides when to stop.
+        """
 
 
 def with_augment(method: Method, augment: Any) -> tuple[Method, Augmentation | Change | None]:

@@ -237,7 +237,15 @@ def all_methods() -> dict[str, Entry]:
 
 
 def list_methods() -> dict[str, str]:
-    """The unlearning methods: name → one line."""
+    """The unlearning methods, also those of installed packages.
+
+    Returns:
+        Name → one line about it.
+
+    Example:
+        >>> "purge" in list_methods()
+        True
+    """
     return {name: entry.about for name, entry in all_methods().items()}
 
 

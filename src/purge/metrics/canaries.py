@@ -46,9 +46,27 @@ Flags = NDArray[np.bool_]
 def epsilon_canaries(planted: Canaries, *, confidence: float = 0.95, delta: float = 0.0) -> Metric:
     """The metric of an audit whose training data came from :func:`purge.plant_canaries`.
 
-    ``purge.audit(…, metrics=["standard", purge.epsilon_canaries(planted)])``. Its numbers are
-    ``epsilon``, the lower bound (n: the guesses that it rests on), and ``right``, the share of all canaries
-    that are guessed right.
+    Its numbers are ``epsilon``, the lower bound (n: the guesses that it rests on), and ``right``, the share
+    of all canaries that are guessed right.
+
+    Args:
+        planted: what :func:`purge.plant_canaries` returned.
+        confidence: of the bound, from 0.5 to below 1.
+        delta: the δ of (ε, δ)-differential privacy.
+
+    Returns:
+        The metric, for ``metrics=`` of :func:`purge.audit`.
+
+    Raises:
+        MetricError: something else than planted canaries, or a number that is out of its range.
+
+    Example:
+        ```python
+        planted = purge.plant_canaries(train, 200)
+        model = purge.train(network, planted.data).model
+        metrics = ["standard", purge.epsilon_canaries(planted)]
+        report = purge.audit(result, forget, retain, test, metrics=metrics)
+        ```
     """
     if not isinstance(planted, Canaries):
         fix = "pass what purge.plant_canaries returned"

@@ -64,19 +64,33 @@ FIX = "pass cache=…, a folder with space that can be written"
 
 @dataclass(frozen=True)
 class Shadows:
-    """How shadow models are made.
+    """How shadow models are made, which attacks on membership compare a model with.
 
-    ``Shadows(recipe=trained.method, method=result.method)`` for what :func:`purge.train` and
-    :func:`purge.unlearn` returned.
+    Args:
+        number: models of each kind, an even number.
+        recipe: how the original was trained.
+        method: how the audited model was unlearned; None: no attack on unlearning.
+        fresh: an untrained model; None: the audited one with weights drawn anew.
+        cache: folder where they are kept; None: $PURGE_CACHE/shadows.
+        together: train many at once; None: where that is faster.
+        precision: of unlearning; None: that of the audited Result, or of the device.
+
+    Example:
+        ```python
+        trained = purge.train(network, train)
+        result = purge.unlearn(trained, forget, retain)
+        shadows = purge.Shadows(recipe=trained.method, method=result.method)
+        report = purge.audit(result, forget, retain, test, metrics="full", shadows=shadows)
+        ```
     """
 
     number: int = setting(16, "models of each kind, an even number", low=4)
-    recipe: Recipe = Recipe()  # how the original was trained
-    method: Method | None = None  # how the audited model was unlearned; None: no attack on unlearning
-    fresh: nn.Module | None = None  # an untrained model; None: the audited one with weights drawn anew
-    cache: str | os.PathLike[str] | None = None  # folder where they are kept; None: $PURGE_CACHE/shadows
-    together: bool | None = None  # train many at once; None: where that is faster
-    precision: Precision | None = None  # of unlearning; None: that of the audited Result, or of the device
+    recipe: Recipe = Recipe()
+    method: Method | None = None
+    fresh: nn.Module | None = None
+    cache: str | os.PathLike[str] | None = None
+    together: bool | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.cache, os.PathLike):

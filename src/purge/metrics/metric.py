@@ -33,24 +33,44 @@ Need = Literal[
 class Metric:
     """A number about a model, or several under one name; everything about it is said here.
 
-    ``fn`` is a function of a :class:`Subject` that returns a :class:`Value`, or a dict of them by part. It
-    may be given as ``"module:function"``, which is imported when it is first called.
+    Args:
+        name: what it is called in code, as ``ra``.
+        symbol: what tables call it.
+        about: one line.
+        fn: a function of a :class:`Subject` that returns a :class:`Value`, or a dict of them by part. It may
+            be given as ``"module:function"``, which is imported when it is first called.
+        parts: the names after the dot; empty: a single number. ``classes`` or ``layers``: as many as the
+            model has.
+        unit: ``share`` (printed in percent), ``number``, ``steps`` or ``class``.
+        units: of parts that have another unit.
+        section: of the report: forgetting, damage, membership, robustness, distance or other.
+        direction: which way is better: higher, lower, or nearer to the retrained model.
+        slack: how far apart two retrained models are anyway, if it is a distance to one.
+        ideal: the value to aim at; ``retrain``: that of the retrained model.
+        cost: ``forward``, ``train`` or ``shadow``: what it takes to measure it.
+        needs: what must be given to the audit: retrained, original, test, …
+        docs: what it measures and what it cannot tell; default: the docstring of ``fn``.
+
+    Example:
+        >>> sure = Metric("sure", "sure", "share of samples answered surely", "own:sure", unit="share")
+        >>> sure.names(), sure.unit_of("sure")
+        (['sure'], 'share')
     """
 
     name: str
     symbol: str
-    about: str  # one line
+    about: str
     fn: Function | str
-    parts: tuple[str, ...] | Literal["classes", "layers"] = ()  # after the dot; empty: a single number
+    parts: tuple[str, ...] | Literal["classes", "layers"] = ()
     unit: Unit = "number"
-    units: Mapping[str, Unit] = field(default_factory=dict, hash=False)  # of parts that have another unit
+    units: Mapping[str, Unit] = field(default_factory=dict, hash=False)
     section: Section = "other"
     direction: Direction = "retrain"
-    slack: float = 0.0  # how far apart two retrained models are anyway, if it is a distance to one
+    slack: float = 0.0
     ideal: float | Literal["retrain"] = "retrain"
     cost: Cost = "forward"
     needs: Collection[Need] = frozenset()
-    docs: str = ""  # what it measures and what it cannot tell; default: the docstring of ``fn``
+    docs: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", frozenset(self.needs))
@@ -75,7 +95,17 @@ class Metric:
                 )
 
     def compute(self, subject: Subject) -> Found:
-        """The value for a model, or a dict of values by part."""
+        """Measure it.
+
+        Args:
+            subject: the model under audit.
+
+        Returns:
+            The value, or a dict of values by part.
+
+        Raises:
+            MetricError: its function returned something else.
+        """
         fn: Function = named(self.fn, MetricError) if isinstance(self.fn, str) else self.fn
         found = fn(subject)
         self._check_found(found)
@@ -103,7 +133,14 @@ class Metric:
         return _docstring(module, name) or self.about
 
     def unit_of(self, name: str) -> Unit:
-        """The unit of a value by its full name, such as ``worst_class.accuracy``."""
+        """The unit of one of its values.
+
+        Args:
+            name: the full name of the value, such as ``worst_class.accuracy``.
+
+        Returns:
+            The unit.
+        """
         return self.units.get(name.partition(".")[2], self.unit)
 
     def names(self) -> list[str]:
@@ -123,7 +160,15 @@ class Metric:
 
     @classmethod
     def described(cls, name: str, about: Mapping[str, Any]) -> Metric:
-        """The metric that a report describes; it can be read but not computed."""
+        """The metric that a report describes; it can be read but not computed.
+
+        Args:
+            name: of the metric.
+            about: what :meth:`describe` gave.
+
+        Returns:
+            A metric.
+        """
         known = {key: about[key] for key in ("parts", "unit", "units") if key in about}
         return cls(name, about.get("symbol", name), about.get("about", ""), "report:read", **known)
 

@@ -13,7 +13,21 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """A measured number with its 95 % interval, or None and the reason why there is none."""
+    """A measured number with its 95 % interval, or None and the reason why there is none.
+
+    Attributes:
+        value: the number; None if it could not be measured. Shares are fractions.
+        low: the lower end of the interval; None if there is no interval.
+        high: its upper end.
+        n: how many samples it was measured on.
+        why: the reason for a missing value.
+
+    Example:
+        >>> Value(0.5, 0.4, 0.6, n=100)
+        Value(0.5, low=0.4, high=0.6, n=100)
+        >>> Value.missing("no test data was given")
+        Value(None, why='no test data was given')
+    """
 
     value: float | None
     low: float | None = None
@@ -25,7 +39,23 @@ class Value:
         if self.value is None and not self.why:
             raise MetricError("a reason for a missing value", "none", "pass why=…")
 
+    def __repr__(self) -> str:
+        """One line, rounded, without what is not there."""
+        if self.value is None:
+            return f"Value(None, why={self.why!r})"
+        ends = {"low": self.low, "high": self.high}
+        parts = [f"{self.value:.4g}", *(f"{name}={v:.4g}" for name, v in ends.items() if v is not None)]
+        parts += [] if self.n is None else [f"n={self.n}"]
+        return f"Value({', '.join(parts + ([f'why={self.why!r}'] if self.why else []))})"
+
     @classmethod
     def missing(cls, why: str) -> Value:
-        """No number, and why."""
+        """No number, and why.
+
+        Args:
+            why: the reason, as a clause without a full stop.
+
+        Returns:
+            A value that is None.
+        """
         return cls(None, why=why)

@@ -71,6 +71,19 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
     A ``.safetensors`` file; a file of ``torch.save`` with a state dict, alone or within other dicts, as
     training scripts and Lightning write it; a folder of ``save_pretrained``, also in shards. A prefix that
     all names have, such as ``module.`` or ``model.``, is left out. What does not fit is refused by name.
+
+    Args:
+        model: the model that the weights are of; it is changed in place.
+        path: the file or folder.
+
+    Raises:
+        FileError: it cannot be read, or the weights are not those of this model.
+
+    Example:
+        ```python
+        model = purge.build("resnet18", classes=10, channels=3, size=32)
+        purge.load_weights(model, "last.ckpt")
+        ```
     """
     own, stored = tensors_of(model), read(Path(path))
     found = place(stored, own, type(model).__name__)

@@ -48,6 +48,16 @@ def export(
 
     Returns:
         The names of what was left out.
+
+    Raises:
+        FileError: something is at ``path`` already, or it cannot be written.
+
+    Example:
+        ```python
+        purge.load_weights(model, "last.ckpt")
+        result = purge.unlearn(model, forget, retain)
+        purge.export(result, "forgotten.ckpt", like="last.ckpt")
+        ```
     """
     target, form = Path(path), None if like is None else Path(like)
     model = model if isinstance(model, nn.Module) else getattr(model, "model", None)

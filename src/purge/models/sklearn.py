@@ -19,13 +19,23 @@ def from_sklearn(mlp: Any) -> nn.Sequential:
     The classes are numbered in the order of ``mlp.classes_``, which is that of sorted names. It computes in
     float32. A network for two classes, which has one output z in scikit-learn, has the two outputs 0 and z.
 
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> x, y = np.eye(4), ["cat", "dog", "cat", "dog"]
-    >>> mlp = MLPClassifier((5,), solver="lbfgs", random_state=0).fit(x, y)
-    >>> model = from_sklearn(mlp)
-    >>> p = model(torch.eye(4)).softmax(1)
-    >>> bool(np.allclose(p.detach().numpy(), mlp.predict_proba(x), atol=1e-6))
-    True
+    Args:
+        mlp: the classifier, fitted.
+
+    Returns:
+        Linear layers and activations, with copies of its weights.
+
+    Raises:
+        ModelError: it is not fitted, or no classifier of one class per sample.
+
+    Example:
+        >>> from sklearn.neural_network import MLPClassifier
+        >>> x, y = np.eye(4), ["cat", "dog", "cat", "dog"]
+        >>> mlp = MLPClassifier((5,), solver="lbfgs", random_state=0).fit(x, y)
+        >>> model = from_sklearn(mlp)
+        >>> p = model(torch.eye(4)).softmax(1)
+        >>> bool(np.allclose(p.detach().numpy(), mlp.predict_proba(x), atol=1e-6))
+        True
     """
     layers, biases = getattr(mlp, "coefs_", None), getattr(mlp, "intercepts_", None)
     if layers is None or biases is None or not hasattr(mlp, "classes_"):

@@ -56,7 +56,15 @@ FORMS: dict[str, str] = {
 
 
 def list_models() -> dict[str, str]:
-    """The models that can be built by name, and the forms of other names: name → one line."""
+    """The models that can be built by name, and the forms of other names.
+
+    Returns:
+        Name → one line about it.
+
+    Example:
+        >>> "resnet18" in list_models()
+        True
+    """
     return {**{name: entry.about for name, entry in MODELS.items()}, **FORMS}
 
 
@@ -81,9 +89,16 @@ def build(
         pretrained: start from published weights instead of random ones. Layers that do not fit classes,
             channels or size are drawn at random, and so is the head of torchvision's models.
 
-    >>> import torch
-    >>> build("small-resnet", classes=10, channels=1)(torch.zeros(2, 1, 8, 8)).shape
-    torch.Size([2, 10])
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        ModelError: an unknown name, or a package that is not installed.
+
+    Example:
+        >>> import torch
+        >>> build("small-resnet", classes=10, channels=1)(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
     """
     from purge.models import builders  # torch takes seconds to import
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
-from purge.report.numbers import Number, Numbers
+from purge.report.dots import draw_dot, draw_rows, rows_there
+from purge.report.numbers import Numbers
 from purge.report.rules import ATTACKS, SHADOWS, SIGNALS
 from purge.report.run_figures import percent, steps, trajectory
 from purge.report.tables import Report, scaled
@@ -112,37 +112,15 @@ def robustness(report: Report) -> Figure | None:
 
 
 def _dots(report: Report, rows: Mapping[str, str], label: str) -> Figure | None:
-    """One row per value of the same unit: a dot with its interval for this and the retrained model."""
-    found = Numbers(report).beside(rows)
+    """One row per value: this model beside the retrained one."""
+    found = rows_there(report, rows)
     if not found:
         return None
-    words = [textwrap.fill(rows[v.name], 20) for v in found]
-    lines = sum(1 + label.count("\n") for label in words)
+    lines = sum(1 + words.count("\n") for words in found.values())
     fig, (ax,) = empty_axes(1, 1, height=1.2 + 0.15 * (len(found) + lines), width=theme.NARROW)
-    for i, (ours, theirs) in enumerate(found.items()):
-        _dot(ax, ours, "audited", -i + 0.13)
-        _dot(ax, theirs, "retrained", -i - 0.13)
-    ax.set_yticks([-i for i in range(len(found))], words)
-    share = next(iter(found)).unit == "share"
-    ax.set_xlabel(label + " (%)" * share)
-    if share:
-        ax.set_xlim(-3, 103)
+    draw_rows(ax, report, found, ("audited", "retrained"), label)
     legend_below(fig, ax)
     return fig
-
-
-def _dot(ax: Axes, number: Number | None, model: str, at: float) -> None:
-    """A number with its interval; nothing if it was not measured."""
-    if number is None:
-        return
-    look, v = MODELS[model], scaled(number.value, number.unit)
-    ends = (v - scaled(number.low, number.unit), scaled(number.high, number.unit) - v)
-    known = {container.get_label() for container in ax.containers}
-    ax.errorbar(
-        [v], [at], xerr=[[max(0.0, end)] for end in ends] if number.sure else None, fmt=look.marker,
-        color=look.colour, markersize=6, capsize=3, markeredgecolor=theme.INK, markeredgewidth=0.5,
-        label=None if look.words in known else look.words,
-    )  # fmt: skip
 
 
 def relearn(report: Report) -> Figure | None:
@@ -325,15 +303,6 @@ def draw(report: Report, name: str) -> Figure:
     return figure
 
 
-def draw_main(report: Report) -> Figure:
-    """The figure that says most: accuracies if classes were forgotten, otherwise attacks on membership."""
-    first = "classes" if report["info"].get("forget_classes") else "membership"
-    for name in dict.fromkeys((first, "membership", *PLOTS)):
-        if (figure := PLOTS[name].draw(report)) is not None:
-            return figure
-    raise MetricError("numbers to draw in this report", "none", "audit with metrics='standard'")
-
-
 def save_all(reports: Mapping[str, Report], folder: Path) -> list[Path]:
     """Write every figure that can be drawn; several reports get a folder each."""
     found = []
@@ -370,8 +339,8 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
         spare.remove()
     for ax, (name, unit) in zip(axes, there.items(), strict=False):
         for i, of in enumerate(runs):
-            _dot(ax, of.get(name), "audited", 0.12 - i)
-            _dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)
+            draw_dot(ax, of.get(name), "audited", 0.12 - i)
+            draw_dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)
         ax.set_xlabel(KEY_VALUES[name] + " (%)" * (unit == "share"), fontsize=8.5)
         ax.set_ylim(-len(reports) + 0.4, 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(4))

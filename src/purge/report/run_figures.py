@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,18 @@ from purge.report.numbers import Numbers
 from purge.report.tables import Report, scaled
 
 WINDOW = 20  # steps in a running share
+MOST_MARKED = 40  # points that are marked one by one
+
+LOSSES = {
+    "loss": ("training data", theme.BLUE, "-"),
+    "retain_loss": ("retained batch", theme.ORANGE, "-"),
+    "forget_loss": ("forgotten batch", theme.BLUE, "--"),
+    "check_retain_loss": ("retain set, at checks", theme.INK, ":"),
+}
+COSINES = {
+    "displacement_cosine": ("step taken, with descent on the retain loss", theme.BLUE, "-"),
+    "cosine": ("forget with retain gradient", theme.ORANGE, "--"),
+}
 
 
 def trajectory(report: Report) -> Figure | None:
@@ -54,23 +67,77 @@ def steps(report: Report) -> Figure | None:
     """
     history = Numbers(report).curve("audited", "history")
     at, projected = _measured(history, "projected")
-    angles = {
-        "displacement_cosine": ("step taken, with descent on the retain loss", theme.BLUE, "-"),
-        "cosine": ("forget with retain gradient", theme.ORANGE, "--"),
-    }
-    found = {name: found for name in angles if (found := _measured(history, name))[0]}
+    found = {name: found for name in COSINES if (found := _measured(history, name))[0]}
     if not at and not found:
         return None
     fig, top, bottom = _two_rows()
     top.plot(at, percent(running_share(projected)), color=theme.GREEN, label="projected steps")
     top.set_ylabel(f"projected, of the\nlast {WINDOW} steps (%)")
     for name, curve in found.items():
-        words, colour, line = angles[name]
+        words, colour, line = COSINES[name]
         bottom.plot(*curve, color=colour, linestyle=line, linewidth=1.2, label=words)
     bottom.axhline(0, color=theme.INK, linewidth=0.8)
     bottom.set(ylabel="cosine", ylim=(-1.05, 1.05))
     _legend(bottom)
     return fig
+
+
+def whole_run(report: Report) -> Figure:
+    """A run in one figure: losses, accuracy on the forget set at the checks, and cosines.
+
+    What was not measured has no panel: a training has losses only.
+    """
+    history, run = Numbers(report).curve("audited", "history"), report["info"].get("run") or {}
+    losses, cosines = (
+        {look: found for name, look in looks.items() if (found := _measured(history, name))[0]}
+        for looks in (LOSSES, COSINES)
+    )
+    checks = _measured(history, "check_forget_accuracy")
+    panels = bool(losses) + bool(checks[0]) + bool(cosines)
+    fig, axes = theme.empty_axes(max(1, panels), 1, height=0.8 + 1.8 * max(1, panels), width=9.2, sharex=True)
+    if not panels:
+        axes[0].text(0.5, 0.5, "This run has no history.", ha="center", va="center", color=theme.INK)
+        axes[0].set_axis_off()
+        return fig
+    left = iter(axes)
+    for curves, label in ((losses, "loss"), (None, ""), (cosines, "cosine")):
+        if curves is None and checks[0]:
+            _forget_accuracy(next(left), checks, run.get("forget_target"))
+        elif curves:
+            _curves(next(left), curves, label)
+    axes[-1].set_xlabel("step" if "step" in history else "epoch")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return fig
+
+
+def _forget_accuracy(ax: Axes, checks: tuple[list[float], list[float]], target: float | None) -> None:
+    """The accuracy on the forget set at every check, and the target."""
+    at, accuracy = checks
+    ax.plot(at, percent(accuracy), color=theme.BLUE, marker="o", markersize=4, label="forget accuracy")
+    if target is not None:
+        line = scaled(target, "share")
+        ax.axhline(line, color=theme.VERMILION, linestyle="--", linewidth=1.2, label="target")
+    ax.set(ylabel="accuracy on the\nforget set (%)", ylim=(-3, 103))
+    _legend(ax, beside=True)
+
+
+def _curves(
+    ax: Axes, curves: Mapping[tuple[str, str, str], tuple[list[float], list[float]]], label: str
+) -> None:
+    """Several quantities of the same kind over the steps."""
+    for (words, colour, line), (at, values) in curves.items():
+        dots = "o" if len(at) <= MOST_MARKED else ""
+        words = textwrap.fill(words, 22)
+        ax.plot(at, values, color=colour, linestyle=line, marker=dots, markersize=3.5, label=words)
+    ax.set_ylabel(label)
+    every = [v for _, values in curves.values() for v in values]
+    if label == "loss" and min(every) > 0 and max(every) > 100 * min(every):
+        ax.set_yscale("log")  # on a linear scale the large one would flatten the others
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    if label == "cosine":
+        ax.axhline(0, color=theme.INK, linewidth=0.8)
+        ax.set_ylim(-1.05, 1.05)
+    _legend(ax, beside=True)
 
 
 def running_share(hits: Sequence[float], window: int = WINDOW) -> list[float]:
@@ -92,17 +159,27 @@ def _two_rows() -> tuple[Figure, Axes, Axes]:
     return fig, top, bottom
 
 
-def _legend(ax: Axes) -> None:
+def _legend(ax: Axes, *, beside: bool = False) -> None:
+    """A legend within the axes, or beside them where curves would run through it."""
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if beside else {}
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, fontsize=9, labelcolor=theme.INK)
+        ax.legend(frameon=False, fontsize=9, labelcolor=theme.INK, **place)
 
 
 def _measured(history: Mapping[str, Sequence[Any]], name: str) -> tuple[list[float], list[float]]:
     """The steps at which something was measured, and the values."""
     column = history.get(name) or []
-    at = (history.get("step") if column else None) or range(len(column))
+    at = _numbers_of(history, len(column)) if column else ()
     pairs = [(step, float(v)) for step, v in zip(at, column, strict=True) if v is not None]
     return [step for step, _ in pairs], [v for _, v in pairs]
+
+
+def _numbers_of(history: Mapping[str, Sequence[Any]], rows: int) -> Sequence[int]:
+    """The number of each row: its step or epoch; shards that were trained one by one count through."""
+    if "step" in history or "epoch" not in history:
+        return history.get("step") or range(rows)
+    epochs = history["epoch"]
+    return epochs if list(epochs) == sorted(set(epochs)) else range(1, rows + 1)
 
 
 def percent(shares: Sequence[float]) -> list[float]:

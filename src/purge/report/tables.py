@@ -175,6 +175,7 @@ def fitted(table: Table, width: int) -> Table | str:
 
 
 def _drawn(table: Table, width: int) -> str:
+    # In a notebook Rich would display what is printed and leave the file empty.
     console = Console(
         file=io.StringIO(), width=width, color_system=None, legacy_windows=False, force_jupyter=False
     )

@@ -204,7 +204,12 @@ class Journal:
     def append(self, kind: str, payload: Mapping[str, Any]) -> Entry:
         """Add an entry of a kind of your own: it stands in the chain and changes no request.
 
-        Put in no id and no sample: entries are never removed.
+        Args:
+            kind: its name.
+            payload: what it says, plain JSON values. Put in no id and no sample: entries are never removed.
+
+        Returns:
+            The entry.
         """
         if not isinstance(kind, str) or not kind or kind in chain.OWN:
             raise LedgerError("a kind of entry of your own", brief(kind), "choose another name")
@@ -215,7 +220,16 @@ class Journal:
         return self.entries(start=head.entries)[0]
 
     def entries(self, kind: str | None = None, *, start: int = 1, end: int | None = None) -> list[Entry]:
-        """The entries of the chain, or those of one kind, from number ``start`` on, up to ``end``."""
+        """The entries of the chain.
+
+        Args:
+            kind: only those of this kind.
+            start: from this number on.
+            end: up to this number.
+
+        Returns:
+            The entries in their order.
+        """
         t = schema.entries
         query = select(*t.c).where(t.c.seq >= start).order_by(t.c.seq)
         query = query if kind is None else query.where(t.c.kind == kind)
@@ -239,8 +253,14 @@ class Journal:
     def working(self, wait: float | None = None) -> AbstractContextManager[None]:
         """Within ``with ledger.working():`` no other worker has the ledger; requests can still be added.
 
-        Another worker waits for at most ``wait`` seconds, and is then refused with a BusyError that says who
-        works since when. A worker that was killed no longer has it.
+        A worker that was killed no longer has it.
+
+        Args:
+            wait: another worker waits for at most so many seconds, and is then refused with a BusyError that
+                says who works since when.
+
+        Returns:
+            A context for ``with``.
         """
         return working(self._db, wait)
 
@@ -250,6 +270,9 @@ class Journal:
         Args:
             public: a PEM file with the public key of a signed ledger; default: that of ``sign``.
             head: an end of the chain that was kept elsewhere, as ``head()`` gives it or as its text.
+
+        Returns:
+            ``ok``, or the first entry that was touched.
         """
         wanted = public_key(Path(public)) if public else self._signer.public if self._signer else None
         anchor = anchored(head)
@@ -260,7 +283,15 @@ class Journal:
                 return Verdict(False, 0, None, "the database is damaged: it cannot be read to its end")
 
     def export(self, path: Place, *, force: bool = False) -> Head:
-        """Write the chain to a file of JSON lines, which :func:`verify_export` checks without the ledger."""
+        """Write the chain to a file of JSON lines, which :func:`verify_export` checks without the ledger.
+
+        Args:
+            path: the file.
+            force: overwrite one that is there.
+
+        Returns:
+            The end of the chain.
+        """
         file = Path(path)
         if file.exists() and not force:
             fix = "choose another name, or overwrite with force"

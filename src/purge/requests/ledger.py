@@ -39,13 +39,17 @@ class Ledger(Journal):
         must_exist: refuse to make a new ledger.
         patience: seconds to wait for another process that writes to an SQLite file.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/requests.db") as ledger:
-    ...     request = ledger.add(ids=["ada@example.org"], received="2026-01-31")
-    ...     print(request.number, request.due, request.state, ledger.suppressed(["ada@example.org"]))
-    ...     print(ledger.verify().ok)
-    1 2026-02-28 open [True]
-    True
+    Raises:
+        LedgerError: what a method is asked cannot be, such as the number of a request that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/requests.db") as ledger:
+        ...     request = ledger.add(ids=["ada@example.org"], received="2026-01-31")
+        ...     print(request.number, request.due, request.state, ledger.suppressed(["ada@example.org"]))
+        ...     print(ledger.verify().ok)
+        1 2026-02-28 open [True]
+        True
     """
 
     # -- requests ---------------------------------------------------------------------------
@@ -63,12 +67,22 @@ class Ledger(Journal):
             due: the day it must be done by; default: one month later.
             basis: on which ground.
             note: a remark. It is kept for good, as it is: put in no name and no id.
+
+        Returns:
+            The request, with its number.
         """
         one = {"ids": ids, "classes": classes, "received": received, "due": due, "basis": basis, "note": note}
         return self.add_many([one])[0]
 
     def add_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Request]:
-        """Write many requests down at once, each a dict with the arguments of :meth:`add`; all or none."""
+        """Write many requests down at once; all or none.
+
+        Args:
+            requests: each a dict with the arguments of :meth:`add`.
+
+        Returns:
+            The requests, with their numbers.
+        """
         new = [asked(one, self.hashes) for one in requests]
         if not new:
             return []
@@ -83,9 +97,17 @@ class Ledger(Journal):
         self, state: str | Sequence[str] | None = None, due_by: date | str | None = None, *,
         newest: bool = False, skip: int = 0, at_most: int | None = None,
     ) -> list[Request]:  # fmt: skip
-        """All requests in their order, or those in some states, or those due by a day.
+        """All requests in their order, or some of them.
 
-        With ``newest``, the last one comes first. ``at_most``: so many of them, after ``skip`` others.
+        Args:
+            state: only those in this state, or in one of these: open, held, running, done or withdrawn.
+            due_by: only those due by this day.
+            newest: the last one comes first.
+            skip: leave out so many at the beginning.
+            at_most: so many of them.
+
+        Returns:
+            The requests.
         """
         where = _where(state, due_by)
         return [
@@ -94,14 +116,28 @@ class Ledger(Journal):
         ]
 
     def count(self, due_by: date | str | None = None) -> dict[str, int]:
-        """How many requests are in each state, of all or of those due by a day."""
+        """How many requests are in each state.
+
+        Args:
+            due_by: only those due by this day.
+
+        Returns:
+            The number for each state.
+        """
         state = schema.requests.c.state
         query = select(state, func.count()).where(*_where(None, due_by)).group_by(state)
         found = self._rows(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
         return {name: found.get(name, 0) for name in STATES}
 
     def request(self, number: int) -> Request:
-        """One request."""
+        """One request.
+
+        Args:
+            number: which.
+
+        Returns:
+            The request.
+        """
         return self._some([number])[0]
 
     def _some(self, numbers: Iterable[int]) -> list[Request]:
@@ -116,7 +152,14 @@ class Ledger(Journal):
         return [found[one] for one in wanted]
 
     def history(self, number: int) -> list[Entry]:
-        """Every entry about a request, in their order: it was added, held, part of a batch, audited."""
+        """Every entry about a request, in their order: it was added, held, part of a batch, audited.
+
+        Args:
+            number: of the request.
+
+        Returns:
+            The entries.
+        """
         self.request(number)
         return [one for one in self.entries() if _concerns(one, number)]
 
@@ -124,15 +167,38 @@ class Ledger(Journal):
         return [Request(**row) for row in self._table(schema.requests, *where)]
 
     def hold(self, number: int, reason: str) -> Request:
-        """Let an open request wait, for a reason that stands in the ledger, a legal hold say."""
+        """Let an open request wait.
+
+        Args:
+            number: of the request.
+            reason: which stands in the ledger, a legal hold say.
+
+        Returns:
+            The request as it is now.
+        """
         return self._step("hold", number, ["open"], text(reason, "reason"))
 
     def release(self, number: int) -> Request:
-        """Let a request that was held go on."""
+        """Let a request that was held go on.
+
+        Args:
+            number: of the request.
+
+        Returns:
+            The request as it is now.
+        """
         return self._step("release", number, ["held"])
 
     def withdraw(self, number: int, reason: str) -> Request:
-        """Take back a request that shall not be done: the person withdrew it, or it was a mistake."""
+        """Take back a request that shall not be done.
+
+        Args:
+            number: of the request.
+            reason: the person withdrew it, say, or it was a mistake.
+
+        Returns:
+            The request as it is now.
+        """
         return self._step("withdraw", number, ["open", "held"], text(reason, "reason"))
 
     def _step(self, kind: str, number: int, possible: list[str], reason: str | None = None) -> Request:
@@ -148,13 +214,24 @@ class Ledger(Journal):
     # -- whose data -------------------------------------------------------------------------
 
     def hashes(self, ids: Iterable[str]) -> list[str]:
-        """The keyed hash of each id."""
+        """The keyed hash of each id.
+
+        Args:
+            ids: as the training data has them.
+
+        Returns:
+            The hashes, in the same order.
+        """
         return self._id_key().hashes(id_texts(ids))
 
     def suppressed(self, ids: Iterable[str]) -> list[bool]:
         """For each id: did somebody ask to forget it? Requests that were withdrawn do not count.
 
-        An empty id is nobody's.
+        Args:
+            ids: as the training data has them; an empty id is nobody's.
+
+        Returns:
+            Whether each is among the requests, in the same order.
         """
         s, r = schema.subjects.c, schema.requests.c
         query = select(s.hash).distinct().join_from(schema.subjects, schema.requests, s.request == r.number)
@@ -165,7 +242,12 @@ class Ledger(Journal):
     def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
         """For each row of data, by whose it is: does it belong to one of these requests?
 
-        ``subjects`` are the ids of the rows, in their order; a row with an empty one is nobody's.
+        Args:
+            numbers: of the requests, or of one.
+            subjects: the ids of the rows, in their order; a row with an empty one is nobody's.
+
+        Returns:
+            Whether each row does, in the same order.
         """
         wanted = self._some([numbers] if isinstance(numbers, int) else numbers)
         s = schema.subjects.c
@@ -181,7 +263,15 @@ class Ledger(Journal):
     # -- batches, versions, runs, audits ----------------------------------------------------
 
     def start_batch(self, numbers: Iterable[int], about: Mapping[str, Any] | None = None) -> Batch:
-        """Begin to do open requests together."""
+        """Begin to do open requests together.
+
+        Args:
+            numbers: of the requests.
+            about: further facts for the record, plain JSON values.
+
+        Returns:
+            The batch, with its number.
+        """
         members = sorted(set(numbers))
         with self._writing() as connection:
             if not members:
@@ -202,12 +292,30 @@ class Ledger(Journal):
     def finish_batch(
         self, number: int, *, version: str | None = None, about: Mapping[str, Any] | None = None
     ) -> Batch:
-        """Mark a batch and its requests done; ``version`` is the digest of the model that came of it."""
+        """Mark a batch and its requests done.
+
+        Args:
+            number: of the batch.
+            version: the digest of the model that came of it.
+            about: further facts for the record, plain JSON values.
+
+        Returns:
+            The batch as it is now.
+        """
         made = None if version is None else text(version, "version")
         return self._end_batch(number, "batch-done", {"version": made}, about)
 
     def fail_batch(self, number: int, reason: str, *, about: Mapping[str, Any] | None = None) -> Batch:
-        """Mark a batch failed; its requests are open again and carry the reason."""
+        """Mark a batch failed; its requests are open again and carry the reason.
+
+        Args:
+            number: of the batch.
+            reason: why.
+            about: further facts for the record, plain JSON values.
+
+        Returns:
+            The batch as it is now.
+        """
         return self._end_batch(number, "batch-failed", {"reason": text(reason, "reason")}, about)
 
     def _end_batch(
@@ -224,7 +332,14 @@ class Ledger(Journal):
             return self.batch(number)
 
     def batch(self, number: int) -> Batch:
-        """One batch."""
+        """One batch.
+
+        Args:
+            number: which.
+
+        Returns:
+            The batch.
+        """
         here = type(number) is int and 0 < number < MOST
         where = schema.batches.c.number == (number if here else 0)
         found = [Batch(**row) for row in self._table(schema.batches, where)]
@@ -245,7 +360,19 @@ class Ledger(Journal):
         self, folder: Place, digest: str, parent: str | None, *, kind: str = "unlearned",
         batch: int | None = None, about: Mapping[str, Any] | None = None,
     ) -> Version:  # fmt: skip
-        """Write down a version of the model: where it is, its digest and that of the one it came from."""
+        """Write down a version of the model.
+
+        Args:
+            folder: where it is.
+            digest: of its weights.
+            parent: the digest of the version it came from; None for the first.
+            kind: base, unlearned or retrained.
+            batch: the number of the batch that made it.
+            about: further facts for the record, plain JSON values.
+
+        Returns:
+            The version, with its number.
+        """
         if kind not in KINDS:
             raise LedgerError("a kind of version", brief(kind), did_you_mean(str(kind), KINDS))
         row = {**self._place(folder, batch), "digest": text(digest, "digest"), "kind": kind}
@@ -265,7 +392,17 @@ class Ledger(Journal):
     def add_run(
         self, folder: Place, *, kind: str, batch: int | None = None, about: Mapping[str, Any] | None = None
     ) -> Run:
-        """Write down a run folder that a batch made."""
+        """Write down a run folder that a batch made.
+
+        Args:
+            folder: where it is.
+            kind: what it is, in a word.
+            batch: the number of the batch.
+            about: further facts for the record, plain JSON values.
+
+        Returns:
+            The run, with its number.
+        """
         row = {**self._place(folder, batch), "kind": text(kind, "kind"), "about": about or {}}
         self._add("run", schema.runs, row)
         return self.runs()[-1]
@@ -278,7 +415,19 @@ class Ledger(Journal):
         self, version: str, *, requests: Iterable[int] = (), passed: bool | None = None,
         found: Mapping[str, Any] | None = None, batch: int | None = None, folder: Place | None = None,
     ) -> Audit:  # fmt: skip
-        """Write down what an audit of a version, by its digest, found about some requests."""
+        """Write down what an audit of a version found.
+
+        Args:
+            version: its digest.
+            requests: the numbers of those that the audit is about.
+            passed: did it pass?
+            found: what it found, plain JSON values.
+            batch: the number of the batch that it belongs to.
+            folder: where its report is.
+
+        Returns:
+            The audit, with its number.
+        """
         about = sorted({request.number for request in self._some(requests)})
         row = {"version": text(version, "version"), "requests": about, "passed": passed, "found": found or {}}
         self._add("audit", schema.audits, row | self._place(folder, batch))

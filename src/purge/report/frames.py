@@ -1,0 +1,45 @@
+"""A report as a table of pandas, and in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from purge.report.tables import Report, in_order, section_of, shown, unit_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+OTHERS = ("retrained", "original", "floor")
+MAIN = ("fa_test", "fa_train", "ra", "mia")
+
+
+def as_frame(report: Report) -> DataFrame:
+    """One row per value, in reading order, beside the same value of the other models."""
+    import pandas as pd
+
+    rows = [
+        {
+            "name": name,
+            "section": section_of(report, name),
+            "unit": unit_of(report, name),
+            **report["values"][name],
+            **{part: (report[part].get(name) or {}).get("value") for part in OTHERS},
+        }
+        for name in in_order(report, report["values"])
+    ]
+    names = ["name", "section", "unit", "value", "low", "high", "n", "why", *OTHERS]
+    numbers = dict.fromkeys(("value", "low", "high", *OTHERS), float)
+    return pd.DataFrame(rows, columns=names).astype({**numbers, "n": "Int64"})
+
+
+def in_one_line(report: Report) -> str:
+    """How much was forgotten, how many values there are, and the main ones."""
+    values, forgotten = report["values"], report["info"].get("forget_samples")
+    beside = [part for part in ("retrained", "original") if report[part]]
+    found = {name: values[name]["value"] for name in MAIN if name in values}
+    parts = [
+        "" if forgotten is None else f"{forgotten} samples forgotten",
+        f"{len(values)} values" + (f" beside {' and '.join(beside)}" if beside else ""),
+        *(f"{name} {shown(v, unit_of(report, name))}" for name, v in found.items() if v is not None),
+    ]
+    return f"Report({', '.join(filter(None, parts))})"

@@ -1,0 +1,81 @@
+"""An audit in one figure: what was forgotten, what stays, attacks on membership, and how long it lasts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from purge.report import theme
+from purge.report.dots import draw_rows, rows_there
+from purge.report.figures import TREATMENTS
+from purge.report.numbers import Numbers
+from purge.report.rules import ATTACKS
+from purge.report.tables import Report
+from purge.report.theme import MODELS, empty_axes
+
+ACCURACY = "accuracy"
+
+
+class Panel(NamedTuple):
+    """One quarter of the figure: its title, a row per value, and what the axis is."""
+
+    title: str
+    rows: Mapping[str, str]
+    label: str = ACCURACY
+
+
+PANELS = (
+    Panel("What was forgotten", {"fa_train": "forgotten samples", "fa_test": "unseen ones of their classes"}),
+    Panel("What stays", {"ra": "retained samples", "ta_retain": "unseen ones of their classes"}),
+    Panel("Membership attacks", {**ATTACKS, "mia": "mean of loss and confidence"}, "AUROC (0.5: guessing)"),
+    Panel("Forgotten, after treatment", {k: v for k, v in TREATMENTS.items() if k != "fa_test"}),
+)
+
+
+def overview(report: Report) -> Figure:
+    """Four panels: this model beside the retrained and the original one; a panel without numbers says why."""
+    there = [rows_there(report, panel.rows) for panel in PANELS]
+    lines = [sum(1 + words.count("\n") for words in found.values()) + len(found) for found in there]
+    tall = [max(pair) for pair in (lines[:2], lines[2:])]
+    fig, axes = empty_axes(2, 2, height=2.2 + 0.16 * sum(max(4, n) for n in tall), width=8.2)
+    axes[0].get_gridspec().set_height_ratios([max(4, n) + 4 for n in tall])  # type: ignore[union-attr]
+    for ax, panel, rows in zip(axes, PANELS, there, strict=True):
+        ax.set_title(panel.title, color=theme.INK, fontsize=10.5)
+        if not rows:
+            _say_why(ax, report, panel)
+            continue
+        draw_rows(ax, report, rows, tuple(MODELS), panel.label)
+        ax.set_ylim(0.5 - len(rows), 0.5)
+        if panel.label != ACCURACY:
+            ax.axvline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
+    _legend(fig, axes)
+    return fig
+
+
+def _say_why(ax: Axes, report: Report, panel: Panel) -> None:
+    """A panel without numbers: the reason that the audit gave for the first of them it was asked for."""
+    numbers = Numbers(report)
+    asked = next((name for name in panel.rows if numbers.raw(name)), None)
+    why = numbers.why(asked) if asked else "Not asked for: audit with metrics='standard'."
+    words = textwrap.fill(theme.plain(why, 240), 34)
+    ax.text(
+        0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=theme.INK
+    )  # fmt: skip
+    ax.set_axis_off()
+
+
+def _legend(fig: Figure, axes: list[Axes]) -> None:
+    """One legend for all panels: not every panel has every model."""
+    shown = {
+        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    known = [look.words for look in MODELS.values() if look.words in shown]
+    if known:
+        fig.legend(
+            [shown[words] for words in known], known, loc="outside lower center", ncols=len(known),
+            frameon=False, fontsize=9, labelcolor=theme.INK,
+        )  # fmt: skip
