@@ -164,7 +164,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, Killed])
 def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch):
     made = tree(tmp_path / "own", {"a": 100, "b": 100})
-    real, lock, seen = purge.data.decode._decode, threading.Lock(), []
+    real, lock, seen = purge.data.decode.decode, threading.Lock(), []
 
     def failing(*args: Any) -> Any:
         with lock:

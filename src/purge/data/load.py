@@ -20,12 +20,13 @@ from purge.data.cache import decoded, name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
 from purge.data.decode import channels_first
 from purge.data.download import fetch
-from purge.data.formats import folder, npz, parquet
+from purge.data.formats import folder, npz, parquet, tar
 from purge.data.formats.source import Decoded, Read, Source
 from purge.data.images import Images
 from purge.data.prefetch import DEVICE_FRACTION, say_once
+from purge.data.streamed import Streamed, fingerprint, is_large, on_shelves
 
-FORMATS = (npz.find, parquet.find, folder.find)  # of users' own data; the first that recognises it reads it
+FORMATS = (npz.find, parquet.find, tar.find, folder.find)  # of users' own data: who knows it reads it
 MOST_NAMED = 100  # bad images that a message names one by one
 
 
@@ -41,6 +42,7 @@ def load(
     device_fraction: float = DEVICE_FRACTION,
     progress: bool = True,
     transform: Callable[[Tensor], Tensor] | None = None,
+    stream: bool | None = None,
 ) -> tuple[Images, Images]:
     """Load the training and test images of a data set.
 
@@ -59,6 +61,9 @@ def load(
         progress: show a progress line on a terminal.
         transform: a function from a batch of scaled images (B, C, H, W) to a batch, which must not draw
             random numbers; applied last.
+        stream: decode images whenever a batch needs them and keep none, for data larger than memory; default:
+            if the files take more than 8 GiB. The images' own size, and the default mean and std, are then
+            taken from 1,024 of them.
 
     Returns:
         The training images and the test images.
@@ -67,16 +72,20 @@ def load(
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
-    entry = DATASETS.get(str(data))
+    entry, kind = DATASETS.get(str(data)), Images
     size = size or (entry.size if entry else None)
     if entry is not None and not entry.layouts:
         parts, facts = _in_memory(str(data), entry)
     else:
         at = None if data_dir is None else Path(data_dir)
         source = _named_source(str(data), entry, at, progress) if entry else _own_source(Path(data))
-        parts, facts = _from_cache(source, size, skip_bad, progress)
+        if stream or (stream is None and not skip_bad and is_large(source)):
+            kind, measure = Streamed, entry is None and (mean is None or std is None)
+            parts, facts = _from_disk(source, size, skip_bad, measure)
+        else:
+            parts, facts = _from_cache(source, size, skip_bad, progress)
     images = {
-        which: Images(
+        which: kind(
             part.pixels,
             torch.tensor(part.labels),
             mean=mean or (entry.mean if entry else facts["mean"]),
@@ -115,7 +124,7 @@ def _constants(given: Sequence[float] | None, what: str) -> tuple[float, ...] | 
 
 
 class _Part(NamedTuple):
-    pixels: Tensor
+    pixels: Any  # a tensor of them, or a Shelf
     labels: list[int]
     paths: list[str]
     source: str  # tells the images of one part from all others
@@ -150,6 +159,22 @@ def _from_cache(
     return found, {**facts, "cached": name_in_cache(at)}
 
 
+def _from_disk(
+    source: Source, size: int | None, skip_bad: bool, measure: bool
+) -> tuple[dict[str, _Part], dict[str, Any]]:
+    """The images of a source where they are, to be decoded when they are needed."""
+    if skip_bad:
+        fix = "leave out one of them, and repair or remove what an error names"
+        raise DataError("either stream or skip_bad", "both, but which images are bad is not known ahead", fix)
+    shelves, names, scale = on_shelves(source, size, measure)
+    found = {
+        which: _Part(shelf, part.labels, part.paths, fingerprint(source, part, names, which))
+        for which, shelf in shelves.items()
+        for part in [shelf.part]
+    }
+    return found, {"names": names, "mean": scale[0], "std": scale[1]}
+
+
 def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
     """Refuse images that could not be decoded, or say that they are left out."""
     bad = [path for part in parts.values() for path in part["bad"]]
@@ -176,8 +201,13 @@ def held_out(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], N
     return np.setdiff1d(np.arange(len(labels)), test), test
 
 
+def is_pattern(path: Path) -> bool:
+    """Is it no path but a pattern, as ``DIR/train-*.tar``, of files that are there?"""
+    return "*" in path.name and any(path.parent.glob(path.name))
+
+
 def _own_source(path: Path) -> Source:
-    if not path.exists():
+    if not path.exists() and not is_pattern(path):
         fix = did_you_mean(str(path), DATASETS)
         raise DataError("the name of a data set, or a path", repr(str(path)), fix)
     path = path.absolute()  # "." has no name
@@ -185,7 +215,7 @@ def _own_source(path: Path) -> Source:
         if source := find(path):
             return source
     raise DataError(
-        f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet or .npz",
+        f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet, .tar or .npz",
         "a folder without them" if path.is_dir() else "another kind of file",
         "put the images of each class into a folder of its own",
     )
