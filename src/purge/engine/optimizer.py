@@ -89,12 +89,12 @@ class FlatOptimizer:
             return self.rate * d
         size, weights = (torch.linalg.vector_norm(v, dtype=widest(v)) for v in (d, theta))
         scale: Tensor = self.rate * weights / size.clamp_min(1e-30)
-        return scale.to(d.dtype) * d
+        return d.mul(scale.to(d.dtype)) if d is self._first else d.mul_(scale.to(d.dtype))
 
     def _sgd(self, theta: Tensor, g: Tensor) -> Tensor:
         g = torch.add(g, theta, alpha=self._decay)
         self._first.mul_(self._momentum).add_(g)
-        return torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
+        return g.add_(self._first, alpha=self._momentum) if self._nesterov else self._first
 
     def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
         self._steps += 1

@@ -195,8 +195,8 @@ def step(
     along, size = dot(moved, retain), norm(retain)
     slack = 10 * params.rounding * norm(before * retain)
     share = torch.where((size > 0) & (along < slack), (along - slack) / size.square(), torch.zeros_like(size))
-    after = params.store(torch.addcmul(before - moved, retain, share.to(before.dtype)))
-    moved = _wide(before) - after
+    after = params.store(torch.sub(before, moved, out=moved).addcmul_(retain, share.to(before.dtype)))
+    moved = before.to(widest(before), copy=True).sub_(after)
     gained = (moved * retain).sum()
     params.store(torch.where(gained >= 0, after, before))
     applied = torch.where(gained >= 0, cosine(moved, retain), torch.zeros_like(size))
