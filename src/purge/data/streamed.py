@@ -36,12 +36,13 @@ class Shelf:
 
     def __init__(self, part: Encoded, form: Form, workers: int) -> None:
         self.part, self._form, self._workers = part, form, workers
-        self.shape = (len(part.labels), *form)
+        self.shape, self.reads = (len(part.labels), *form), 0  # reads: images that were decoded so far
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """The pixels (n, C, H, W) of some rows, each decoded once, in the order in which they lie."""
         wanted = torch.arange(self.shape[0])[rows]
         once, place = wanted.unique(return_inverse=True)
+        self.reads += len(once)
         pixels = np.empty((len(once), *self.shape[1:]), np.uint8)
 
         def fill(at: int, row: int) -> None:
@@ -84,6 +85,12 @@ class Streamed(Images):
     def pixels(self) -> Tensor:
         """The stored pixels (N, C, H, W), uint8: all of them are decoded."""
         return self._on_host(torch.arange(len(self)))
+
+    @property
+    def reads(self) -> int:
+        """How many images were decoded so far, of these and all others of their source."""
+        shelf: Shelf = self._store
+        return shelf.reads
 
     @property
     def resident(self) -> bool:

@@ -108,7 +108,8 @@ def _indexed(path: Path) -> Index:
     labels: dict[str, dict[str, Any]] = {}
     try:
         with tarfile.open(path, "r:") as file:
-            for member in file:
+            while (member := file.next()) is not None:
+                file.members.clear()  # which would keep every header
                 key, ending = _parted(member.name)
                 if not member.isreg() or member.sparse is not None:
                     continue

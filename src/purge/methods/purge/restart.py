@@ -38,6 +38,7 @@ from purge.data.samples import Samples, part_of
 from purge.engine.losses import full, kl
 from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, check_micro_batch, mean_grad
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.precision import kept_in_bf16
 from purge.engine.projection import cosine, project, step
 from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
 from purge.methods.purge.plan import Budget, Plan, chosen
@@ -87,6 +88,7 @@ class Purge(Method):
     freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
     micro_batch: int | None = setting(None, MICRO_BATCH, low=1)
     checkpoint_activations: bool = setting(False, CHECKPOINT)
+    bf16_weights: bool = setting(False, "large weights in bf16 beside float32 masters: for precision=bf16")
     stop: Stopping = Stopping(early=False, check_every=0, check_samples=1024)
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
@@ -95,27 +97,25 @@ class Purge(Method):
         normed, retain = bool(batchnorms(model)), run.plain(split.retain)
         given = {k: v for k in Plan._fields if (v := getattr(self, k)) is not None}
         size, plan = chosen(self.budget, split, normed, self.batch_size, given)
-        total = plan.steps
-        last = total - round(plan.plain * total)  # the first step of the last part
+        total, last = plan.steps, plan.steps - round(plan.plain * plan.steps)  # where the last part begins
         at_r = run.batch_indices(retain, steps=total, batch_size=size)
         classes = _of_classes(split)
         at_f = at_r[:, :0]
         if len(classes):
             at_f = run.batch_indices(classes, steps=total, batch_size=min(FORGET, size))
-        gone = torch.zeros(split.classes, dtype=torch.bool)
-        gone[sorted(split.forget_classes)] = True
-        gone = gone.to(run.device)
+        lost = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+        gone = torch.isin(torch.arange(split.classes), lost).to(run.device)
         taught, place = _taught(model, retain, at_r[last if plan.kd else total :], gone)
         trained = parameters_to_train(model, self.freeze)
         if plan.fresh_share:
             mix_in(model, run.fresh(model, partly=True), plan.fresh_share, trained)
-        params = FlatParameters(trained)
+        halved = kept_in_bf16(model, trained, run.precision) if self.bf16_weights else ()
+        params = FlatParameters(trained, halved)
         optimizer = FlatOptimizer(
             "sgd", params.read(), lr=plan.rate, momentum=self.momentum, nesterov=True,
             weight_decay=self.weight_decay, relative=True,
         )  # fmt: skip
-        beta = torch.zeros((), device=run.device)
-        changed = run.augmented(split.retain)
+        beta, changed = torch.zeros((), device=run.device), run.augmented(split.retain)
         run.took = plan.words(size, pushes=len(classes) > 0, changed=changed is not None)
 
         def keep(xr: Inputs, yr: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,6 +174,7 @@ class Purge(Method):
                 mean.lerp_(params.read(), 1 / n)
             if averaged and i + 1 == total:
                 params.store(mean)
+        params.widen()
         if run.beyond_budget:
             said = "The retained data suffered: a rate of %.3g is too high for this model. Pass a lower rate."
             logger.warning(said, plan.rate)
