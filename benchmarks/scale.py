@@ -70,17 +70,18 @@ class Plan(NamedTuple):
     steps: int
     size: int  # samples of a step
     micro: int
+    batch_of_models: int  # samples of a step where models are compared
     few: int  # images to forget, where their number is not varied
     checked: int  # samples that the checks of a run look at
 
 
 FULL = Plan(
     224, "resnet50", (10_000, 100_000, 1_000_000), (100, 1_000, 10_000), (128, 256, 512),
-    ("resnet18@32", "resnet50@224", "vit_b_16@224"), steps=40, size=256, micro=32, few=50, checked=1024,
+    ("resnet18@32", "resnet50@224", "vit_b_16@224"), steps=40, size=256, micro=32, batch_of_models=256, few=50, checked=1024,
 )  # fmt: skip
 QUICK = Plan(
     32, "small-resnet", (1_000, 10_000, 100_000), (10, 100, 1_000), (16, 32, 64),
-    ("small-resnet@32", "small-vit@32"), steps=4, size=32, micro=4, few=5, checked=64,
+    ("small-resnet@32", "small-vit@32"), steps=4, size=32, micro=8, batch_of_models=64, few=5, checked=64,
 )  # fmt: skip
 AXES = {
     "retain": "retained images",
@@ -147,7 +148,7 @@ def untrained(name: str, images: purge.Images) -> nn.Module:
         if name == "vit_b_16":
             return vit_b_16(num_classes=CLASSES)
         if name == "small-vit":
-            return VisionTransformer(32, 4, 6, 3, 96, 192, num_classes=CLASSES)
+            return VisionTransformer(32, 4, 4, 3, 96, 192, num_classes=CLASSES)
         return build_for(name, images)
 
 
@@ -257,13 +258,15 @@ def of_model(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A model plainly and with what saves memory, beside a training step of the same batch."""
     plan, (kind, _, size) = asked.plan, name.rpartition("@")
     g = torch.Generator().manual_seed(SEED)
-    pixels = torch.randint(0, 256, (4 * plan.size, 3, int(size), int(size)), generator=g, dtype=torch.uint8)
+    pixels = torch.randint(
+        0, 256, (4 * plan.batch_of_models, 3, int(size), int(size)), generator=g, dtype=torch.uint8
+    )
     data = purge.Images(
         pixels, torch.arange(len(pixels)) % CLASSES, mean=(0.5,), std=(0.25,),
         names=[str(c) for c in range(CLASSES)],
     ).to(asked.device)  # fmt: skip
     model = untrained(kind, data).to(asked.device)
-    some = data.select(torch.arange(plan.size))
+    some = data.select(torch.arange(plan.batch_of_models))
     training_step(model, some)
     step = held(lambda: training_step(model, some))[1]
     ways: dict[str, dict[str, Any]] = {"plain": {}, "checkpoint": {"checkpoint_activations": True}}
@@ -272,11 +275,10 @@ def of_model(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
         ways["micro_batch"] = {"micro_batch": plan.micro}
         ways["both"] = {**ways["checkpoint"], **ways["micro_batch"]}
-    for way, settings in ways.items():
+    for way, chosen in ways.items():
         about = {"axis": "model", "value": name, "way": way, "model": kind, "size": int(size)}
-        yield row(
-            {**about, "settings": settings, "training_step": step}, model, data, plan.few, asked, **settings
-        )
+        about |= {"settings": chosen, "training_step": step}
+        yield row(about, model, data, plan.few, asked, batch_size=plan.batch_of_models, **chosen)
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import copied, narrowed, widened
-from purge.models.forward import counting
+from purge.models.forward import at_once, counting
 from purge.models.hooks import training_flags_kept
 from purge.models.recompute import recomputed
 from purge.models.work import flop_of, flop_per_row
@@ -186,6 +186,7 @@ def unlearn(
     with (
         seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast(),
         recomputed(edited, few(split.retain)) if again else nullcontext(),
+        at_once(getattr(chosen, "micro_batch", None)),
     ):  # fmt: skip
         edited.eval()
         threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)

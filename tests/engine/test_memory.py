@@ -121,6 +121,24 @@ def test_training_in_parts_gives_the_same_model(dtype, most):
     assert runs[1].history[-1]["loss"] == pytest.approx(runs[0].history[-1]["loss"], rel=1e-4)
 
 
+def test_no_more_samples_than_that_go_through_the_model_at_a_time():
+    seen = list[int]()
+
+    class Watched(GroupNormNet):
+        def forward(self, x):
+            seen.append(len(x))
+            return super().forward(x)
+
+    x, y = images()
+    data = (x[:8], y[:8]), (x[8:], y[8:])
+    for micro in (None, 5):
+        purge.unlearn(
+            Watched(), *data, steps=2, batch_size=12, micro_batch=micro, check=False, progress=False
+        )
+        assert max(seen) == (micro or 72)
+        seen.clear()
+
+
 def test_batchnorm_is_not_divided():
     with pytest.raises(MethodError, match=r"without BatchNorm for micro_batch.*checkpoint_activations"):
         unlearned("batchnorm", torch.float32, "class", micro_batch=4)
