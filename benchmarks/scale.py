@@ -77,7 +77,8 @@ class Plan(NamedTuple):
 
 FULL = Plan(
     224, "resnet50", (10_000, 100_000, 1_000_000), (100, 1_000, 10_000), (128, 256, 512),
-    ("resnet18@32", "resnet50@224", "vit_b_16@224"), steps=40, size=256, micro=32, batch_of_models=256, few=50, checked=1024,
+    ("resnet18@32", "resnet50@224", "vit_b_16@224"), steps=40, size=256, micro=32, batch_of_models=256,
+    few=50, checked=1024,
 )  # fmt: skip
 QUICK = Plan(
     32, "small-resnet", (1_000, 10_000, 100_000), (10, 100, 1_000), (16, 32, 64),

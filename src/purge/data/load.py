@@ -72,7 +72,8 @@ def load(
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
-    entry, kind = DATASETS.get(str(data)), Images
+    entry = DATASETS.get(str(data))
+    kind: type[Images] | type[Streamed] = Images
     size = size or (entry.size if entry else None)
     if entry is not None and not entry.layouts:
         parts, facts = _in_memory(str(data), entry)

@@ -106,7 +106,7 @@ class Streamed(Images):
 
     def _copies(self, order: Order) -> Iterator[Tensor]:
         if self.device.type == "cuda":
-            return copied_ahead(self._on_host, order, self.device)  # type: ignore[return-value]
+            return copied_ahead(self._on_host, order, self.device)
         return (self._on_host(index.cpu()).to(self.device) for index in order)
 
 

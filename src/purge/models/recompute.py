@@ -35,7 +35,7 @@ def recomputed(model: nn.Module, x: Inputs) -> Iterator[None]:
     own = [m.__dict__.get("forward") for m in blocks]
     try:
         for m in blocks:
-            m.forward = partial(_twice, m, m.forward)  # type: ignore[method-assign]
+            m.forward = partial(_twice, m, m.forward)
         yield
     finally:
         for m, before in zip(blocks, own, strict=True):
@@ -91,4 +91,4 @@ def _set_forward(module: nn.Module, forward: Any) -> None:
     if forward is None:
         module.__dict__.pop("forward", None)
     else:
-        module.forward = forward  # type: ignore[method-assign]
+        module.forward = forward

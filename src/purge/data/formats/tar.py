@@ -109,7 +109,7 @@ def _indexed(path: Path) -> Index:
     try:
         with tarfile.open(path, "r:") as file:
             while (member := file.next()) is not None:
-                file.members.clear()  # which would keep every header
+                file.members.clear()  # type: ignore[attr-defined]  # it would keep every header
                 key, ending = _parted(member.name)
                 if not member.isreg() or member.sparse is not None:
                     continue
