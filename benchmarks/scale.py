@@ -204,7 +204,7 @@ def row(
     model = model.to(asked.device).eval()
     facts = {
         **about, "forget": len(gone), "retain": len(kept), "batch_size": settings["batch_size"],
-        "parameters": sum(p.numel() for p in model.parameters()), "commit": commit(),
+        "parameters": sum(p.numel() for p in model.parameters()), "commit": asked.commit,
     }  # fmt: skip
 
     def call() -> purge.Result:
@@ -298,6 +298,7 @@ def main() -> None:
     if wrong := set(asked.axes) - set(AXES):
         parser.error(f"expected any of {', '.join(AXES)} but got {', '.join(sorted(wrong))}")
     asked.axes = asked.axes or list(AXES)
+    asked.commit = commit()  # of the code that runs, whatever is committed meanwhile
     asked.out = asked.out or (QUICK_OUT if asked.quick else OUT)
     asked.device = asked.device or ("cpu" if asked.quick else "cuda")
     plan = QUICK if asked.quick else FULL
@@ -323,7 +324,7 @@ def measure(asked: argparse.Namespace) -> None:
         found.append(one)
         print({k: v for k, v in one.items() if k != "seconds_all"}, flush=True)
         ordered = sorted(found, key=lambda r: list(AXES).index(r["axis"]))
-        write_json(asked.out, {**about, "commit": commit(), **environment(), "rows": ordered})
+        write_json(asked.out, {**about, "commit": asked.commit, **environment(), "rows": ordered})
 
 
 # -- tables and the figure ------------------------------------------------------------------------
@@ -385,7 +386,9 @@ def figure(content: dict) -> Figure:
     for ax, axis in zip(axes, AXES, strict=True):
         found = [r for r in content["rows"] if r["axis"] == axis and "error" not in r]
         if axis == "model":
-            bars(ax, axis, [r for r in found if r["way"] == "plain"])
+            plain = [r for r in found if r["way"] == "plain"]
+            bars(ax, axis, plain)
+            ax.set_yticks(range(len(plain)), [label(r) for r in plain])
         else:
             line(ax, axis, found)
             ax.set_xlabel(AXES[axis])
