@@ -53,9 +53,12 @@ def made(source: str) -> str:
 
         folder, name = source.split()
         return as_markdown(sheets(ROOT / folder)[name]).strip()
-    name = source.removeprefix("uv run python benchmarks/").removesuffix(".py")
-    benchmark = _benchmark(name)
-    return str(benchmark.table(json.loads(benchmark.OUT.read_text())))
+    name, *options = source.removeprefix("uv run python benchmarks/").split()
+    benchmark = _benchmark(name.removesuffix(".py"))
+    out = benchmark.QUICK_OUT if options == ["--quick"] else benchmark.OUT
+    if not out.is_file():
+        return "Not measured yet."
+    return str(benchmark.table(json.loads(out.read_text())))
 
 
 def _benchmark(name: str) -> Any:
@@ -91,6 +94,7 @@ def _row(path: Path, made_by: str, files: list[Path]) -> str:
 
 
 MADE_BY = {  # where a file is not the default of a benchmark
+    "scale_cpu.json": "`uv run python benchmarks/scale.py --quick`",
     "fakes_cifar10.json": "`uv run python benchmarks/fakes.py --epochs 24`, two calls joined by hand",
     "speed_earlier.json": "`uv run python benchmarks/speed.py`, before the last changes",
     "speed_224_again.json": "`uv run python benchmarks/speed.py --size 224 --runs 3`, cut off by a limit",

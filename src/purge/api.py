@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -69,8 +70,9 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import copied, narrowed, widened
-from purge.models.forward import counting
+from purge.models.forward import at_once, counting
 from purge.models.hooks import training_flags_kept
+from purge.models.recompute import recomputed
 from purge.models.work import flop_of, flop_per_row
 from purge.report.tables import copies_words
 from purge.result import Report, Result, module_of, now
@@ -217,7 +219,12 @@ def unlearn(
     })  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
-    with seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast():
+    again = getattr(chosen, "checkpoint_activations", False)
+    with (
+        seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast(),
+        recomputed(edited, few(split.retain)) if again else nullcontext(),
+        at_once(getattr(chosen, "micro_batch", None)),
+    ):  # fmt: skip
         edited.eval()
         threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)
         with threads_seen() as seen, threads, counting() as rows, ranks.sharing():

@@ -159,6 +159,33 @@ def test_the_table_and_the_figure_of_scaling(tmp_path):
         assert words in svg
 
 
+def test_the_tables_and_the_figure_of_scale(tmp_path):
+    from scale import figure, table
+
+    from purge.report.theme import save
+
+    def row(axis, value, **more):
+        return {"axis": axis, "value": value, "model": "small-vit", "size": 32, "batch_size": 16,
+                "commit": "abc", "seconds": 0.2, "seconds_all": [0.2, 0.3], "reads": 562,
+                "memory": 4_000_000, "rss": None, **more}  # fmt: skip
+
+    rows = [
+        row("retain", 100_000, seconds_load_first=2.0, seconds_load=0.1), row("forget", 50), row("batch", 32),
+        row("model", "small-vit@32", way="plain", training_step=3_200_000),
+        {**row("model", "small-vit@32", way="both", training_step=1), "error": "out of memory"},
+    ]  # fmt: skip
+    content = {"rows": rows, "steps": 4, "hardware": {"machine": "x86_64", "cpus": 2, "gpu": None}}
+    lines = table(content).splitlines()
+    assert "| 100,000 | 0.20 | 0.20–0.30 | 562 | 4 | – | 2.0 | 0.1 |" in lines
+    assert "| small ViT, 32×32 | plain | 16 | 0.20 | 4 | 1.25 × |" in lines
+    assert "| small ViT, 32×32 | both | 16 | out of memory | – | – |" in lines
+    assert lines[-1] == "x86_64, 2 cores, 4 steps, commit abc."
+    assert any(line.startswith("| retained images | CPU seconds |") for line in lines)
+    svg = save(figure(content), tmp_path, "scale")[1].read_text()
+    assert "retained images" in svg
+    assert "small ViT, 32×32" in svg
+
+
 def test_tiled_images_have_ids_of_their_own(digits):
     from scaling import some, tiled
 

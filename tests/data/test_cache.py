@@ -32,7 +32,7 @@ def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("an image was decoded")
 
-    for name in ("_decode", "_header"):
+    for name in ("decode", "header"):
         monkeypatch.setattr(purge.data.decode, name, never)
 
 
@@ -164,7 +164,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, Killed])
 def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch):
     made = tree(tmp_path / "own", {"a": 100, "b": 100})
-    real, lock, seen = purge.data.decode._decode, threading.Lock(), []
+    real, lock, seen = purge.data.decode.decode, threading.Lock(), []
 
     def failing(*args: Any) -> Any:
         with lock:
@@ -173,11 +173,11 @@ def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch)
             raise kind
         return real(*args)
 
-    monkeypatch.setattr(purge.data.decode, "_decode", failing)
+    monkeypatch.setattr(purge.data.decode, "decode", failing)
     with pytest.raises(kind):
         load(tmp_path / "own")
     assert entries(cache) == []
-    monkeypatch.setattr(purge.data.decode, "_decode", real)
+    monkeypatch.setattr(purge.data.decode, "decode", real)
     check(load(tmp_path / "own")[0], made)
 
 

@@ -266,7 +266,7 @@ def test_good_images_beside_bad_ones_are_not_decoded_again(tmp_path, cache, monk
     with_three_broken(tmp_path / "own")
     with pytest.raises(DataError):
         load(tmp_path / "own")
-    monkeypatch.setattr("purge.data.decode._decode", lambda item, form: pytest.fail("decoded again"))
+    monkeypatch.setattr("purge.data.decode.decode", lambda item, form: pytest.fail("decoded again"))
     assert sum(map(len, load(tmp_path / "own", skip_bad=True))) == 37
 
 

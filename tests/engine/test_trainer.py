@@ -26,6 +26,7 @@ OTHER = {
     "label_smoothing": 0.1, "ema": 0.9, "precision": "bf16",
 }  # fmt: skip
 ELSEWHERE = {"augment", "colour", "channels_last", "compile", "graph"}  # need images, a compiler, a GPU
+ELSEWHERE |= {"micro_batch", "checkpoint_activations"}  # test_memory.py: they save memory alone
 
 
 def train(**changes):

@@ -351,6 +351,8 @@ CASES = [
     for field, _ in flat_fields(METHODS[name].method)
     if (name in STOPS or field.name not in STOPPING)
     and not (name == "retrain" and field.name in ELSEWHERE)
+    and field.name
+    not in ("micro_batch", "checkpoint_activations", "bf16_weights")  # tests/engine/test_memory.py
     and (name, field.name) != ("exact-head", "batch_size")  # of features: only their last digits depend on it
     and name not in ("purge-close", "fisher-large")  # have the settings of "purge" and "fisher"
 ]

@@ -21,8 +21,8 @@ def cache(
     kind: Annotated[
         str | None,
         Argument(
-            help="To clear: decoded, shadows, models, data or all.",
-            autocompletion=completion.one_of("decoded", "shadows", "models", "data", "all"),
+            help="To clear: decoded, index, shadows, models, data or all.",
+            autocompletion=completion.one_of("decoded", "index", "shadows", "models", "data", "all"),
         ),
     ] = None,
     json_: opt.Json = False,

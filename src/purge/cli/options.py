@@ -89,6 +89,10 @@ Transform = Annotated[
     str | None, Option("--transform", help="module:function from a batch of scaled images to a batch.")
 ]
 SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
+Stream = Annotated[
+    bool | None,
+    Option("--stream/--no-stream", help="Decode images when needed, keep none; default: above 8 GiB."),
+]
 Set = Annotated[
     list[str] | None,
     Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.method_settings),

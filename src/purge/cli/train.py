@@ -29,6 +29,7 @@ def train(
     size: opt.Size = None,
     split_seed: opt.SplitSeed = None,
     skip_bad: opt.SkipBad = False,
+    stream: opt.Stream = None,
     mean: opt.Mean = None,
     std: opt.Std = None,
     label: opt.Label = None,
@@ -105,7 +106,7 @@ def train(
     choice = choose_data(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
-        label=label, text=text, id=id_, test=test_, transform=transform, model=name,
+        label=label, text=text, id=id_, test=test_, transform=transform, model=name, stream=stream,
     )  # fmt: skip
     published = dict(DATASETS[choice.data].recipe) if choice.data in DATASETS else {}
     copied = {} if like is None else recipe_of(like, facts)

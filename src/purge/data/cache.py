@@ -36,9 +36,10 @@ logger = logging.getLogger("purge")
 
 LAYOUT = 2  # of the folders; with another number, all images are decoded again
 NO_CACHE = "PURGE_NO_CACHE"  # a variable; while a private folder is in use, it is the path of that
-Kind = Literal["decoded", "shadows", "models", "data"]
+Kind = Literal["decoded", "index", "shadows", "models", "data"]
 KINDS: dict[Kind, str] = {
     "decoded": "decoded images",
+    "index": "where images are in .tar files",
     "shadows": "models that audits have trained",
     "models": "copies of models that a bench has at a URL",
     "data": "downloaded data sets",
@@ -179,8 +180,8 @@ def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, 
                 "The images in %s are not those that were decoded: they are decoded again.", folder
             )
     parts, names = source.read()
-    names = class_names(names or source.names or _numbers(parts), source.name)
-    _check_parts(source.name, parts, names)
+    names = names_in(source, parts, names)
+    check_parts(source.name, parts, names)
     try:
         with private_folder(at, ".making-") as private:
             making = private / "decoded"
@@ -211,7 +212,7 @@ def _decode_into(
             made[name] = {**written, "content": _content(to, written["labels"], names)}
     if not all(part["labels"] for part in made.values()):
         raise DataError(f"images that can be read in {source}", "none", "check the files")
-    mean, std = _mean_and_std(counts)
+    mean, std = mean_and_std(counts)
     facts = {"source": source, "form": form, "names": names, "mean": mean, "std": std, "parts": made}
     write_json(folder / "facts.json", {**facts, "digest": _digest_of_facts(facts)})
     return native, facts
@@ -288,12 +289,14 @@ def _digest_of_facts(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _numbers(parts: Parts) -> tuple[str, ...]:
-    """Class names if there are none: 0, 1, … up to the highest label."""
-    return tuple(map(str, range(max(max(p.labels, default=0) for p in parts.values()) + 1)))
+def names_in(source: Source, parts: Parts, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The class names of a source; if there are none, 0, 1, … up to the highest label."""
+    numbers = range(max(max(p.labels, default=0) for p in parts.values()) + 1)
+    return class_names(names or source.names or tuple(map(str, numbers)), source.name)
 
 
-def _check_parts(source: str, parts: Parts, names: tuple[str, ...]) -> None:
+def check_parts(source: str, parts: Parts, names: tuple[str, ...]) -> None:
+    """Every part has images, and labels that have a name."""
     for name, part in parts.items():
         if not part.labels:
             raise DataError(f"images in the {name} part of {source}", "none", "add some")
@@ -308,7 +311,7 @@ def _check_parts(source: str, parts: Parts, names: tuple[str, ...]) -> None:
         raise DataError(f"at least 2 classes in {source}", str(len(names)), "add another class")
 
 
-def _mean_and_std(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
+def mean_and_std(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, in units of 255, from a histogram of its values."""
     values, n = np.arange(256) / 255, counts.sum(1)
     mean = counts @ values / n

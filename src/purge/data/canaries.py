@@ -19,7 +19,7 @@ from purge.data import inputs
 from purge.data.accept import accepted, needs_opening
 from purge.data.images import Images
 from purge.data.items import input_and_label
-from purge.data.samples import Data, labels_of
+from purge.data.samples import Data, labels_of, streamed
 
 LEAST = 10  # canaries
 
@@ -90,7 +90,7 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
 
 def _relabelled(data: Data, rows: Tensor, labels: Tensor) -> Data:
     """The samples at ``rows`` of data of any kind, with other labels (of all samples)."""
-    if isinstance(data, Images):
+    if isinstance(data, Images) and not streamed(data):
         part = data.select(rows)
         return Images(
             part.pixels, labels[rows], mean=part.mean, std=part.std, size=part.size, channels=part.channels,

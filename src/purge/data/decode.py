@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -43,12 +43,16 @@ def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]
                 seen.add(Form(*channels_first(part.pixels).shape[1:]))
                 continue
             on_disk = isinstance(next(part.items(), None), Path)  # opening files is mostly waiting
-            for forms in _in_parallel(_header, part.items(), os.cpu_count() or 1 if on_disk else 1):
+            for forms in _in_parallel(header, part.items(), os.cpu_count() or 1 if on_disk else 1):
                 seen.update(forms)
                 on(len(forms), "")
-    found = seen - {None}
-    channels = max((f.channels for f in found if f), default=1)
-    sides = {(f.height, f.width) for f in found if f}
+    return form_from(seen, size)
+
+
+def form_from(seen: Collection[Form | None], size: int | None) -> tuple[Form, bool]:
+    """The form in which to store images of these forms (None: one that cannot be read)."""
+    channels = max((f.channels for f in seen if f), default=1)
+    sides = {(f.height, f.width) for f in seen if f}
     if len(sides) == 1 and max(next(iter(sides))) <= NATIVE:
         return Form(channels, *sides.pop()), True
     side = size or DEFAULT_SIZE
@@ -95,7 +99,7 @@ def write(
 def _pixels(part: Encoded | Decoded, form: Form, workers: int) -> Iterator[Sequence[Array | None]]:
     """The pixels of a part in chunks, in order; None for an image that cannot be read."""
     if isinstance(part, Encoded):
-        yield from _in_parallel(lambda item: _decode(item, form), part.items(), workers)
+        yield from _in_parallel(lambda item: decode(item, form), part.items(), workers)
         return
     pixels = channels_first(part.pixels)
     for at in range(0, len(pixels), CHUNK):
@@ -120,7 +124,7 @@ def _in_parallel(work: Callable[[Any], Any], items: Iterable[Any], workers: int)
             yield waiting.popleft().result()
 
 
-def _header(item: bytes | Path) -> Form | None:
+def header(item: bytes | Path) -> Form | None:
     """Size and channels from the header of an image file; None if it cannot be read."""
     try:
         with _opened(item) as image:
@@ -146,12 +150,13 @@ def _is_grey(image: Image.Image) -> bool:
     return bool((colours == colours[:, :1]).all())
 
 
-def _decode(item: bytes | Path, form: Form) -> Array | None:
+def decode(item: bytes | Path, form: Form) -> Array | None:
+    """The pixels of an image in the given form; None if it cannot be read."""
     try:
         with _opened(item) as image:
             upright = ImageOps.exif_transpose(image)
             return _fitted(eight_bit(upright), form)
-    except Exception:  # see _header
+    except Exception:  # see header
         return None
 
 

@@ -22,7 +22,7 @@ from purge.data.ids import subjects_in
 from purge.data.images import Images
 from purge.data.pair import Pair
 from purge.data.request import sample_digests, size_of, wholly_gone
-from purge.data.samples import Data, Lazy, Samples, as_samples, length, unwrap
+from purge.data.samples import Data, Samples, as_samples, length, streamed, unwrap
 
 AT_ONCE = 1 << 25  # bytes of samples that are digested at once; more of them when somebody asks
 KEY = "forgotten"  # of run.json
@@ -127,7 +127,7 @@ def just_forgotten(forget: Data, retain: Data, samples: Samples) -> Forgotten:
     except TypeError:  # a dict or tuple of tensors: the content must do
         there, rows = (lambda: None), None
     piece = Piece(there, rows, samples=samples)
-    small = not isinstance(samples, Lazy) and size_of(samples) <= AT_ONCE
+    small = not streamed(samples) and size_of(samples) <= AT_ONCE
     if small:
         _ = piece.digests
     return Forgotten((piece,), frozenset(wholly_gone(forget, retain)))

@@ -158,8 +158,7 @@ class Images:
         if self.resident:
             yield from (self.take(index, move) for index, move in zip(order, each, strict=True))
             return
-        copies = copied_ahead(self._on_host, order, self.device)
-        for index, move, pixels in zip(order, each, copies, strict=True):
+        for index, move, pixels in zip(order, each, self._copies(order), strict=True):
             if move is not None:
                 pixels = moved(pixels, torch.arange(len(index)), move)
             yield self._prepared(pixels), self._y[index.to(self.device)]
@@ -243,6 +242,10 @@ class Images:
             rows = slice(at, at + part) if self._rows is None else self._rows[at : at + part]
             found[at : at + part] = self._store[rows].to(device)
         return found
+
+    def _copies(self, order: Order) -> Iterator[Tensor]:
+        """The pixels of each batch on the device, copied ahead of use."""
+        return copied_ahead(self._on_host, order, self.device)
 
     def _on_host(self, index: Tensor) -> Tensor:
         return self._store[index if self._rows is None else self._rows[index]]

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from purge.data.images import Images
 from purge.data.prefetch import Order
-from purge.data.samples import Lazy, Samples, Tensors, batches, part_of
+from purge.data.samples import Samples, Tensors, batches, part_of, streamed
 
 
 def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Samples:
@@ -19,6 +19,8 @@ def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Sam
 
     Images that are prepared in the same way stay images, which can be augmented.
     """
+    if any(streamed(s) for s, _ in parts):
+        return Joined([part_of(s, rows) for s, rows in parts])
     images = [s.select(rows) for s, rows in parts if isinstance(s, Images)]
     forms = {(s.mean, s.std, s.size, s.channels, s.dtype, s.pixel_shape, s.transform) for s in images}
     if len(images) == len(parts) and len(forms) == 1:
@@ -37,8 +39,6 @@ def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Sam
             transform=first.transform,
         )
         return whole.to(device, first.dtype)
-    if any(isinstance(s, Lazy) for s, _ in parts):
-        return Joined([part_of(s, rows) for s, rows in parts])
     x = _cat([tree_map(Tensor.cpu, x) for s, rows in parts for x, _ in batches(s, 4096, rows)])
     return Tensors(x, torch.cat([s.labels[rows] for s, rows in parts]), device)
 

@@ -25,6 +25,7 @@ from purge.data.formats.source import Decoded, Read, Source
 from purge.data.images import Images
 from purge.data.look import own_source
 from purge.data.prefetch import DEVICE_FRACTION, say_once
+from purge.data.streamed import Streamed, fingerprint, is_large, on_shelves
 
 MOST_NAMED = 100  # bad images that a message names one by one
 
@@ -41,6 +42,7 @@ def load(
     device_fraction: float = DEVICE_FRACTION,
     progress: bool = True,
     transform: Callable[[Tensor], Tensor] | None = None,
+    stream: bool | None = None,
 ) -> tuple[Images, Images]:
     """Load the training and test images of a data set.
 
@@ -59,6 +61,9 @@ def load(
         progress: show a line of progress on a terminal and in a notebook.
         transform: a function from a batch of scaled images (B, C, H, W) to a batch, which must not draw
             random numbers; applied last.
+        stream: decode images whenever a batch needs them and keep none, for data larger than memory; default:
+            if the files take more than 8 GiB. The images' own size, and the default mean and std, are then
+            taken from 1,024 of them.
 
     Returns:
         The training images and the test images.
@@ -75,15 +80,20 @@ def load(
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
     entry = DATASETS.get(str(data))
+    kind: type[Images] | type[Streamed] = Images
     size = size or (entry.size if entry else None)
     if entry is not None and not entry.layouts:
         parts, facts = _in_memory(str(data), entry)
     else:
         at = None if data_dir is None else Path(data_dir)
         source = _named_source(str(data), entry, at, progress) if entry else own_source(Path(data))
-        parts, facts = _from_cache(source, size, skip_bad, progress)
+        if stream or (stream is None and not skip_bad and is_large(source)):
+            kind, measure = Streamed, entry is None and (mean is None or std is None)
+            parts, facts = _from_disk(source, size, skip_bad, measure)
+        else:
+            parts, facts = _from_cache(source, size, skip_bad, progress)
     images = {
-        which: Images(
+        which: kind(
             part.pixels,
             torch.tensor(part.labels),
             mean=mean or (entry.mean if entry else facts["mean"]),
@@ -122,7 +132,7 @@ def _constants(given: Sequence[float] | None, what: str) -> tuple[float, ...] | 
 
 
 class _Part(NamedTuple):
-    pixels: Tensor
+    pixels: Any  # a tensor of them, or a Shelf
     labels: list[int]
     paths: list[str]
     source: str  # tells the images of one part from all others
@@ -155,6 +165,22 @@ def _from_cache(
         )
         found[which] = _Part(flat.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}")
     return found, {**facts, "cached": name_in_cache(at)}
+
+
+def _from_disk(
+    source: Source, size: int | None, skip_bad: bool, measure: bool
+) -> tuple[dict[str, _Part], dict[str, Any]]:
+    """The images of a source where they are, to be decoded when they are needed."""
+    if skip_bad:
+        fix = "leave out one of them, and repair or remove what an error names"
+        raise DataError("either stream or skip_bad", "both, but which images are bad is not known ahead", fix)
+    shelves, names, scale = on_shelves(source, size, measure)
+    found = {
+        which: _Part(shelf, part.labels, part.paths, fingerprint(source, part, names, which))
+        for which, shelf in shelves.items()
+        for part in [shelf.part]
+    }
+    return found, {"names": names, "mean": scale[0], "std": scale[1]}
 
 
 def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:

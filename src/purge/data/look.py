@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from purge.core.errors import DataError, did_you_mean
 from purge.data.catalog import DATASETS
-from purge.data.formats import folder, npz, parquet
+from purge.data.formats import folder, npz, parquet, tar
 from purge.data.formats.source import Decoded, Encoded, Source
 from purge.data.formats.tables import is_table, read_table, texts
 
-FORMATS = (npz.find, parquet.find, folder.find)  # of users' own data; the first that recognises it reads it
+FORMATS = (npz.find, parquet.find, tar.find, folder.find)  # of users' own data: who knows it reads it
 SHOWN = 12  # classes that are named one by one
 
 
@@ -39,9 +39,14 @@ class Look(NamedTuple):
         return f"{some}{self.kind} in {n} classes: {', '.join(names)}{more}"
 
 
+def is_pattern(path: Path) -> bool:
+    """Is it no path but a pattern, as ``DIR/train-*.tar``, of files that are there?"""
+    return "*" in path.name and any(path.parent.glob(path.name))
+
+
 def own_source(path: Path) -> Source:
-    """The reader of a folder or file of images."""
-    if not path.exists():
+    """The reader of a folder, a file or several files of images."""
+    if not path.exists() and not is_pattern(path):
         fix = did_you_mean(str(path), DATASETS, "purge list datasets")
         raise DataError("the name of a data set, or a path", repr(str(path)), fix)
     path = path.absolute()  # "." has no name
@@ -49,7 +54,7 @@ def own_source(path: Path) -> Source:
         if source := find(path):
             return source
     raise DataError(
-        f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet or .npz",
+        f"images in {path}: DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet, .tar or .npz",
         "a folder without them" if path.is_dir() else "another kind of file",
         "put the images of each class into a folder of its own",
     )

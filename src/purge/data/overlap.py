@@ -14,13 +14,15 @@ from purge.data import inputs
 from purge.data.identity import same_samples, steady
 from purge.data.images import Images
 from purge.data.inputs import Inputs
-from purge.data.samples import Data, Lazy, Samples, batches, few
+from purge.data.prefetch import say_once
+from purge.data.samples import Data, Samples, batches, few, streamed
 
 TOLERATED = 0.01  # of the smaller set: real data has a few exact copies between training and test data
 NEAR = 0.99  # the correlation of their pixels from which on two images are nearly identical
 SKETCH, ALIKE = 8, 0.97  # grey images of 8×8 whose correlation is below this are not looked at further
 PAIRS = 250_000_000  # of images that are compared at most; 5,000 × 45,000 take about a second on a CPU
 BLOCK = 1 << 24  # bytes of samples, or pairs of them, that are looked at at a time
+LOOKED = 2048  # samples that are looked at in a set that is too large to keep
 
 
 def overlap(given: Mapping[str, Data], parts: Mapping[str, Samples]) -> dict[str, int | None]:
@@ -33,15 +35,14 @@ def overlap(given: Mapping[str, Data], parts: Mapping[str, Samples]) -> dict[str
     ``exact``, ``near``: forgotten samples with an equal or a nearly identical one in retain;
     ``near_same_label``: those with a near one of their label; ``compared``: how many were looked up for both.
     ``test_forget``, ``test_retain``: test samples with an equal one there. None: not looked for, because the
-    data is too large to keep, differs when it is read again or, for ``near``, has no images.
+    data is too large to keep, differs when it is read again or, for ``near``, has no images. Where forget or
+    retain is too large, up to ``LOOKED`` samples of it are looked at, of labels that both have: ``sampled``
+    says how many retained ones, and ``exact`` is None unless these were all.
     """
     hashes = _hashes(parts)
-    found = dict[str, int | None](
-        exact=_shared("forget", "retain", given, parts, hashes),
-        near=None,
-        near_same_label=None,
-        compared=None,
-    )
+    exact, sampled = _forget_in_retain(given, parts, hashes)
+    found = dict[str, int | None](exact=exact, near=None, near_same_label=None, compared=None)
+    found |= {} if sampled is None else {"sampled": sampled}
     if {"forget", "retain"} <= hashes.keys():
         found |= near_copies(parts["forget"], parts["retain"])
     for other in ("forget", "retain") if "test" in parts else ():
@@ -56,9 +57,6 @@ def _shared(
     ids = same_samples(given[a], given[b])
     if ids is not None and len(ids):
         raise _refusal(a, b, f"{len(ids)} in both (first: {int(ids[0])})")
-    if ids is None and a == "forget" and not {a, b} <= hashes.keys():  # worth a pass through large data
-        raw = _comparable(parts[a], parts[b])
-        hashes = {name: content_hashes(parts[name], raw) for name in (a, b)}
     if not {a, b} <= hashes.keys():
         return None
     common = torch.isin(hashes[a], hashes[b]).nonzero()[:, 0]
@@ -66,6 +64,38 @@ def _shared(
         limit = f"; {most} would be tolerated" if most else ""
         raise _refusal(a, b, f"{len(common)} in both (first: {int(common[0])}{limit})")
     return len(common)
+
+
+def _forget_in_retain(
+    given: Mapping[str, Data], parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]
+) -> tuple[int | None, int | None]:
+    """How many forgotten samples have an equal one in retain; how many were looked at if not all."""
+    forget, retain = parts["forget"], parts["retain"]
+    found = _shared("forget", "retain", given, parts, hashes)
+    if found is not None or same_samples(given["forget"], given["retain"]) is not None:
+        return found, None
+    if not steady(forget) or not steady(retain):
+        return None, None
+    rows, whole = {}, True
+    for name, ours, theirs in (("forget", forget, retain), ("retain", retain, forget)):
+        rows[name] = torch.isin(ours.labels, theirs.labels.unique()).nonzero()[:, 0]
+        if streamed(ours) and len(rows[name]) > LOOKED:
+            drawn = torch.randperm(len(rows[name]), generator=torch.Generator().manual_seed(0))[:LOOKED]
+            rows[name], whole = rows[name][drawn.sort().values], False
+    if not len(rows["retain"]):
+        return 0, None
+    raw = _comparable(forget, retain)
+    seen = {name: content_hashes(parts[name], raw, at) for name, at in rows.items()}
+    common = torch.isin(seen["forget"], seen["retain"]).nonzero()[:, 0]
+    if len(common):
+        raise _refusal("forget", "retain", f"{len(common)} in both (first: {int(rows['forget'][common[0]])})")
+    if whole:
+        return 0, None
+    say_once(
+        f"The data is too large to keep: copies of forgotten samples were looked for among "
+        f"{len(rows['retain'])} of {len(retain)} retained ones."
+    )
+    return None, len(rows["retain"])
 
 
 def tolerated(a: Tensor, b: Tensor) -> int:
@@ -100,20 +130,20 @@ def _comparable(*sets: Samples) -> bool:
 
 def _hashes(parts: Mapping[str, Samples]) -> dict[str, Tensor]:
     """The hashes of those sets that can be read again at little cost."""
-    kept = {n: s for n, s in parts.items() if n != "triggered" and steady(s) and not isinstance(s, Lazy)}
+    kept = {n: s for n, s in parts.items() if n != "triggered" and steady(s) and not streamed(s)}
     raw = _comparable(*kept.values())
     return {name: content_hashes(samples, raw) for name, samples in kept.items()}
 
 
-def content_hashes(samples: Samples, raw: bool) -> Tensor:
+def content_hashes(samples: Samples, raw: bool, rows: Tensor | None = None) -> Tensor:
     """A 64-bit hash of every sample and its label, (N,) on the CPU; ``raw``: of an image's stored pixels.
 
-    Faster than fingerprints, which are kept in files and so cannot change.
+    With ``rows``, of these alone. Faster than fingerprints, which are kept in files and so cannot change.
     """
     found = []
-    for x, y in _blocks(samples, raw):
-        rows = torch.cat([t.reshape(len(t), -1).contiguous().view(torch.uint8) for t in inputs.leaves(x)], 1)
-        words = F.pad(rows, (0, -rows.shape[1] % 8)).view(torch.int64)
+    for x, y in _blocks(samples, raw, rows):
+        each = torch.cat([t.reshape(len(t), -1).contiguous().view(torch.uint8) for t in inputs.leaves(x)], 1)
+        words = F.pad(each, (0, -each.shape[1] % 8)).view(torch.int64)
         generator = torch.Generator().manual_seed(0)
         odd = 2 * torch.randint(-(2**62), 2**62, (words.shape[1],), generator=generator) + 1
         mixed = words * 0x1E3779B97F4A7C15  # the bits of each word over all 64, then a weight per position

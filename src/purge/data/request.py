@@ -23,7 +23,7 @@ from purge.data.ids import subjects_in
 from purge.data.images import Images
 from purge.data.pair import Pair
 from purge.data.ragged import without_pads
-from purge.data.samples import Data, Lazy, Samples, batches, few, unwrap
+from purge.data.samples import Data, Samples, batches, few, streamed, unwrap
 
 if TYPE_CHECKING:
     from purge.data.split import Split
@@ -158,7 +158,7 @@ def content_digest(samples: Samples, *, most: int | None = None) -> str | None:
     before any scaling) and its label (64 bits, lowest byte first). The digest is that of these, sorted and
     joined. None for data that differs when it is read again, and for more than ``most`` bytes.
     """
-    if most is not None and (isinstance(samples, Lazy) or size_of(samples) > most):
+    if most is not None and (streamed(samples) or size_of(samples) > most):
         return None
     if not steady(samples):
         return None

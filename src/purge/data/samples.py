@@ -109,6 +109,8 @@ class Tensors:
 class Lazy:
     """A map-style dataset too large to keep: a DataLoader reads its items in every pass."""
 
+    streamed = True
+
     def __init__(
         self, dataset: Dataset[Any], labels: Tensor, device: torch.device, *, moving: bool = False
     ) -> None:
@@ -144,6 +146,7 @@ class Part:
 
     def __init__(self, whole: Samples, rows: Tensor) -> None:
         self.labels, self.moving = whole.labels[rows], getattr(whole, "moving", False)
+        self.streamed = streamed(whole)
         self.whole, self.rows = whole, rows
 
     def __len__(self) -> int:
@@ -156,6 +159,11 @@ class Part:
     def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """The samples at each index tensor of ``order``."""
         return self.whole.stream([self.rows.to(index.device)[index] for index in order])
+
+
+def streamed(samples: Samples) -> bool:
+    """Is the data read anew in every pass, because it is too large to keep?"""
+    return getattr(samples, "streamed", False)
 
 
 def part_of(samples: Samples, rows: Tensor) -> Samples:
@@ -316,6 +324,8 @@ def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Sam
     labels = None if keep else _known_labels(base, index)
     if labels is not None:
         return _lazy(dataset, as_numbers(labels, n, what), device, size, moving)
+    if size > RESIDENT_BYTES:
+        say_once(f"Nothing lists the labels of {what} (no .targets or .labels): all items are read for them.")
     xs, ys = [], list[Any]()
     numbers = torch.Generator()  # not the caller's
     try:
@@ -380,8 +390,13 @@ def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int
 
 
 def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
-    """Labels that a dataset lists, as those of torchvision do, so that not every item must be read."""
+    """Labels that a dataset lists, as those of torchvision do, so that not every item must be read.
+
+    What is called ``labels`` is believed if it agrees with some items.
+    """
     listed = getattr(dataset, "targets", None)
+    if listed is None and _are_labels(named := getattr(dataset, "labels", None), dataset):
+        listed = named
     columns = getattr(dataset, "column_names", None) if hasattr(dataset, "features") else None
     if listed is None and isinstance(columns, list):  # Hugging Face
         listed = next((list(dataset[key]) for key in LABEL_KEYS if key in columns), None)
@@ -391,6 +406,16 @@ def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
         return torch.as_tensor(listed)[index]
     except (TypeError, ValueError, RuntimeError, IndexError):
         return None
+
+
+def _are_labels(listed: Any, dataset: Any) -> bool:
+    """Is it a list of whole numbers, one per item and those that a few items have?"""
+    try:
+        found, n = torch.as_tensor(listed), len(dataset)
+        rows = [i * n // ITEMS for i in range(ITEMS)]
+        return found.shape == (n,) and all(int(input_and_label(dataset[i])[1]) == found[i] for i in rows)
+    except Exception:  # whatever it is, and whatever the dataset's own code may raise
+        return False
 
 
 def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:

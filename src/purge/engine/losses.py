@@ -16,9 +16,14 @@ from purge.data.split import matched_to
 ENOUGH = 100  # samples of a class beside as many unseen ones; with fewer, its own quantiles are too coarse
 
 
+def full(z: Tensor) -> Tensor:
+    """Logits in float32, or in float64 if they are."""
+    return z if z.dtype == torch.float64 else z.float()
+
+
 def kl(z: Tensor, target: Tensor) -> Tensor:
     """Mean over the batch of KL(target ‖ softmax(z)); logits (B, K), probabilities (B, K)."""
-    return F.kl_div(z.float().log_softmax(1), target, reduction="batchmean")
+    return F.kl_div(full(z).log_softmax(1), target, reduction="batchmean")
 
 
 def distill(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,12 +91,12 @@ class FlatOptimizer:
             return self.rate * d
         size, weights = (torch.linalg.vector_norm(v, dtype=widest(v)) for v in (d, theta))
         scale: Tensor = self.rate * weights / size.clamp_min(1e-30)
-        return scale.to(d.dtype) * d
+        return d.mul(scale.to(d.dtype)) if d is self._first else d.mul_(scale.to(d.dtype))
 
     def _sgd(self, theta: Tensor, g: Tensor) -> Tensor:
         g = torch.add(g, theta, alpha=self._decay)
         self._first.mul_(self._momentum).add_(g)
-        return torch.add(g, self._first, alpha=self._momentum) if self._nesterov else self._first
+        return g.add_(self._first, alpha=self._momentum) if self._nesterov else self._first
 
     def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
         self._steps += 1
@@ -107,13 +107,21 @@ class FlatOptimizer:
 
 
 class FlatParameters:
-    """The trainable weights as one vector, each in the order in which its numbers lie in memory."""
+    """The trainable weights as one vector, each in the order in which its numbers lie in memory.
 
-    def __init__(self, params: Sequence[nn.Parameter]) -> None:
+    ``halved``: those that the model keeps in bf16 from now on. The vector then is their float32 master, so
+    that steps smaller than a half can hold are not lost; :meth:`widen` gives its values back.
+    """
+
+    def __init__(self, params: Sequence[nn.Parameter], halved: Collection[nn.Parameter] = ()) -> None:
         self._params: list[Tensor] = list(params)
         self._dtype = torch.float64 if torch.float64 in {p.dtype for p in params} else torch.float32
         self._coarse = [p.dtype for p in params if p.dtype != self._dtype]
         self.rounding = max(torch.finfo(p.dtype).eps for p in params) / 2  # of one number, relative to it
+        self._master: Tensor | None = None
+        self._master = self.read() if halved else None
+        for p in halved:
+            p.data = p.data.bfloat16()
 
     def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
         """The gradient of ``loss``; weights that are not used get zeros."""
@@ -121,15 +129,29 @@ class FlatParameters:
         own = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
         return ranks.mean(self._line(own))
 
-    def read(self) -> Tensor:
-        """The weights as they are now: a copy."""
-        return self._line([p.detach() for p in self._params])
+    def read(self, *, copy: bool = True) -> Tensor:
+        """The weights as they are now; without ``copy`` it may be the master itself, to be left alone."""
+        if self._master is None:
+            return self._line([p.detach() for p in self._params])
+        return self._master.clone() if copy else self._master
 
     @torch.no_grad()
     def store(self, vector: Tensor) -> Tensor:
         """Make ``vector`` the weights; what they could hold of it is returned."""
+        if self._master is not None:
+            self._master.copy_(vector)
         torch._foreach_copy_([*self._params], self._parts(vector))
         return self.read() if self._coarse else vector
+
+    def held(self, vector: Tensor) -> Tensor:
+        """What the weights could hold of ``vector``; types too coarse for it are tried out."""
+        return self.store(vector) if self._coarse else vector
+
+    def widen(self) -> None:
+        """Give all weights the type and the values of their master, if there is one."""
+        if self._master is not None:
+            for p, part in zip(self._params, self._parts(self._master), strict=True):
+                p.data = torch.empty_like(p, dtype=part.dtype).copy_(part)
 
     def _line(self, tensors: list[Tensor]) -> Tensor:
         first = self._params[0]

@@ -185,11 +185,13 @@ def step(
     if space == "gradient":
         conflict = dot(g, retain) < 0
         g = project(g, retain)
-    before = params.read()
+    before = params.read(copy=False)
     moved = optimizer.displacement(before, clipped(g, clip))
     if space != "update":
-        after = params.store(before - moved)
-        return StepInfo(conflict, cosine(_wide(before) - after, retain))
+        after = params.held(before - moved)
+        taken = cosine(_wide(before) - after, retain)
+        params.store(after)
+        return StepInfo(conflict, taken)
 
     # A float32 weight of size 1 cannot move by less than 6e-8, so a step that is orthogonal to ``retain`` may
     # end on the wrong side once it is stored. We aim past the boundary by ten times the spread of the
@@ -197,8 +199,8 @@ def step(
     along, size = dot(moved, retain), norm(retain)
     slack = 10 * params.rounding * norm(before * retain)
     share = torch.where((size > 0) & (along < slack), (along - slack) / size.square(), torch.zeros_like(size))
-    after = params.store(torch.addcmul(before - moved, retain, share.to(before.dtype)))
-    moved = _wide(before) - after
+    after = params.held(torch.sub(before, moved, out=moved).addcmul_(retain, share.to(before.dtype)))
+    moved = before.to(widest(before), copy=True).sub_(after)
     gained = (moved * retain).sum()
     params.store(torch.where(gained >= 0, after, before))
     applied = torch.where(gained >= 0, cosine(moved, retain), torch.zeros_like(size))

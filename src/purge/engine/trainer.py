@@ -25,18 +25,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from purge.core import ranks
+from purge.core.errors import MethodError
 from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
 from purge.data.augmented import Augment, Augmentation, Augmented
-from purge.data.samples import Samples
+from purge.data.samples import Samples, few
 from purge.data.shards import shared
 from purge.engine.cuda_graph import Recorded, Scalars
+from purge.engine.losses import full
+from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
 from purge.models.batchnorm import quick_batchnorm
 from purge.models.checkpoint import tensors_of
 from purge.models.forward import EVAL_BATCH, Rows, count_more, forward, logits
 from purge.models.inspect import device_of
+from purge.models.recompute import recomputed
 
 History = list[dict[str, float]]  # one row per epoch
 Watch = Callable[[nn.Module, int, Tensor], AbstractContextManager[None]]  # model, step, rows of its samples
@@ -66,6 +70,8 @@ class Recipe:
     channels_last: bool | None = setting(None, "memory layout of convolutions; none: on a GPU")
     compile: bool = setting(False, "compile the model first: slow to start, then faster")
     graph: bool = setting(False, "record a step as a CUDA graph and replay it: for models without branches")
+    micro_batch: int | None = setting(None, MICRO_BATCH, low=1)
+    checkpoint_activations: bool = setting(False, CHECKPOINT)
 
     def __post_init__(self) -> None:
         normalise(self)
@@ -103,9 +109,9 @@ def fit(
 
     Returns the mean loss of each epoch, for each model, and the seconds it took. Several models are
     stacked and trained at once: for small ones that costs little more than to train one. Each takes the
-    steps it would take alone, up to rounding (dropout draws other numbers), but ``compile`` and
-    ``channels_last`` are ignored. The remaining arguments are for a single model. Where several ranks share
-    the batches, ``compile`` and ``graph`` are.
+    steps it would take alone, up to rounding (dropout draws other numbers), but ``compile``,
+    ``channels_last``, ``micro_batch`` and ``checkpoint_activations`` are ignored. The remaining arguments are
+    for a single model. Where several ranks share the batches, ``compile`` and ``graph`` are ignored.
 
     ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
     ``resume`` is False: then it is overwritten.
@@ -113,6 +119,9 @@ def fit(
     ``watch``: returns a context that every step is taken in.
     ``tell``: is given the number of each epoch and its mean loss, for which the device is waited for.
     """
+    check_micro_batch(models[0], recipe.micro_batch)
+    if recipe.checkpoint_activations and recipe.compile:
+        raise MethodError("compile or checkpoint_activations", "both", "leave one of them out")
     network, model, n = _Network(models, recipe), models[0], len(samples[0])
     per_epoch, size = recipe.batches(n)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
@@ -127,6 +136,7 @@ def fit(
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
         quick_batchnorm(model) if network.recorded else nullcontext(),
+        recomputed(model, few(samples[0])) if network.checkpointed else nullcontext(),
         cudnn.flags(
             enabled=cudnn.enabled,
             benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
@@ -175,6 +185,7 @@ class _Network:
         self.models, self.device, self.alone = models, device_of(models[0]), len(models) == 1
         self._recipe, self._code, self._stacked = recipe, models[0], dict[str, Tensor]()
         self._bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(self.device))
+        self.checkpointed = recipe.checkpoint_activations and self.alone
         on_gpu, one = self.device.type == "cuda", ranks.world() == 1
         self.recorded = recipe.graph and self.alone and not recipe.compile and on_gpu and one
         for model in models:
@@ -197,8 +208,8 @@ class _Network:
         """The mean loss of a batch; that of stacked batches under stacked weights is (models,)."""
         # The weights are cast once per block: a step must not find those of the step before.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
-            z = forward(self._code, x, weights).float()
-        return F.cross_entropy(z, y, label_smoothing=self._recipe.label_smoothing)
+            z = forward(self._code, x, weights)
+        return F.cross_entropy(full(z), y, label_smoothing=self._recipe.label_smoothing)
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -217,9 +228,13 @@ class _Network:
 
     def step(self, x: Any, y: Tensor) -> Scalars:
         """One step of every model."""
-        loss = self.loss(x, y)
-        self.optimizer.zero_grad()
-        loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
+        if self.alone and self._recipe.micro_batch is not None:
+            self.optimizer.zero_grad()
+            loss = backward_in_parts(self.loss, x, y, self._recipe.micro_batch)
+        else:
+            loss = self.loss(x, y)
+            self.optimizer.zero_grad()
+            loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
         ranks.mean_grads(self._parameters if self.alone else ())
         self.optimizer.step()
         return {"loss": loss}
@@ -280,6 +295,6 @@ def cosine(step: int, total: int) -> float:
 
 def diverged(model: nn.Module, samples: Samples, history: Sequence[dict[str, float]]) -> bool:
     """Whether the loss, or the model's output, is no longer finite."""
-    few = torch.arange(min(len(samples), EVAL_BATCH))
-    finite = torch.isfinite(logits(model, samples, few)).all()
+    some = torch.arange(min(len(samples), EVAL_BATCH))
+    finite = torch.isfinite(logits(model, samples, some)).all()
     return not (bool(finite) and all(math.isfinite(row["loss"]) for row in history))

@@ -7,13 +7,14 @@ than a half can hold. What is delivered has the types that came in.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from purge.core.errors import ModelError
+from purge.models.checks import check_same_shapes
 from purge.models.forward import HALF, HeadOnly
 
 
@@ -101,6 +102,16 @@ def _reset_hugging_face(model: nn.Module) -> None:
         if callable(draw := getattr(module, "reset_lora_parameters", None)):
             for name in [*getattr(module, "lora_A", ()), *getattr(module, "lora_embedding_A", ())]:
                 draw(name, True)
+
+
+@torch.no_grad()
+def mix_in(model: nn.Module, fresh: nn.Module, share: float, trained: Sequence[nn.Parameter]) -> None:
+    """Mix a share of fresh weights, which must have the same shapes, into those that are trained."""
+    check_same_shapes(model, fresh)
+    wanted = set(trained)
+    for own, drawn in zip(model.parameters(), fresh.parameters(), strict=True):
+        if own in wanted:
+            own.lerp_(drawn.to(own), share)
 
 
 @torch.no_grad()

@@ -188,12 +188,26 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
 
 
+_at_once: ContextVar[int | None] = ContextVar("at_once", default=None)
+
+
+@contextmanager
+def at_once(rows: int | None) -> Iterator[None]:
+    """Within the block, a pass without gradients has at most so many rows in a batch; none: as usual."""
+    before = _at_once.set(rows)
+    try:
+        yield
+    finally:
+        _at_once.reset(before)
+
+
 def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Any, Tensor]]:
     """The samples (those at ``index``) in the batches of a pass without gradients."""
     small = (
         isinstance(samples, Images) and samples.device.type == "cuda" and math.prod(samples.shape) <= SMALL
     )
-    return shared(samples, in_batches(samples, SMALL_BATCH if small else EVAL_BATCH, index))
+    size = SMALL_BATCH if small else EVAL_BATCH
+    return shared(samples, in_batches(samples, min(size, _at_once.get() or size), index))
 
 
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:

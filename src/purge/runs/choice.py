@@ -20,7 +20,7 @@ from purge.data.table import Encode, load_table
 from purge.models import builders
 
 OF_TABLES = ("label_column", "text_column", "id_column", "test_file")
-NOT_OF_FUNCTIONS = ("size", "mean", "std", "transform", *OF_TABLES)
+NOT_OF_FUNCTIONS = ("size", "mean", "std", "transform", "stream", *OF_TABLES)
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class DataChoice:
     test_file: str | None = None  # None: a fifth is held out
     tokenizer: str | None = None  # the folder that makes tokens of the texts
     transform: str | None = None  # module:function, applied to batches of images
+    stream: bool | None = None  # decode images when they are needed; None: if they are large
 
     def load(self, *, progress: bool) -> tuple[Images, Images]:
         """The training and test data."""
@@ -52,7 +53,7 @@ class DataChoice:
         return load(
             self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
             skip_bad=self.skip_bad, mean=self.mean, std=self.std, progress=progress,
-            transform=self._transform(),
+            transform=self._transform(), stream=self.stream,
         )  # fmt: skip
 
     def _from_table(self) -> tuple[Images, Images]:
@@ -64,7 +65,7 @@ class DataChoice:
         if self.label_column is None:
             fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
             raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
-        self._refuse("a table without --{}, which is for images", ("size", "transform"))
+        self._refuse("a table without --{}, which is for images", ("size", "transform", "stream"))
         encode: Encode | None = None
         names: tuple[str, ...] = ()
         if self.text_column is not None:

@@ -17,6 +17,7 @@ from purge.core.schema import build
 from purge.data.augmented import Augmentation
 from purge.data.catalog import DATASETS
 from purge.data.images import Images
+from purge.data.look import is_pattern
 from purge.data.own import is_function
 from purge.data.prefetch import say_once
 from purge.engine.trainer import Recipe
@@ -57,6 +58,7 @@ class RunFile(Mapping[str, Any]):
     id_column: str | None = None
     test_file: str | None = None
     transform: str | None = None
+    stream: bool | None = None
     source: str | None = None  # a fingerprint of the data
     original: str | None = None  # the run folder that it began with
     original_digest: str | None = None
@@ -180,7 +182,7 @@ def choose_data(
     facts: RunFile, *, data: str | None, data_dir: Path | None, size: int | None, split_seed: int | None,
     skip_bad: bool, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
     trust: bool = False, label: str | None = None, text: str | None = None, id: str | None = None,
-    test: Path | None = None, transform: str | None = None, model: str = "",
+    test: Path | None = None, transform: str | None = None, model: str = "", stream: bool | None = None,
 ) -> DataChoice:  # fmt: skip
     """The data that is named, or else the run's; paths become absolute.
 
@@ -192,7 +194,7 @@ def choose_data(
         trusted(name, "run.json", trust, option="--data")
     if name is None:
         raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
-    if data is not None and data not in DATASETS and Path(data).exists():
+    if data is not None and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
         name = str(Path(data).absolute())
     same = name == facts.data and not is_function(name)  # other data has another mean
     mean, std = mean or (facts.mean if same else None), std or (facts.std if same else None)
@@ -214,6 +216,7 @@ def choose_data(
         known.test_file if test is None else str(test.absolute()),
         model.removeprefix("hf:") if text is not None and model.startswith("hf:") else None,
         transform or known.transform,
+        known.stream if stream is None else stream,
     )
 
 

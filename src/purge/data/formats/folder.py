@@ -67,4 +67,5 @@ def _read(root: Path, found: Found) -> Read:
 
 def _encoded(root: Path, images: list[tuple[str, Path]], number: dict[str, int]) -> Encoded:
     paths = [file.relative_to(root).as_posix() for _, file in images]
-    return Encoded([number[c] for c, _ in images], paths, lambda: (file for _, file in images))
+    labels, files = [number[c] for c, _ in images], [file for _, file in images]
+    return Encoded(labels, paths, lambda: iter(files), files.__getitem__)

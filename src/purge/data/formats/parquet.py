@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purge.core.errors import DataError, FileError
-from purge.data.formats.source import HELD_OUT, Encoded, Read, Source, whole_labels
+from purge.data.formats.source import Encoded, Read, Source, shards_of, whole_labels
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -19,21 +24,9 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 def find(path: Path) -> Source | None:
     """The source that ``path`` is, if it is a Parquet file or a folder of them."""
-    shards = _shards(path)
+    shards = shards_of(path, ".parquet")
     files = [file for found in shards.values() for file in found]
     return Source(path.name, files, lambda: _read(shards)) if files else None
-
-
-def _shards(path: Path) -> dict[str, list[Path]]:
-    """The files of each part: ``train-*`` and ``test-*``, or all of them together."""
-    if path.is_file():
-        return {"all": [path]} if path.suffix == ".parquet" else {}
-    found = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
-    train = [f for f in found if f.name.startswith("train")]
-    for name in HELD_OUT:
-        if train and (test := [f for f in found if f.name.startswith(name)]):
-            return {"train": train, "test": test}
-    return {"all": train or found}
 
 
 def _read(shards: dict[str, list[Path]]) -> Read:
@@ -47,7 +40,18 @@ def _encoded(shards: list[_Shard]) -> Encoded:
     paths = [path for shard in shards for path in shard.paths()]
     if not all(paths) or not len(paths) == len(labels) == len(set(paths)):
         paths = [f"{shard.path.name} row {i}" for shard in shards for i in range(shard.rows)]
-    return Encoded(labels, paths, lambda: (image for shard in shards for image in shard.images()))
+    ends = list(accumulate(shard.rows for shard in shards))
+
+    def item(i: int) -> bytes:
+        at = bisect_right(ends, i)
+        return shards[at].one(i - (ends[at - 1] if at else 0))
+
+    return Encoded(labels, paths, lambda: (image for shard in shards for image in shard.images()), item)
+
+
+def _bytes(cell: Any) -> bytes:
+    found = cell.get("bytes") if isinstance(cell, dict) else cell
+    return found if isinstance(found, bytes) else b""
 
 
 class _Shard:
@@ -59,6 +63,8 @@ class _Shard:
             raise FileError(f"a file at {path}", "something else", "remove it, or put the Parquet file there")
         with self._opened() as file:
             self.schema, self.rows = file.schema_arrow, file.metadata.num_rows
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+        self._ends, self._lock = list(accumulate(groups)), Lock()
         image = next((c for c in IMAGE_COLUMNS if c in self.schema.names), None)
         label = next((c for c in LABEL_COLUMNS if c in self.schema.names), None)
         if image is None or label is None:
@@ -98,9 +104,19 @@ class _Shard:
     def images(self) -> Iterator[bytes]:
         with self._opened() as file:
             for batch in file.iter_batches(1024, columns=[self.image]):
-                for row in batch.column(0).to_pylist():
-                    found = row.get("bytes") if isinstance(row, dict) else row
-                    yield found if isinstance(found, bytes) else b""
+                yield from map(_bytes, batch.column(0).to_pylist())
+
+    def one(self, row: int) -> bytes:
+        """One image; the row group that it is in is read and kept for the next ones."""
+        group = bisect_right(self._ends, row)
+        with self._lock:  # several threads decode what one of them reads
+            rows = _row_group(self, group)
+        return _bytes(rows[row - (self._ends[group - 1] if group else 0)].as_py())
+
+    def row_group(self, group: int) -> pa.ChunkedArray:
+        """The images of a row group."""
+        with self._opened() as file:
+            return file.read_row_group(group, columns=[self.image])[self.image]
 
     def class_names(self) -> tuple[str, ...]:
         """Class names in the file's metadata: under our own key, or in Hugging Face's features."""
@@ -112,3 +128,8 @@ class _Shard:
             return tuple(map(str, features[self.label]["names"]))
         except (ValueError, KeyError, TypeError):
             return ()
+
+
+@lru_cache(maxsize=4)
+def _row_group(shard: _Shard, group: int) -> pa.ChunkedArray:
+    return shard.row_group(group)

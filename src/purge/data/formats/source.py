@@ -26,6 +26,7 @@ class Encoded(NamedTuple):
     labels: list[int]
     paths: list[str]  # how messages and deletion requests refer to each image
     items: Callable[[], Iterator[bytes | Path]]  # iterates over all of them, in order
+    item: Callable[[int], bytes | Path] | None = None  # a single one, where that costs little
 
 
 class Decoded(NamedTuple):
@@ -46,6 +47,21 @@ class Source(NamedTuple):
     files: list[Path]  # a change of any of them means decoding again
     read: Callable[[], Read]
     names: tuple[str, ...] = ()  # class names, used if the files have none
+
+
+def shards_of(path: Path, ending: str) -> dict[str, list[Path]]:
+    """The files of each part of a file, folder or pattern: ``train-*`` and ``test-*``, or all together."""
+    if path.is_file():
+        return {"all": [path]} if path.suffix == ending else {}
+    if "*" in path.name and not path.exists():
+        found = sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
+    else:
+        found = sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
+    train = [f for f in found if f.name.startswith("train")]
+    for name in HELD_OUT:
+        if train and (test := [f for f in found if f.name.startswith(name)]):
+            return {"train": train, "test": test}
+    return {"all": train or found}
 
 
 def whole_labels(labels: list[Any], path: Path) -> list[int]:

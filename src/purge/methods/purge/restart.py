@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -34,13 +35,16 @@ from torch import Tensor, nn
 
 from purge.data import inputs
 from purge.data.samples import Samples, part_of
-from purge.engine.losses import kl
+from purge.engine.losses import full, kl
+from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, check_micro_batch, mean_grad
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.precision import kept_in_bf16
 from purge.engine.projection import cosine, project, step
 from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
 from purge.methods.purge.plan import Budget, Plan, chosen
 from purge.models.batchnorm import batchnorms, recalibrate, statistics
-from purge.models.checks import check_same_shapes, parameters_to_train
+from purge.models.checks import parameters_to_train
+from purge.models.copies import mix_in
 from purge.models.forward import forward, logits, passing
 
 logger = logging.getLogger("purge")
@@ -82,51 +86,58 @@ class Purge(Method):
     momentum: float = setting(0.9, "μ: Nesterov momentum", low=0, high=0.999)
     weight_decay: float = setting(5e-4, "λ: weight decay", low=0, high=1e38)
     freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
+    micro_batch: int | None = setting(None, MICRO_BATCH, low=1)
+    checkpoint_activations: bool = setting(False, CHECKPOINT)
+    bf16_weights: bool = setting(False, "large weights in bf16 beside float32 masters: for precision=bf16")
     stop: Stopping = Stopping(early=False, check_every=0, check_samples=1024)
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``."""
+        check_micro_batch(model, self.micro_batch)
         normed, retain = bool(batchnorms(model)), run.plain(split.retain)
         given = {k: v for k in Plan._fields if (v := getattr(self, k)) is not None}
         size, plan = chosen(self.budget, split, normed, self.batch_size, given)
-        total = plan.steps
-        last = total - round(plan.plain * total)  # the first step of the last part
+        total, last = plan.steps, plan.steps - round(plan.plain * plan.steps)  # where the last part begins
         at_r = run.batch_indices(retain, steps=total, batch_size=size)
         classes = _of_classes(split)
-        at_f = (
-            run.batch_indices(classes, steps=total, batch_size=min(FORGET, size))
-            if len(classes)
-            else at_r[:, :0]
-        )
-        gone = torch.zeros(split.classes, dtype=torch.bool)
-        gone[sorted(split.forget_classes)] = True
-        gone = gone.to(run.device)
+        at_f = at_r[:, :0]
+        if len(classes):
+            at_f = run.batch_indices(classes, steps=total, batch_size=min(FORGET, size))
+        lost = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+        gone = torch.isin(torch.arange(split.classes), lost).to(run.device)
         taught, place = _taught(model, retain, at_r[last if plan.kd else total :], gone)
         trained = parameters_to_train(model, self.freeze)
         if plan.fresh_share:
-            _mix(model, run.fresh(model, partly=True), plan.fresh_share, trained)
-        params = FlatParameters(trained)
+            mix_in(model, run.fresh(model, partly=True), plan.fresh_share, trained)
+        halved = kept_in_bf16(model, trained, run.precision) if self.bf16_weights else ()
+        params = FlatParameters(trained, halved)
         optimizer = FlatOptimizer(
             "sgd", params.read(), lr=plan.rate, momentum=self.momentum, nesterov=True,
             weight_decay=self.weight_decay, relative=True,
         )  # fmt: skip
-        beta = torch.zeros((), device=run.device)
-        changed = run.augmented(split.retain)
+        beta, changed = torch.zeros((), device=run.device), run.augmented(split.retain)
         run.took = plan.words(size, pushes=len(classes) > 0, changed=changed is not None)
 
-        def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs | None = None) -> Scalars:
+        def keep(xr: Inputs, yr: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
             with statistics(model, "shared"):
                 zr = forward(model, xr)
-            retain_loss, t = F.cross_entropy(zr.float(), yr), self.temperature
-            g_keep = g = params.grad(retain_loss + beta * kl(zr / t, (taught / t).softmax(1)))
-            pushed = None
+            loss, t = F.cross_entropy(full(zr), yr), self.temperature
+            return loss + beta * kl(zr / t, (taught / t).softmax(1)), loss
+
+        def lose(xr: Inputs, xf: Inputs) -> tuple[Tensor, Tensor]:
+            n, both = inputs.count(xr), inputs.join([xr, xf])
+            with statistics(model, "shared", leading=n / inputs.count(both) or 1.0):
+                zf = full(forward(model, both))[n:]
+            loss = (zf.logsumexp(1) - zf.masked_fill(gone, -math.inf).logsumexp(1)).mean()
+            return self.push * loss, loss
+
+        def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs | None = None) -> Scalars:
+            g, retain_loss = mean_grad(params, keep, (xr, yr, taught), self.micro_batch)
+            g_keep, pushed = g, None
             if xf is not None:
                 beside = inputs.take(xr, slice(COMPANIONS if normed else 0))
-                n, both = inputs.count(beside), inputs.join([beside, xf])
-                with statistics(model, "shared", leading=n / inputs.count(both) or 1.0):
-                    zf = forward(model, both).float()[n:]
-                pushed = (zf.logsumexp(1) - zf.masked_fill(gone, -math.inf).logsumexp(1)).mean()
-                g = g_keep + project(params.grad(self.push * pushed), g_keep)
+                g_lose, pushed = mean_grad(params, partial(lose, beside), (xf,), self.micro_batch)
+                g = g_keep + project(g_lose, g_keep)
             taken = step(params, optimizer, g, g_keep, space="update")
             return {
                 "retain_loss": retain_loss,
@@ -150,7 +161,7 @@ class Purge(Method):
             [*[none] * first_plain, *at_r[first_plain:]],
             [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
         ]
-        mean, averaged = params.read(), math.ceil(plan.average * total)
+        mean = params.read() if (averaged := math.ceil(plan.average * total)) else torch.empty(0)
         for i, (early, late, f) in run.batches(
             changed or retain, retain, classes, orders=orders, epoch=total, delivered=delivered
         ):
@@ -163,11 +174,10 @@ class Purge(Method):
                 mean.lerp_(params.read(), 1 / n)
             if averaged and i + 1 == total:
                 params.store(mean)
+        params.widen()
         if run.beyond_budget:
-            logger.warning(
-                "The retained data suffered: a rate of %.3g is too high for this model. Pass a lower rate.",
-                plan.rate,
-            )
+            said = "The retained data suffered: a rate of %.3g is too high for this model. Pass a lower rate."
+            logger.warning(said, plan.rate)
 
 
 def _of_classes(split: Split) -> Samples:
@@ -188,13 +198,3 @@ def _taught(teacher: nn.Module, retain: Samples, at: Tensor, gone: Tensor) -> tu
     none = torch.zeros(1, len(gone), device=gone.device)
     known = [logits(teacher, retain, rows).masked_fill(gone, -math.inf)] if len(rows) else []
     return torch.cat([none, *known]), place
-
-
-@torch.no_grad()
-def _mix(model: nn.Module, fresh: nn.Module, share: float, trained: list[nn.Parameter]) -> None:
-    """Mix a share of fresh weights into those that are trained."""
-    check_same_shapes(model, fresh)
-    wanted = set(trained)
-    for own, drawn in zip(model.parameters(), fresh.parameters(), strict=True):
-        if own in wanted:
-            own.lerp_(drawn.to(own), share)

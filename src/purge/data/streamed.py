@@ -1,0 +1,153 @@
+"""Images that are too many to keep: decoded where they lie, whenever a batch needs them.
+
+They are :class:`Images` in all else: the same pixels, scaled, moved and coloured in the same way, so that a
+run on them gives the same weights. What cannot be known without reading every image is taken from ``SAMPLE``
+of them: their size, and the mean and spread of their channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from purge.core.errors import DataError
+from purge.data.cache import check_parts, mean_and_std, names_in
+from purge.data.decode import Form, decode, form_from, header, threads
+from purge.data.formats.source import Array, Encoded, Source
+from purge.data.images import Images
+from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead
+
+SAMPLE = 1024  # images that stand for all of them
+LARGE = 8 << 30  # bytes of files from which on images are streamed unless the caller says otherwise
+
+
+class Shelf:
+    """What a tensor of pixels is to Images: indexed by rows, each decoded when it is asked for."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, part: Encoded, form: Form, workers: int) -> None:
+        self.part, self._form, self._workers = part, form, workers
+        self.shape, self.reads = (len(part.labels), *form), 0  # reads: images that were decoded so far
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """The pixels (n, C, H, W) of some rows, each decoded once, in the order in which they lie."""
+        wanted = torch.arange(self.shape[0])[rows]
+        once, place = wanted.unique(return_inverse=True)
+        self.reads += len(once)
+        pixels = np.empty((len(once), *self.shape[1:]), np.uint8)
+
+        def fill(at: int, row: int) -> None:
+            pixels[at] = self._pixels(row)
+
+        with ThreadPoolExecutor(self._workers) as pool:
+            each = pool.map if self._workers > 1 else map
+            deque(each(fill, range(len(once)), once.tolist()), maxlen=0)
+        return torch.from_numpy(pixels)[place]
+
+    def _pixels(self, row: int) -> Array:
+        found = None if self.part.item is None else decode(self.part.item(row), self._form)
+        if found is None:
+            got, fix = f"{self.part.paths[row]}, which cannot be read", "repair or remove it"
+            raise DataError("images that can be decoded", got, fix)
+        return found
+
+
+class Streamed(Images):
+    """Images on a disk, decoded in threads and copied to the device ahead of use, batch by batch."""
+
+    streamed = True
+
+    def __init__(
+        self, shelf: Shelf, labels: Tensor, *, mean: Sequence[float], std: Sequence[float],
+        size: int | None = None, channels: int | None = None, names: Sequence[str] = (),
+        paths: Sequence[str] = (), source: str = "", device_fraction: float = DEVICE_FRACTION,
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        form = torch.zeros(1, dtype=torch.uint8).expand(shelf.shape)  # takes a single byte
+        super().__init__(
+            form, labels, mean=mean, std=std, size=size, channels=channels, names=names, paths=paths,
+            source=source, device_fraction=device_fraction,
+        )  # fmt: skip
+        self._store: Any = shelf
+        self.transform = transform
+        self._shape = None if transform is None else self._transformed_shape()
+
+    @property
+    def pixels(self) -> Tensor:
+        """The stored pixels (N, C, H, W), uint8: all of them are decoded."""
+        return self._on_host(torch.arange(len(self)))
+
+    @property
+    def reads(self) -> int:
+        """How many images were decoded so far, of these and all others of their source."""
+        shelf: Shelf = self._store
+        return shelf.reads
+
+    @property
+    def resident(self) -> bool:
+        """Never: the pixels are on a disk."""
+        return False
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
+        """The same images delivered to another device as floats of ``dtype``."""
+        there = self.select(torch.arange(len(self)))
+        there.dtype = dtype
+        there._deliver_to(torch.empty(0, device=device).device)
+        return there
+
+    def _copies(self, order: Order) -> Iterator[Tensor]:
+        if self.device.type == "cuda":
+            return copied_ahead(self._on_host, order, self.device)
+        return (self._on_host(index.cpu()).to(self.device) for index in order)
+
+
+def is_large(source: Source) -> bool:
+    """Are its files too large to decode them all?"""
+    total = 0
+    for path in source.files:
+        try:
+            total += path.stat().st_size
+        except OSError:  # a broken link: whoever reads it will say so
+            continue
+    return total > LARGE
+
+
+def on_shelves(
+    source: Source, size: int | None, measure: bool
+) -> tuple[dict[str, Shelf], tuple[str, ...], tuple[list[float], list[float]]]:
+    """The parts of a source, its class names and, if they are to be measured, mean and std."""
+    parts, names = source.read()
+    encoded = {name: part for name, part in parts.items() if isinstance(part, Encoded) and part.item}
+    if encoded.keys() != parts.keys():
+        fix = "leave out --stream (stream=True), or store them as files in folders, in Parquet or in .tar"
+        raise DataError("images that can be read one by one to stream them", f"those of {source.name}", fix)
+    names = names_in(source, parts, names)
+    check_parts(source.name, parts, names)
+    first = encoded.get("train") or encoded["all"]
+    n = len(first.labels)
+    some = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).long()
+    form, native = form_from({header(first.item(i)) for i in some.tolist() if first.item}, size)
+    shelves = {name: Shelf(part, form, threads(form, native=native)) for name, part in encoded.items()}
+    counts = np.zeros((form.channels, 256), dtype=np.int64)
+    for rows in some.split(128) if measure else ():
+        pixels = (shelves.get("train") or shelves["all"])[rows]
+        for c, values in enumerate(pixels.transpose(0, 1).numpy()):
+            counts[c] += np.bincount(values.ravel(), minlength=256)
+    return shelves, names, mean_and_std(counts) if measure else ([0.0], [1.0])
+
+
+def fingerprint(source: Source, part: Encoded, names: Sequence[str], which: str) -> str:
+    """Tells the images of a part from others by labels, names and sizes of files, not by pixels."""
+    h = hashlib.sha256(np.asarray(part.labels, "<i8").tobytes())
+    h.update(json.dumps([list(names), [p.stat().st_size for p in source.files if p.is_file()]]).encode())
+    h.update("\n".join(part.paths).encode(errors="backslashreplace"))
+    return f"{h.hexdigest()[:32]}-{which}"

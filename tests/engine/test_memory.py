@@ -1,0 +1,268 @@
+"""Less memory, the same result: batches in parts, activations computed again, fewer vectors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import purge
+from purge.core.errors import MethodError
+from purge.engine.microbatch import mean_grad
+from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.precision import kept_in_bf16
+from purge.engine.projection import step
+from purge.models.recompute import recomputed
+from purge.models.small_resnet import SmallResNet
+from tests.benchmark import benchmark
+from tests.nets import SmallViT, plain_mlp
+
+LiveBytes = benchmark("live_memory").LiveBytes
+
+
+class GroupNormNet(nn.Module):
+    """Residual blocks of convolutions with GroupNorm."""
+
+    def __init__(self, width: int = 8, depth: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(2, width), nn.ReLU())
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.stem(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.head(h.mean((2, 3)))
+
+
+NETS = {
+    "groupnorm": GroupNormNet,
+    "vit": lambda: SmallViT(16, 2, 4),
+    "batchnorm": lambda: SmallResNet(4, 1, 4),
+}
+
+
+def images(n: int = 80, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 4
+    return (y[:, None, None, None] + 0.4 * torch.randn(n, 1, 8, 8, generator=g)).to(dtype), y
+
+
+def model_of(kind: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(1)
+    return NETS[kind]().to(dtype).eval()
+
+
+def unlearned(kind: str, dtype: torch.dtype, what: str, **settings) -> purge.Result:
+    forget, retain = purge.split(
+        TensorDataset(*images(dtype=dtype)),
+        **({"classes": [2]} if what == "class" else {"indices": [1, 5, 8]}),
+    )
+    return purge.unlearn(
+        model_of(kind, dtype), forget, retain, steps=5, batch_size=12, kd=1.0, check=False, progress=False,
+        **settings,
+    )  # fmt: skip
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([t.detach().flatten().double() for t in model.state_dict().values()])
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["32", "64"])
+@pytest.mark.parametrize(
+    ("kind", "what", "micro"), [("groupnorm", "class", 5), ("vit", "rows", 1), ("vit", "class", 4)]
+)
+def test_batches_in_parts_give_the_undivided_step(kind, what, micro, dtype, most):
+    whole, parts = (unlearned(kind, dtype, what, micro_batch=m) for m in (None, micro))
+    assert (weights(whole.model) - weights(parts.model)).abs().max() <= most
+    for a, b in zip(whole.history, parts.history, strict=True):
+        for key in ("retain_loss", "forget_loss"):
+            assert (a[key] is None) == (b[key] is None)
+            assert a[key] is None or a[key] == pytest.approx(b[key], rel=most)
+    assert unlearned(kind, dtype, what, micro_batch=12).history == whole.history, (
+        "a whole batch is not divided"
+    )
+
+
+def test_the_gradient_of_unequal_parts_is_that_of_the_batch():
+    model, (x, y) = plain_mlp().double(), (torch.randn(7, 6).double(), torch.arange(7) % 3)
+    params = FlatParameters(list(model.parameters()))
+
+    def loss(x, y):
+        found = nn.functional.cross_entropy(model(x), y)
+        return 2 * found, found
+
+    whole, parts = (mean_grad(params, loss, (x, y), m) for m in (None, 3))
+    assert torch.allclose(whole[0], parts[0], rtol=0, atol=1e-14)
+    assert parts[1].item() == pytest.approx(whole[1].item(), rel=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["32", "64"])
+def test_training_in_parts_gives_the_same_model(dtype, most):
+    data = images(40, dtype)
+    runs = [
+        purge.train(
+            model_of("groupnorm", dtype),
+            data,
+            epochs=2,
+            batch_size=10,
+            lr=0.05,
+            micro_batch=m,
+            progress=False,
+        )
+        for m in (None, 3)
+    ]
+    assert (weights(runs[0].model) - weights(runs[1].model)).abs().max() <= most
+    assert runs[1].history[-1]["loss"] == pytest.approx(runs[0].history[-1]["loss"], rel=1e-4)
+
+
+def test_no_more_samples_than_that_go_through_the_model_at_a_time():
+    seen = list[int]()
+
+    class Watched(GroupNormNet):
+        def forward(self, x):
+            seen.append(len(x))
+            return super().forward(x)
+
+    x, y = images()
+    data = (x[:8], y[:8]), (x[8:], y[8:])
+    for micro in (None, 5):
+        purge.unlearn(
+            Watched(), *data, steps=2, batch_size=12, micro_batch=micro, check=False, progress=False
+        )
+        assert max(seen) == (micro or 72)
+        seen.clear()
+
+
+def test_batchnorm_is_not_divided():
+    with pytest.raises(MethodError, match=r"without BatchNorm for micro_batch.*checkpoint_activations"):
+        unlearned("batchnorm", torch.float32, "class", micro_batch=4)
+    with pytest.raises(MethodError, match="without BatchNorm for micro_batch"):
+        purge.train(model_of("batchnorm"), images(), epochs=1, micro_batch=4, progress=False)
+
+
+# -- activations computed again -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["class", "rows"])
+@pytest.mark.parametrize("kind", NETS)
+def test_activations_computed_again_change_no_bit(kind, what):
+    plain, again = (unlearned(kind, torch.float32, what, checkpoint_activations=c) for c in (False, True))
+    assert torch.equal(weights(plain.model), weights(again.model))
+    assert plain.history == again.history
+    assert not any("forward" in m.__dict__ for m in again.model.modules())
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_training_again_draws_the_same_dropout_and_counts_batches_once(kind):
+    """The ViT has dropout, the ResNet running statistics."""
+    plain, again = (
+        purge.train(
+            model_of(kind), images(), epochs=2, batch_size=16, checkpoint_activations=c, progress=False
+        ).model
+        for c in (False, True)
+    )
+    assert torch.equal(weights(plain), weights(again))
+
+
+def test_what_was_set_up_is_taken_down_when_the_model_raises():
+    model, x = model_of("vit"), images(2)[0]
+    with pytest.raises(RuntimeError), recomputed(model, x):
+        model(torch.zeros(2, 3, 8, 8))
+    assert not any("forward" in m.__dict__ for m in model.modules())
+
+
+def test_single_layers_have_nothing_to_checkpoint():
+    with pytest.raises(MethodError, match="repeated blocks"), recomputed(plain_mlp(), torch.zeros(2, 6)):
+        pass
+    with pytest.raises(MethodError, match="compile or checkpoint"):
+        purge.train(model_of("vit"), images(), checkpoint_activations=True, compile=True, progress=False)
+
+
+# -- how much memory ----------------------------------------------------------------------------
+
+
+def peak_of(**settings) -> int:
+    """The most bytes of a step on a network whose activations outweigh its weights."""
+    torch.manual_seed(0)
+    model, (x, y) = GroupNormNet(8, 8), images(320)
+    with LiveBytes() as live:
+        purge.unlearn(
+            model, (x[:64], y[:64] * 0 + 3), (x[64:], y[64:] % 3), steps=2, batch_size=128, check=False,
+            progress=False, check_samples=8, **settings,
+        )  # fmt: skip
+    return live.peak
+
+
+@pytest.mark.slow
+def test_both_lower_the_peak():
+    whole, parts, again = peak_of(), peak_of(micro_batch=16), peak_of(checkpoint_activations=True)
+    assert parts < 0.5 * whole
+    assert again < 0.7 * whole
+    assert peak_of(micro_batch=16, checkpoint_activations=True) <= parts
+
+
+def test_a_step_holds_few_vectors_of_all_weights():
+    """Beside weights, momentum and the gradient: the weights before, the step, and a product in float64."""
+    n = 100_000
+    params = FlatParameters([nn.Parameter(torch.randn(n))])
+    optimizer = FlatOptimizer("sgd", params.read(), lr=0.01, momentum=0.9, nesterov=True, relative=True)
+    g = torch.randn(n)
+    with LiveBytes() as live:
+        step(params, optimizer, g, g, space="update")
+    assert live.peak <= 6.2 * 4 * n
+    assert live.now <= 100
+
+
+# -- weights in bf16, masters in float32 --------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["class", "rows"])
+@pytest.mark.parametrize("kind", NETS)
+def test_weights_in_bf16_change_no_bit_of_a_run_whose_products_are(kind, what):
+    runs = [unlearned(kind, torch.float32, what, precision="bf16", bf16_weights=b) for b in (False, True)]
+    assert torch.equal(*(weights(r.model) for r in runs))
+    assert runs[0].history == runs[1].history
+    assert {p.dtype for p in runs[1].model.parameters()} == {torch.float32}
+
+
+def test_masters_hold_steps_that_bf16_cannot():
+    p, q = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(2))
+    params = FlatParameters([p, q], [p])
+    for _ in range(100):
+        params.store(params.read() - 1e-4)
+    assert p.dtype == torch.bfloat16
+    assert params.read() == pytest.approx(torch.full((6,), 0.99), abs=1e-5)
+    params.widen()
+    assert p.dtype == torch.float32
+    assert p.tolist() == pytest.approx([0.99] * 4, abs=1e-5)
+
+
+def test_bf16_weights_need_bf16_products_and_leave_embeddings_alone():
+    with pytest.raises(MethodError, match="precision bf16 for bf16_weights"):
+        unlearned("vit", torch.float32, "class", precision="float32", bf16_weights=True)
+    tied = nn.ModuleDict({"words": nn.Embedding(5, 4), "head": nn.Linear(4, 5), "other": nn.Linear(4, 4)})
+    tied["head"].weight = tied["words"].weight
+    found = kept_in_bf16(tied, list(tied.parameters()), "bf16")
+    assert [id(p) for p in found] == [id(tied["other"].weight)]
+
+
+@pytest.mark.slow
+def test_weights_in_bf16_take_less_memory():
+    def peak(**settings):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), *[nn.Linear(512, 512) for _ in range(6)], nn.Linear(512, 4))
+        x, y = torch.randn(64, 8, 64), torch.arange(64) % 4
+        with LiveBytes() as live:
+            purge.unlearn(
+                model, (x[:8], y[:8]), (x[8:], y[8:]), steps=2, batch_size=8, check=False, progress=False,
+                precision="bf16", **settings,
+            )  # fmt: skip
+        return live.peak
+
+    assert peak(bf16_weights=True) < peak()
