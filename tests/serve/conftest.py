@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from purge.requests.ledger import Ledger
-from tests.requests.conftest import base, no_waiting_for_the_disk, trained  # noqa: F401
+from tests.requests.conftest import _hurry, base, trained  # noqa: F401
 from tests.serve.pages import Site, site
 
 TODAY = date.today()
+
+
+def _also_here(connection: Any, record: Any) -> None:
+    _hurry(connection, record)  # a listener of our own: those of requests come and go with their tests
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting() -> Iterator[None]:
+    event.listen(Engine, "connect", _also_here)
+    yield
+    event.remove(Engine, "connect", _also_here)
 
 
 def small(folder: Path) -> Ledger:
