@@ -39,6 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 RECALIBRATED = ("retrained", "purge", "purge-paper", "gradient-ascent")
 NEAR = ("original", "purge", "second retraining")
+WIDTH = 5.6  # inches: on a phone, letters of wider figures are too small
 FEW, FORGOTTEN = 400, 100  # training images of `membership`, and those of them that must go
 
 
@@ -49,8 +50,11 @@ def main() -> None:
     content = json.loads(OUT.read_text())
     FIGURES.mkdir(exist_ok=True)
     for name, draw in DRAWINGS.items():
+        figure = draw(content)
+        for ax in figure.axes:
+            ax.title.set_fontsize(10)
         path = FIGURES / f"concept_{name}.svg"
-        write_text(path, theme.as_svg(draw(content)))
+        write_text(path, theme.as_svg(figure))
         print(path)
 
 
@@ -137,7 +141,7 @@ def of(content: dict[str, Any], model: str, key: str) -> list[float]:
 
 def forgetting(content: dict[str, Any]) -> Figure:
     """Accuracy on the forgotten images and loss on the retained ones, step by step."""
-    fig, (left, right) = theme.empty_axes(1, 2, height=2.7)
+    fig, (left, right) = theme.empty_axes(1, 2, width=WIDTH, height=2.7)
     at = content["steps"]["purge"]
     checks = [i for i, value in enumerate(at["check_forget_accuracy"]) if value is not None]
     steps = [at["step"][i] for i in checks]
@@ -153,10 +157,10 @@ def forgetting(content: dict[str, Any]) -> Figure:
 
 def floor(content: dict[str, Any]) -> Figure:
     """How far models are from a retraining, and how far another retraining is."""
-    fig, (left, right) = theme.empty_axes(1, 2, height=2.5)
+    fig, (left, right) = theme.empty_axes(1, 2, width=WIDTH, height=2.5)
     for ax, key, scale, title in (
-        (left, "agreement", 100, "same answer as the retrained\nmodel on forgotten images (%)"),
-        (right, "kl_retrain", 1, "distance of the probabilities\n(KL divergence)"),
+        (left, "agreement", 100, "same answer as retrained,\non forgotten images (%)"),
+        (right, "kl_retrain", 1, "distance of probabilities\n(KL divergence)"),
     ):
         for i, name in enumerate(NEAR):
             found = [scale * row[key] for row in content["rows"] if row["model"] == name]
@@ -171,7 +175,7 @@ def floor(content: dict[str, Any]) -> Figure:
 
 def membership(content: dict[str, Any]) -> Figure:
     """Losses of forgotten and of unseen images under three models."""
-    fig, axes = theme.empty_axes(1, 3, height=2.7, sharex=True)
+    fig, axes = theme.empty_axes(1, 3, width=WIDTH, height=2.7, sharex=True)
     every = [x for m in content["losses"].values() for part in ("forgotten", "unseen") for x in m[part]]
     bins = np.linspace(np.log10(max(min(every), 1e-7)), np.log10(max(every)), 28)
     for ax, (name, found) in zip(axes, content["losses"].items(), strict=True):
@@ -184,13 +188,13 @@ def membership(content: dict[str, Any]) -> Figure:
     for ax in axes:
         ax.set_ylim(0, top)
     axes[0].set_ylabel("share of images (%)")
-    axes[0].legend(frameon=False, fontsize=8)
+    theme.legend_below(fig, axes[0])
     return fig
 
 
 def recalibration(content: dict[str, Any]) -> Figure:
     """Accuracy on the forgotten class before and after BatchNorm saw retained images once."""
-    fig, (ax,) = theme.empty_axes(1, 1, height=2.7)
+    fig, (ax,) = theme.empty_axes(1, 1, width=WIDTH, height=2.7)
     for i, name in enumerate(RECALIBRATED):
         before, after = of(content, name, "bn_recal.before"), of(content, name, "bn_recal.after")
         ax.barh(i - 0.19, np.mean(before), height=0.34, color=theme.GREY, label="before" if i == 0 else None)
@@ -209,7 +213,7 @@ def recalibration(content: dict[str, Any]) -> Figure:
 
 def guarantee(content: dict[str, Any]) -> Figure:
     """The cosine of every step with descent on the retain loss of its batch."""
-    fig, axes = theme.empty_axes(1, 2, height=2.7, sharey=True)
+    fig, axes = theme.empty_axes(1, 2, width=WIDTH, height=2.7, sharey=True)
     for ax, name in zip(axes, ("purge-paper", "purge"), strict=True):
         at = content["steps"][name]
         steps = [(s, c) for s, c in zip(at["step"], at["displacement_cosine"], strict=True) if c is not None]
@@ -220,7 +224,7 @@ def guarantee(content: dict[str, Any]) -> Figure:
         raised = sum(c < 0 for _, c in steps)
         ax.axhline(0, color=theme.INK, linewidth=0.8)
         ax.set(
-            title=f"{name}: {raised} of {len(steps)} steps\nraise the retain loss (first order)",
+            title=f"{name}: {raised} of {len(steps)} steps\nraise the retain loss",
             xlabel="step",
         )
     axes[0].set_ylabel("cosine with descent")

@@ -1,8 +1,9 @@
 """The pages of the repository, and the code blocks in them as a test can run them.
 
 A fenced block is run if its language is ``python`` or ``bash``, parsed if it is ``yaml``, ``json`` or
-``toml``, and shown only if it is ``text``, ``console`` or another language. ``<!-- not run: REASON -->`` before a block
-leaves it out, ``<!-- setup … -->`` holds Python that readers do not see. CONTRIBUTING.md tells it, too.
+``toml``, and shown only if it is ``text``, ``console`` or another language. ``<!-- not run: REASON -->``
+before a block leaves it out, ``<!-- setup … -->`` holds Python that readers do not see. CONTRIBUTING.md
+tells this to those who write pages.
 """
 
 from __future__ import annotations
