@@ -1,4 +1,4 @@
-"""What mkdocs.yml cannot say: folders in the nav, and links from a page to files outside docs/.
+"""What mkdocs.yml cannot say: folders in the nav, links to files outside docs/, numbers in tables.
 
 Links such as ``../examples/own_method.py`` work in the repository. The site has no repository beside it, so
 files that pages link to are copied into the site under ``repository/``, and the links lead there.
@@ -59,7 +59,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return found[0]
         return found[1] + os.path.relpath(_shown(target), here)
 
-    return LINK.sub(mended, markdown)
+    return re.sub(r"^\|.*\|$", _unbroken, LINK.sub(mended, markdown), flags=re.M)
+
+
+def _unbroken(row: re.Match[str]) -> str:
+    """A row of a table whose numbers keep their unit, and ranges their ends, on one line."""
+    return re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", re.sub(r"(?<=\d) %", "\u00a0%", row[0]))
 
 
 def _outside(markdown: str, page: str) -> list[Path]:
