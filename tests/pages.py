@@ -52,6 +52,10 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
+# They need a network, or change what is not the test's, so they are not run.
+INSTALLERS = (["pip", "install"], ["uv", "add"], ["uv", "pip"], ["purge", "--install-completion"])
+
+
 class Command(NamedTuple):
     """A line of a bash block: ``purge list methods  # exits 0``."""
 
@@ -60,13 +64,16 @@ class Command(NamedTuple):
 
 
 def commands_of(code: str) -> list[Command]:
-    """The commands of a bash block, without ``uv run``; lines that end with a backslash are joined."""
+    """The commands of a bash block, without ``uv run`` and what installs something.
+
+    Lines that end with a backslash are joined.
+    """
     found = []
     for line in code.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words[:2] == ["uv", "run"]:
             words = words[2:]
-        if words:
+        if words and words[:2] not in INSTALLERS:
             said = re.search(r"# exits (\d+)", line)
             found.append(Command(words, int(said[1]) if said else 0))
     return found

@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -73,7 +74,7 @@ def test_the_reader_of_pages_finds_what_is_there() -> None:
         Block("bash", "purge list \\\n  methods  # exits 2\n", 16),
         Block("", "what?\n", 20),
     ]
-    assert commands_of("uv run purge list \\\n methods # exits 2\n\n# why\n") == [
+    assert commands_of("pip install x\nuv run purge list \\\n methods # exits 2\n\n# why\n") == [
         (["purge", "list", "methods"], 2)
     ]
 
@@ -102,8 +103,9 @@ def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PURGE_CACHE", str(tmp_path / ".cache"))
-    before = set(sys.modules)
-    names: dict[str, object] = {"__name__": "page"}
+    module = ModuleType("page")  # a real one: classes look for the module that they are of
+    monkeypatch.setitem(sys.modules, "page", module)
+    before, names = set(sys.modules), module.__dict__
     for block in blocks_of(page.read_text()):
         if block.reason:
             continue
