@@ -4,8 +4,8 @@ uv run python scripts/tables.py            # after something was measured
 uv run python scripts/tables.py --check    # fails if a page is not what its files say
 
 A table stands between ``<!-- table: SOURCE -->`` and ``<!-- end of table -->``; its source is a benchmark
-(``uv run python benchmarks/speed.py``), a table of a bench (``results/paper22 mnist``) or the ``glossary``
-of reports.
+(``uv run python benchmarks/speed.py``), a table of a bench (``results/paper22 mnist``), some rows and columns of
+one (``results/digits digits [purge; salun] [seconds; FA]``), or the ``glossary`` of reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "results" / "README.md")
+CHOSEN = r"(\S+) (\S+)(?: \[(.+)\] \[(.+)\])?"
 BLOCK = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end of table -->)", re.S)
 
 
@@ -51,14 +52,25 @@ def made(source: str) -> str:
         from purge.bench.layout import as_markdown
         from purge.bench.tables import sheets
 
-        folder, name = source.split()
-        return as_markdown(sheets(ROOT / folder)[name]).strip()
+        folder, name, *chosen = re.fullmatch(CHOSEN, source).groups()  # type: ignore[union-attr]
+        sheet = sheets(ROOT / folder)[name]
+        return as_markdown(sheet).strip() if chosen == [None, None] else _part(sheet, *chosen)
     name, *options = source.removeprefix("uv run python benchmarks/").split()
     benchmark = _benchmark(name.removesuffix(".py"))
     out = benchmark.QUICK_OUT if options == ["--quick"] else benchmark.OUT
     if not out.is_file():
         return "Not measured yet."
     return str(benchmark.table(json.loads(out.read_text())))
+
+
+def _part(sheet: Any, rows: str, columns: str) -> str:
+    """Some rows, by their first cell, and columns, by their heading, in the order of a page."""
+    from purge.bench.layout import laid_out
+
+    heads, body = laid_out(sheet)
+    at, by_name = [0, *(heads.index(name) for name in columns.split("; "))], {row[0]: row for row in body}
+    lines = [heads, ["---"] * len(heads), *(by_name[name] for name in rows.split("; "))]
+    return "\n".join([*("| " + " | ".join(row[i] for i in at) + " |" for row in lines), "", sheet.note])
 
 
 def _benchmark(name: str) -> Any:

@@ -1,10 +1,8 @@
-"""purge demo, and every command of the README."""
+"""purge demo."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -143,41 +141,3 @@ def test_a_second_demo_takes_a_new_folder(tmp_path: Path) -> None:
         taken.mkdir(exist_ok=True)
         (taken / "run.json").write_text("{}")
         assert free_folder(base) == base.with_name(free)
-
-
-# -- the README -----------------------------------------------------------------------------------
-
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-ROOT = Path(__file__).parents[2]
-COMMANDS = [
-    line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.strip().splitlines()
-]
-
-
-@pytest.mark.slow
-def test_every_command_of_the_readme_works(
-    shown: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the order of the page, in one folder; the demo is the quick one above (whole: a slow test), pytest
-    what is running now."""
-    monkeypatch.chdir(tmp_path)
-    for folder in ("configs", "examples"):  # they are in a clone
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    assert COMMANDS
-    for line in COMMANDS:
-        assert line.startswith("uv run "), line
-        words = shlex.split(line)[2:]
-        if words == ["pytest"]:
-            continue
-        assert words[0] == "purge", line
-        if words == ["purge", "demo"]:
-            shutil.copytree(shown.folder, tmp_path / "runs" / "demo")
-            continue
-        done = command(*words[1:])
-        assert done.code == 0, (line, done.err)
-        assert done.out.strip(), line
-        if "--json" in words:
-            assert done.json
-    for run in ("demo/purge", "demo/retrain-2", "base", "retrained", "without3", "paper3"):
-        assert (tmp_path / "runs" / run / "run.json").exists()
-    assert (tmp_path / "runs" / "without3" / "report.html").exists()

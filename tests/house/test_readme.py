@@ -1,4 +1,4 @@
-"""The README's example runs, and its tables are those of the JSON files. Its commands: cli/test_demo.py."""
+"""The README is short, and all tables are those of the JSON files. What it says runs: test_docs.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from purge.metrics.registry import METRICS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
 
 
 def test_the_example_at_the_top_runs_as_printed(capsys):
@@ -28,15 +28,32 @@ def test_the_example_at_the_top_runs_as_printed(capsys):
     assert "fa_test" in capsys.readouterr().out
 
 
+def test_it_is_short_and_its_recipes_are_too():
+    shown = re.sub(r"<!--.*?-->\n", "", README, flags=re.S)
+    assert len(shown.splitlines()) <= 125
+    recipes = re.findall(r"```python\n(.*?)```", shown.partition("## Recipes")[2], re.S)
+    assert len(recipes) == 4
+    assert all(len(recipe.splitlines()) <= 8 for recipe in recipes)
+
+
+def test_its_links_and_pictures_are_there():
+    found = re.findall(r"\]\(([^)#]+)", README)
+    assert "docs/start.md" in found
+    assert [link for link in found if "://" not in link and not (ROOT / link).is_file()] == []
+
+
 def test_ci_runs_the_test_command_of_the_readme():
     assert "uv run pytest" in README.splitlines()
     assert "scripts/check" in (ROOT / ".ci" / "run").read_text()
     assert "uv run pytest" in (ROOT / "scripts" / "check").read_text()
+    assert "mkdocs build --strict" in (ROOT / "scripts" / "check").read_text()
 
 
 def caption_of(benchmark, page):
     """What stands under a table."""
-    found = re.search(rf"benchmarks/{benchmark}\.py -->.*?<!-- end of table -->\n\n(.*?)\n\n", page, re.S)
+    found = re.search(
+        rf"benchmarks/{benchmark}\.py -->.*?<!-- end of table -->\n\n(.*?)(?:\n\n|\Z)", page, re.S
+    )
     return found.group(1)
 
 
@@ -52,12 +69,12 @@ def test_every_table_is_that_of_its_file(monkeypatch):
     for name in set(sys.modules) - before:  # benchmarks have plain names, which others may want
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(ROOT / "benchmarks")):
             del sys.modules[name]
-    assert sum(page.count("<!-- table:") for page in PAGES) >= 6
+    assert sum(page.read_text().count("<!-- table:") for page in script.PAGES) >= 12
 
 
 def test_the_caption_tells_where_the_digits_are_from():
     content = json.loads((ROOT / "results" / "digits.json").read_text())
-    caption = caption_of("digits", README)
+    caption = caption_of("digits", (DOCS / "start.md").read_text())
     assert content["commit"] in caption
     assert len(content["seeds"]) >= 3
     assert str(len(content["seeds"])) in caption
@@ -84,7 +101,7 @@ def test_the_published_numbers_meet_the_aims():
 
 def test_the_base_models_are_those_of_the_json():
     content = json.loads((ROOT / "results" / "base_models.json").read_text())
-    caption = caption_of("base_models", README)
+    caption = caption_of("base_models", (DOCS / "guides" / "images.md").read_text())
     assert content["commit"] in caption
     speed = json.loads((ROOT / "results" / "training_speed.json").read_text())
     for key in ("images_per_second", "images_per_second_dataloader"):
@@ -96,6 +113,32 @@ def test_the_base_models_are_those_of_the_json():
         assert row["data"] != "mnist" or row["test_accuracy"] >= 0.994
         assert row["data"] != "pathmnist" or row["test_accuracy"] >= 0.9
     assert speed["images_per_second"] >= 40_000
+
+
+def test_the_pages_on_concepts_say_what_was_measured():
+    content = json.loads((ROOT / "results" / "concepts.json").read_text())
+
+    def mean(model, key):
+        return f"{100 * statistics.mean(r[key] for r in content['rows'] if r['model'] == model):.0f} %"
+
+    page = {path.stem: " ".join(path.read_text().split()) for path in (DOCS / "concepts").glob("*.md")}
+    steps = content["steps"]["purge"]
+    gone = next(s for s, a in zip(steps["step"], steps["check_forget_accuracy"], strict=True) if a == 0)
+    assert f"{steps['step'][-1]} steps of `purge`" in page["forgetting"]
+    assert f"gone after {gone} steps" in page["forgetting"]
+    assert f"retrainings agree on {mean('second retraining', 'agreement')}" in page["retrain-floor"]
+    assert f"`purge` agrees on {mean('purge', 'agreement')}" in page["retrain-floor"]
+    for model, words in (("original", "AUROC of"), ("unlearned", "it reaches"), ("retrained", "the images,")):
+        assert f"{words} {content['losses'][model]['mia_loss']:.2f}" in page["membership"]
+    for model, words in (("purge-paper", "100 % to {}. After"), ("gradient-ascent", "ascent: {}, then {}.")):
+        sentence = words.format(mean(model, "bn_recal.before"), mean(model, "bn_recal.after"))
+        assert sentence in page["recalibration"]
+    assert f"it is {mean('purge-paper', 'bn_recal.after')}." in page["recalibration"]
+    for model in ("purge-paper", "purge"):
+        cosines = [c for c in content["steps"][model]["displacement_cosine"] if c is not None]
+        told = f"{sum(c < 0 for c in cosines)} of {len(cosines)} steps"
+        assert f"{told} go uphill" in page["guarantee"]
+        assert f"{model}: {told}" in (DOCS / "images" / "concept_guarantee.svg").read_text()
 
 
 def test_every_method_is_among_the_baselines():

@@ -1,4 +1,4 @@
-"""The README's table of what works: every line in it runs, and the model it gives has forgotten something."""
+"""The table of docs/guides/what-works.md: every line runs, and the model it gives has forgotten something."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import purge
 from tests.nets import blobs, plain_mlp
 from tests.sequences import TINY, bert, pictures, sentences, vit
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-TABLE = README.partition("| you have | the line |\n|---|---|\n")[2].partition("\n\n")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "what-works.md").read_text()
+TABLE = PAGE.partition("| you have | the line |\n|---|---|\n")[2].partition("\n\n")[0]
 ROWS = dict(re.fullmatch(r"\| (.*?) \| `(.*)` \|", line).groups() for line in TABLE.splitlines())
 TRAINING = {"epochs": 15, "batch_size": 16, "progress": False}
 X, Y = blobs(120)
