@@ -4,8 +4,8 @@ uv run python scripts/tables.py            # after something was measured
 uv run python scripts/tables.py --check    # fails if a page is not what its files say
 
 A table stands between ``<!-- table: SOURCE -->`` and ``<!-- end of table -->``; its source is a benchmark
-(``uv run python benchmarks/speed.py``), a table of a bench (``results/paper22 mnist``), some rows and columns of
-one (``results/digits digits [purge; salun] [seconds; FA]``), or the ``glossary`` of reports.
+(``uv run python benchmarks/speed.py``), a table of a bench (``results/paper22 mnist``), some rows and columns
+of one (``results/digits digits [purge; salun] [seconds; FA]``), or the ``glossary`` of reports.
 """
 
 from __future__ import annotations
