@@ -24,6 +24,11 @@ from tests.serve.test_pages import touch
 OUT = ROOT / "docs" / "images"
 LARGEST = 300_000  # bytes of a picture
 TODAY = date.today()
+SHOTS = (
+    (1280, "serve_overview", "/"),
+    (1280, "serve_request", "/requests/2"),
+    (375, "serve_overview_phone", "/"),
+)
 
 
 def made(folder: Path) -> Ledger:
@@ -60,18 +65,12 @@ def main() -> None:
         ledger = made(folder)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         with served(folder, "--quiet") as server:
-            for width, ending, scheme in (
-                (1280, "", "light"),
-                (375, "_phone", "light"),
-                (1280, "_dark", "dark"),
-            ):
-                page = window(browser, server, width=width, color_scheme=scheme).page
-                for name, path in (("overview", "/"), ("request", "/requests/2"), ("new", "/requests/new")):
-                    page.goto(f"{server.base}{path}")
-                    if name == "overview":
-                        expect(page.locator(".verdict").first).to_be_visible(timeout=60_000)
-                    if name != "new" or not ending:
-                        shoot(page, f"serve_{name}{ending}")
+            for width, name, path in SHOTS:
+                page = window(browser, server, width=width).page
+                page.goto(f"{server.base}{path}")
+                if path == "/":
+                    expect(page.locator(".verdict").first).to_be_visible(timeout=60_000)
+                shoot(page, name)
             touch(
                 ledger,
                 "UPDATE purge_entries SET payload = replace(payload, 'e-mail', 'letter') WHERE seq = 5",
