@@ -14,6 +14,7 @@ from torch import nn
 
 import purge
 from purge.core.errors import MethodError
+from purge.data.augmented import augmented
 from purge.data.images import Images, draw_colours, draw_moves
 from purge.engine import trainer as training
 from purge.engine.trainer import Recipe
@@ -243,7 +244,7 @@ def test_the_crops_and_flips_of_an_epoch(few):
     order = torch.arange(48).view(3, 16)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
     moves = draw_moves(48, pad=1, flip=True, generator=two).view(3, 16, 3)
-    batches = list(training.augmented(few, order, Recipe(augment="crop-flip").augmentation, one))
+    batches = list(augmented(few, order, Recipe(augment="crop-flip").augmentation, one))
     assert len(batches) == 3
     for rows, move, (x, y) in zip(order, moves, batches, strict=True):
         wanted, labels = few.take(rows, move)
@@ -260,9 +261,9 @@ def test_the_colours_of_an_epoch(augment):
     images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
     order = torch.arange(18).view(3, 6)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
-    plain = list(training.augmented(images, order, Recipe(augment=augment).augmentation, two))
+    plain = list(augmented(images, order, Recipe(augment=augment).augmentation, two))
     colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
-    found = list(training.augmented(images, order, Recipe(augment=augment, colour=0.25).augmentation, one))
+    found = list(augmented(images, order, Recipe(augment=augment, colour=0.25).augmentation, one))
     for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
         assert torch.equal(y, label)
         for image in range(6):
@@ -295,8 +296,8 @@ def test_augmentation_is_the_same_on_every_device(few):
     held.device_fraction = 0  # stays in host memory
     how = Recipe(augment="crop-flip", colour=0.3).augmentation
     for images in (few.to("cuda"), held.to("cuda")):
-        there = training.augmented(images, order.cuda(), how, torch.Generator().manual_seed(3))
-        here = training.augmented(few, order, how, torch.Generator().manual_seed(3))
+        there = augmented(images, order.cuda(), how, torch.Generator().manual_seed(3))
+        here = augmented(few, order, how, torch.Generator().manual_seed(3))
         for (a, _), (b, _) in zip(here, there, strict=True):
             torch.testing.assert_close(b.cpu(), a)
 
