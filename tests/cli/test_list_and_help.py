@@ -55,19 +55,19 @@ def test_list_names_every_setting_of_a_method(name: str) -> None:
 OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
-        "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
+        "--out --data --model --like --data-dir --size --split-seed --skip-bad --stream --mean --std "
         "--label --text --id --test --transform "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
         "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
-        "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
+        "checkpoint --out --data --data-dir --size --split-seed --skip-bad --stream --mean --std --model "
         "--label --text --id --test --transform "
         "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision --graph "
         "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
     ),
     "audit": (
-        "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
+        "run --data --data-dir --size --split-seed --skip-bad --stream --mean --std --model "
         "--label --text --id --test --transform "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
         "--seed --device --trust --no-cache --json --quiet"
