@@ -40,7 +40,7 @@ class Shelf:
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """The pixels (n, C, H, W) of some rows, each decoded once, in the order in which they lie."""
-        wanted = torch.arange(self.shape[0])[rows]
+        wanted = torch.arange(self.shape[0])[rows] if isinstance(rows, slice) else rows
         once, place = wanted.unique(return_inverse=True)
         self.reads += len(once)
         pixels = np.empty((len(once), *self.shape[1:]), np.uint8)
