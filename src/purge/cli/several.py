@@ -69,6 +69,8 @@ def speaks() -> bool:
 
 def leave(code: int) -> None:
     """Part from the other ranks; after a failure they are not waited for."""
+    if code != 0:
+        ranks.let_others_ask()
     torch = sys.modules.get("torch")
     if code == 0 and started() and torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

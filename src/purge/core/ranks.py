@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -29,6 +29,7 @@ logger = logging.getLogger("purge")
 
 PATIENCE = 30.0  # seconds after which a rank says that it waits for the others
 LIMIT = 1800.0  # seconds after which it gives up, as torch.distributed does
+SAID = "purge/said"
 LAST_WORDS = 2.0  # seconds for which rank 0, when it fails, lets the others ask whether to speak
 OWN_NUMBERS = 0x5A17  # what rank 0 draws for its own rows must not be what it draws for all
 
@@ -207,16 +208,22 @@ def first_to_speak() -> bool:
         return True
     import torch.distributed as dist
 
-    store = dist.distributed_c10d._get_default_store()
     try:
-        place = store.add("purge/said", 1)
-        # The store is kept by rank 0, unless torchrun keeps it: it is there until the others have asked.
-        until = time.monotonic() + (LAST_WORDS if dist.get_rank() == 0 else 0)
-        while time.monotonic() < until and store.add("purge/said", 0) < dist.get_world_size():
-            time.sleep(0.02)
+        return bool(dist.distributed_c10d._get_default_store().add(SAID, 1) == 1)
     except RuntimeError:  # the rank that kept the store is gone
         return True
-    return bool(place == 1)
+
+
+def let_others_ask() -> None:
+    """Rank 0 keeps what :func:`first_to_speak` looks at, unless torchrun does: wait until all have asked."""
+    if not _started() or sys.modules["torch"].distributed.get_rank() > 0:
+        return
+    import torch.distributed as dist
+
+    store, until = dist.distributed_c10d._get_default_store(), time.monotonic() + LAST_WORDS
+    with suppress(RuntimeError):
+        while time.monotonic() < until and store.add(SAID, 0) < dist.get_world_size():
+            time.sleep(0.02)
 
 
 def summed(t: Tensor) -> Tensor:
