@@ -35,6 +35,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PURGE_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("PURGE_DATA", raising=False)
+        patch.delenv("COLUMNS", raising=False)  # xdist sets it, and tables would fit into it
         yield
 
 

@@ -258,7 +258,7 @@ def test_models_without_published_weights_cannot_be_pretrained(name: str) -> Non
 def test_unknown_names_are_answered_with_known_ones() -> None:
     assert "did you mean 'resnet18'?" in refused(ModelError, "resnt18")
     text = refused(ModelError, "zzz")
-    assert all(form in text for form in FORMS)
+    assert "purge list models" in text
     assert "did you mean 'timm:NAME'?" in refused(ModelError, "timm")
     assert all(about and "\n" not in about for about in FORMS.values())
 

@@ -249,7 +249,7 @@ def test_bad_requests_get_one_line(runs: Path, tmp_path: Path) -> None:
     (alone / "run.json").unlink()
     requests = {
         f"Fix: purge audit {runs / 'base'} first.": [runs / "base"],
-        f"Fix: purge audit {tmp_path / 'no'} first.": [tmp_path / "no"],
+        f"--out {tmp_path / 'no'}": [tmp_path / "no"],  # the command that makes one
         "Fix: add --out FILE.html.": [runs / "purge", runs / "gradient-ascent"],
         "Fix: make it first.": [runs / "purge", "--out", tmp_path / "no" / "a.html"],
         "Fix: name a file.": [runs / "purge", "--out", tmp_path],
@@ -281,9 +281,9 @@ def test_runs_with_the_same_name_are_told_apart_by_the_folders_above(
 
 def test_help_names_every_option() -> None:
     done = command("report", "--help")
-    mentioned = re.findall(r"^  (--[a-z-]+|[a-z]+(?=\.{3} <))", done.out, re.M)
+    mentioned = re.findall(r"^  (?:-h, )?(--[a-z-]+|[a-z]+(?=\.{3} <))", done.out, re.M)
     assert sorted(mentioned) == sorted(
-        ["run", "--out", "--figures", "--force", "--json", "--debug", "--help"]
+        ["run", "--out", "--figures", "--config", "--force", "--json", "--debug", "--help"]
     )
 
 

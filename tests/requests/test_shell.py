@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shlex
 import sqlite3
 import sys
 from contextlib import closing
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import purge
 from purge.requests.ledger import Ledger
 from tests.cli.commands import Done, command, good, names, refusal
 
@@ -62,20 +60,6 @@ def test_a_request_from_the_shell(here: Path) -> None:
     history = good(request("show", 2, "--json")).json["history"]
     assert [one["kind"] for one in history] == ["request", "hold", "release"]
     assert good(request("withdraw", 2, "--reason", "a mistake")).out == "Request 2 is withdrawn.\n"
-
-
-def test_the_page_about_the_ledger_runs_as_printed(here: Path) -> None:
-    """Each of its lines in the shell, in their order, and its lines of Python."""
-    page = (Path(__file__).parents[2] / "docs" / "requests.md").read_text(encoding="utf-8")
-    for _ in range(2):  # it holds number 3
-        good(request("add", "--class", "cat", "--received", "2026-01-31"))
-    lines = re.findall(r"^    purge request ((?:add|list|hold|show|verify|export)\b.*)$", page, re.M)
-    assert len(lines) >= 6
-    for line in lines:
-        good(request(*shlex.split(line, comments=True)))
-    exec(compile(re.findall(r"```python\n(.*?)```", page, re.S)[0], "requests.md", "exec"), {"purge": purge})
-    with Ledger("requests.db") as ledger:
-        assert [one.state for one in ledger.requests()] == ["open", "open", "held", "open"]
 
 
 def test_ids_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:

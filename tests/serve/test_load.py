@@ -72,9 +72,9 @@ def test_the_guide_runs_as_printed(base: Path, tmp_path: Path, monkeypatch: pyte
         for i in range(3):
             ledger.add(ids=[person(i)], received=TODAY)
     monkeypatch.chdir(tmp_path)
-    made = re.findall(r"^    purge (serve --new-token .*)$", guide, re.M)
+    made = re.findall(r"^purge (serve --new-token .*)$", guide, re.M)
     tokens = [good(command(*shlex.split(line))).out.strip() for line in made]
-    calls = re.findall(r"^    curl (.*)$", guide, re.M)
+    calls = re.findall(r"^curl (.*)$", guide, re.M)
     assert (len(made), len(calls)) == (3, 6)
     with served(tmp_path, "--trust", "--tokens", str(tmp_path / "tokens.yaml"), told=1) as serving:
         for call in calls:
