@@ -30,6 +30,7 @@ from purge.models.checkpoint import digest
 from purge.result import Report
 from purge.runs.folder import read_model
 
+pytestmark = pytest.mark.slow
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 
 
@@ -178,7 +179,6 @@ def test_tables_and_figures_show_the_results(smoke: Killed) -> None:
     assert "commit abc1234" in (smoke.out / "tables" / "methods.md").read_text()
 
 
-@pytest.mark.slow
 def test_a_finished_bench_only_remakes_its_tables(smoke: Killed) -> None:
     jobs = stamps(smoke.out / "jobs")
     tables = {f: f.read_bytes() for f in (smoke.out / "tables").iterdir()}
@@ -211,7 +211,6 @@ def test_a_dry_run_shows_what_is_there_and_writes_nothing(smoke: Killed, tmp_pat
 
 
 @pytest.mark.dist
-@pytest.mark.slow
 def test_several_processes_get_the_same_results_as_one(smoke: Killed, tmp_path: Path) -> None:
     done = bench(SMOKE, "--out", tmp_path / "out", "--models", smoke.out / "models", "--jobs", 2)
     assert done.code == 0, done.err
@@ -221,7 +220,6 @@ def test_several_processes_get_the_same_results_as_one(smoke: Killed, tmp_path: 
         assert one["values"] == two["values"]
 
 
-@pytest.mark.slow
 def test_a_failed_job_is_recorded_and_the_others_run(smoke: Killed, tmp_path: Path) -> None:
     """Also: models of another bench are reused, and SISA and Amnesiac get base models of their own."""
     config = {
@@ -274,7 +272,6 @@ if __name__ == "__main__":  # the processes that it starts import it, too
 
 
 @pytest.mark.dist
-@pytest.mark.slow
 def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_run(
     smoke: Killed, tmp_path: Path
 ) -> None:
@@ -318,7 +315,6 @@ def test_a_job_or_training_that_kills_its_process_has_failed_and_the_others_run(
     assert "4 jobs run, 2 were there, 0 models trained, 4 failed" in again.out
 
 
-@pytest.mark.slow
 def test_a_model_with_a_damaged_file_is_trained_again(smoke: Killed, tmp_path: Path) -> None:
     out = tmp_path / "out"
     models = shutil.copytree(smoke.out / "models", out / "models")
@@ -367,7 +363,6 @@ def test_a_sharded_model_counts_only_with_all_of_its_files(tmp_path: Path) -> No
     assert finished(trained(training, place))
 
 
-@pytest.mark.slow
 def test_an_unreadable_result_counts_as_missing_and_the_tables_are_made(
     smoke: Killed, tmp_path: Path
 ) -> None:
@@ -389,7 +384,6 @@ def test_an_unreadable_result_counts_as_missing_and_the_tables_are_made(
     assert "| purge | – |" in table.read_text()
 
 
-@pytest.mark.slow
 def test_only_some_methods_are_run(smoke: Killed, tmp_path: Path) -> None:
     here = ("--out", tmp_path / "out", "--models", smoke.out / "models")
     steps = json.loads(bench(SMOKE, *here, "--only", "finetune", "--dry-run", "--json").out)
@@ -416,7 +410,6 @@ def test_missing_data_fails_only_its_own_jobs(tmp_path: Path) -> None:
     assert all("Expected 100000 training images of each class" in r["error"] for r in results)
 
 
-@pytest.mark.slow
 def test_a_search_writes_the_best_settings(tmp_path: Path) -> None:
     config = {
         "data": "digits", "model": "small-resnet", "recipe": {"epochs": 1}, "forget": [0], "holdout": 0.2,

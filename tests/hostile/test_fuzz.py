@@ -26,9 +26,10 @@ from safetensors.torch import load_file
 from tests.hostile import odd
 from tests.hostile.world import PLAN, World
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/statm").exists(), reason="memory is limited by what Linux tells"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited by what Linux tells"),
+]
 trial = settings(settings.get_profile("trial"))
 
 REPORT = ["report", "run", "--out", "page.html"]

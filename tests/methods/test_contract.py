@@ -242,15 +242,7 @@ ON_DIGITS = {
 }
 
 
-QUICKEST = {
-    "purge",
-    "purge-close",
-    "purge-pull",
-    "finetune",
-    "gradient-ascent",
-    "ssd",
-    "exact-head",
-}  # others are slow tests
+QUICKEST = {"purge", "gradient-ascent", "exact-head"}  # others are slow tests
 
 
 @pytest.mark.parametrize(
@@ -358,6 +350,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "field"), CASES)
 def test_every_setting_has_an_effect(name, field, toy):
     known = {f.name: value for f, value in flat_fields(METHODS[name].method)}

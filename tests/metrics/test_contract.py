@@ -333,6 +333,7 @@ def test_each_forward_pass_over_a_set_is_made_once(case):
     assert sets <= sum(rows) <= sets + 16
 
 
+@pytest.mark.slow
 def test_a_model_in_training_mode_is_measured_in_evaluation_mode(case, full):
     trained = {role: copy.deepcopy(getattr(case, role)) for role in ("model", "retrained", "original")}
     assert audit(case, **{k: m.eval() for k, m in trained.items()}).values == full.values
@@ -508,6 +509,7 @@ class Wrapped(nn.Module):
         return self.form(self.body(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

@@ -46,6 +46,7 @@ def check_every_metric(report, reasons, panel):
             assert -1 <= value.value <= 1, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ASKED)
 def test_a_text_classifier_forgets_with_every_metric_of_the_standard_audit(text, kind):
     model, data, test = text
