@@ -102,7 +102,7 @@ def _settings_in(module: str, name: str) -> dict[str, str]:
         for node in classes[cls].body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 match node.value:
-                    case ast.Call(func=ast.Name(id="setting"), args=[_, ast.Constant(value=about), *_]):
-                        yield node.target.id, str(about)
+                    case ast.Call(func=ast.Name(id="setting"), args=[_, about, *_]):
+                        yield node.target.id, str(about.value) if isinstance(about, ast.Constant) else ""
 
     return dict(inside(name)) if name in classes else {}

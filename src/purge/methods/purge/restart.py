@@ -99,8 +99,7 @@ class Purge(Method):
         size, plan = chosen(self.budget, split, normed, self.batch_size, given)
         total, last = plan.steps, plan.steps - round(plan.plain * plan.steps)  # where the last part begins
         at_r = run.batch_indices(retain, steps=total, batch_size=size)
-        classes = _of_classes(split)
-        at_f = at_r[:, :0]
+        classes, at_f = _of_classes(split), at_r[:, :0]
         if len(classes):
             at_f = run.batch_indices(classes, steps=total, batch_size=min(FORGET, size))
         lost = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
