@@ -63,6 +63,9 @@ def jobs() -> dict[str, Job]:
             for dtype in ("float32", "float64"):
                 classes = dtype == "float64" or name == "purge"
                 found[f"{name}, {network}, {dtype}"] = Job(name, network, dtype, classes, settings)
+    parts, again = {**FAMILY["purge"], "micro_batch": 8}, {**FAMILY["purge"], "checkpoint_activations": True}
+    found["purge in parts of a batch"] = Job("purge", "vit", "float64", True, parts)
+    found["purge that computes blocks twice"] = Job("purge", "vit", "float64", True, again)
     shared = [
         name for name in purge.list_methods() if purge.methods.registry.METHODS[name].method.distributes
     ]
