@@ -19,6 +19,8 @@ from tests.cli.commands import FEW_STEPS, command, good, read, refusal
 from tests.metrics.shadows import QUICK, noise
 from tests.nets import plain_mlp
 
+pytestmark = pytest.mark.slow
+
 BRIEF = ("--set", "epochs=1", "--quiet")
 
 

@@ -19,6 +19,8 @@ from purge.runs.make import _shadows
 from tests.cli.commands import Done, command, good, read, refusal
 from tests.nets import small_mlp
 
+pytestmark = pytest.mark.slow
+
 CODE = ["stranger:build", "os:abort"]  # the second would end this process
 BY_CODE = pytest.mark.parametrize("code", CODE)
 MARK = "import pathlib\npathlib.Path({path!r}).touch()\n"
@@ -233,7 +235,6 @@ def test_a_file_named_like_a_library_is_not_imported(shadowed: Path, module: boo
     good(purge(shadowed, "report", "run", module=module))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", [False, True])
 @pytest.mark.parametrize(
     "argv",
@@ -251,7 +252,6 @@ def test_no_command_imports_such_a_file(shadowed: Path, argv: tuple[str, ...], m
     good(purge(shadowed, *argv, module=module))
 
 
-@pytest.mark.slow
 def test_a_matplotlibrc_in_the_current_folder_is_not_read(runs: Path) -> None:
     """Old versions of Matplotlib evaluate parts of it, and any would call LaTeX."""
     (runs / "matplotlibrc").write_text("text.usetex: True\nsavefig.dpi: 7\n")

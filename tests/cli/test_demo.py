@@ -16,6 +16,8 @@ from purge.report.tables import as_text, audit_table
 from tests.cli.commands import command, read
 from tests.cli.conftest import ROWS, Demo
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_demo_ends_well(shown: Demo) -> None:
     assert shown.done.code == 0
@@ -37,7 +39,6 @@ def test_the_quick_demo_takes_less_than_half_a_minute(shown: Demo) -> None:
     assert shown.seconds < 30
 
 
-@pytest.mark.slow
 def test_the_whole_demo_takes_less_than_a_minute_and_a_half(tmp_path: Path) -> None:
     started = time.process_time()
     done = command("demo", "--out", tmp_path / "runs")

@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.commands import FEW_STEPS, command, good, names, read, refusal
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = "model.safetensors"
 FIX = "restore that file, or name it itself with --model and --data"
 

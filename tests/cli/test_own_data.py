@@ -126,7 +126,6 @@ def test_paths_and_names_that_are_not_there(
     assert names(tmp_path) == ["ids.txt"]
 
 
-@pytest.mark.slow
 def test_the_example_as_a_script(tmp_path: Path) -> None:
     env = {
         **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -257,6 +256,8 @@ def test_every_form_of_data_goes_the_whole_way(form: Any, tmp_path: Path) -> Non
 
 OWN = """
 from torch import nn
+
+pytestmark = pytest.mark.slow
 
 def net(classes, size):
     return nn.Sequential(

@@ -323,6 +323,7 @@ def test_the_parser_refuses(
     assert not files.out.exists()
 
 
+@pytest.mark.slow
 @BY_SETTING
 def test_set_refuses(
     files: Files,

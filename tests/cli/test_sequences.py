@@ -9,6 +9,8 @@ import pytest
 from purge.data.load import load
 from tests.cli.commands import ANY_TARGET, command, good, read, refusal
 
+pytestmark = pytest.mark.slow
+
 # -- one request after the other ------------------------------------------------------------------
 
 
@@ -96,7 +98,6 @@ def test_a_models_name_is_looked_at_before_the_data(tmp_path: Path) -> None:
 # -- trainings that deletions need ------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_shards_are_trained_cut_and_audited_from_the_shell(tmp_path: Path) -> None:
     base, gone, again, reference = (tmp_path / n for n in ("base", "gone", "again", "reference"))
     (tmp_path / "ids").write_text("5\n6\n")

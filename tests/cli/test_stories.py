@@ -24,6 +24,8 @@ from purge.report.findings import verdict
 from purge.report.record import rows_in_words
 from tests.cli.commands import ANY_TARGET, command, good, read
 
+pytestmark = pytest.mark.slow
+
 N, TEST = 675, 300
 ROWS = sorted(np.random.default_rng(7).choice(N, 37, replace=False).tolist())
 NUMBERS = hashlib.sha256(b"".join(i.to_bytes(8, "little") for i in ROWS)).hexdigest()

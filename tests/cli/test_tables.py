@@ -82,6 +82,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
+@pytest.mark.slow
 def test_a_text_classifier_forgets_a_class_and_then_people(texts: Path, tmp_path: Path) -> None:
     base, out = texts / "base", tmp_path
     facts = read(base / "run.json")

@@ -19,6 +19,7 @@ README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
 
 
+@pytest.mark.slow
 def test_the_example_at_the_top_runs_as_printed(capsys):
     block = re.search(r"```python\n(.*?)```", README, re.S).group(1)
     names: dict = {}

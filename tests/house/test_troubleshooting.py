@@ -22,6 +22,8 @@ import purge
 from tests.cli.commands import command
 from tests.nets import blobs, plain_mlp
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 ENTRIES = dict(re.findall(r"^### (.*)\n\n```text\n(.*)\n```\n\n\*\*Why\.\*\* ", PAGE, re.M))
 X, Y = blobs(400)

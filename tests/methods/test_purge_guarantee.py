@@ -24,6 +24,7 @@ def worst(digits, base, **changes):
     return min(row["displacement_cosine"] for row in result.history[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [

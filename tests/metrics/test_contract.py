@@ -265,6 +265,7 @@ def mixed(seed: int) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_audit_leaves_all_three_models_as_they_were(case, name):
     models = {role: mixed(i) for i, role in enumerate(("model", "retrained", "original"))}
@@ -343,6 +344,7 @@ def test_a_model_in_training_mode_is_measured_in_evaluation_mode(case, full):
 # -- the report --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_values_are_plain_json(full, without, name):
     for report in (full, *without.values()):
@@ -392,6 +394,7 @@ def test_columns_are_empty_without_their_model(without):
     assert without["no original"].retrained != {}
 
 
+@pytest.mark.slow
 def test_the_order_of_metrics_does_not_matter(case, full):
     backwards = audit(case, metrics=list(METRICS)[::-1])
     assert backwards.values == full.values
@@ -485,6 +488,7 @@ def test_what_is_not_a_metric_is_refused(case, nothing):
 # -- requests and models of other shapes -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_single_samples(case):
     data = torch.cat([case.forget[0], case.retain[0]]), torch.cat([case.forget[1], case.retain[1]])
     forget, retain = purge.split(data, indices=[1, 5, 40, 41, 60])

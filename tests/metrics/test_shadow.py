@@ -31,6 +31,8 @@ from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
 from tests.nets import plain_mlp
 
+pytestmark = pytest.mark.slow
+
 NAMES = [name for name, metric in METRICS.items() if metric.cost == "shadow"]
 
 

@@ -75,6 +75,7 @@ def test_forgets_a_class(name, trained, tensors):
         assert abs(report["bn_recal.delta"].value) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
     """Both budgets, for classes and single samples: pushes, distillation, fresh weights and their mean."""

@@ -108,6 +108,7 @@ def test_both_forms_are_trained_and_unlearned_alike(binary):
     assert len({digest(purge.unlearn(m, forget, retain, steps=8, progress=False).model) for m in both}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"classes": [1]}, {"indices": range(12)}], ids=["class", "rows"])
 def test_it_forgets_with_every_metric_of_the_standard_audit(binary, asked):
     forget, retain = purge.split(DATA, **asked)
@@ -147,6 +148,7 @@ REFUSED = {  # there is no row for each class
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_works_or_says_why_not(name, binary):
     forget, retain = purge.split(DATA, classes=[1])
@@ -171,6 +173,7 @@ def test_other_meanings_of_one_logit_are_told(caplog):
     assert "every label is 0" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_text_classifier_with_one_logit():
     data = sentences(120, classes=2)
     model = bert(num_labels=1)

@@ -208,6 +208,7 @@ def test_several_runs_are_compared_side_by_side(compared: Path, runs: Path) -> N
     )  # it has no steps to show
 
 
+@pytest.mark.slow
 def test_figures_are_written_too(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "figures"
     done = command("report", runs / "purge", "--out", tmp_path / "a.html", "--figures", folder, "--json")
@@ -663,6 +664,7 @@ def visit(
     return page, trouble
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["page", "compared", "full"])
 def test_every_section_opens_and_nothing_is_requested(
     browser: Browser, which: str, request: pytest.FixtureRequest
@@ -682,6 +684,7 @@ def test_every_section_opens_and_nothing_is_requested(
     page.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["page", "compared", "full"])
 @pytest.mark.parametrize(("width", "scheme"), [(375, "light"), (375, "dark"), (1280, "light")])
 def test_nothing_is_wider_than_the_window(

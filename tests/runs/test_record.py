@@ -19,6 +19,8 @@ from purge.runs.folder import RunFile, first_of, read_facts, shown_path
 from purge.runs.record import audited, record
 from tests.cli.commands import ANY_TARGET, FEW_STEPS, command, good, read, refusal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
