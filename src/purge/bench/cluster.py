@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -168,7 +169,7 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     stack.callback(_quietly, ray.shutdown)
     try:
         # Ray lets workers import from the current folder; see current_folder_importable for why not.
-        with chdir(folder), _signals_kept():
+        with chdir(folder), _signals_kept(), warnings.catch_warnings(action="ignore"):  # the error says it
             ray.init(
                 address or "local", log_to_driver=False, logging_level=logging.CRITICAL,
                 **({} if address else started),
