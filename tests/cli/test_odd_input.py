@@ -21,6 +21,8 @@ from purge.engine.resume import STATE
 from tests.cli.commands import command, good, refusal
 from tests.refusals import tree
 
+pytestmark = pytest.mark.slow
+
 ESC = "\x1b]0;t\x07\x1b[31mred"
 
 

@@ -29,6 +29,8 @@ from purge.data.load import load
 from purge.models.zoo import build
 from tests.cli.commands import FEW_STEPS, Done, command, good, names, read, refusal
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # -- own images -----------------------------------------------------------------------------------
@@ -257,7 +259,6 @@ def test_every_form_of_data_goes_the_whole_way(form: Any, tmp_path: Path) -> Non
 OWN = """
 from torch import nn
 
-pytestmark = pytest.mark.slow
 
 def net(classes, size):
     return nn.Sequential(

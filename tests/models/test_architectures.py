@@ -99,6 +99,7 @@ def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
             assert min(row["displacement_cosine"] for row in result.history[1:]) >= -1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_part_of_the_pull_runs_on_every_network(name, trained, tensors):
     """Erasure on the layers that were found, in each BatchNorm mode, with or without BatchNorm."""
