@@ -5,7 +5,9 @@ uv run python scripts/tables.py --check    # fails if a page is not what its fil
 
 A table stands between ``<!-- table: SOURCE -->`` and ``<!-- end of table -->``; its source is a benchmark
 (``uv run python benchmarks/speed.py``), a table of a bench (``results/paper22 mnist``), some rows and columns
-of one (``results/digits digits [purge; salun] [seconds; FA]``), or the ``glossary`` of reports.
+of one (``results/digits digits [purge; salun] [seconds; FA]``), some rows and metrics of a request, each row
+from the bench that has it (``forgotten 3: results/requests [floor; purge], results/samples [l1-sparse]
+[seconds; fa_test]``, with `` ranges`` at the end not only the means), or the ``glossary`` of reports.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "results" / "README.md")
 CHOSEN = r"(\S+) (\S+)(?: \[(.+)\] \[(.+)\])?"
+REQUESTS = r"forgotten (.+?): (.+) \[(.+?)\]( ranges)?"
 BLOCK = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end of table -->)", re.S)
 
 
@@ -55,6 +58,10 @@ def made(source: str) -> str:
         folder, name, *chosen = re.fullmatch(CHOSEN, source).groups()  # type: ignore[union-attr]
         sheet = sheets(ROOT / folder)[name]
         return as_markdown(sheet).strip() if chosen == [None, None] else _part(sheet, *chosen)
+    if chosen_rows := re.fullmatch(REQUESTS, source):
+        forgotten, benches, metrics, ranges = chosen_rows.groups()
+        rows = {folder: rows.split("; ") for folder, rows in re.findall(r"(results/\S+) \[(.+?)\]", benches)}
+        return _of_requests(forgotten.split("; "), rows, metrics.split("; "), bool(ranges))
     name, *options = source.removeprefix("uv run python benchmarks/").split()
     benchmark = _benchmark(name.removesuffix(".py"))
     out = benchmark.QUICK_OUT if options == ["--quick"] else benchmark.OUT
@@ -73,6 +80,47 @@ def _part(sheet: Any, rows: str, columns: str) -> str:
     return "\n".join([*("| " + " | ".join(row[i] for i in at) + " |" for row in lines), "", sheet.note])
 
 
+def _of_requests(
+    forgotten: Sequence[str], rows: dict[str, list[str]], metrics: list[str], ranges: bool
+) -> str:
+    """Rows of requests by their label, each from the jobs of the bench that has it."""
+    from purge.bench.layout import laid_out
+    from purge.bench.tables import Table, numbers_of, sheet
+
+    by_key, origins = {}, {}
+    for folder, labels in rows.items():
+        jobs = [json.loads(file.read_text()) for file in sorted((ROOT / folder).glob("jobs/*.json"))]
+        table = Table("rows", metrics, rows=["forget", "label"], also=["original", "retrained", "floor"])
+        heads, body = laid_out(sheet(table, numbers_of(jobs)))
+        by_key |= {(folder, *row[:2]): row for row in body}
+        origins[folder] = _origin([j for j in jobs if j["forget"] in forgotten and j["label"] in labels])
+    shown = [by_key[folder, of, label] for of in forgotten for folder in rows for label in rows[folder]]
+    left = 0 if len(forgotten) > 1 else 1  # one request stands in the text above
+    texts = [row if ranges else [_mean(cell) for cell in row] for row in shown]
+    lines = ["| " + " | ".join(row[left:]) + " |" for row in (heads, ["---"] * len(heads), *texts)]
+    first, *others = rows
+    note = f"{'Mean (lowest – highest)' if ranges else 'Mean'} of {'; '.join(origins[first])}."
+    for folder in others:
+        different = [
+            what for what, usual in zip(origins[folder], origins[first], strict=True) if what != usual
+        ]
+        note += f" {', '.join(rows[folder])}: {'; '.join(different)}." if different else ""
+    return "\n".join([*lines, "", note])
+
+
+def _mean(cell: str) -> str:
+    """A cell without its range; its parts stay on one line where a page is narrow."""
+    return re.sub(r" \(.*\)$", "", cell).replace(" ", "\u00a0")
+
+
+def _origin(jobs: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """How many seeds there are of jobs, on what they ran, and the commit."""
+    seeds = len({job["seed"] for job in jobs})
+    found = [origin for job in jobs for origin in _origins(job)]
+    hardware, commits = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
+    return f"{seeds} seed{'s' if seeds > 1 else ''}", hardware, f"commit {commits}"
+
+
 def _benchmark(name: str) -> Any:
     if (folder := str(ROOT / "benchmarks")) not in sys.path:
         sys.path.insert(0, folder)  # benchmarks import each other
@@ -87,7 +135,7 @@ def listing() -> str:
     for bench in sorted((ROOT / "results").glob("*/bench.json")):
         folder = bench.parent
         command = f"`uv run purge bench configs/{folder.name}.yaml --out results/{folder.name}`"
-        lines.append(_row(folder, command, sorted(folder.glob("jobs/*.json"))))
+        lines.append(_row(folder, MADE_BY.get(folder.name, command), sorted(folder.glob("jobs/*.json"))))
     return "\n".join(lines)
 
 
@@ -105,10 +153,12 @@ def _row(path: Path, made_by: str, files: list[Path]) -> str:
     return f"| [{path.name}]({path.name}) | {made_by} | {hardware} | {commits} |"
 
 
-MADE_BY = {  # where a file is not the default of a benchmark
+MADE_BY = {  # where a file is not the default of a benchmark, or a folder not all of a bench
     "scale_cpu.json": "`uv run python benchmarks/scale.py --quick`",
     "fakes_cifar10.json": "`uv run python benchmarks/fakes.py --epochs 24`, two calls joined by hand",
     "speed_earlier.json": "`uv run python benchmarks/speed.py`, before the last changes",
+    "samples": "`uv run purge bench configs/samples.yaml --only salun --only l1-sparse --only finetune "
+    "--only scrub --only munba --only lotus --out results/samples`, cut off by a limit",
     "speed_224_again.json": "`uv run python benchmarks/speed.py --size 224 --runs 3`, cut off by a limit",
 }
 
