@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from purge.core.errors import FileError, PurgeError
-from purge.serve.guard import HEADERS, LARGEST
+from purge.serve.guard import HEADERS, LARGEST, origin_of
 from purge.serve.sessions import IDLE, LONGEST, TRIES, WINDOW
 from purge.serve.tokens import ROLES, Tokens, add_token, hashed, read_tokens
 from tests.cli.commands import command, good, refusal
@@ -204,9 +204,32 @@ def test_the_printed_address_works_once(tmp_path: Path) -> None:
     address = f"/login?once={made.doors.once.key}"
     assert made.client().get("/login?once=another").status_code == 401
     first = made.client()
-    assert first.get(address).status_code == 303
+    for _ in range(2):
+        shown = first.get(address)
+        assert shown.status_code == 200
+        assert f'value="{made.doors.once.key}"' in shown.text
+        assert first.get("/").status_code == 303  # looking is not logging in
+    key = {"once": made.doors.once.key}
+    assert made.client().post("/login", data=key, headers={"origin": "null"}).status_code == 403
+    assert first.post("/login", data=key).status_code == 303
     assert first.get("/").status_code == 200
+    assert made.client().post("/login", data=key).status_code == 401
     assert made.client().get(address).status_code == 401
+
+
+def test_only_keys_that_are_sent_count_as_wrong(tmp_path: Path) -> None:
+    made = site(small(tmp_path), once=once())
+    assert made.doors.once is not None
+    for _ in range(TRIES + 1):
+        made.client().get("/login?once=a-picture-elsewhere")
+    for _ in range(TRIES):
+        assert made.client().post("/login", data={"once": "guess"}).status_code == 401
+    assert made.client().post("/login", data={"once": "guess"}).status_code == 429
+
+
+def test_a_key_is_never_taken_without_once(page: Site) -> None:
+    assert page.client().get("/login?once=x").status_code == 401
+    assert page.client().post("/login", data={"once": "x"}).status_code == 401
 
 
 # -- forms, hosts and headers ------------------------------------------------------------------
@@ -224,6 +247,7 @@ def test_cookies_are_hard_to_steal(page: Site, tmp_path: Path) -> None:
         client.post("/login", data={"token": "x"}, headers={"origin": "https://evil.example"}).status_code
         == 403
     )
+    assert client.post("/login", data={"token": "x"}, headers={"origin": "null"}).status_code == 403
     cookie = client.post("/login", data={"token": SECRETS["read"]}, headers=own).headers["set-cookie"]
     assert cookie.startswith("__Host-")
     assert "Secure" in cookie
@@ -235,6 +259,8 @@ def test_cookies_are_hard_to_steal(page: Site, tmp_path: Path) -> None:
         ({}, "own", True),
         ({"origin": "http://127.0.0.1"}, "own", True),
         ({"origin": "null", "sec-fetch-site": "same-origin"}, "own", True),
+        ({"origin": "null", "sec-fetch-site": "none"}, "own", False),
+        ({"origin": "null"}, "own", False),
         ({"origin": "https://evil.example"}, "own", False),
         ({"origin": "http://127.0.0.1:9"}, "own", False),
         ({"sec-fetch-site": "cross-site"}, "own", False),
@@ -251,6 +277,16 @@ def test_forms_of_others_are_refused(page: Site, headers: dict[str, str], token:
     status = client.post("/requests/2/hold", data=data, headers=headers).status_code
     assert status == ((200 if "hx-request" in headers else 303) if right else 403)
     assert page.ledger.request(2).state == ("held" if right else "open")
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [("https://purge.example.org", "https://purge.example.org"), ("http://[::1]:80", "http://[::1]"),
+     ("https://Purge.Example.org:443/", "https://purge.example.org"), ("http://a:8000", "http://a:8000"),
+     ("https://a:80", "https://a:80")],
+)  # fmt: skip
+def test_a_public_url_is_compared_as_browsers_write_it(url: str, origin: str) -> None:
+    assert origin_of(url) == origin
 
 
 def test_logging_in_from_another_page_is_refused(page: Site) -> None:

@@ -75,6 +75,7 @@ def test_add_hold_run_and_open_the_report(browser: Browser, model: Path) -> None
         first = browser.new_context()
         page = first.new_page()
         page.goto(server.url)  # as the command prints it
+        page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("heading", name="Deletion requests")).to_be_visible(timeout=60_000)
         first.close()
 
@@ -163,6 +164,33 @@ def test_a_broken_chain_is_red(browser: Browser, model: Path) -> None:
             assert red > 2 * max(green, blue)
         expect(seen.page.locator("tr.touched").last).to_contain_text("4 touched")
         assert seen.trouble == []
+
+
+def test_the_printed_address_cannot_be_used_up_from_elsewhere(browser: Browser, model: Path) -> None:
+    """Pictures and forms of another site, in a browser that could reach the page; then its owner comes."""
+    with served(model) as server:
+        elsewhere = browser.new_context().new_page()
+        key = server.url.partition("once=")[2]
+        form = f'''<form method="post" action="{server.base}/login"><input name="once" value="{key}">
+            <button>Go</button></form>'''
+        picture = f'<img src="{server.url}"><link rel="prefetch" href="{server.url}">'
+        elsewhere.route("https://evil.example/", lambda route: route.fulfill(
+            body=picture + form, content_type="text/html"
+        ))  # fmt: skip
+        elsewhere.goto("https://evil.example/")
+        elsewhere.wait_for_timeout(500)
+        with elsewhere.expect_response("**/login") as answer:
+            elsewhere.get_by_role("button", name="Go").click()
+        assert answer.value.status == 403
+        page = browser.new_context(java_script_enabled=False).new_page()
+        page.goto(server.url)
+        page.reload()
+        page.keyboard.press("Enter")  # the button has the focus
+        expect(page.get_by_role("heading", name="Deletion requests")).to_be_visible(timeout=60_000)
+        late = browser.new_context().new_page()
+        late.goto(server.url)
+        expect(late.locator("#said")).to_contain_text("got one that was")
+        expect(late.get_by_label("Token")).to_be_visible()
 
 
 def test_without_javascript(browser: Browser, model: Path) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from purge.core.errors import DataError, brief, first_line
+from purge.core.plugins import processes_without_current_folder
 from purge.data import inputs
 from purge.data.classes import as_numbers, numbers_of_words, words_of
 from purge.data.images import Images
@@ -134,7 +135,9 @@ class Lazy:
             num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
             pin_memory=for_gpu,
         )
-        for index, (x, _) in zip(order, loader, strict=True):
+        with processes_without_current_folder():  # where they are started anew, not forked
+            batches = iter(loader)
+        for index, (x, _) in zip(order, batches, strict=True):
             yield self._moved(x, index)
 
     def _moved(self, x: Inputs, index: Tensor) -> tuple[Inputs, Tensor]:

@@ -29,7 +29,7 @@ HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers would not say where our own forms are from
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -70,12 +70,13 @@ class Doors:
 
     def own_origin(self, request: Request) -> bool:
         """Does a form come from a page of ours? Browsers say so; programs may say nothing."""
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
+        if site not in (None, "same-origin", "none"):
             return False
-        origin = request.headers.get("origin", "null")
-        if origin == "null":  # what browsers send under no-referrer, even to the page's own host
-            return True
-        return origin in (f"{request.url.scheme}://{request.headers['host']}", self.public)
+        if origin == "null":  # a sandbox of anybody's, or a browser told to keep origins to itself
+            return site == "same-origin"
+        ours = (f"{request.url.scheme}://{request.headers['host']}", origin_of(self.public or ""))
+        return origin is None or origin in ours
 
     def visitor(self, request: Request) -> Visitor | None:
         """Who asks. A wrong token counts against the address that it came from."""
@@ -107,6 +108,14 @@ class Doors:
     def wrong(self, request: Request) -> None:
         """Remember that an address showed a wrong token."""
         self.brake.failed(_address(request))
+
+
+def origin_of(url: str) -> str:
+    """How browsers write where a URL leads: in lower case, without the port that goes without saying."""
+    parts = urlsplit(url.lower())
+    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host.removesuffix(f':{usual}')}"
 
 
 def _address(request: Request) -> str:

@@ -18,7 +18,6 @@ from purge.serve.api import Number, PageNumber, described
 from purge.serve.desk import SHOWN, Desk, readable
 from purge.serve.guard import LARGEST, Doors
 from purge.serve.roles import needs
-from purge.serve.sessions import Once
 from purge.serve.tokens import hashed
 
 FIELDS = ("received", "due", "basis", "note")
@@ -66,25 +65,31 @@ def _entrance(router: APIRouter, doors: Doors) -> None:
 
     def again(request: Request) -> Response:
         line = expected("a token that is known", "another", "check it, or ask for a new one")
-        return page(request, "login", 401, line=line)
+        return page(request, "login", 401, line=line, once="")
+
+    def used(request: Request) -> Response:
+        line = expected("an address that was not used yet", "one that was, or another", "paste the token")
+        return page(request, "login", 401, line=line, once="")
 
     @router.get("/login")
     async def login(request: Request, once: str = "") -> Response:
-        if not once:
-            return page(request, "login", line="")
-        key: Once | None = doors.once
-        doors.slow_down(request)
-        if key is None or not key.use(once):
-            doors.wrong(request)
-            line = expected("an address that was not used yet", "one that was, or another", "paste the token")
-            return page(request, "login", 401, line=line)
-        return begin(request, key.token)
+        # Any site can make a browser fetch this, as a picture, and programs preview links. So it changes
+        # nothing, and counts no wrong key either: that would lock people out. Keys are too long to guess.
+        if once and (doors.once is None or not doors.once.fits(once)):
+            return used(request)
+        return page(request, "login", line="", once=once)
 
     @router.post("/login")
     async def log_in(request: Request) -> Response:
         if not doors.own_origin(request):
             raise HTTPException(403, expected("a form of this page", "one of another", "log in here"))
         form = await request.form(max_files=0, max_fields=5)
+        if once := str(form.get("once", "")):
+            doors.slow_down(request)
+            if doors.once is not None and doors.once.use(once):
+                return begin(request, doors.once.token)
+            doors.wrong(request)
+            return used(request)
         secret = str(form.get("token", "")).strip()
         return begin(request, hashed(secret)) if doors.let_in(request, secret) else again(request)
 

@@ -70,7 +70,8 @@ class Runner:
 
     def argv(self, *, due: int, everything: bool, at_most: int | None, retrain: bool) -> list[str]:
         """The command that a run is."""
-        argv = [sys.executable, "-m", "purge", "request", "run", "--json", "--quiet", f"--due={due}"]
+        # -P: with -m alone, Python would import importlib.py and the like from the folder we were started in.
+        argv = [sys.executable, "-P", "-m", "purge", "request", "run", "--json", "--quiet", f"--due={due}"]
         argv += ["--all"] * everything + ["--retrain"] * retrain + [f"--at-most={at_most}"] * bool(at_most)
         return [*argv, *self._options]
 
