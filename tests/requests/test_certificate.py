@@ -38,8 +38,9 @@ def test_a_request_without_data_says_so(ledger: Ledger):
     ledger.add(ids=["nobody@planted.example"], received=TODAY)
     run(ledger)
     content = certificate_of(ledger, 1)
-    assert "held nothing of this request" in content["done"]
-    assert content["request"]["in_time"]
+    assert content["request"]["not_found"] == 1
+    assert "1 of 1 id" in content["done"]
+    assert (content["request"]["state"], content["request"]["in_time"]) == ("open", None)
 
 
 def test_it_names_nobody_else(ledger: Ledger, tmp_path: Path):

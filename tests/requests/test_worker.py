@@ -117,16 +117,31 @@ def test_the_numbers_are_those_of_the_model_in_the_folder(ledger: Ledger):
     assert outcome.found["held_out"]["8"]["value"] == pytest.approx(held_out)
 
 
-def test_a_person_without_data_is_done_without_a_new_version(ledger: Ledger):
-    number = ledger.add(ids=["nobody@planted.example"], received=TODAY).number
-    outcome = run(ledger)
-    assert (outcome.state, outcome.version) == ("done", None)
-    assert ledger.request(number).state == "done"
-    assert len(ledger.versions()) == 1
+def test_a_person_who_asks_again_is_done_without_a_new_version(ledger: Ledger):
     ask(ledger, 1)
     run(ledger)
-    ask(ledger, 1)  # again: it is gone already
-    assert run(ledger).version is None
+    number = ask(ledger, 1)
+    outcome = run(ledger)
+    assert (outcome.state, outcome.version, outcome.code) == ("done", None, 0)
+    assert ledger.request(number).state == "done"
+    assert len(ledger.versions()) == 2
+
+
+def test_a_killed_batch_whose_ids_left_the_data_is_given_up(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """What was made of other data is not taken, and who is in it no more is not certified."""
+    gone, there = ask(ledger, 1), ask(ledger, 6)
+    killed_at(MOMENTS["it is in its place"], lambda: run(Ledger(ledger.name)))
+    train, test = people.data()
+    whose = tuple("" if one == person(1) else one for one in train.subjects)  # type: ignore[attr-defined]
+    train.subjects = whose  # type: ignore[attr-defined]
+    monkeypatch.setattr(people, "data", lambda: (train, test))
+    outcome = run(ledger)
+    assert (outcome.state, outcome.requests, outcome.not_found) == ("done", (there,), (gone,))
+    assert [b.state for b in ledger.batches()] == ["failed", "done"]
+    assert [ledger.request(n).state for n in (gone, there)] == ["open", "done"]
+    assert [p.name for p in (tmp_path / "versions").iterdir()] == ["version-0002"]
 
 
 # -- gates and policy --------------------------------------------------------------------------

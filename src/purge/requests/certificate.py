@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from purge.core.errors import DataError
 from purge.core.files import below, told, write_json, write_text
 from purge.report.tables import shown
+from purge.requests.chain import NOT_FOUND
 from purge.requests.dates import now
 from purge.requests.records import Audit, Request, Version
 
@@ -54,14 +55,16 @@ def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = N
     made = next((v for v in versions if batch is not None and v.digest == batch.version), None)
     parent = next((v for v in versions if made is not None and v.digest == made.parent), None)
     audits = [a for a in ledger.audits() if _about(a, number) and request.state == "done"]
+    missing = _not_found(ledger, request)
     verdict = ledger.verify()
     return {
         "certificate": f"request {number}",
         "written": now(),
         "request": {
-            **_request(request), "subject_hashes": own, **({} if named is None else {"subject_ids": named}),
+            **_request(request), "not_found": missing, "subject_hashes": own,
+            **({} if named is None else {"subject_ids": named}),
         },
-        "done": _done(request, batch is not None, made),
+        "done": _done(request, batch is not None, made, missing),
         "versions": {
             "before": _version(parent), "after": _version(made),
             "now": _version(versions[-1] if versions else None),
@@ -102,11 +105,21 @@ def _request(request: Request) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _done(request: Request, batched: bool, made: Version | None) -> str:
+def _not_found(ledger: Ledger, request: Request) -> int | None:
+    """How many ids or classes of a request that waits were not found; None: this is not why it does."""
+    if request.state not in ("open", "held") or request.why is None:
+        return None
+    told = [one.payload for one in ledger.entries(NOT_FOUND) if one.payload["request"] == request.number]
+    return told[-1]["missing"] if told and told[-1]["reason"] == request.why else None
+
+
+def _done(request: Request, batched: bool, made: Version | None, missing: int | None) -> str:
+    if missing is not None:
+        return f"The model has not been changed for this request: {request.why}."
     if request.state != "done" or not batched:
         return "The model has not been changed for this request."
     if made is None:
-        return "The training data held nothing of this request any more, so the model was not changed."
+        return "Nothing of this request was left to forget, so the model was not changed."
     if made.kind == "retrained":
         return RETRAINED
     method = (made.about or {}).get("method") or "a method that is not recorded"

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from purge.core.errors import LedgerError, first_line
 
 START = "0" * 64  # what the first entry carries as the hash of the one before
-OWN = ("ledger", "signer", "request", "hold", "release", "withdraw", "batch", "batch-done", "batch-failed",
-       "run", "version", "audit")  # fmt: skip
+NOT_FOUND = "not-found"  # the kind of entry that says why a request stays open: its ids are in no data
+OWN = ("ledger", "signer", "request", "hold", "release", "withdraw", NOT_FOUND, "batch", "batch-done",
+       "batch-failed", "run", "version", "audit")  # fmt: skip
 
 
 def canonical(content: Any) -> str:
@@ -98,6 +99,8 @@ def changes(kind: str, at: str, content: Mapping[str, Any]) -> Iterator[Change]:
         if kind == "withdraw":
             values["why"] = reason
         yield Change("requests", (content["request"],), values)
+    elif kind == NOT_FOUND:
+        yield Change("requests", (content["request"],), {"why": content["reason"]})
     elif kind == "batch":
         number, members = content["batch"], content["requests"]
         row = {"number": number, "requests": canonical(members), "state": "running", "started": at}

@@ -7,7 +7,7 @@ data that grew, or came in another order, changes nothing about who was forgotte
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,13 @@ class Grounds:
                     what = f"a class of the data in request {request.number}"
                     raise DataError(what, f"{given!r}, which is none or several", fix)
         return sorted(found)
+
+    def missing(self, ledger: Ledger, requests: Sequence[Request]) -> Iterator[int]:
+        """For each request: how many of its ids, or classes, have no row in the training data."""
+        there = set(self.train.labels.unique().tolist())
+        ids = ledger.missing([request.number for request in requests], self.subjects)
+        for request, unknown in zip(requests, ids, strict=True):  # an unknown class is refused in its turn
+            yield unknown + sum(c not in there for c in self.class_numbers([request]))
 
     def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
         """A mask (N,) of the training samples that requests name, by id or by class."""

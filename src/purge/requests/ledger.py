@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import func, select
 
 from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
-from purge.requests import schema
+from purge.requests import schema, words
 from purge.requests.asked import asked, text
+from purge.requests.chain import NOT_FOUND
 from purge.requests.dates import day
 from purge.requests.journal import Journal, Place, next_number, verify_export
 from purge.requests.keys import id_texts
@@ -201,6 +202,26 @@ class Ledger(Journal):
         """
         return self._step("withdraw", number, ["open", "held"], text(reason, "reason"))
 
+    def not_found(self, number: int, missing: int) -> Request:
+        """Write down that an open request was left out of a batch: some of its ids are in no data.
+
+        It stays open and says so. A ledger that says so already does not say it again.
+
+        Args:
+            number: of the request.
+            missing: how many of its ids, or classes, have no row in the training data.
+
+        Returns:
+            The request as it is now.
+        """
+        with self._writing() as connection:
+            request = self.request(number)
+            reason = words.not_found(request, missing)
+            if request.state == "open" and request.why != reason:  # somebody may have held it in the meantime
+                told = {"request": number, "missing": missing, "reason": reason}
+                self._append(connection, [(NOT_FOUND, told)])
+            return self.request(number)
+
     def _step(self, kind: str, number: int, possible: list[str], reason: str | None = None) -> Request:
         with self._writing() as connection:
             state = self.request(number).state
@@ -256,6 +277,25 @@ class Ledger(Journal):
             query = select(s.hash).where(s.request.in_(some))
             known.update(self._rows(lambda c, query=query: c.execute(query).scalars().all()))  # type: ignore[misc]
         return [one in known for one in self._hashes_of_rows(subjects)]
+
+    def missing(self, numbers: Iterable[int], subjects: Sequence[str]) -> list[int]:
+        """For each request: how many of its ids have no row of data at all?
+
+        Args:
+            numbers: of the requests.
+            subjects: the ids of the rows.
+
+        Returns:
+            How many of each, in the order of the numbers.
+        """
+        wanted = [request.number for request in self._some(numbers)]
+        known, s = set(self._hashes_of_rows(subjects)), schema.subjects.c
+        found = dict.fromkeys(wanted, 0)
+        for some in _in_parts(wanted):
+            query = select(s.request, s.hash).where(s.request.in_(some))
+            for number, one in self._rows(lambda c, query=query: c.execute(query).all()):  # type: ignore[misc]
+                found[number] += one not in known
+        return [found[number] for number in wanted]
 
     def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
         return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id

@@ -20,8 +20,9 @@ from purge.methods.registry import resolve_method
 from purge.models.forward import logits
 from purge.requests.audits import Group, Subjects, batch_report, measure, returned
 from purge.requests.grounds import Grounds, choice_of, expected_of
+from purge.requests.order import Order, order_of
 from purge.requests.policy import Spent
-from purge.requests.records import Request, Version
+from purge.requests.records import Batch, Request, Version
 from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
 from purge.runs.make import check_recorded, facts_for, train_run, unlearn_run
 from purge.runs.weights import check_weights
@@ -29,6 +30,9 @@ from purge.runs.weights import check_weights
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
     from purge.requests.worker import Plan
+
+
+UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
 
 
 def _trained_last(versions: Sequence[Version]) -> Version:
@@ -48,6 +52,7 @@ class Making:
     ledger: Ledger
     plan: Plan
     requests: list[Request]  # of this batch
+    missing: dict[int, int]  # request that is left out → how many of its ids are in no data
     before: list[Request]  # that were done before it
     keep: bool  # may forgotten samples be used for audits?
     today: date
@@ -58,8 +63,14 @@ class Making:
     rows: Tensor  # what this batch must forget, and was not gone before
 
     @classmethod
-    def begin(cls, ledger: Ledger, plan: Plan, requests: list[Request], *, keep: bool, today: date) -> Making:
-        """Look at data and requests; what cannot be carried out is refused before anything is written."""
+    def begin(
+        cls, ledger: Ledger, plan: Plan, requests: list[Request], *, keep: bool, today: date,
+        at_most: int | None = None,
+    ) -> Making:  # fmt: skip
+        """Look at data and requests; what cannot be carried out is refused before anything is written.
+
+        Of the requests it takes ``at_most`` so many, all of whose ids are in the data.
+        """
         versions = ledger.versions()
         parent = versions[-1]
         first = _trained_last(versions)
@@ -74,15 +85,24 @@ class Making:
             )
         for gate in plan.gates:
             gate.check_class(len(grounds.train.names))
+        missing: dict[int, int] = {}
+        found: list[Request] = []
+        for request, n in zip(requests, grounds.missing(ledger, requests), strict=True):
+            if len(found) == at_most:
+                break
+            if n:
+                missing[request.number] = n
+            else:
+                found.append(request)
         before = ledger.requests("done")
         gone = grounds.rows(ledger, before)
-        rows = grounds.rows(ledger, requests) & ~gone
+        rows = grounds.rows(ledger, found) & ~gone
         if bool((gone | rows).all()):
             got = f"requests for all {len(grounds.train)} of them"
             raise PurgeError(
                 "training samples that stay", got, "train a model on other data, and begin with it"
             )
-        return cls(ledger, plan, requests, before, keep, today, parent, first, grounds, gone, rows)
+        return cls(ledger, plan, found, missing, before, keep, today, parent, first, grounds, gone, rows)
 
     def nothing_to_forget(self) -> bool:
         """Does the training data hold nothing of these requests, or nothing more?"""
@@ -121,27 +141,33 @@ class Making:
 
     # -- making --------------------------------------------------------------------------------
 
-    def made(self, stage: Path, batch: int) -> tuple[Path, dict[str, Any], list[str]]:
+    def order(self, batch: Batch) -> Order:
+        """What a batch of these requests orders."""
+        here, parent = self.grounds, self.parent.digest
+        return order_of(self.ledger, batch, parent=parent, grounds=here, rows=self.rows, gone=self.gone)
+
+    def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what is to be told about it, and why it must not be used."""
         again = self.plan.policy.action == "retrain"
         tried: list[str] = []
         if self.plan.retrain or (again and self.used_up()):
             tried = self.used_up()
         else:
-            folder, about, reasons, over = self._unlearned(stage / "unlearned", batch)
+            folder, about, reasons, over = self._unlearned(stage / UNLEARNED, order)
             if not over or not again:
                 return folder, about, [*reasons, *over]
             tried = over
-        folder = self._trained(stage / "retrained", batch)
-        about, reasons, over = self._audited(folder, batch, "retrained")
+        folder = self._trained(stage / RETRAINED, order)
+        about, reasons, over = self._audited(folder, order.batch, "retrained")
         return folder, {**about, "instead": tried}, [*reasons, *over]
 
-    def _unlearned(self, folder: Path, batch: int) -> tuple[Path, dict[str, Any], list[str], list[str]]:
-        if not _whole(folder):
-            self._unlearn(folder, batch)
-        return folder, *self._audited(folder, batch, "unlearned")
+    def _unlearned(self, folder: Path, order: Order) -> tuple[Path, dict[str, Any], list[str], list[str]]:
+        if not whole(folder):
+            self._unlearn(folder, order)
+        order.check(folder)
+        return folder, *self._audited(folder, order.batch, "unlearned")
 
-    def _unlearn(self, folder: Path, batch: int) -> None:
+    def _unlearn(self, folder: Path, order: Order) -> None:
         """Unlearn the batch from the version before, without teaching anything that was gone before."""
         plan, grounds, source = self.plan, self.grounds, Path(self.parent.folder)
         facts = facts_of(source)
@@ -157,7 +183,7 @@ class Making:
             model, name, forget, retain, facts=facts, method=plan.method,
             settings={**plan.settings, **self._budget(model)}, test=test if len(test) else None,
             seed=plan.seed, device=plan.device, progress=plan.progress, checkpoint=source,
-            request=DeletionRequest(id=f"batch {batch}", received=str(received)),
+            request=DeletionRequest(id=f"batch {order.batch}", received=str(received)),
         )  # fmt: skip
         asked = grounds.recorded(self.ledger, self.requests, self.rows)
         gone = grounds.recorded(self.ledger, self.before, self.gone)
@@ -165,7 +191,7 @@ class Making:
         about = facts_for(
             name, grounds.choice, grounds.train, asked, original=source, gone=gone, deployed=began
         )
-        result.save(folder, force=True, **about)
+        result.save(folder, force=True, **about, **order.record())
 
     def _budget(self, model: nn.Module) -> dict[str, Any]:
         """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
@@ -183,10 +209,14 @@ class Making:
             )
         return {"stop": {"retain_budget": stop.retain_budget * losses[0] / losses[1]}}
 
-    def _trained(self, folder: Path, batch: int) -> Path:
+    def _trained(self, folder: Path, order: Order) -> Path:
         """Train like the last training did, without anything that was asked to be forgotten."""
-        if _whole(folder) and not (folder / STATE).exists():
-            return folder
+        if not whole(folder):
+            self._train(folder, order)
+        order.check(folder)
+        return folder
+
+    def _train(self, folder: Path, order: Order) -> None:
         plan, grounds, like = self.plan, self.grounds, Path(self.first.folder)
         facts = facts_of(like)
         recipe = recipe_of(like, facts)
@@ -196,11 +226,10 @@ class Making:
             shutil.rmtree(folder, ignore_errors=True)
         train_run(
             folder, choose_model(facts, None, plan.trust), grounds.choice, grounds.train, everything,
-            seed=plan.seed + batch, recipe=recipe, test=grounds.test, pretrained=facts.pretrained,
+            seed=plan.seed + order.batch, recipe=recipe, test=grounds.test, pretrained=facts.pretrained,
             shards=facts.shards, slices=facts.slices or 1, vote=facts.vote or "mean", device=plan.device,
-            progress=plan.progress, resume=begun,
+            progress=plan.progress, resume=begun, more=order.record(),
         )  # fmt: skip
-        return folder
 
     # -- audits --------------------------------------------------------------------------------
 
@@ -224,7 +253,7 @@ class Making:
         about = {
             "batch": batch, "digest": facts.digest, "kind": kind, "found": found, "spent": spent.to_dict(),
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
-            "parent": self.parent.digest, "ids": grounds.ids, "ledger": name_of(self.ledger),
+            "parent": self.parent.digest, "ids": grounds.ids,
         }  # fmt: skip
         missed = [line for gate in plan.gates if (line := gate.broken(values))]
         over = [f"{line}." for line in returned(found)]
@@ -276,10 +305,6 @@ class Making:
         return read_model(folder, None, self.grounds.train, self.plan.trust)
 
 
-def name_of(ledger: Ledger) -> str:
-    """By what a ledger is told from others: several may have their versions in one folder."""
-    return str(ledger.entries("ledger")[0].payload["ledger"])
-
-
-def _whole(folder: Path) -> bool:
-    return (folder / "run.json").is_file()
+def whole(folder: Path) -> bool:
+    """Is there a finished model in a folder?"""
+    return (folder / "run.json").is_file() and not (folder / STATE).exists()

@@ -39,7 +39,7 @@ class Request(Record):
     classes: tuple[str, ...]  # the classes it names
     hold: str | None = None  # why it must wait, if it is held
     note: str | None = None
-    why: str | None = None  # why the last batch with it failed, or why it was withdrawn
+    why: str | None = None  # why the last batch with it failed, or left it out, or why it was withdrawn
     batch: int | None = None  # the last batch that it was part of
     done: str | None = None  # when it was done, in UTC
     added: str = ""  # when it was written down, in UTC

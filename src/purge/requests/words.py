@@ -34,6 +34,13 @@ def days_left(request: Mapping[str, Any]) -> str:
     return "" if left is None else f"overdue by {-left}" if left < 0 else str(left)
 
 
+def not_found(request: Request, missing: int) -> str:
+    """Why a request stays open of which some ids or classes have no row in the data."""
+    of = request.subjects or len(request.classes)
+    what = ("id" if of == 1 else "ids") if request.subjects else ("class" if of == 1 else "classes")
+    return f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+
+
 def history(ledger: Ledger, number: int) -> list[dict[str, Any]]:
     """Every entry about a request, without the hashes of ids and the numbers of other requests."""
     found = [one.to_dict() for one in ledger.history(number)]
@@ -52,8 +59,22 @@ def verified(verdict: Verdict) -> str:
 
 def came_of(facts: Mapping[str, Any]) -> str:
     """What came of a run, from ``Outcome.facts()``, in a sentence."""
+    left = len(facts["not_found"])
+    if not left:
+        return _came_of(facts)
+    stay = (
+        f"{_some(left)} left open: not all of {'its' if left == 1 else 'their'} ids are in the training data."
+    )
+    return stay if facts["state"] == "not-found" else f"{_came_of(facts)} {stay}"
+
+
+def _some(n: int) -> str:
+    return f"{n} request{'s' * (n != 1)}"
+
+
+def _came_of(facts: Mapping[str, Any]) -> str:
     n, state, batch = len(facts["requests"]), facts["state"], facts["batch"]
-    some = f"{n} request{'s' * (n != 1)}"
+    some = _some(n)
     if state == "nothing":
         return "Nothing is due."
     if state == "due" and not n:
@@ -63,7 +84,7 @@ def came_of(facts: Mapping[str, Any]) -> str:
     if state == "missed":
         return f"Batch {batch} was not accepted; {some} left open, the version before stays."
     if facts["version"] is None:
-        return f"Batch {batch}: {some} done; the data held nothing of them, so the model stays as it is."
+        return f"Batch {batch}: {some} done; nothing of them was left to forget, so the model stays as it is."
     return f"Batch {batch}: {some} done; version {facts['version']} ({facts['kind']}) is {facts['folder']}."
 
 

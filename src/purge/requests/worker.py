@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from purge.core.errors import DataError, FileError, LedgerError, PurgeError, brief
+from purge.core.errors import DataError, LedgerError, PurgeError, brief
 from purge.core.files import read_json, told, write_json
 from purge.core.plugins import current_folder_importable
 from purge.core.settings import checked_seed
@@ -27,11 +27,13 @@ from purge.metrics.registry import resolve_metrics
 from purge.requests.audits import METRICS
 from purge.requests.grounds import DELIVERED, checked_version
 from purge.requests.hooks import Hook, call_hook, checked_hook
-from purge.requests.making import Making, last_training, name_of
+from purge.requests.making import RETRAINED, UNLEARNED, Making, last_training, whole
+from purge.requests.order import entry_of, ordered_by, unknown
 from purge.requests.policy import Policy, Spent, as_policy
 from purge.requests.records import Batch, Request, Version
 from purge.requests.settings import SETTINGS, settings_of
 from purge.requests.tracking import client, register_all
+from purge.requests.words import not_found
 from purge.runs.weights import check_weights
 
 if TYPE_CHECKING:
@@ -106,10 +108,12 @@ class Outcome:
     """What a run did.
 
     ``state``: ``nothing`` was due; ``done``; ``missed``, a gate or the policy, so that the version before
-    stays and the requests are open; ``due``, a retraining, which the policy leaves to somebody else.
+    stays and the requests are open; ``due``, a retraining, which the policy leaves to somebody else;
+    ``not-found``, of all requests that were due, some ids are not in the data. ``not_found``: the requests
+    that stay open for that reason, whatever was done about the others.
     """
 
-    state: Literal["nothing", "done", "missed", "due"]
+    state: Literal["nothing", "done", "missed", "due", "not-found"]
     requests: tuple[int, ...] = ()
     batch: int | None = None
     version: int | None = None
@@ -117,32 +121,32 @@ class Outcome:
     kind: str | None = None  # unlearned or retrained; None: the model did not have to change
     reasons: tuple[str, ...] = ()
     found: Mapping[str, Any] = field(default_factory=dict)
+    not_found: tuple[int, ...] = ()
 
     @property
     def code(self) -> int:
-        """For schedulers: 0 done or nothing to do, 1 a gate or the policy was missed."""
-        return int(self.state in ("missed", "due"))
+        """For schedulers: 0 done or nothing to do, 1 if something that was due is left open."""
+        return int(self.state in ("missed", "due") or bool(self.not_found))
 
     def facts(self) -> dict[str, Any]:
         """Numbers and paths, for hooks and programs."""
         keys = ("state", "batch", "version", "folder", "kind")
         return {
             **{key: getattr(self, key) for key in keys}, "requests": list(self.requests),
-            "reasons": list(self.reasons),
+            "reasons": list(self.reasons), "not_found": list(self.not_found),
         }  # fmt: skip
 
 
 def chosen(
-    ledger: Ledger, *, due: int | None, everything: bool, at_most: int | None, every: int | None, today: date
+    ledger: Ledger, *, due: int | None, everything: bool, every: int | None, today: date
 ) -> list[Request]:
-    """The open requests that a run takes, those with the nearest deadline first."""
+    """The open requests that a run is about, those with the nearest deadline first."""
     if every is not None:
         ended = [b.ended for b in ledger.batches() if b.state == "done" and b.ended]
         if ended and (today - date.fromisoformat(max(ended)[:10])).days < every:
             return []
     by = None if everything or every is not None or due is None else today + timedelta(days=due)
-    found = sorted(ledger.requests("open", by), key=lambda r: (r.due, r.number))
-    return found[:at_most]
+    return sorted(ledger.requests("open", by), key=lambda r: (r.due, r.number))
 
 
 def _checked_days(value: Any, name: str, low: int) -> None:
@@ -161,6 +165,8 @@ def run(
     after: Hook | None = None, progress: bool = False, mlflow: str | None = None,
 ) -> Outcome:  # fmt: skip
     """Carry out the requests that are due, all of them by one unlearning.
+
+    A request of which an id is in no data is left out: nothing of it is done, it stays open and says so.
 
     Args:
         ledger: with a first version, see :func:`init`.
@@ -194,33 +200,49 @@ def run(
         folder, keep = settings_of(ledger)
         if mlflow is not None:
             register_all(ledger, mlflow)  # what a worker that was killed did not come to
-        batch = _unfinished(ledger, plan, folder)
-        if batch is None:
-            taken = chosen(ledger, due=due, everything=everything, at_most=at_most, every=every, today=day)
-            if not taken:
+        batch, making = _unfinished(ledger, plan, folder, keep=keep, today=day)
+        left: tuple[str, ...] = ()
+        if batch is None or making is None:
+            wanted = chosen(ledger, due=due, everything=everything, every=every, today=day)
+            if not wanted:
                 aged = _aged(ledger, plan.policy, day)
                 return Outcome("due", reasons=tuple(aged)) if aged else Outcome("nothing")
-            making = Making.begin(ledger, plan, taken, keep=keep, today=day)  # refuses before anything begins
-            if (reasons := making.used_up()) and plan.policy.action == "say" and not retrain:
-                ledger.append(DUE, {"requests": [r.number for r in taken], "reasons": reasons})
-                outcome = Outcome("due", tuple(r.number for r in taken), reasons=tuple(reasons))
+            # Refuses before anything begins.
+            making = Making.begin(ledger, plan, wanted, keep=keep, today=day, at_most=at_most)
+            if (target := _target(ledger, folder)).exists():  # of a batch that has not begun yet, it is not
+                raise unknown(target)
+            left = _left_out(ledger, making)
+            taken = [request.number for request in making.requests]
+            reasons = making.used_up() if taken else _aged(ledger, plan.policy, day)
+            if not taken or (reasons and plan.policy.action == "say" and not retrain):
+                if taken:
+                    ledger.append(DUE, {"requests": taken, "reasons": reasons})
+                outcome = Outcome(
+                    "due" if reasons else "not-found", tuple(taken), reasons=(*reasons, *left),
+                    not_found=tuple(making.missing),
+                )  # fmt: skip
                 call_hook(after, "after", outcome.facts())
                 return outcome
-            call_hook(before, "before", {"requests": [r.number for r in taken]})
-            batch = ledger.start_batch([r.number for r in taken], plan.record(ledger))
-        else:
-            taken = [ledger.request(number) for number in batch.requests]
-            try:
-                making = Making.begin(ledger, plan, taken, keep=keep, today=day)
-            except PurgeError as error:  # its requests must not be stuck in it
-                ledger.fail_batch(batch.number, _joined([str(error)]))
-                shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
-                raise
+            call_hook(before, "before", {"requests": taken})
+            batch = ledger.start_batch(taken, plan.record(ledger))
         outcome = _carried_out(ledger, batch, making, folder)
+        outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(making.missing))
         if mlflow is not None and outcome.version is not None:
             register_all(ledger, mlflow)
     call_hook(after, "after", outcome.facts())
     return outcome
+
+
+def _left_out(ledger: Ledger, making: Making) -> tuple[str, ...]:
+    """Write down which requests are left out since an id of theirs is in no data, and say it."""
+    lines = []
+    with ledger.together():
+        for number, missing in making.missing.items():
+            request = ledger.not_found(number, missing)
+            lines.append(f"Request {number} stays open, {not_found(request, missing)}.")
+    if lines:
+        lines.append("An id is compared as it is written: withdraw such a request, and add it anew.")
+    return tuple(lines)
 
 
 def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
@@ -251,34 +273,46 @@ def _plan(
     )  # fmt: skip
 
 
-def _unfinished(ledger: Ledger, plan: Plan, folder: Path) -> Batch | None:
+def _unfinished(
+    ledger: Ledger, plan: Plan, folder: Path, *, keep: bool, today: date
+) -> tuple[Batch | None, Making | None]:
     """The batch of a worker that was killed, if this one would do the same; otherwise it is given up."""
     batch = ledger.unfinished_batch()
     if batch is None:
-        return None
+        return None, None
     now = plan.record(ledger)
-    if {key: batch.about.get(key) for key in now} == now:
-        return batch
-    ledger.fail_batch(batch.number, "its worker was ended, and the next was asked to do it in another way")
+    if {key: batch.about.get(key) for key in now} != now:
+        why = "its worker was ended, and the next was asked to do it in another way"
+        _given_up(ledger, batch, folder, why)
+        return None, None
+    taken = [ledger.request(number) for number in batch.requests]
+    try:
+        making = Making.begin(ledger, plan, taken, keep=keep, today=today)
+    except PurgeError as error:  # its requests must not be stuck in it
+        _given_up(ledger, batch, folder, _joined([str(error)]))
+        raise
+    if making.missing:
+        why = "its worker was ended, and the data does not hold all of its ids any more"
+        _given_up(ledger, batch, folder, why)
+        return None, None
+    return batch, making
+
+
+def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
+    """End a batch that nobody goes on with, and remove its work."""
+    ledger.fail_batch(batch.number, why)
     shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
     left = _target(ledger, folder)
-    if _made_by(ledger, left, batch):
+    if ordered_by(left, entry_of(ledger, batch)):
         shutil.rmtree(left)
-    return None
 
 
 def _stage(ledger: Ledger, folder: Path, batch: Batch) -> Path:
-    return folder / f".batch-{name_of(ledger)}-{batch.number:04d}"
+    return folder / f".batch-{entry_of(ledger, batch)[:16]}"
 
 
 def _target(ledger: Ledger, folder: Path) -> Path:
     return folder / f"version-{len(ledger.versions()) + 1:04d}"
-
-
-def _made_by(ledger: Ledger, folder: Path, batch: Batch) -> bool:
-    """Is this the finished folder of a batch, whose worker did not come to tell the ledger?"""
-    about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
-    return (about.get("ledger"), about.get("batch")) == (name_of(ledger), batch.number)
 
 
 # -- carrying out ------------------------------------------------------------------------------
@@ -286,18 +320,25 @@ def _made_by(ledger: Ledger, folder: Path, batch: Batch) -> bool:
 
 def _carried_out(ledger: Ledger, batch: Batch, making: Making, folder: Path) -> Outcome:
     stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
-    if _made_by(ledger, target, batch):
-        return _finished(ledger, batch, making, target, stage)
+    order = making.order(batch)
+    try:  # whatever lies where a batch works must be its own
+        for left in (stage / UNLEARNED, stage / RETRAINED):
+            if whole(left):
+                order.check(left)
+        if target.exists():
+            order.check(target)
+    except PurgeError as error:
+        ledger.fail_batch(batch.number, _joined([str(error)]))
+        raise
     if target.exists():
-        got, fix = "something that this ledger does not know", "move it away"
-        raise FileError(f"nothing at {target}", got, fix)
+        return _finished(ledger, batch, making, target, stage)
     if making.nothing_to_forget():
         ledger.finish_batch(batch.number, about={"rows": 0})
         return Outcome("done", batch.requests, batch.number)
     try:
         with told(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        made, about, reasons = making.made(stage, batch.number)
+        made, about, reasons = making.made(stage, order)
         if reasons:
             with ledger.together():
                 ledger.add_audit(
