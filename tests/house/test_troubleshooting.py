@@ -136,6 +136,14 @@ def ledger(*argv: Any) -> None:
     shell("request", *argv, "--ledger", "asked.db")
 
 
+def unknown_version() -> None:
+    assert command("request", "init", base(), "--ledger", "asked.db").code == 0
+    added = command("request", "add", "--class", 3, "--received", "2026-11-01", "--ledger", "asked.db")
+    assert added.code == 0
+    shutil.copytree("base", "versions/version-0002")
+    shell("request", "run", "--all", "--ledger", "asked.db", "--quiet")
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "Nothing, or too much, was named to forget": lambda: purge.split(DATA),
     "A row that is not there": lambda: purge.split(DATA, indices=[9999]),
@@ -185,6 +193,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "Code in a run folder": lambda: without_a_class("--forget-class", 3, model="mine:net"),
     "No ledger there": lambda: shell("request", "list", "--ledger", "none.db"),
     "A ledger without a model": lambda: ledger("run", "--all"),
+    "A version that the ledger does not know": unknown_version,
     "The key is gone": lambda: ledger("add", "--ids", "ids.txt", "--received", "2026-11-01"),
 }
 

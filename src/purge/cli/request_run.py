@@ -98,8 +98,9 @@ def run(
 
     For example: purge request run --due 7 --fail-if failed --fail-if "ta_retain<90" --policy policy.yaml
 
-    Exits 0 if it is done or nothing is due, 1 if a gate or the policy was missed: then the old version stays
-    and the requests are open. 2 is a bad request or another worker, 3 something that broke.
+    Exits 0 if it is done or nothing is due, 1 if something stays open: a gate or the policy was missed, then
+    the old version stays; or an id is not in the data, then the other requests are done. 2 is a bad request
+    or another worker, 3 something that broke.
     """
     from purge.metrics.registry import PANELS
     from purge.requests import worker

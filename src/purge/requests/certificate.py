@@ -52,7 +52,8 @@ def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = N
     named = _own_ids(ledger, own, ids)
     batch = None if request.batch is None or request.state != "done" else ledger.batch(request.batch)
     versions = ledger.versions()
-    made = next((v for v in versions if batch is not None and v.digest == batch.version), None)
+    changed = batch is not None and number not in _without_rows(ledger, batch.number)
+    made = next((v for v in versions if changed and batch and v.digest == batch.version), None)
     parent = next((v for v in versions if made is not None and v.digest == made.parent), None)
     audits = [a for a in ledger.audits() if _about(a, number) and request.state == "done"]
     missing = _not_found(ledger, request)
@@ -113,13 +114,22 @@ def _not_found(ledger: Ledger, request: Request) -> int | None:
     return told[-1]["missing"] if told and told[-1]["reason"] == request.why else None
 
 
+def _without_rows(ledger: Ledger, batch: int) -> list[int]:
+    """The requests of a batch of which no row was left to forget."""
+    ends = [one.payload for one in ledger.entries("batch-done") if one.payload["batch"] == batch]
+    return list(ends[-1].get("without_rows", ())) if ends else []  # older ledgers do not say it
+
+
 def _done(request: Request, batched: bool, made: Version | None, missing: int | None) -> str:
     if missing is not None:
         return f"The model has not been changed for this request: {request.why}."
     if request.state != "done" or not batched:
         return "The model has not been changed for this request."
     if made is None:
-        return "Nothing of this request was left to forget, so the model was not changed."
+        return (
+            "The training data held no row of this request that had not been forgotten, so the model was not "
+            "changed for it."
+        )
     if made.kind == "retrained":
         return RETRAINED
     method = (made.about or {}).get("method") or "a method that is not recorded"

@@ -56,15 +56,17 @@ class Grounds:
     test: Images
     subjects: tuple[str, ...]
     ids: str  # what tells whose a row is, see ids_of
+    held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
 
     @classmethod
     def load(cls, choice: DataChoice, *, progress: bool = False) -> Grounds:
         """Read the data."""
         train, test = choice.load(progress=progress)
         whose, ids = subjects_of(train), ids_of(train)
+        held_out = subjects_of(test) if ids_of(test) == ids != "rows" else ()
         for part in (train, test):
             part.subjects = ()  # only the ledger knows whose a row is: no run folder may name anyone
-        return cls(choice, train, test, whose, ids)
+        return cls(choice, train, test, whose, ids, held_out)
 
     def check_ids(self, before: str | None) -> None:
         """Refuse data whose rows are told apart in another way: who was forgotten would be lost."""
@@ -88,12 +90,26 @@ class Grounds:
                     raise DataError(what, f"{given!r}, which is none or several", fix)
         return sorted(found)
 
-    def missing(self, ledger: Ledger, requests: Sequence[Request]) -> Iterator[int]:
-        """For each request: how many of its ids, or classes, have no row in the training data."""
+    def missing(
+        self, ledger: Ledger, requests: Sequence[Request], versions: Iterable[Version]
+    ) -> Iterator[int]:
+        """For each request: how many of its ids, or classes, are not found in the data.
+
+        Those of the test part are, as long as all ``versions`` since the last training stand on this very
+        data: in other data they may have been in the other part.
+        """
         there = set(self.train.labels.unique().tolist())
-        ids = ledger.missing([request.number for request in requests], self.subjects)
+        known = self.subjects + (self.held_out if self._are_of(versions) else ())
+        ids = ledger.missing([request.number for request in requests], known)
         for request, unknown in zip(requests, ids, strict=True):  # an unknown class is refused in its turn
             yield unknown + sum(c not in there for c in self.class_numbers([request]))
+
+    def _are_of(self, versions: Iterable[Version]) -> bool:
+        """Did all of these versions stand on this data?"""
+        try:
+            return all(facts_of(Path(one.folder)).source == self.train.source for one in versions)
+        except FileError:  # of one that is no longer there, nobody knows
+            return False
 
     def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
         """A mask (N,) of the training samples that requests name, by id or by class."""

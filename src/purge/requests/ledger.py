@@ -330,20 +330,24 @@ class Ledger(Journal):
             return self.batch(number)
 
     def finish_batch(
-        self, number: int, *, version: str | None = None, about: Mapping[str, Any] | None = None
-    ) -> Batch:
+        self, number: int, *, version: str | None = None, about: Mapping[str, Any] | None = None,
+        without_rows: Iterable[int] = (),
+    ) -> Batch:  # fmt: skip
         """Mark a batch and its requests done.
 
         Args:
             number: of the batch.
             version: the digest of the model that came of it.
             about: further facts for the record, plain JSON values.
+            without_rows: those of its requests of which no row was left to forget.
 
         Returns:
             The batch as it is now.
         """
         made = None if version is None else text(version, "version")
-        return self._end_batch(number, "batch-done", {"version": made}, about)
+        return self._end_batch(
+            number, "batch-done", {"version": made, "without_rows": sorted(without_rows)}, about
+        )
 
     def fail_batch(self, number: int, reason: str, *, about: Mapping[str, Any] | None = None) -> Batch:
         """Mark a batch failed; its requests are open again and carry the reason.

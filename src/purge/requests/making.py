@@ -85,9 +85,10 @@ class Making:
             )
         for gate in plan.gates:
             gate.check_class(len(grounds.train.names))
+        absent = grounds.missing(ledger, requests, versions[versions.index(first) :])
         missing: dict[int, int] = {}
         found: list[Request] = []
-        for request, n in zip(requests, grounds.missing(ledger, requests), strict=True):
+        for request, n in zip(requests, absent, strict=True):
             if len(found) == at_most:
                 break
             if n:
@@ -107,6 +108,18 @@ class Making:
     def nothing_to_forget(self) -> bool:
         """Does the training data hold nothing of these requests, or nothing more?"""
         return not bool(self.rows.any())
+
+    def without_rows(self) -> list[int]:
+        """The requests of which nothing is left to forget: it was forgotten before, or never trained on."""
+        at = self.rows.nonzero()[:, 0]
+        subjects = [self.grounds.subjects[i] for i in at.tolist()]
+        classes = set(self.grounds.train.labels[at].tolist())
+        absent = self.ledger.missing([request.number for request in self.requests], subjects)
+        return [
+            request.number
+            for request, n in zip(self.requests, absent, strict=True)
+            if n == request.subjects and classes.isdisjoint(self.grounds.class_numbers([request]))
+        ]
 
     @property
     def all_gone(self) -> Tensor:

@@ -12,7 +12,11 @@ from purge.requests.records import Request, Verdict
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
 
-HIDDEN = ("subjects", "requests")  # of an entry: who else was part of it is not told with one request
+HIDDEN = (
+    "subjects",
+    "requests",
+    "without_rows",
+)  # of an entry: who else was part of it is not told with one request
 
 
 def shown(request: Request, today: date) -> dict[str, Any]:

@@ -333,7 +333,7 @@ def _carried_out(ledger: Ledger, batch: Batch, making: Making, folder: Path) -> 
     if target.exists():
         return _finished(ledger, batch, making, target, stage)
     if making.nothing_to_forget():
-        ledger.finish_batch(batch.number, about={"rows": 0})
+        ledger.finish_batch(batch.number, about={"rows": 0}, without_rows=batch.requests)
         return Outcome("done", batch.requests, batch.number)
     try:
         with told(folder):
@@ -382,7 +382,10 @@ def _finished(ledger: Ledger, batch: Batch, making: Making, target: Path, stage:
             about["digest"], requests=tested | {*batch.requests}, passed=True, found=about["found"],
             batch=batch.number, folder=target.absolute(),
         )  # fmt: skip
-        ledger.finish_batch(batch.number, version=about["digest"], about={"rows": about["rows"]})
+        ledger.finish_batch(
+            batch.number, version=about["digest"], about={"rows": about["rows"]},
+            without_rows=making.without_rows(),
+        )  # fmt: skip
     shutil.rmtree(stage, ignore_errors=True)
     return Outcome(
         "done", batch.requests, batch.number, version.number, str(target.absolute()), about["kind"],
