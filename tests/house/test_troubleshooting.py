@@ -139,6 +139,12 @@ def ledger(*argv: Any) -> None:
 CASES: dict[str, Callable[[], Any]] = {
     "Nothing, or too much, was named to forget": lambda: purge.split(DATA),
     "A row that is not there": lambda: purge.split(DATA, indices=[9999]),
+    "Positions in a DataFrame with names of its own": lambda: purge.split(
+        FRAME[["age", "bought"]][::-1], label="bought", indices=[3]
+    ),
+    "A row name that is not there": lambda: purge.split(
+        FRAME[["age", "bought"]], label="bought", index=["3", 4]
+    ),
     "No ids in the data": lambda: purge.split(DATA, ids=["c-17"]),
     "An id that is not there": lambda: purge.split(FRAME, label="bought", id_of="city", ids=["c-17"]),
     "Samples that were forgotten before": again,
