@@ -127,6 +127,15 @@ def folder_of_images(**files: bytes) -> None:
     shell("train", "--data", "photos", "--model", "mlp", "--out", "new", "--quiet")
 
 
+def checkpoint_alone() -> None:
+    torch.save(nn.Linear(1, 2).state_dict(), "own.pt")
+    FRAME.to_csv("own.csv", index=False)
+    columns = ("--label", "bought", "--id", "city", "--model", "mlp")
+    shell(
+        "unlearn", "own.pt", "--data", "own.csv", *columns, "--forget-class", "no", "--out", "new", "--quiet"
+    )
+
+
 def ledger(*argv: Any) -> None:
     Path("ids.txt").write_text("c-17\n")
     added = command("request", "add", "--ids", "ids.txt", "--received", "2026-11-01", "--ledger", "asked.db")
@@ -158,6 +167,7 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "NaN in the inputs": lambda: unlearn(plain_mlp(), (X[:5] * float("nan"), Y[:5])),
     "Test data that was trained on": lambda: unlearn(plain_mlp(), test=DATA),
+    "A checkpoint, and no word of what it was not trained on": checkpoint_alone,
     "A folder without images": folder_of_images,
     "Images that cannot be read": lambda: folder_of_images(bad=b"no image"),
     "Not a model": lambda: unlearn(plain_mlp().forward),
