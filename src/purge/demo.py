@@ -79,7 +79,7 @@ def run_demo(
     """Train, retrain, unlearn in three ways and audit all; one row and one folder per model."""
     out_folder(out, force=force)
     choice, request = DataChoice(DATA), Request({"forget_classes": [FORGET]})
-    data, test = choice.load(progress=progress)
+    data, test = load(DATA, progress=progress)
     forget, retain = split(data, classes=[FORGET])
     say(f"Data: {DATA}, {len(data)} training images, {len(test)} test images, {len(data.names)} classes.")
 

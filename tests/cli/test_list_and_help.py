@@ -56,20 +56,20 @@ OPTIONS = {
     "demo": "--out --quick --seed --force --json --quiet",
     "train": (
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
-        "--label --text --id --test --transform --stream "
+        "--label --text --id --test --all-trained --transform --stream "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
         "--log --log-updates --log-only-ids --config --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
-        "--label --text --id --test --transform --stream "
+        "--label --text --id --test --all-trained --transform --stream "
         "--forget-class --forget-ids --method --set --augment --config --seed --device --trust --precision "
         "--graph "
         "--request-id --received --done --by --model-version --export --log --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
-        "--label --text --id --test --transform --stream "
+        "--label --text --id --test --all-trained --transform --stream "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
         "--config --seed --device --trust --no-cache --json --quiet"
     ),

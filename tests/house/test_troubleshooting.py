@@ -127,6 +127,15 @@ def folder_of_images(**files: bytes) -> None:
     shell("train", "--data", "photos", "--model", "mlp", "--out", "new", "--quiet")
 
 
+def checkpoint_alone() -> None:
+    torch.save(nn.Linear(1, 2).state_dict(), "own.pt")
+    FRAME.to_csv("own.csv", index=False)
+    columns = ("--label", "bought", "--id", "city", "--model", "mlp")
+    shell(
+        "unlearn", "own.pt", "--data", "own.csv", *columns, "--forget-class", "no", "--out", "new", "--quiet"
+    )
+
+
 def ledger(*argv: Any) -> None:
     Path("ids.txt").write_text("c-17\n")
     added = command("request", "add", "--ids", "ids.txt", "--received", "2026-11-01", "--ledger", "asked.db")
@@ -147,6 +156,12 @@ def unknown_version() -> None:
 CASES: dict[str, Callable[[], Any]] = {
     "Nothing, or too much, was named to forget": lambda: purge.split(DATA),
     "A row that is not there": lambda: purge.split(DATA, indices=[9999]),
+    "Positions in a DataFrame with names of its own": lambda: purge.split(
+        FRAME[["age", "bought"]][::-1], label="bought", indices=[3]
+    ),
+    "A row name that is not there": lambda: purge.split(
+        FRAME[["age", "bought"]], label="bought", index=["3", 4]
+    ),
     "No ids in the data": lambda: purge.split(DATA, ids=["c-17"]),
     "An id that is not there": lambda: purge.split(FRAME, label="bought", id_of="city", ids=["c-17"]),
     "Samples that were forgotten before": again,
@@ -160,6 +175,7 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "NaN in the inputs": lambda: unlearn(plain_mlp(), (X[:5] * float("nan"), Y[:5])),
     "Test data that was trained on": lambda: unlearn(plain_mlp(), test=DATA),
+    "A checkpoint, and no word of what it was not trained on": checkpoint_alone,
     "A folder without images": folder_of_images,
     "Images that cannot be read": lambda: folder_of_images(bad=b"no image"),
     "Not a model": lambda: unlearn(plain_mlp().forward),

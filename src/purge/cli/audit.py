@@ -37,6 +37,7 @@ def audit(
     text: opt.Text = None,
     id_: opt.Id = None,
     test_: opt.Test = None,
+    all_trained: opt.AllTrained = False,
     transform: opt.Transform = None,
     metrics: Annotated[
         str,
@@ -95,6 +96,7 @@ def audit(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
         label=label, text=text, id=id_, test=test_, transform=transform, model=name, stream=stream,
+        all_trained=all_trained,
     )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     for gate in gates:

@@ -222,6 +222,9 @@ def _sections(a: Answers) -> dict[str, tuple[str, Lines]]:
     trained = a.checkpoint is not None and (a.checkpoint / "run.json").is_file()
     if a.checkpoint is None:
         found["train"] = "a model of your data", [*how, *net, *recipe, ("out", str(base), "")]
+    if a.checkpoint is not None and not trained:  # which of its samples are unseen, only the user knows
+        how += [("# test", "FILE", "a table that it was not trained on"),
+                ("# all-trained", "true", "if it was trained on all of the data")]  # fmt: skip
     like: Lines = [("like", str(base), "")] if trained or a.checkpoint is None else [*how, *net, *recipe]
     if a.checkpoint is not None and not trained and not a.model:
         like += [("model", f"hf:{a.checkpoint}", "the folder of the trained model")]

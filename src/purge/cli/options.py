@@ -85,6 +85,9 @@ Id = Annotated[str | None, Option("--id", help="The column that says whose each 
 Test = Annotated[
     Path | None, Option("--test", help="A table of test data; default: a fifth is held out by --split-seed.")
 ]
+AllTrained = Annotated[
+    bool, Option("--all-trained", help="Training has all of --data: nothing is held out, nothing is unseen.")
+]
 Transform = Annotated[
     str | None, Option("--transform", help="module:function from a batch of scaled images to a batch.")
 ]

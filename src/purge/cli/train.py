@@ -36,6 +36,7 @@ def train(
     text: opt.Text = None,
     id_: opt.Id = None,
     test_: opt.Test = None,
+    all_trained: opt.AllTrained = False,
     transform: opt.Transform = None,
     without_class: Annotated[
         list[str] | None, Option(help="A class to leave out, by number or name; repeatable.")
@@ -107,6 +108,7 @@ def train(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
         label=label, text=text, id=id_, test=test_, transform=transform, model=name, stream=stream,
+        all_trained=all_trained, trains=True,
     )  # fmt: skip
     published = dict(DATASETS[choice.data].recipe) if choice.data in DATASETS else {}
     copied = {} if like is None else recipe_of(like, facts)
@@ -142,7 +144,8 @@ def train(
         "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,
         "seconds": result.seconds, "flop": result.info["flop"],
         "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
-        "test_accuracy": result.info["test_accuracy"], "class_accuracy": result.info["class_accuracy"],
+        "test_accuracy": result.info.get("test_accuracy"),
+        "class_accuracy": result.info.get("class_accuracy", {}),
     }  # fmt: skip
     kind = "images" if isinstance(images, Images) else "rows"
     then = (
@@ -162,13 +165,18 @@ def _words(
 
     gone = request.get("forget_classes", [])
     of_class = {c: a for c, a in found["class_accuracy"].items() if c not in gone}
-    lowest = min(of_class, key=lambda c: of_class[c])
+    tested = "No test accuracy: nothing was held out."
+    if of_class:
+        lowest = min(of_class, key=lambda c: of_class[c])
+        tested = (
+            f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
+            f"{class_words([lowest], names)} {of_class[lowest]:.1%}."
+        )
     without = f" without {request_words(request, names)}" if request else ""
     return (
         f"{found['model']} on {Path(data).name}{without}: {found['samples']} {kind}, "
         f"{epochs} epoch{'' if epochs == 1 else 's'} in {found['seconds']:.1f} s "
         f"({flop_words(found['flop'])}, {found['images_per_second']:,.0f} {kind}/s).\n"
-        f"Test accuracy{' (all classes)' if gone else ''} {found['test_accuracy']:.1%}; lowest: "
-        f"{class_words([lowest], names)} {of_class[lowest]:.1%}.\n"
+        f"{tested}\n"
         f"Written to {found['folder']}."
     )

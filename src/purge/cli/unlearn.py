@@ -31,6 +31,7 @@ def unlearn(
     text: opt.Text = None,
     id_: opt.Id = None,
     test_: opt.Test = None,
+    all_trained: opt.AllTrained = False,
     transform: opt.Transform = None,
     forget_class: Annotated[
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
@@ -132,6 +133,7 @@ def unlearn(
         facts, data=data, data_dir=data_dir, size=size, split_seed=split_seed, skip_bad=skip_bad,
         mean=opt.numbers_from(mean, "--mean"), std=opt.numbers_from(std, "--std"), trust=trust,
         label=label, text=text, id=id_, test=test_, transform=transform, model=name, stream=stream,
+        all_trained=all_trained,
     )  # fmt: skip
     images, test = choice.load(progress=not quiet)
     trained = read_model(checkpoint, name, images)
@@ -139,7 +141,7 @@ def unlearn(
         check_form(trained, form)
     at = opt.pick_device(device)
     same_scale(facts, choice, "given")
-    check_recorded(checkpoint, facts, trained, test, at)
+    check_recorded(checkpoint, facts, trained, images, test, at)
     request = needed(request_of(images, forget_class or [], forget_ids, words="forget"))
     gone = gone_before(checkpoint, facts)  # it must not be taught again
     forget, retain = cut(images, request, gone)

@@ -76,6 +76,27 @@ def load(
         (Images(1437 × 1×8×8 on cpu), Images(360 × 1×8×8 on cpu))
     """
     checked_seed(split_seed)
+    parts = load_parts(
+        data, data_dir=data_dir, size=size, skip_bad=skip_bad, mean=mean, std=std,
+        device_fraction=device_fraction, progress=progress, transform=transform, stream=stream,
+    )  # fmt: skip
+    return divided(parts["all"], split_seed) if "all" in parts else (parts["train"], parts["test"])
+
+
+def load_parts(
+    data: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None,
+    size: int | None,
+    skip_bad: bool,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    progress: bool,
+    transform: Callable[[Tensor], Tensor] | None,
+    stream: bool | None,
+    device_fraction: float = DEVICE_FRACTION,
+) -> dict[str, Images]:
+    """The images of ``train`` and ``test``, or ``all`` of data without a test part; see :func:`load`."""
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
@@ -110,10 +131,13 @@ def load(
     }
     for part in images.values():
         part.cached = facts.get("cached", "")
-    if "all" not in images:
-        return images["train"], images["test"]
-    train, test = held_out(images["all"].labels.numpy(), split_seed)
-    return images["all"].select(torch.from_numpy(train)), images["all"].select(torch.from_numpy(test))
+    return images
+
+
+def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
+    """The images for training and for testing, of data without a test part."""
+    train, test = held_out(images.labels.numpy(), split_seed)
+    return images.select(torch.from_numpy(train)), images.select(torch.from_numpy(test))
 
 
 def _constants(given: Sequence[float] | None, what: str) -> tuple[float, ...] | None:

@@ -22,6 +22,7 @@ from purge.data.ids import IdOf, rows_of_ids, subjects_in, subjects_of
 from purge.data.images import Images
 from purge.data.pair import Pair
 from purge.data.samples import Data, Samples, labels_of, length, pair_of, part_of
+from purge.data.tables import counts_rows, is_index, row_names, rows_named
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ def split(
     *,
     classes: Iterable[int | str] | int | str | None = None,
     indices: Iterable[int] | Tensor | None = None,
+    index: Any = None,
+    mask: Any = None,
     ids: Any = None,
     fraction: float | None = None,
     seed: int = 0,
@@ -112,17 +115,23 @@ def split(
     adapt: Adapt | None = None,
     after: Any = None,
 ) -> tuple[Any, Any]:
-    """Divide training data into ``(forget, retain)`` by class, by index, by id or by a random fraction.
+    """Divide training data into ``(forget, retain)`` by class, by row, by id or by a random fraction.
 
     Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset. What had to
     be read first, such as a DataFrame or a DataLoader with a collate function, becomes a pair of tensors.
 
-    Say in exactly one way what must be forgotten: ``classes``, ``indices``, ``ids`` or ``fraction``.
+    Say in exactly one way what must be forgotten: ``classes``, ``indices``, ``index``, ``mask``, ``ids`` or
+    ``fraction``.
 
     Args:
         dataset: the training data, in any form that :func:`purge.unlearn` takes.
         classes: numbers, or names where the labels are names.
-        indices: which samples, counted from 0.
+        indices: which samples, counted from 0; or a truth value for each, as ``mask``. Of a DataFrame whose
+            index is not 0 to n - 1 in this order, rows are not counted: name them by ``index``.
+        index: names of rows in the index of a DataFrame, one or several, as ``frame.index[frame.age > 90]``.
+            Rows that share a name all go.
+        mask: a truth value for each sample, as ``frame.age > 90``. The index of a Series must be that of the
+            data.
         ids: the user's own ids, text or whole numbers, in what ``id_of`` names. Several samples may have one
             id, and all of them go. Both parts know their ids, as ``subjects``.
         fraction: a share of the samples, drawn at random.
@@ -139,7 +148,7 @@ def split(
         The samples to forget, and those to retain.
 
     Raises:
-        DataError: an unknown class, index or id, or nothing left to retain.
+        DataError: an unknown class, row or id, or nothing left to retain.
 
     Example:
         >>> x, y = torch.zeros(6, 2), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -150,11 +159,14 @@ def split(
         >>> forget[1].tolist(), retain.subjects
         ([0, 1], ('a', 'a', 'c', 'c'))
     """
-    options = {"classes": classes, "indices": indices, "ids": ids, "fraction": fraction}
+    options = {
+        "classes": classes, "indices": indices, "index": index, "mask": mask, "ids": ids,
+        "fraction": fraction,
+    }  # fmt: skip
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise DataError(
-            "exactly one of classes, indices, ids and fraction",
+            "exactly one of classes, indices, index, mask, ids and fraction",
             " and ".join(given) or "none",
             "say in one way what must be forgotten",
         )
@@ -169,8 +181,16 @@ def split(
     if classes is not None:
         wanted = numbers_of_names(data, classes) if named else _whole_numbers(classes, "classes")
         gone = rows_of_classes(labels_of(data, what), wanted)
+    elif mask is not None or (indices is not None and _are_truths(indices)):
+        gone = _of_mask(n, mask if indices is None else indices, row_names(dataset))
     elif indices is not None:
+        _check_counted(indices, row_names(dataset), n)
         gone = rows_of_indices(n, _whole_numbers(indices, "indices"))
+    elif index is not None:
+        if (names := row_names(dataset)) is None:
+            fix = "pass the DataFrame itself, or a truth value for each row as mask="
+            raise DataError("a DataFrame, whose rows index= names", type(dataset).__name__, fix)
+        gone = torch.from_numpy(rows_named(names, index))
     elif ids is not None:
         gone = rows_of_ids(subjects_in(data), ids)
     else:
@@ -260,6 +280,42 @@ def _whole_numbers(given: Any, what: str) -> list[int]:
             f"whole numbers as {what}", brief(wrong[0]) if wrong else "none", f"pass {what}=[0, 1], say"
         )
     return found
+
+
+def _check_counted(indices: Any, names: Any, n: int) -> None:
+    """Refuse positions where they may be meant as names: the two tell different rows of a shuffled table."""
+    if names is None and is_index(indices):
+        fix = "pass the DataFrame itself with index=, or a truth value for each row as mask="
+        raise DataError("positions as indices", "an Index of pandas, which has names of rows", fix)
+    if names is not None and not counts_rows(names):
+        what = f"a DataFrame with the index 0 to {n - 1}, in this order, for indices="
+        fix = "name rows with index=, or pass frame.reset_index(drop=True)"
+        raise DataError(what, "another index", fix)
+
+
+def _are_truths(given: Any) -> bool:
+    """Is it an array, a series, a tensor or a list of truth values?"""
+    if isinstance(given, Tensor):
+        return given.dtype == torch.bool and given.ndim > 0
+    if (dtype := getattr(given, "dtype", None)) is not None:
+        return str(dtype).lower().startswith("bool") and np.ndim(given) > 0
+    kinds = (bool, np.bool_)
+    return isinstance(given, (list, tuple)) and bool(given) and all(isinstance(v, kinds) for v in given)
+
+
+def _of_mask(n: int, mask: Any, names: Any) -> Tensor:
+    """A truth value for each of ``n`` samples, (N,) bool; that of a Series belongs to the row it names."""
+    own = mask.index if hasattr(mask, "iloc") and len(mask) == n else None
+    if own is not None and not (counts_rows(own) if names is None else own.equals(names)):
+        fix = "make it from the same data, or pass mask.to_numpy() if its rows are in the same order"
+        raise DataError("a mask with the index of the data", "another index", fix)
+    values = mask.tolist() if hasattr(mask, "tolist") else mask
+    found = list(values) if isinstance(values, Iterable) else [values]
+    wrong = [value for value in found if not isinstance(value, (bool, np.bool_))]
+    if wrong or len(found) != n:
+        got = brief(wrong[0]) if wrong else f"{len(found)} of them"
+        raise DataError(f"a truth value for each of {n} samples as mask", got, "pass one for each sample")
+    return torch.tensor(found, dtype=torch.bool)
 
 
 def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:

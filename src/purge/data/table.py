@@ -31,12 +31,13 @@ def load_table(
     id: str | None = None,
     test: Path | None = None,
     split_seed: int = 0,
+    hold_out: bool = True,
     encode: Encode | None = None,
     names: Sequence[str] = (),
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-) -> tuple[Rows, Rows]:
-    """The training and test rows of a table.
+) -> tuple[Rows, Rows | None]:
+    """The training and test rows of a table; None for the test rows if there are none.
 
     Args:
         path: a file of .csv, .tsv, .jsonl, .ndjson or .parquet.
@@ -45,6 +46,7 @@ def load_table(
         id: the column that says whose each row is.
         test: a second file of the same columns; without it, a fifth of each class is held out.
         split_seed: draws the fifth.
+        hold_out: without ``test``, may rows be held out? If not, all of them are for training.
         encode: makes tokens of texts.
         names: of the classes in the order of a model's outputs, if that tells them.
         mean: subtracted from each column of numbers; default: that of the training rows.
@@ -60,27 +62,24 @@ def load_table(
     subjects = [_ids(table, id) for table in tables]
     x = _tokens(tables, text, encode) if text is not None else _features(tables, {label, id})
     scale: dict[str, tuple[float, ...]] = {}
-    if test is None:
-        train, held = (torch.from_numpy(rows) for rows in held_out(y[0].numpy(), split_seed))
-        if text is None:
-            scale, x = _scaled(x, train, mean, std)
-        whole = Columns(x[0], y[0])
-        parts, places = [whole, whole], [train, held]
+    if test is None and hold_out:
+        places = [torch.from_numpy(rows) for rows in held_out(y[0].numpy(), split_seed)]
     else:
-        if text is None:
-            scale, x = _scaled(x, torch.arange(len(y[0])), mean, std)
-        parts = [Columns(x[i], y[i]) for i in (0, 1)]
-        places, subjects = [torch.arange(len(part)) for part in parts], subjects
-    own = [subjects[0]] * 2 if test is None else subjects
+        places = [torch.arange(len(part)) for part in y]
+    if text is None:
+        scale, x = _scaled(x, places[0], mean, std)
+    parts, own = [Columns(*part) for part in zip(x, y, strict=True)], subjects
+    if test is None:  # both are rows of one table
+        parts, own = parts * len(places), own * len(places)
     digest = hashlib.sha256(
         "\0".join([t.digest for t in tables] + list(map(str, (label, text, id)))).encode()
     )
     made = [
         Rows(part, rows, names=order, source=f"{digest.hexdigest()}-{which}",
              subjects=tuple(mine[i] for i in rows.tolist()) if mine else (), **scale)
-        for part, rows, mine, which in zip(parts, places, own, ("train", "test"), strict=True)
+        for part, rows, mine, which in zip(parts, places, own, ("train", "test"), strict=False)
     ]  # fmt: skip
-    return made[0], made[1]
+    return made[0], made[1] if len(made) > 1 else None
 
 
 def _filled(table: Table, name: str, option: str) -> list[str]:

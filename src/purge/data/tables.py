@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from purge.core.errors import DataError, brief, did_you_mean
 from purge.data.items import ADAPT, LABEL_KEYS
@@ -74,3 +76,55 @@ def categories(y: Any) -> tuple[str, ...]:
     found = getattr(getattr(y, "cat", None), "categories", None)
     names = () if found is None else tuple(found)
     return names if all(isinstance(name, str) for name in names) else ()
+
+
+# -- names of rows --------------------------------------------------------------------------------
+
+
+def row_names(data: Any) -> Any:
+    """The index of a DataFrame, or of one or a Series in a pair; None for data whose rows have no names."""
+    parts = data if isinstance(data, (tuple, list)) and len(data) == 2 else (data,)
+    return next((part.index for part in parts if hasattr(part, "iloc")), None)
+
+
+def is_index(given: Any) -> bool:
+    """Is it an Index of pandas, whose values are names of rows?"""
+    return hasattr(given, "get_indexer_for")
+
+
+def counts_rows(index: Any) -> bool:
+    """Is the name of each row its position, 0 … n−1 in this order?"""
+    values = index.to_numpy()
+    return values.dtype.kind in "iufO" and bool(np.array_equal(values, np.arange(len(values))))
+
+
+def rows_named(index: Any, wanted: Any) -> NDArray[np.bool_]:
+    """Which rows have one of these names, (N,) bool; each must be there, and several rows may share one."""
+    names = _names(index, wanted)
+    truths = [name for name in names if isinstance(name, (bool, np.bool_))]
+    if truths and index.dtype.kind != "b":  # True would be found as the row 1
+        raise DataError("names of rows as index", brief(truths[0]), "pass truth values as mask=")
+    if not names:
+        raise DataError("names of rows as index", "none", "pass index=frame.index[…], say")
+    try:
+        at = np.asarray(index.get_indexer_for(names))
+    except Exception:  # pandas raises many kinds of errors on names that cannot be in such an index
+        fix = "name rows as the index of the DataFrame does"
+        raise DataError("names of rows as index", brief(names[0]), fix) from None
+    if missing := int((at < 0).sum()):
+        got = f"{missing} of {len(names)} that are not there"
+        fix = "name rows as the index of the DataFrame does, or count them with indices="
+        raise DataError("names of rows that are in the data as index", got, fix)
+    found = np.zeros(len(index), dtype=np.bool_)
+    found[at] = True
+    return found
+
+
+def _names(index: Any, wanted: Any) -> list[Any]:
+    """One name or several, as a list; a name of several levels is a tuple."""
+    if isinstance(wanted, (Tensor, np.ndarray, np.generic)) or hasattr(wanted, "to_list"):
+        found = wanted.tolist()
+        return found if isinstance(found, list) else [found]
+    one = isinstance(wanted, tuple) and index.nlevels > 1 and not all(isinstance(n, tuple) for n in wanted)
+    several = isinstance(wanted, Iterable) and not isinstance(wanted, (str, bytes))
+    return list(wanted) if several and not one else [wanted]

@@ -62,6 +62,8 @@ class Grounds:
     def load(cls, choice: DataChoice, *, progress: bool = False) -> Grounds:
         """Read the data."""
         train, test = choice.load(progress=progress)
+        if test is None:
+            raise _without_test(choice.data)
         whose, ids = subjects_of(train), ids_of(train)
         held_out = subjects_of(test) if ids_of(test) == ids != "rows" else ()
         for part in (train, test):
@@ -176,7 +178,18 @@ def checked_version(folder: Path) -> RunFile:
     if facts.digest is None or facts.data is None or facts.model is None:
         fix = "make one with purge train --data NAME --model NAME --out DIR"
         raise FileError(f"a run folder that names its data and model in {folder}", "one that does not", fix)
+    if not facts.held_out:
+        raise _without_test(str(folder))
     if facts.preset is not None or gone_of(facts):  # the ledger would not know what it must not be taught
         fix = "begin with the trained model, and add what it had to forget as requests"
         raise FileError(f"a model trained on all of its data in {folder}", "one that has forgotten some", fix)
     return facts
+
+
+def _without_test(name: str) -> DataError:
+    got = f"{name}, of which all was trained on"
+    return DataError(
+        "data that the model was not trained on, for the audits of a ledger",
+        got,
+        "train one without --all-trained",
+    )

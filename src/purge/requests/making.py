@@ -188,7 +188,7 @@ class Making:
         model = read_model(source, name, grounds.train, plan.trust)
         same_scale(facts, grounds.choice, "current")
         if facts.source == grounds.train.source:
-            check_recorded(source, facts, model, grounds.test, plan.device)
+            check_recorded(source, facts, model, grounds.train, grounds.test, plan.device)
         forget, retain = grounds.train.select(self.rows), grounds.train.select(~self.all_gone)
         test = grounds.test_without(grounds.class_numbers(self.before))
         received = min(request.received for request in self.requests)

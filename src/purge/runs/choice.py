@@ -14,7 +14,7 @@ from purge.core.plugins import current_folder_importable, named
 from purge.data.catalog import DATASETS
 from purge.data.formats.tables import ENDINGS, is_table, read_table
 from purge.data.images import Images
-from purge.data.load import load
+from purge.data.load import divided, load_parts
 from purge.data.own import from_function, is_function
 from purge.data.table import Encode, load_table
 from purge.models import builders
@@ -37,26 +37,47 @@ class DataChoice:
     label_column: str | None = None  # of a table
     text_column: str | None = None  # None: all other columns, which are numbers
     id_column: str | None = None  # whose each row is
-    test_file: str | None = None  # None: a fifth is held out
+    test_file: str | None = None  # None: see held_out
+    held_out: bool | None = True  # a fifth of data without a test part; None: nobody knows, so it is refused
     tokenizer: str | None = None  # the folder that makes tokens of the texts
     transform: str | None = None  # module:function, applied to batches of images
     stream: bool | None = None  # decode images when they are needed; None: if they are large
 
-    def load(self, *, progress: bool) -> tuple[Images, Images]:
-        """The training and test data."""
+    def load(self, *, progress: bool) -> tuple[Images, Images | None]:
+        """The training and test data; None for the test data if all of it was trained on."""
         if is_function(self.data):
             return self._from_function()
         images = self.data in DATASETS or not is_table(Path(self.data)) or self.data.endswith(".parquet")
         if self.label_column is not None or not images:
             return self._from_table()
         self._refuse(f"a table with --{{}}, a file of {', '.join(ENDINGS)}", OF_TABLES)
-        return load(
-            self.data, data_dir=self.data_dir, size=self.size, split_seed=self.split_seed,
-            skip_bad=self.skip_bad, mean=self.mean, std=self.std, progress=progress,
-            transform=self._transform(), stream=self.stream,
+        parts = load_parts(
+            self.data, data_dir=self.data_dir, size=self.size, skip_bad=self.skip_bad, mean=self.mean,
+            std=self.std, progress=progress, transform=self._transform(), stream=self.stream,
         )  # fmt: skip
+        if "all" not in parts:
+            self._refuse_all_trained()
+            return parts["train"], parts["test"]
+        self._check_held_out("give it a test part, as DIR/test beside DIR/train")
+        return divided(parts["all"], self.split_seed) if self.held_out else (parts["all"], None)
 
-    def _from_table(self) -> tuple[Images, Images]:
+    def _check_held_out(self, fix: str) -> None:
+        """Refuse to call a part of the data unseen that the model may have been trained on."""
+        if self.held_out is None:
+            name = Path(self.data).name
+            raise DataError(
+                "test data that the checkpoint was not trained on",
+                f"{name} alone",
+                f"{fix}, pass --all-trained if it was trained on all of {name}, or the --split-seed by which "
+                "purge held a fifth out",
+            )
+
+    def _refuse_all_trained(self) -> None:
+        if self.held_out is False:
+            got = f"--all-trained for {Path(self.data).name}, which has test data"
+            raise DataError("data without test data for --all-trained", got, "leave it out")
+
+    def _from_table(self) -> tuple[Images, Images | None]:
         """Rows of a file."""
         path = Path(self.data)
         if not is_table(path):
@@ -66,6 +87,8 @@ class DataChoice:
             fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
             raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
         self._refuse("a table without --{}, which is for images", ("size", "transform", "stream"))
+        if self.test_file is None:
+            self._check_held_out("name it with --test FILE")
         encode: Encode | None = None
         names: tuple[str, ...] = ()
         if self.text_column is not None:
@@ -79,9 +102,9 @@ class DataChoice:
         found = load_table(
             path, label=self.label_column, text=self.text_column, id=self.id_column, encode=encode,
             test=None if self.test_file is None else Path(self.test_file), names=names,
-            split_seed=self.split_seed, mean=self.mean, std=self.std,
+            split_seed=self.split_seed, hold_out=self.held_out is not False, mean=self.mean, std=self.std,
         )  # fmt: skip
-        return cast("tuple[Images, Images]", found)
+        return cast("tuple[Images, Images | None]", found)
 
     def _transform(self) -> Callable[[Tensor], Tensor] | None:
         """The user's own function of a batch of images; whoever chose it has seen to it that it may run."""
@@ -105,5 +128,6 @@ class DataChoice:
                 raise DataError(what.format(option), f"--{option} for {Path(self.data).name}", "leave it out")
 
     def _from_function(self) -> tuple[Images, Images]:
+        self._refuse_all_trained()
         self._refuse(f"data of a function without --{{}}; prepare it in {self.data}", NOT_OF_FUNCTIONS)
         return cast("tuple[Images, Images]", from_function(self.data))  # Rows has all that is used below

@@ -57,6 +57,7 @@ class RunFile(Mapping[str, Any]):
     text_column: str | None = None
     id_column: str | None = None
     test_file: str | None = None
+    held_out: bool = True  # False: the model was trained on all of its data
     transform: str | None = None
     stream: bool | None = None
     source: str | None = None  # a fingerprint of the data
@@ -183,11 +184,13 @@ def choose_data(
     skip_bad: bool, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
     trust: bool = False, label: str | None = None, text: str | None = None, id: str | None = None,
     test: Path | None = None, transform: str | None = None, model: str = "", stream: bool | None = None,
+    all_trained: bool = False, trains: bool = False,
 ) -> DataChoice:  # fmt: skip
     """The data that is named, or else the run's; paths become absolute.
 
     Inputs are scaled, and columns of a table chosen, as the run did. Code that run.json names is refused
     unless ``trust`` is true. ``model``: the architecture, whose folder has the tokenizer of texts.
+    ``all_trained``: the model was trained on all of the data; ``trains``: it will be now.
     """
     name = data or facts.data
     if data is None and name is not None and is_function(name):
@@ -214,10 +217,30 @@ def choose_data(
         text,
         id or known.id_column,
         known.test_file if test is None else str(test.absolute()),
+        _held_out(
+            facts, same=same, test=test, all_trained=all_trained, told=trains or split_seed is not None
+        ),
         model.removeprefix("hf:") if text is not None and model.startswith("hf:") else None,
         transform or known.transform,
         known.stream if stream is None else stream,
     )
+
+
+def _held_out(facts: RunFile, *, same: bool, test: Path | None, all_trained: bool, told: bool) -> bool | None:
+    """Is a fifth of data without a test part held out? None: a checkpoint from elsewhere does not say.
+
+    ``same``: the data is the run's; ``told``: the command line says that a part is held out.
+    """
+    if all_trained and test is not None:
+        raise DataError("either --test or --all-trained", "both", "leave one of them out")
+    if all_trained and same and facts.held_out:
+        got = "one that knows its test data"
+        raise DataError("a checkpoint from elsewhere for --all-trained", got, "leave it out")
+    if all_trained:
+        return False
+    if facts.data is not None and (same or facts.held_out):
+        return facts.held_out or test is not None
+    return True if told or test is not None else None
 
 
 def first_of(checkpoint: Path, facts: RunFile, digest: str | None = None) -> tuple[Path, str | None]:
@@ -301,7 +324,8 @@ def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Modu
 
 def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
     """Warn if the sample numbers of a run may no longer mean the same images."""
-    changed = facts.source not in (None, images.source) or facts.split_seed != choice.split_seed
+    split = (facts.split_seed, facts.held_out) == (choice.split_seed, choice.held_out is not False)
+    changed = facts.source not in (None, images.source) or not split
     if changed and "forget_ids" in gone_of(facts):  # ids of people are looked up again
         say_once(
             "The files of the data, or how they are split, have changed since the run was made: its sample "
@@ -326,6 +350,11 @@ def same_kind(facts: RunFile, choice: DataChoice, what: str) -> None:
     if facts and columns[0] != columns[1]:
         wanted, got = (", ".join(f"{c}" for c in column) for column in reversed(columns))
         raise DataError(f"the columns {wanted} for the {what} model too", got, "train it with --like RUN")
+    if facts and facts.held_out != (choice.held_out is not False):
+        whole, part = "all of the data", "a part of it"
+        wanted, got, fix = (part, whole, "without") if facts.held_out is False else (whole, part, "with")
+        what = f"{wanted} as training data of the {what} model too"
+        raise DataError(what, got, f"train it {fix} --all-trained")
     if facts and (facts.size, facts.data) != (choice.size, choice.data):
         wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
                        ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip

@@ -149,16 +149,18 @@ def unlearn_run(
     )  # fmt: skip
 
 
-def check_recorded(run: Path, facts: RunFile, model: nn.Module, test: Images, device: str | None) -> None:
+def check_recorded(
+    run: Path, facts: RunFile, model: nn.Module, data: Images, test: Images | None, device: str | None
+) -> None:
     """Refuse a model that does on its test data other than its run recorded: it is not the same data."""
     fix = (
         "check --data, --mean and --std, the order of the classes and the weights in it; to go on without "
         f"this check, name {run / WEIGHTS} itself, with --data and --model"
     )
-    if facts.names and tuple(facts.names) != tuple(test.names):
-        wanted, got = (", ".join(names[:10]) for names in (facts.names, test.names))
+    if facts.names and tuple(facts.names) != tuple(data.names):
+        wanted, got = (", ".join(names[:10]) for names in (facts.names, data.names))
         raise DataError(f"the classes of {run.name} ({wanted})", got, fix)
-    if facts.test_accuracy is None:
+    if facts.test_accuracy is None or test is None:
         return
     at = choose_device(device, model)
     found = accuracies(model.to(at), training_data(model, test, at))
@@ -181,7 +183,7 @@ def _near(found: float, recorded: float, points: float, n: int) -> bool:
 
 
 def audit_run(
-    run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images, request: Request, *,
+    run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images | None, request: Request, *,
     model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
     shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
     truth: Path | None = None,
@@ -229,7 +231,7 @@ def audit_run(
     others = [other(path) for path in retrained]
     for folder, one in ((run, unlearned), (original, before), *zip(retrained, others, strict=True)):
         if folder is not None and one is not None:
-            check_recorded(folder, facts_of(folder), one, test, device)
+            check_recorded(folder, facts_of(folder), one, data, test, device)
     report = audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
         original=before, retrained=others, progress=progress, truth=right,
@@ -295,8 +297,10 @@ def like_first(run: Path, facts: RunFile, choice: DataChoice, model: str) -> str
         here = first.relative_to(Path.cwd()) if first.is_relative_to(Path.cwd()) else first
         return f"--like {quote(str(here))}"
     columns = {"label": choice.label_column, "text": choice.text_column, "id": choice.id_column}
-    named = {"data": choice.data, **columns, "model": model}
-    return " ".join(f"--{key} {quote(value)}" for key, value in named.items() if value is not None)
+    seed = str(choice.split_seed) if choice.split_seed else None
+    named = {"data": choice.data, **columns, "test": choice.test_file, "split-seed": seed, "model": model}
+    options = [f"--{key} {quote(value)}" for key, value in named.items() if value is not None]
+    return " ".join([*options, *(["--all-trained"] if choice.held_out is False else [])])
 
 
 def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:
