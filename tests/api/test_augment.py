@@ -272,13 +272,13 @@ def test_names_are_for_images_that_can_be_moved_so(toy):
 
 @pytest.mark.parametrize("augment", ["crop", "none", v2.RandomHorizontalFlip()])
 def test_a_method_without_a_use_for_it_refuses(augment):
-    with pytest.raises(MethodError, match=r"a method that augments its data, .* got FineTune") as error:
-        unlearned(coloured(), augment, method="finetune")
+    with pytest.raises(MethodError, match=r"a method that augments its data, .* got Scrub") as error:
+        unlearned(coloured(), augment, method="scrub")
     assert_sentence(str(error.value), "")
 
 
 def test_methods_without_a_use_record_nothing():
-    assert unlearned(pictures(RANDOM["v2"]), method="finetune", epochs=1)[0].info["augment"] is None
+    assert unlearned(pictures(RANDOM["v2"]), method="scrub", epochs=1)[0].info["augment"] is None
 
 
 def test_augment_is_a_setting_of_a_method_that_trains_by_a_recipe():

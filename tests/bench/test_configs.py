@@ -29,7 +29,7 @@ def test_there_is_a_file_for_every_experiment() -> None:
     assert set(NAMES) == {
         "paper22", "baselines_cifar10", "ablation", "sweep_budget", "sweep_target", "representation",
         "intra_epoch", "cosine", "cost", "low_data", "tuning", "tuned", "trials",
-        "smoke", "samples", "requests", "restart", "digits", "search", "readme",
+        "smoke", "samples", "requests", "rivals", "restart", "digits", "search", "readme",
     }  # fmt: skip
 
 

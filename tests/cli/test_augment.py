@@ -102,9 +102,9 @@ def test_what_is_refused_on_the_command_line(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
     said = refusal(command("unlearn", "nowhere", *ASKED, "--augment", "crop-flop", *out))
     assert "one of none, crop, flip, crop-flip, turn for augment, got 'crop-flop'. Fix: did you mean" in said
-    finetune = ("--forget-class", 3, "--method", "finetune", "--augment", "flip")
-    said = refusal(command("unlearn", "nowhere", *finetune, *out))  # before anything is read
-    assert "a method that augments its data, for augment=…, got FineTune" in said
+    scrub = ("--forget-class", 3, "--method", "scrub", "--augment", "flip")
+    said = refusal(command("unlearn", "nowhere", *scrub, *out))  # before anything is read
+    assert "a method that augments its data, for augment=…, got Scrub" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -112,11 +112,14 @@ def test_a_bench_augments_as_the_base_model_was_trained(tmp_path: Path) -> None:
     recipe = {"epochs": 1, "augment": "flip", "colour": 0.2}
     plan = plan_of(
         tmp_path, trust=True, per_class=20, recipe=recipe, retrains=0, metrics=["fa_test"],
-        methods=[{"method": METHOD, "label": "ours"}, {"method": "finetune", "set": {"epochs": 1}}],
+        methods=[
+            {"method": METHOD, "label": "ours"}, {"method": "salun", "set": {"epochs": 1}},
+            {"method": "scrub", "set": {"epochs": 1}},
+        ],
     )  # fmt: skip
     place = place_of(tmp_path / "out")
     done = bench(plan, place, progress=False)
-    assert (done.ran, done.failed) == (2, {})
+    assert (done.ran, done.failed) == (3, {})
     assert used() == purge.Augmentation("flip", 0.2)
     found = [read(place.file(job))["augment"] for job in plan.jobs]
-    assert found == ["flip, colour 0.2", None]
+    assert found == ["flip, colour 0.2", "flip, colour 0.2", None]

@@ -105,8 +105,8 @@ def test_views_rank_by_the_mean_over_random_changes(toy, splits):
 
     for proxy in ("confidence", "views"):
         method = Rum(
-            methods=("none", "finetune epochs=1", "coun epochs=1"), proxy=proxy
-        )  # coun augments, so rum may
+            methods=("none", "finetune epochs=1", "salun epochs=1"), proxy=proxy
+        )  # these augment, so rum may
         purge.unlearn(model, forget, retain, method=method, augment=upside_down, **QUIET)
     plain, views = (s.forget.take(torch.arange(16))[0] for s in splits)
     assert not torch.equal(plain, views)
@@ -147,8 +147,9 @@ def test_what_cannot_be_run_is_refused_at_once(methods, said):
 
 
 def test_it_has_the_traits_of_the_methods_inside():
-    assert not METHODS["rum"].method.augments
-    assert resolve_method("rum", {"methods": "finetune, coun"}).augments
+    assert METHODS["rum"].method.augments
+    assert resolve_method("rum", {"methods": "scrub, coun"}).augments
+    assert not resolve_method("rum", {"methods": "scrub, ssd"}).augments
     assert resolve_method("rum", {"methods": "finetune, ssd"}).full_precision
 
 

@@ -148,6 +148,10 @@ class Run:
             return None
         return Augmented(samples, self._augment, self._moves)
 
+    def as_trained(self, samples: Samples) -> Samples:
+        """The samples as a model is trained on them: changed at random where it is known how."""
+        return self.augmented(samples) or self.plain(samples)
+
     def plain(self, samples: Samples) -> Samples:
         """The samples without random transforms; as they are if their dataset does not let go of these."""
         if id(samples) not in self._plain:

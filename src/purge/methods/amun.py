@@ -68,7 +68,7 @@ class Amun(Method):
         """Find the neighbours, then go ``epochs`` times through them and the rest."""
         beside = self._neighbours(frozen_copy(model), split.forget, run.device)
         data = [split.retain, part_of(split.forget, self._trained_on(split))]
-        changed = [run.augmented(part) or part for part in data if len(part)]
+        changed = [run.as_trained(part) for part in data if len(part)]
         both, known = Joined([beside, *changed]), len(beside)
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(both) / self.batch_size)

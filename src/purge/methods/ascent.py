@@ -10,15 +10,16 @@ NeurIPS 2023, arXiv:2302.09880, section 4 (the baseline). With θ₀ the origina
 
     θ ← θ − η ∇[ α (CE(x_r, y_r) + λ/2 ‖θ − θ₀‖²) − (1 − α) CE(x_f, y_f) ]
 
-Published defaults: GA SGD, η = 1e-4, 5 epochs. NegGrad+ SGD without momentum and without weight decay,
+Published defaults: GA SGD, η = 1e-4, 5 epochs, D_f augmented as in training (as Fan et al. run it,
+arXiv:2310.12508). NegGrad+ SGD without momentum and without weight decay,
 η = 1e-2, α = 0.9999, λ = 0, 10 epochs over D_r in batches of 128 with D_f gone through again and again
 in batches of 32, as in the authors' large-scale notebook (their CIFAR-10 notebook: 5 epochs, batches of
 32 and 16; the one for VGG, which is the exception, η = 1e-4 and weight decay 5e-4). In their small-scale
 notebook (``neggrad-plus-small``) α = 0.95, λ = 0.1, the weight decay of their training, batches of 128 and
 64, and BatchNorm in evaluation mode. Otherwise BatchNorm is in training mode, each part normalised by
-itself; no clipping.
+itself; no clipping, and nothing is augmented.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning.
+Where we differ: every batch is full, dropout is off.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class GradientAscent(Method):
 
     distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     epochs: int = setting(5, "passes over the forget set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
@@ -51,7 +53,7 @@ class GradientAscent(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Climb for ``epochs`` passes over the forget set."""
-        optimizer = self.optim.make(model)
+        optimizer, forget = self.optim.make(model), run.as_trained(split.forget)
 
         def step(x: Inputs, y: Tensor) -> Scalars:
             with statistics(model, self.norm):
@@ -60,7 +62,7 @@ class GradientAscent(Method):
             return {"forget_loss": loss}
 
         one_step = run.recorded(step)
-        for _, (f,) in run.batches(split.forget, epochs=self.epochs, batch_size=self.batch_size):
+        for _, (f,) in run.batches(forget, epochs=self.epochs, batch_size=self.batch_size):
             run.log(**one_step(f.x, f.y))
 
 

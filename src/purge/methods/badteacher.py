@@ -12,10 +12,10 @@ code; where a port divides by B alone, its loss and its gradient are K times as 
 
 Published defaults: Adam, η = 1e-4, no weight decay, 1 epoch, batches of 256, T = 1, 30 % of D_r drawn
 once; both teachers in evaluation mode, the student's BatchNorm in training mode over the mixed batch.
-No clipping.
+No clipping. The authors read every image once, before they unlearn.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; the
-untrained network is the caller's ``fresh``, or the model with its weights drawn anew.
+Where we differ: every batch is full, dropout is off, images are read as they are; the untrained network is
+the caller's ``fresh``, or the model with its weights drawn anew.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Class-centric Tasks", CVPR 2025, arXiv:2503.23751. With θ₀ the frozen origina
 No retained sample is looked at. Published defaults: SGD, momentum 0.9, no weight decay, η = 1e-4 (in
 the authors' configuration for CIFAR-10; their script passes 1e-3; 5e-5 for CIFAR-100 and
 Tiny-ImageNet), 20 epochs, batches of 128, BatchNorm in training mode, for a single class of
-Tiny-ImageNet frozen. No clipping.
+Tiny-ImageNet frozen. D_f augmented as in training; both networks see the same. No clipping.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning.
+Where we differ: every batch is full, dropout is off.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Delete(Method):
 
     distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget"})
 
     epochs: int = setting(20, "passes over the forget set", low=1)
@@ -48,7 +49,7 @@ class Delete(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through the forget set ``epochs`` times; the retain set is only looked at by checks."""
         teacher = frozen_copy(model)
-        optimizer = self.optim.make(model)
+        optimizer, forget = self.optim.make(model), run.as_trained(split.forget)
 
         def step(x: Inputs, y: Tensor) -> Scalars:
             with torch.no_grad():
@@ -59,7 +60,7 @@ class Delete(Method):
             return {"forget_loss": loss}
 
         one_step = run.recorded(step)
-        for _, (f,) in run.batches(split.forget, epochs=self.epochs, batch_size=self.batch_size):
+        for _, (f,) in run.batches(forget, epochs=self.epochs, batch_size=self.batch_size):
             run.log(**one_step(f.x, f.y))
 
 

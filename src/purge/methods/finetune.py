@@ -15,10 +15,11 @@ parameters of the first layer change their sign, θ_1 ← −θ_1, then FT. Its 
 for what the layer says, so a bias changes its sign too; the convolutions of ResNets have none.
 
 Published defaults: FT and ℓ1-sparse SGD, η = 1e-2, 10 epochs, α = 1e-4 (the parser's 0.2 in the
-authors' code is not the value used); NoT 50 epochs. No clipping, BatchNorm in training mode.
+authors' code is not the value used); NoT 50 epochs. D_r augmented as in training, as Fan et al. and Jia et
+al. do. No clipping, BatchNorm in training mode.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; NoT
-of a network without convolutions negates its first layer with weights. The authors of NoT published no code.
+Where we differ: every batch is full, dropout is off; NoT of a network without convolutions negates its first
+layer with weights. The authors of NoT published no code.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class FineTune(Method):
 
     distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     epochs: int = setting(10, "passes over the retain set", low=1)
     batch_size: int = setting(256, "samples per step", low=1)
     l1: float = setting(0.0, "α: weight of ‖θ‖₁ at the start; 0: off", low=0)
@@ -56,7 +58,8 @@ class FineTune(Method):
         """Go through the retain set ``epochs`` times."""
         params = parameters_to_train(model)
         optimizer = self.optim.make(model)
-        epoch = math.ceil(len(split.retain) / self.batch_size)
+        retain = run.as_trained(split.retain)
+        epoch = math.ceil(len(retain) / self.batch_size)
 
         def step(x: Inputs, y: Tensor, weight: Tensor) -> Scalars:
             with statistics(model, self.norm):
@@ -65,7 +68,7 @@ class FineTune(Method):
             return {"retain_loss": loss}
 
         one_step, weight = run.recorded(step), torch.zeros((), device=run.device)
-        for i, (r,) in run.batches(split.retain, epochs=self.epochs, batch_size=self.batch_size):
+        for i, (r,) in run.batches(retain, epochs=self.epochs, batch_size=self.batch_size):
             if self.negate and i == 0:
                 _negate_first(model)
             run.log(**one_step(r.x, r.y, weight.fill_(self._penalty(i // epoch))))

@@ -16,10 +16,12 @@ The authors' defaults for a ResNet-18: AdamW, η = 1e-4, weight decay 5e-4, 10 e
 of D_r drawn once, α = 32 for a class, 8 for samples of CIFAR-10 (2 for those of other data sets); the
 teacher in evaluation mode, the student's BatchNorm in training mode over the mixed batch.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning, nor for
-A_f. Unseen samples are the test samples, which a request of single samples needs. In a request of both
-kinds, samples whose class goes count with A_u = 0. A_f is that of the last check. The authors
-also look at the end of a run before its first epoch; ours has one epoch at least.
+D_f and D_r are augmented as in training; teacher and student see the same.
+
+Where we differ: every batch is full, dropout is off; A_f is of samples as they are. Unseen samples are the
+test samples, which a request of single samples needs. In a request of both kinds, samples whose class goes
+count with A_u = 0. A_f is that of the last check. The authors also look at the end of a run before its first
+epoch; ours has one epoch at least.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class LoTUS(Method):
     """Distil smoothed answers on the forget set, and the original's on a share of the rest."""
 
     distributes: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     alpha: float | None = setting(
         None, "α: how fast τ grows with the accuracy to lose; none: 32 for classes, 8 for samples", low=0,
         high=100,
@@ -66,7 +69,8 @@ class LoTUS(Method):
         optimizer = self.optim.make(model)
         kept = torch.randperm(len(split.retain))[: max(1, int(self.share * len(split.retain)))]
         epoch = math.ceil((len(kept) + len(split.forget)) / self.batch_size)
-        size, steps, parts = self.batch_size, self.epochs * epoch, (split.retain, split.forget)
+        size, steps = self.batch_size, self.epochs * epoch
+        parts = run.as_trained(split.retain), run.as_trained(split.forget)
         orders = mixed_orders(kept.to(run.device), len(split.forget), steps=steps, batch_size=size)
         temperature = 1.0
         for i, (r, f) in run.batches(

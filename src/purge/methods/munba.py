@@ -21,11 +21,11 @@ model that fits its data, δ outweighs a²d: α_f then comes out far too large o
 step follows g_f nearly alone.
 
 The authors' defaults, those of their parser: SGD, η = 1e-2, momentum 0.9, weight decay 5e-4, 10 epochs,
-batches of 256 of each set, L = 1, BatchNorm in training mode, each part normalised by itself. We have
-not found which values made the published numbers.
+batches of 256 of each set, L = 1, BatchNorm in training mode, each part normalised by itself, both sets
+augmented as in training. We have not found which values made the published numbers.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning. Where
-D_f has more batches than D_r, D_r is gone through again beside it; the authors' code fails there.
+Where we differ: every batch is full, dropout is off. Where D_f has more batches than D_r, D_r is gone
+through again beside it; the authors' code fails there.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Munba(Method):
     """Steps that both sides agree on, then a pass over what is left of the retain set."""
 
     distributes: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     epochs: int = setting(10, "passes over the retain set", low=1)
     batch_size: int = setting(256, "samples of each set per step", low=1)
     exact: bool = setting(False, "δ = 0, the paper's α; no: as the authors' code")
@@ -65,8 +66,9 @@ class Munba(Method):
         """Go through both sets ``epochs`` times, side by side."""
         params = parameters_to_train(model)
         optimizer = self.optim.make(model)
+        retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
         orders, epoch = self._orders(split, run)
-        for _, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
+        for _, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
             with statistics(model, self.norm):
                 retain_loss = F.cross_entropy(forward(model, r.x).float(), r.y)
             g, forget_loss, angle = grad(retain_loss, params), None, None

@@ -28,15 +28,16 @@ Amnesiac relabelling. Graves, Nagisetty, Ganesh: "Amnesiac Machine Learning", AA
 arXiv:2010.10981, as Chundawat et al. (arXiv:2205.08096) run it: every y' is one of the K − 1 other
 classes, drawn once, and each epoch is one shuffled pass over D_f and D_r together.
 
-Published defaults: RL and SalUn SGD, η = 0.013, momentum 0.9, weight decay 5e-4, 10 epochs, q = 0.5,
-batches of 256; the authors' README had η = 0.1 while the order was mixed, and has 0.013 since. Amnesiac
-Adam, η = 1e-4, 3 epochs, batches of 128. No clipping, BatchNorm in training mode, the samples of a batch
-normalised together; the saliency is taken in evaluation mode.
+Published defaults: RL and SalUn SGD, η = 0.013, momentum 0.9, weight decay 5e-4, 10 epochs, q = 0.5, batches
+of 256; the authors' README had η = 0.1 while the order was mixed, and has 0.013 since. Amnesiac Adam, η =
+1e-4, 3 epochs, batches of 128. No clipping, BatchNorm in training mode, the samples of a batch normalised
+together; the saliency is taken in evaluation mode. RL and SalUn: both sets augmented as in training, D_f for
+the saliency too. Amnesiac: every image is read once, before the unlearning.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning; each
-sample counts alike in the saliency, where in the authors' code those of a smaller last batch count
-more; masked weights are put back after each step, as the authors do since February 2026 (before, weight
-decay moved them); the share 1 − q of the soft variant has no published value.
+Where we differ: every batch is full, dropout is off; Amnesiac relabelling reads samples as they are; each
+sample counts alike in the saliency, where in the authors' code those of a smaller last batch count more;
+masked weights are put back after each step, as the authors do since February 2026 (before, weight decay
+moved them); the share 1 − q of the soft variant has no published value.
 """
 
 from __future__ import annotations
@@ -72,18 +73,26 @@ class RandomLabel(Method):
     batch_size: int = setting(256, "samples per step", low=1)
     mixed: bool = setting(True, "one shuffled pass over both sets; no: first D_f, then D_r")
     wrong: bool = setting(False, "draw among the other classes only; no: the true label may come up")
-    redraw: bool = setting(True, "draw labels anew in every pass; no: once, for good")
+    redraw: bool = setting(True, "draw labels anew in every pass; no: once, and nothing is augmented")
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
     optim: Optim = Optim(lr=0.013)
     stop: Stopping = PUBLISHED
+
+    @property
+    def augments(self) -> bool:  # type: ignore[override]
+        """Amnesiac's authors draw nothing anew: neither the labels nor the changes of an image."""
+        return self.redraw
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through both sets ``epochs`` times."""
         params = parameters_to_train(model)
         optimizer = self.optim.make(model)
+        retain, forget = split.retain, split.forget
+        if self.augments:
+            retain, forget = run.as_trained(retain), run.as_trained(forget)
         orders = self._orders(split, run)
         epoch = len(orders[0]) // self.epochs
-        holding = self._holding(model, split, params, optimizer, epoch)
+        holding = self._holding(model, forget, params, optimizer, epoch)
         once: Tensor | None = None
 
         def step(x: Inputs, y: Tensor) -> Scalars:
@@ -94,7 +103,7 @@ class RandomLabel(Method):
 
         one_step = run.recorded(step)
         with holding as hold:
-            for i, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
+            for i, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
                 if not self.redraw and once is None:
                     once = self._draw(split.forget.labels.to(run.device), split.classes)
                 wrong = self._draw(f.y, split.classes) if once is None else once[f.rows]
@@ -106,7 +115,7 @@ class RandomLabel(Method):
     def _holding(
         self,
         model: nn.Module,
-        split: Split,
+        forget: Samples,
         params: list[nn.Parameter],
         optimizer: torch.optim.Optimizer,
         epoch: int,
@@ -149,7 +158,7 @@ class SalUn(RandomLabel):
     def _holding(
         self,
         model: nn.Module,
-        split: Split,
+        forget: Samples,
         params: list[nn.Parameter],
         optimizer: torch.optim.Optimizer,
         epoch: int,
@@ -161,7 +170,7 @@ class SalUn(RandomLabel):
             )
         if self.soft:
             return nullcontext(_SoftThreshold(params, 1 - self.share, epoch, self.epochs * epoch))
-        free = _salient(model, split.forget, params, int(self.share * n), self.batch_size)
+        free = _salient(model, forget, params, int(self.share * n), self.batch_size)
         return _masked(params, free, optimizer)
 
 

@@ -34,8 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.data.joined import Joined
-from purge.data.samples import part_of
+from purge.data.images import Images
+from purge.data.joined import Joined, joined
+from purge.data.samples import Samples, part_of
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.methods.registry import resolve_method
 from purge.models.forward import logits
@@ -86,7 +87,7 @@ class Rum(Method):
                 continue
             stop = method.stop if self.stop == PUBLISHED else self.stop
             part = run.part(stop, f"part {i + 1} of {len(parts)}", (run.seed + i) % 2**32)
-            method.run(model, _turn(split, rows, parts[i + 1 :]), part)
+            method.run(model, _turn(split, rows, parts[i + 1 :], run.device), part)
             run.follow(part)
         run.took = f"{len(split.forget)} samples in {len(parts)} parts: " + ", then ".join(self.methods)
 
@@ -104,14 +105,22 @@ class Rum(Method):
         return -total.cpu()
 
 
-def _turn(split: Split, rows: Tensor, waiting: list[Tensor]) -> Split:
+def _turn(split: Split, rows: Tensor, waiting: list[Tensor], device: torch.device) -> Split:
     """The request of one part: what waits for its turn is retained, unless its whole class must go."""
     later = torch.cat([*waiting, rows[:0]])
     gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
     later = later[~torch.isin(split.forget.labels[later], gone)]
-    kept = Joined([split.retain, part_of(split.forget, later)]) if len(later) else split.retain
+    kept = _together(split.retain, part_of(split.forget, later), device) if len(later) else split.retain
     forget = split.forget if len(rows) == len(split.forget) else part_of(split.forget, rows)
     return dataclasses.replace(split, forget=forget, retain=kept)
+
+
+def _together(retain: Samples, later: Samples, device: torch.device) -> Samples:
+    """Both as one set, of images if both are: only those are augmented by name."""
+    both = [retain, later]
+    if all(isinstance(part, Images) for part in both):
+        return joined([(part, torch.arange(len(part))) for part in both], device)
+    return Joined(both)
 
 
 def _named(words: str) -> Method:

@@ -14,12 +14,12 @@ Repairing, in each of E epochs, with m = −∇CE(x_f, y_f) on a batch of D_f at
 The second line keeps a step from undoing what was forgotten. Published defaults for a tenth of CIFAR-10:
 q = 0.03, λ = 0.05, SGD, η = 0.005, momentum 0.9, weight decay 5e-4, E = 10, batches of 256, one batch of
 D_f for s and one for m; a fresh weight is uniform within ±1/√(its inputs), a fresh bias is 0. BatchNorm in
-training mode, D_r and D_f each by itself; m in evaluation mode.
+training mode, D_r and D_f each by itself; m in evaluation mode. Both sets are augmented as in training.
 
 Where we differ: the authors trim and project layer3, layer4 and the head of a ResNet, without BatchNorm; we
 trim every layer but normalisation, and project all weights, so that any network can be treated (``layers``
 names those to trim). s is computed in evaluation mode; their code leaves the model in training mode for it,
-which also moves its statistics. Every batch is full, dropout is off, nothing is augmented.
+which also moves its statistics. Every batch is full, dropout is off.
 
 The climb on D_f has no bound: on single samples of digits, small batches (of 64) take the model with them.
 """
@@ -49,6 +49,7 @@ class Scissorhands(Method):
     """Trim what the forget set needs, then descend on the retain set without bringing it back."""
 
     distributes: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     share: float = setting(0.03, "q: share of the weights that are drawn anew", above=0, high=1)
     ascent: float = setting(0.05, "λ: weight of climbing on the forget set", low=0)
     project: bool = setting(True, "keep steps from undoing what was forgotten")
@@ -65,11 +66,12 @@ class Scissorhands(Method):
         """Trim, then go through the retain set ``epochs`` times, its first batches beside the forget set."""
         params, optimizer = parameters_to_train(model), self.optim.make(model)
         trimmed = self._trimmed(model)
+        retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
         (first,) = run.batch_indices(split.forget, steps=1, batch_size=self.batch_size)
-        saliency = self._forget_gradient(model, params, *split.forget.take(first))
+        saliency = self._forget_gradient(model, params, *forget.take(first))
         orders, epoch = self._orders(split, run)
         memory = saliency
-        for i, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
+        for i, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
             if i == 0:
                 _trim(params, trimmed, saliency, self.share)
             if i % epoch == 0:

@@ -19,10 +19,10 @@ Adam, η = 5e-4, falling after the epochs 5, 8 and 9, weight decay 0.1, γ = 1, 
 batches of 32 and 64. ``scrub-r`` has those of the notebook that reports SCRUB+R, on CIFAR-10: as Large, but
 γ = 1, α = 0.5, M = 3, E = 5, batches of 32 and 16, ``nearest``. The paper and three notebooks rewind to the
 nearest; the one that compares with Bad Teacher takes the first. One optimiser for both kinds of steps,
-BatchNorm in training mode. No clipping; it may diverge without.
+BatchNorm in training mode. Nothing is augmented. No clipping; it may diverge without.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation while unlearning. The
-held-out samples are the test samples whose class is in D_f. The original itself is never rewound to.
+Where we differ: every batch is full, dropout is off. The held-out samples are the test samples whose class
+is in D_f. The original itself is never rewound to.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ single samples by heart may keep them; then lower λ.
 The authors' defaults for 10 % of CIFAR-10 and a ResNet-18: SGD, η = 1e-2, momentum 0.9, weight decay
 5e-4, one optimiser for both kinds of steps, N = 1500, s = 5, batches of 128, α = 25, λ = 0.5, γ = 1, the
 ascent clipped to norm 7, BatchNorm in training mode, the Fisher information in evaluation mode. β = 1:
-the slow weights are the fast ones.
+the slow weights are the fast ones. Both sets are augmented as in training, also for the Fisher information.
 
-Where we differ: every batch is full, dropout is off, there is no augmentation, neither while unlearning
-nor for the Fisher information. Momentum and weight decay move all weights, salient or not, as in the
-authors' code. We know the algorithm from that code; the paper's text could not be compared with it.
+Where we differ: every batch is full, dropout is off. Momentum and weight decay move all weights, salient or
+not, as in the authors' code. We know the algorithm from that code; the paper's text could not be compared
+with it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.data.samples import Samples
 from purge.engine.projection import clipped, flat, grad, squared_grads, write
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
@@ -50,6 +51,7 @@ class SFRon(Method):
     """Climb on the forget set by the weights that it needs most, and descend on the retain set."""
 
     distributes: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
     steps: int = setting(1500, "N: steps on the retain set", low=1)
     forget_every: int = setting(5, "s: steps between two on the forget set", low=1)
     batch_size: int = setting(128, "samples of each set per step", low=1)
@@ -65,11 +67,12 @@ class SFRon(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Take ``steps`` steps on the retain set, each ``forget_every``-th after one on the forget set."""
         params = parameters_to_train(model)
-        salient = self._salient(model, params, split, run.device)
+        retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
+        salient = self._salient(model, params, retain, forget, run.device)
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.retain) / self.batch_size)
         orders = self._orders(split, run)
-        for i, (r, f) in run.batches(split.retain, split.forget, orders=orders, epoch=epoch):
+        for i, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
             before, left = flat(params), (1 + math.cos(math.pi * i / self.steps)) / 2
             optimizer.param_groups[0]["lr"] = self.optim.lr * left
             forget_loss = None
@@ -87,11 +90,16 @@ class SFRon(Method):
             run.log(retain_loss=retain_loss, forget_loss=forget_loss)
 
     def _salient(
-        self, model: nn.Module, params: list[nn.Parameter], split: Split, device: torch.device
+        self,
+        model: nn.Module,
+        params: list[nn.Parameter],
+        retain: Samples,
+        forget: Samples,
+        device: torch.device,
     ) -> Tensor:
         """1 for each weight whose Fisher information is high on the forget set beside the retain set."""
         fisher = []
-        for part in (split.forget, split.retain):
+        for part in (forget, retain):
             order = torch.randperm(len(part)).to(device)  # batches of mixed classes, as in training
             squares, n, _ = squared_grads(
                 model, params, part, order, batch_size=self.batch_size, per_sample=False
