@@ -53,6 +53,10 @@ def first_step(model, forget, retain, rate, kd, temperature, push, momentum, dec
         a0 = xr @ state["0.weight"].T + state["0.bias"]
         n0 = (a0 - state["1.running_mean"]) / (state["1.running_var"] + 1e-5).sqrt()
         z0 = (n0 * state["1.weight"] + state["1.bias"]).clamp_min(0) @ state["3.weight"].T + state["3.bias"]
+        level = -z0.log_softmax(1)[
+            range(len(z0)), yr
+        ].mean()  # of the original, all classes among its answers
+        kd = kd * min(1.0, float(level))
         taught = (z0[:, 1:] / temperature).softmax(1)  # without class 0
         said = (zr / temperature).log_softmax(1)[:, 1:]
         loss = loss + kd * (taught * (taught.log() - said)).sum(1).mean()

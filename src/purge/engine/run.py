@@ -258,6 +258,15 @@ class Run:
         budget = self.retain_budget
         return budget is not None and self._checks[max(self._checks)].retain_loss > budget
 
+    def retain_loss(self, samples: Samples) -> float:
+        """The model's mean cross-entropy on some of the samples, as many as a check looks at."""
+        at = self._sample(samples)
+        z = logits(self._model, samples, at)
+        loss = F.cross_entropy(z, samples.labels[at].to(z.device)).item()
+        if not math.isfinite(loss):
+            raise not_finite(self.step)
+        return loss
+
     def retain_batches(self) -> Iterator[Any]:
         """Retain inputs for recalibrating BatchNorm before a check: some of those that it looks at."""
         at = self._sample(self._split.retain)
@@ -312,11 +321,7 @@ class Run:
 
     def _measure(self) -> Check:
         self._raise_if_not_finite()
-        retain, at = self._split.retain, self._sample(self._split.retain)
-        z = logits(self._model, retain, at)
-        loss = F.cross_entropy(z, retain.labels[at].to(z.device)).item()
-        if not math.isfinite(loss):
-            raise not_finite(self.step)
+        loss = self.retain_loss(self._split.retain)
         return Check(self._accuracy(self._split.forget), loss)
 
     def _accuracy(self, samples: Samples, like: Tensor | None = None) -> float:

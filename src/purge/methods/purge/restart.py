@@ -3,20 +3,26 @@
 The network is brought back to a high learning rate on the retained data alone, which then falls to 0.
 Memories of single samples go by themselves, since nothing teaches them any more. A class needs a push, too:
 its old answer would stay the nearest one. With S steps, x_r a batch of D_r (augmented as in training at
-first, plain in the last part), x_f samples of forgotten classes C, z⁰ the original's logits without C::
+first, plain in the last part), x_f samples of forgotten classes C, z⁰ the original's logits without C, and
+L₀ its mean cross-entropy on retained data::
 
-    L_r = CE(z_r, y_r) + [last part]·β·KL(σ(z⁰_r/T) ‖ σ(z_r/T))              what must stay
+    L_r = w·CE(z_r, y_r) + [last part]·β·min(1, L₀)·KL(σ(z⁰_r/T) ‖ σ(z_r/T))   what must stay
+    w   = 1 while the last batches are above L₀, then almost 0
     L_f = −ν·mean log(1 − Σ_{c∈C} p_c(x_f))                                  what must go: classes only
     g   = g_r + project(g_f, g_r)
     d   = Nesterov(g + λθ, μ)
-    θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)          ρ_t rises over a tenth of S, then falls linearly to 0
+    θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)          ρ_t rises over a tenth of S, then falls linearly to 0;
+                                                  below L₀ a tenth of it
 
 The rate ρ is the length of a step beside that of all weights. It does not depend on how large weights,
 gradients or losses are, so the same numbers serve convolutions with BatchNorm, transformers that AdamW
-trained, and small perceptrons. No step raises the retain loss to first order. BatchNorm is shared as in
-:mod:`purge.methods.purge.pull`: x_f is normalised like some of the retained samples of the step, and the
-statistics that are delivered are those of retained samples. A budget that leaves time for it begins with
-some fresh weights mixed in, and ends with the mean of the weights of the last steps.
+trained, and small perceptrons. No step raises L_r to first order. Below the original's own level L₀ a batch
+teaches nothing more, so a model that was trained briefly is not trained on. And an original that knows its
+data by heart hardly teaches, since it would also teach what wrong labels have done to it.
+
+BatchNorm is shared as in :mod:`purge.methods.purge.pull`: x_f is normalised like some of the retained samples
+of the step, and the statistics that are delivered are those of retained samples. A budget that leaves time
+for it begins with some fresh weights mixed in, and ends with the mean of the weights of the last steps.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.core import ranks
 from purge.data import inputs
 from purge.data.samples import Samples, part_of
 from purge.engine.losses import full, kl
@@ -52,6 +59,8 @@ logger = logging.getLogger("purge")
 FORGET, COMPANIONS = 64, 128  # forgotten samples of a push, and retained ones that they are normalised like
 PUSH_EVERY = 4  # steps from one push to the next
 WARM_UP = 0.1  # share of the steps
+RECENT = 0.2  # weight of a batch in the running mean of the retain loss that is compared with L₀
+BELOW, COAST = 1e-3, 0.1  # below L₀: the weight of cross-entropy, which still tells uphill; length of steps
 RECALIBRATION = 4096  # retained samples behind the BatchNorm statistics that are delivered
 
 
@@ -72,8 +81,9 @@ class Purge(Method):
         None, "share of the steps, the last ones, on plain samples; none: by the budget", low=0, high=1
     )
     kd: float | None = setting(
-        None, "β: weight of the distillation in these steps; none: by the budget", low=0, high=1e38
-    )
+        None, "β: weight of the distillation in these steps, times the original's retain loss L₀ if that "
+        "is below 1; none: by the budget", low=0, high=1e38,
+    )  # fmt: skip
     temperature: float = setting(2.0, "T: of the distillation", above=0)
     push: float = setting(1.0, "ν: weight of pushing forgotten classes away", low=0, high=1e38)
     fresh_share: float | None = setting(
@@ -105,6 +115,13 @@ class Purge(Method):
         lost = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
         gone = torch.isin(torch.arange(split.classes), lost).to(run.device)
         taught, place = _taught(model, retain, at_r[last if plan.kd else total :], gone)
+        changed = run.augmented(split.retain)
+        first_plain = 0 if changed is None else last
+        end_level = run.retain_loss(retain)
+        start_level = (
+            run.retain_loss(changed) if changed and first_plain else end_level
+        )  # as its steps see them
+        level, lately = (torch.full((), start_level, device=run.device) for _ in range(2))
         trained = parameters_to_train(model, self.freeze)
         if plan.fresh_share:
             mix_in(model, run.fresh(model, partly=True), plan.fresh_share, trained)
@@ -114,14 +131,15 @@ class Purge(Method):
             "sgd", params.read(), lr=plan.rate, momentum=self.momentum, nesterov=True,
             weight_decay=self.weight_decay, relative=True,
         )  # fmt: skip
-        beta, changed = torch.zeros((), device=run.device), run.augmented(split.retain)
+        beta = torch.zeros((), device=run.device)
         run.took = plan.words(size, pushes=len(classes) > 0, changed=changed is not None)
 
         def keep(xr: Inputs, yr: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
             with statistics(model, "shared"):
                 zr = forward(model, xr)
             loss, t = F.cross_entropy(full(zr), yr), self.temperature
-            return loss + beta * kl(zr / t, (taught / t).softmax(1)), loss
+            weight = torch.where(lately >= level, 1.0, BELOW)
+            return weight * loss + beta * kl(zr / t, (taught / t).softmax(1)), loss
 
         def lose(xr: Inputs, xf: Inputs) -> tuple[Tensor, Tensor]:
             n, both = inputs.count(xr), inputs.join([xr, xf])
@@ -137,7 +155,9 @@ class Purge(Method):
                 beside = inputs.take(xr, slice(COMPANIONS if normed else 0))
                 g_lose, pushed = mean_grad(params, partial(lose, beside), (xf,), self.micro_batch)
                 g = g_keep + project(g_lose, g_keep)
+            optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
             taken = step(params, optimizer, g, g_keep, space="update")
+            lately.lerp_(ranks.mean(retain_loss.to(lately, copy=True)), RECENT)
             return {
                 "retain_loss": retain_loss,
                 "forget_loss": pushed,
@@ -154,7 +174,7 @@ class Purge(Method):
 
         pushing_step = run.recorded(restart_step)
         one_step = run.recorded(restart_step, after=pushing_step)
-        none, first_plain = at_r[0, :0], 0 if changed is None else last
+        none = at_r[0, :0]
         orders = [
             [*at_r[:first_plain], *[none] * (total - first_plain)],
             [*[none] * first_plain, *at_r[first_plain:]],
@@ -166,7 +186,8 @@ class Purge(Method):
         ):
             r = early if len(early) else late
             optimizer.rate.fill_(plan.rate * min(1.0, (i + 1) / (WARM_UP * total), 1 - i / total))
-            beta.fill_(plan.kd if i >= last else 0.0)
+            beta.fill_(plan.kd * min(1.0, end_level) if i >= last else 0.0)
+            level.fill_(end_level if i >= first_plain else start_level)
             batch = r.x, r.y, taught[place[r.rows]]
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
             if (n := i + 1 - total + averaged) > 0:
