@@ -136,7 +136,10 @@ def more() -> dict[str, dict[str, Any]]:
     changed = purge.unlearn(
         trained.model, forget, retain, augment="turn", steps=8, plain=0.5, check=False, **quiet
     )
-    return {"training": kept(trained), "augmented": kept(changed)}
+    both = purge.unlearn(
+        trained.model, forget, retain, method="salun", augment="crop-flip", epochs=1, check=False, **quiet
+    )
+    return {"training": kept(trained), "augmented": kept(changed), "both augmented": kept(both)}
 
 
 class Two(nn.Module):
