@@ -423,6 +423,8 @@ def test_a_worker_elsewhere_is_told(page: Site, tmp_path: Path) -> None:
         (0, "planted", "", "exit code 0"),
         (0, json.dumps({"state": "nothing", "requests": [], "batch": None}), "", "Nothing is due."),
         (1, json.dumps({"state": "missed", "requests": [1], "batch": 2}), "", "Batch 2 was not accepted;"),
+        (1, json.dumps({"state": "not-found", "requests": [], "batch": None, "not_found": [3, 4]}), "",
+         "2 requests left open: not all of their ids are in the training data."),
     ],
 )  # fmt: skip
 def test_how_a_run_ended_is_one_line(code: int, out: str, err: str, words: str) -> None:

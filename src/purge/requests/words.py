@@ -63,7 +63,7 @@ def verified(verdict: Verdict) -> str:
 
 def came_of(facts: Mapping[str, Any]) -> str:
     """What came of a run, from ``Outcome.facts()``, in a sentence."""
-    left = len(facts["not_found"])
+    left = len(facts.get("not_found", ()))
     if not left:
         return _came_of(facts)
     stay = (
