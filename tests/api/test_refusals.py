@@ -389,7 +389,7 @@ SPLIT: list[tuple[str, type[PurgeError], str, Change]] = [
     ("every index", DataError, "something to retain", lambda t: {"indices": range(96)}),
     ("indices are floats", DataError, "indices", lambda t: {"indices": [0.0, 1.0]}),
     ("indices are words", DataError, "indices", lambda t: {"indices": ["a", "b"]}),
-    ("indices are a mask", DataError, "indices", lambda t: {"indices": torch.ones(96, dtype=torch.bool)}),
+    ("a mask of others", DataError, "96 samples", lambda t: {"indices": torch.ones(9, dtype=torch.bool)}),
     ("indices are 2-d", DataError, "indices", lambda t: {"indices": torch.zeros(2, 2, dtype=torch.long)}),
     ("a stream", DataError, "Stream", lambda t: {"dataset": Stream(), "fraction": 0.5}),
     ("no data", DataError, "NoneType", lambda t: {"dataset": None, "classes": [0]}),
