@@ -16,6 +16,8 @@ import pytest
 
 from tests.doors.asking import Company, Said, trained
 
+SLOW = pytest.mark.slow
+OTHERS = pytest.param("a version of others", marks=SLOW)
 METRIC = """
 import os, pathlib, signal
 import purge
@@ -104,6 +106,7 @@ def test_the_version_of_others_is_not_taken_after_a_restore(company: Company, tm
     company.head()
 
 
+@SLOW
 def test_the_version_of_the_same_people_is_not_taken_either(company: Company, tmp_path: Path) -> None:
     """Their request is open again, and this chain has not ordered what lies there."""
     company.ask("c-17")
@@ -127,6 +130,7 @@ def test_a_copy_of_the_ledger_takes_no_work_of_the_first(company: Company, tmp_p
     company.head()
 
 
+@SLOW
 def test_a_backup_that_has_missed_nothing_goes_on(company: Company, tmp_path: Path) -> None:
     company.ask("c-17")
     assert company.run().code == 0
@@ -139,7 +143,7 @@ def test_a_backup_that_has_missed_nothing_goes_on(company: Company, tmp_path: Pa
 # -- folders that somebody put there -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["the version before", "a version of others", "an empty folder"])
+@pytest.mark.parametrize("what", ["the version before", OTHERS, "an empty folder"])
 def test_a_folder_where_a_version_would_be(company: Company, tmp_path: Path, what: str) -> None:
     other = Company(company.base, tmp_path / "other" / "requests.db")
     other.ask("c-40")
@@ -190,8 +194,8 @@ def half_made(place: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a worker is killed in a fork")
-@pytest.mark.parametrize("what", ["the version before", "a version of others"])
-@pytest.mark.parametrize("retrain", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["the version before", OTHERS])
+@pytest.mark.parametrize("retrain", [False, pytest.param(True, marks=SLOW)])
 def test_a_model_put_in_the_place_of_half_made_work(
     company: Company, tmp_path: Path, shed: Path, what: str, retrain: bool
 ) -> None:
