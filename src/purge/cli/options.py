@@ -83,7 +83,7 @@ Text = Annotated[
 ]
 Id = Annotated[str | None, Option("--id", help="The column that says whose each row is.")]
 Test = Annotated[
-    Path | None, Option("--test", help="A table of test data; default: a fifth is held out by --split-seed.")
+    Path | None, Option("--test", help="A table of test data; default: the fifth that purge train holds out.")
 ]
 AllTrained = Annotated[
     bool, Option("--all-trained", help="Training has all of --data: nothing is held out, nothing is unseen.")
