@@ -21,44 +21,22 @@ from tests.ranks.starting import start, texts
 pytestmark = pytest.mark.dist
 
 
-class Dies(nn.Module):
-    """A model in which rank 1 is killed at its fifth forward pass in training."""
+class Odd(nn.Module):
+    """A network that fails, or dies on rank 1, after some batches with gradients, or adds up what it sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str, after: float = 5) -> None:
         super().__init__()
-        self.body, self.calls = jobs.network("mlp"), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += torch.is_grad_enabled()
-        if self.calls > 5 and dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.body(x)
-
-
-class Stops(nn.Module):
-    """A model with dropout that cannot go on, on any rank, after so many batches of training."""
-
-    def __init__(self, after: float) -> None:
-        super().__init__()
-        self.body, self.after, self.calls = jobs.network("vgg"), after, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += torch.is_grad_enabled() and self.training
-        if self.calls > self.after:
-            raise InterruptedError
-        return self.body(x)
-
-
-class Remembers(nn.Module):
-    """A model with a buffer that counts what its rank has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = jobs.network("mlp")
+        self.body, self.what, self.after, self.calls = jobs.network("vgg"), what, after, 0
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen.add_(x.sum())
+        self.calls += torch.is_grad_enabled()
+        if self.what == "adds up":
+            self.seen.add_(x.sum())
+        elif self.calls > self.after and self.what == "fails":
+            raise InterruptedError
+        elif self.calls > self.after and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.body(x)
 
 
@@ -76,9 +54,9 @@ def dying(folder: Path, door: str) -> None:
     forget, retain = jobs.parts()
     usual = {"epochs": 20, "progress": False, "out": folder / "run"}
     if door == "train":
-        said = refused(lambda: purge.train(Dies(), retain, **usual))
+        said = refused(lambda: purge.train(Odd("dies"), retain, **usual))
     else:
-        said = refused(lambda: purge.unlearn(Dies(), forget, retain, method=door, check=False, **usual))
+        said = refused(lambda: purge.unlearn(Odd("dies"), forget, retain, method=door, check=False, **usual))
     (folder / "said").write_text(said)
 
 
@@ -126,7 +104,9 @@ def doors(folder: Path) -> None:
     assert "settings and seed" in refused(lambda: purge.train(net, retain, epochs=1 + rank, progress=False))
     other = jobs.network(["resnet-batchnorm", "mlp"][rank])
     assert "the same kind of model" in refused(lambda: purge.unlearn(other, forget, retain, **few))
-    assert "the same weights at the end" in refused(lambda: purge.unlearn(Remembers(), forget, retain, **few))
+    assert "the same weights at the end" in refused(
+        lambda: purge.unlearn(Odd("adds up"), forget, retain, **few)
+    )
 
     # What runs on one rank says so.
     for method in ("ssd", "purge-pull", "sisa"):
@@ -149,10 +129,10 @@ def doors(folder: Path) -> None:
     # A training that both have begun is gone on with by both, dropout and all.
     recipe = {"epochs": 3, "progress": False}
     with pytest.raises(InterruptedError):
-        purge.train(Stops(5), retain, out=folder / "t", **recipe)  # in the third epoch
+        purge.train(Odd("fails"), retain, out=folder / "t", **recipe)  # in the third epoch
     dist.barrier()
-    resumed = purge.train(Stops(math.inf), retain, out=folder / "t", resume=True, **recipe)
-    straight = purge.train(Stops(math.inf), retain, **recipe)
+    resumed = purge.train(Odd("fails", math.inf), retain, out=folder / "t", resume=True, **recipe)
+    straight = purge.train(Odd("fails", math.inf), retain, **recipe)
     assert resumed.to_dict()["digest"] == straight.to_dict()["digest"]
     assert resumed.info["flop"] == pytest.approx(straight.info["flop"], rel=0.01)
 
