@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from purge import callbacks, data, heads, methods, metrics, models, requests
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
-    from purge.core.ranks import alone
     from purge.data.augmented import Augmentation
     from purge.data.canaries import plant_canaries
     from purge.data.catalog import list_datasets
@@ -44,7 +43,7 @@ _HOMES = {
     "Ledger": "requests.ledger", "Method": "methods.base", "Metric": "metrics.metric",
     "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
-    "Value": "metrics.value", "alone": "core.ranks", "audit": "api", "build": "models.zoo",
+    "Value": "metrics.value", "audit": "api", "build": "models.zoo",
     "epsilon_canaries": "metrics.canaries", "export": "models.export", "from_sklearn": "models.sklearn",
     "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
@@ -55,7 +54,7 @@ _ROOMS = ("callbacks", "data", "heads", "methods", "metrics", "models", "request
 
 __all__ = [
     "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report",
-    "Result", "Shadows", "Stopping", "Value", "alone", "audit", "build", "callbacks", "data",
+    "Result", "Shadows", "Stopping", "Value", "audit", "build", "callbacks", "data",
     "epsilon_canaries", "export", "from_sklearn", "heads", "list_datasets", "list_methods", "list_metrics",
     "list_models", "load", "load_weights", "methods", "metrics", "models", "plant_canaries", "requests",
     "split", "train", "train_sharded", "unlearn",

@@ -15,7 +15,6 @@ from torch import nn
 
 from purge.auditor import Auditor
 from purge.callbacks import Callback, Told
-from purge.core import ranks
 from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
@@ -37,7 +36,7 @@ from purge.data.ids import IdOf
 from purge.data.pair import Pair
 from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
 from purge.data.samples import Data, GivenLabels, few
-from purge.engine.dist import begin, end, one_rank
+from purge.engine.dist import Ranks
 from purge.engine.precision import (
     Precision,
     choose_device,
@@ -80,7 +79,6 @@ from purge.result import Report, Result, module_of, now
 logger = logging.getLogger("purge")
 
 
-@ranks.together
 @claims_out
 @torch.enable_grad()
 def unlearn(
@@ -182,9 +180,10 @@ def unlearn(
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
     precision = choose_precision(precision, at, full=chosen.full_precision)
-    graph = choose_graph(graph, at, default=chosen.graph) and not ranks.several()
+    ranks = Ranks.here(at)
+    graph = choose_graph(graph, at, default=chosen.graph) and ranks.world == 1
     if not chosen.distributes:
-        one_rank(str(method) if isinstance(method, str) else type(method).__name__)
+        ranks.refuse(str(method) if isinstance(method, str) else type(method).__name__)
     seed = checked_seed(seed)
     if request is not None and not isinstance(request, DeletionRequest):
         fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
@@ -203,7 +202,8 @@ def unlearn(
         asked = described(split, given["forget"], given["retain"])
         for words in copies_words(split.sizes()):
             logger.warning("%s.", words)
-        begin([edited, fresh], split.forget, split.retain, split.test, settings=(chosen, seed, precision))
+        parts = split.forget, split.retain, split.test
+        ranks.begin([edited, fresh], parts, (chosen, seed, precision, in_words(how, split.retain)))
         if check:
             check_knows(edited, split.retain, "a model")
         per_row = flop_per_row(edited, few(split.retain))
@@ -211,7 +211,7 @@ def unlearn(
     name = method if isinstance(method, str) else type(method).__name__
     run = Run(
         edited, split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
-        precision=precision, graph=graph, augment=how, tell=_teller(told, seed, at),
+        precision=precision, graph=graph, augment=how, tell=_teller(told, seed, at), ranks=ranks,
     )  # fmt: skip
     told.start({
         "kind": "unlearn", "method": name, "settings": as_dict(chosen), "seed": seed, "device": str(at),
@@ -227,9 +227,9 @@ def unlearn(
     ):  # fmt: skip
         edited.eval()
         threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)
-        with threads_seen() as seen, threads, counting() as rows, ranks.sharing():
+        with threads_seen() as seen, threads, counting() as rows:
             chosen.run(edited, split, run)
-    end(edited, rows)
+    ranks.end(edited, rows)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     narrowed(edited, model).zero_grad(set_to_none=True)
@@ -252,11 +252,11 @@ def unlearn(
     )
     if out is not None:
         result.save(out)
+    ranks.wait()
     told.end(result)
     return result
 
 
-@ranks.together
 def audit(
     model: nn.Module | Result,
     forget: Data,
@@ -343,7 +343,6 @@ def audit(
     return report
 
 
-@ranks.together
 @claims_out
 @torch.enable_grad()
 def train(
@@ -418,7 +417,7 @@ def train(
     before |= forgotten_by(model)
     at = choose_device(device, model)
     seed, extra = checked_seed(seed), _recordable(record)
-    folder = training_folder(out, resume=resume, force=force)
+    folder, ranks = training_folder(out, resume=resume, force=force), Ranks.here(at)
     trained = copied(model, at)
     with seeded(seed, at):
         more = {"test": test, "log_only": log_only}
@@ -428,8 +427,8 @@ def train(
         check_not_again(before, given, parts)
         samples, unseen, only = parts["the dataset"], parts.get("test"), parts.get("log_only")
     if log_updates is not None:
-        one_rank("a training that logs its updates")
-    begin([trained], samples, unseen, settings=(chosen, seed, resume))
+        ranks.refuse("a training that logs its updates")
+    ranks.begin([trained], [samples, unseen], (chosen, seed, resume))
     check_batch_size(trained, min(chosen.batch_size, len(samples)))
     check_augment(samples, chosen.augment, chosen.colour)
     parameters_to_train(trained)
@@ -445,16 +444,17 @@ def train(
         "kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at),
         "samples": len(samples),
     })  # fmt: skip
-    with seeded(seed, at), threads_seen() as seen, threads, counting() as rows, ranks.sharing():
+    with seeded(seed, at), threads_seen() as seen, threads, counting() as rows:
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
             resume=resume, watch=None if log is None else log.step, tell=_teller(told, seed, at),
+            ranks=ranks,
         )  # fmt: skip
     trained = widened(narrowed(trained, model))  # what follows is about the weights that are delivered
     if log is not None:
         log.finish(trained)
     trained.zero_grad(set_to_none=True)
-    end(trained, rows)
+    ranks.end(trained, rows)
     if diverged(trained, samples, history):
         if state is not None:
             state.unlink(missing_ok=True)
@@ -474,13 +474,13 @@ def train(
     remember(trained, before, info.get("names") or class_order(model))
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
-        if ranks.rank() == 0:  # the others are here before the first one has written it
+        if ranks.rank == 0:  # the others are here before the first one has written it
             state.unlink(missing_ok=True)
+    ranks.wait()
     told.end(result)
     return result
 
 
-@ranks.together
 @claims_out
 @torch.enable_grad()
 def train_sharded(
@@ -538,7 +538,7 @@ def train_sharded(
         (torch.Size([1, 3]), 4)
     """
     chosen, extra = replace(Recipe(), recipe), _recordable(record)
-    one_rank("training in shards")
+    Ranks.here(torch.device("cpu")).refuse("training in shards")
     if out is not None:
         out_folder(out, force=force)
     started = time.perf_counter()

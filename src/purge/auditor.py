@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.core import ranks
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
 from purge.core.threads import numbers, threads_for, threads_seen
@@ -79,7 +78,6 @@ class Auditor:
         self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
         self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
-    @ranks.together
     @torch.enable_grad()
     def audit(
         self,
@@ -99,8 +97,6 @@ class Auditor:
             self._models = {name: check_classifier(one) for name, one in self._models.items()}
             self._digests = {name: digest(one) for name, one in self._models.items()}
         digests = {"audited": digest(model), **self._digests}
-        names = [metric.name for metric in wanted]
-        ranks.check_same("the same models, metrics and seed on every rank", digests, names, seed)
         if self._check:
             check_references(digests)
         subjects = {"audited": self._subject("audited", model), **self._beside}
@@ -153,8 +149,7 @@ class Auditor:
             name: one.audit(run or model, metrics=alone, progress=progress)
             for name, one in (self._kinds(split) if alone else {}).items()
         }
-        report = Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
-        return ranks.of_first(report)
+        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
 
     def _kinds(self, split: Split) -> dict[str, Auditor]:
         """An auditor each of the classes and of the single samples in a request that mixes them."""

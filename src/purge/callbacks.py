@@ -21,9 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purge.core import ranks
 from purge.core.errors import DataError, RunError, brief
-from purge.core.files import told
+from purge.core.files import told, writes
 
 if TYPE_CHECKING:
     from purge.result import Report, Result
@@ -111,7 +110,7 @@ class Told:
         self._tell("on_report", report, whole=True)
 
     def _tell(self, event: str, *about: Any, whole: bool = False) -> None:
-        for one in self._all if ranks.rank() == 0 else ():  # of several ranks, the first one tells
+        for one in self._all if writes() else ():  # of several ranks, the first one tells
             try:
                 getattr(one, event, lambda *_: None)(*about)
             except Exception as error:

@@ -19,9 +19,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from purge.core import ranks
 from purge.core.errors import FileError, MetricError, did_you_mean
-from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text
+from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text, writes
 from purge.core.folders import claimed, replacing_run
 from purge.core.schema import build
 from purge.core.settings import as_dict
@@ -237,7 +236,7 @@ class Report:
         Returns:
             Its path.
         """
-        if not ranks.writes():
+        if not writes():
             return Path(folder)
         path = out_folder(folder, force=True)
         with told(path):
@@ -252,7 +251,7 @@ class Report:
         Args:
             path: the file; an existing one is replaced.
         """
-        if not ranks.writes():
+        if not writes():
             return
         with told(Path(path)):
             write_json(Path(path), self.to_dict())
@@ -389,7 +388,7 @@ class Result:
         Raises:
             FileError: it cannot be written.
         """
-        if not ranks.writes():
+        if not writes():
             return Path(folder)
         path = out_folder(folder, force=force)
         sisa = self.model if isinstance(self.model, SisaModel) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,12 +19,6 @@ _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(["tests.ranks.warm"])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start(fn: Callable[..., Any], folder: Path, *args: Any, ranks: int = 2, group: bool = True) -> list[Any]:
     """``fn(folder, *args)`` on every rank at the same time; the exit codes, minus the signal of a kill.
 
@@ -33,9 +26,10 @@ def start(fn: Callable[..., Any], folder: Path, *args: Any, ranks: int = 2, grou
     initialised before.
     """
     folder.mkdir(exist_ok=True)
-    port = free_port()
+    # Whoever starts ranks keeps what they meet by, as torchrun does.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     started = [
-        _context.Process(target=_rank, args=(fn, folder, args, rank, ranks, port, group))
+        _context.Process(target=_rank, args=(fn, folder, args, rank, ranks, store.port, group))
         for rank in range(ranks)
     ]
     for one in started:
@@ -60,6 +54,7 @@ def _rank(
 ) -> None:
     about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1"}
     os.environ.update({name: str(value) for name, value in {**about, "MASTER_PORT": port}.items()})
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / f"{name}-{rank}.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)

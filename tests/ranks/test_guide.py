@@ -16,25 +16,19 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 def test_the_guide_names_the_methods_that_share_batches() -> None:
-    shared, alone = re.findall(r"^These (?:share|run on one).*?:(.*?)\n\n", PAGE, re.S | re.M)
+    (shared,) = re.findall(r"^These share their batches:(.*?)\n\n", PAGE, re.S | re.M)
     known = {name: entry.method.distributes for name, entry in purge.methods.registry.METHODS.items()}
     assert set(re.findall(r"`([a-z0-9-]+)`", shared)) == {name for name, yes in known.items() if yes}
-    assert set(re.findall(r"`([a-z0-9-]+)`", alone.partition(". ")[0])) == {
-        n for n, yes in known.items() if not yes
-    }
 
 
 def program(folder: Path) -> None:
     os.chdir(folder)
-    whole, alone = BLOCKS
-    last = "dist.destroy_process_group()\n"
-    assert last in whole
-    exec(whole.replace(last, alone + last), {"__name__": "__main__"})
+    (whole,) = BLOCKS
+    exec(whole, {"__name__": "__main__"})
 
 
 @pytest.mark.dist
 def test_the_program_of_the_guide(tmp_path: Path) -> None:
-    assert len(BLOCKS) == 2
     assert start(program, tmp_path, group=False) == [0, 0], texts(tmp_path)
     assert (tmp_path / "without3" / "run.json").is_file()
     assert (tmp_path / "without3" / "audit.json").is_file()

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Container
 from typing import Any
 
-from purge.core import ranks
 from purge.core.errors import DeviceError, MethodError, RunError, first_line
 
-SHARED = ("train", "unlearn", "audit")
+SHARED = ("train", "unlearn")
 
 
 def started() -> bool:
@@ -39,10 +38,9 @@ def _together(command: Callable[[], Any], names: Container[str]) -> Any:
         raise RunError("to reach the other ranks", first_line(error), fix) from None
     name = next((word for word in sys.argv[1:] if word in names), None)
     if name is not None and name not in SHARED:
-        what = "purge train, unlearn or audit for several ranks"
+        what = "purge train or unlearn for several ranks"
         raise MethodError(what, f"purge {name}, which runs in one process", "run it without torchrun")
-    with ranks.met(f"purge {name}"):
-        return command()
+    return command()
 
 
 def gpu() -> int:
@@ -59,18 +57,21 @@ def gpu() -> int:
 
 
 def speaks() -> bool:
-    """Is this the first rank that has something to say? If so, what it says is seen."""
-    if not ranks.first_to_speak():
-        return False
-    if started() and sys.__stderr__ is not None:
+    """Is this the first rank that has something to say? Of an error that all have, one tells."""
+    torch = sys.modules.get("torch")
+    if not started() or torch is None or not torch.distributed.is_initialized():
+        return True
+    try:
+        first = torch.distributed.distributed_c10d._get_default_store().add("purge/said", 1) == 1
+    except RuntimeError:  # whoever kept the store is gone
+        first = True
+    if first and sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__
-    return True
+    return bool(first)
 
 
 def leave(code: int) -> None:
     """Part from the other ranks; after a failure they are not waited for."""
-    if code != 0:
-        ranks.let_others_ask()
     torch = sys.modules.get("torch")
     if code == 0 and started() and torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -75,9 +75,8 @@ def unlearn(
     Exits 1 if the forget target was not reached; the model is written all the same.
     """
     from purge.callbacks import named
-    from purge.core import ranks
     from purge.core.errors import FileError
-    from purge.core.files import out_folder
+    from purge.core.files import out_folder, writes
     from purge.core.folders import claimed
     from purge.core.plugins import current_folder_importable
     from purge.core.settings import checked_seed
@@ -157,7 +156,7 @@ def unlearn(
         about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
         result.save(out, force=force, **about)
         left = []
-        if export is not None and ranks.rank() == 0:
+        if export is not None and writes():
             left = write_back(result.model, export, like=form, force=force)
     ending.keeps(lambda: f"The model is written to {out}.")
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]

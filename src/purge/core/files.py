@@ -9,6 +9,7 @@ import platform
 import re
 import secrets
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,6 +49,12 @@ def below(folder: Path, *names: Any, ending: str = "") -> Path:
             raise FileError(what, brief(name), "use letters, digits, - and _")
     *folders, last = names
     return folder.joinpath(*folders, f"{last}{ending}")
+
+
+def writes() -> bool:
+    """Does this process write, and speak? Of the ranks of torch.distributed the first one does."""
+    dist = sys.modules.get("torch.distributed")  # who has not imported it has not initialised it
+    return dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0
 
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"  # in temporary names, since folders may be shared

@@ -18,9 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from filelock import FileLock, Timeout
 
-from purge.core import ranks
 from purge.core.errors import FileError
-from purge.core.files import LOCK, STAGE, out_folder, told
+from purge.core.files import LOCK, STAGE, out_folder, told, writes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +49,7 @@ def claimed(folder: Path) -> Iterator[None]:
     A second process is refused. Check only now that the folder is empty: another may have had it before.
     """
     me = threading.get_ident(), folder.resolve()
-    if me in _held or ranks.rank() > 0:  # of several ranks, the first one writes for all
+    if me in _held or not writes():  # of several ranks, the first one writes for all
         yield
         return
     missing = [p for p in (folder, *folder.parents) if not p.exists()]

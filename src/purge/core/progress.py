@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from purge.core import ranks
 from purge.core.errors import printable
+from purge.core.files import writes
 
 Advance = Callable[[int, str], None]
 PAUSE = 0.2  # seconds between two updates of a notebook, each of which is a message to the browser
@@ -27,7 +27,7 @@ PAUSE = 0.2  # seconds between two updates of a notebook, each of which is a mes
 @contextmanager
 def progress_line(title: str, total: int, shown: bool) -> Iterator[Advance]:
     """A progress line; the block is given ``advance(by, note)``."""
-    shown = shown and ranks.rank() == 0
+    shown = shown and writes()
     if shown and in_notebook():
         with _cell_line(printable(title), total) as advance:
             yield advance

@@ -3,50 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from purge.core.errors import MethodError
 
-Inputs: TypeAlias = Any  # a tensor, or a pytree of tensors with one row per sample each; or a Shard of one
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The rows of a batch that this rank holds, where several ranks share one.
-
-    A model's answer to it is that of the whole batch, on every rank: see :mod:`purge.models.gather`.
-    """
-
-    x: Any  # at least one row: where none of the batch is this rank's, one stands in, which does not count
-    rows: tuple[int, ...]  # the places of these rows in the batch; none for one that stands in
-    total: int  # rows of the whole batch
-
-    def cut(self, index: slice) -> Shard:
-        """The part of the batch at ``index``."""
-        places = {row: i for i, row in enumerate(range(self.total)[index])}
-        here = [i for i, row in enumerate(self.rows) if row in places]
-        rows = tuple(places[self.rows[i]] for i in here)
-        return Shard(tree_map(lambda t: t[here or slice(1)], self.x), rows, len(places))
-
-
-def _joined(parts: Sequence[Shard]) -> Shard:
-    """Several batches, one after the other, as one; what stands in for rows goes where there are some."""
-    rows, before = list[int](), 0
-    for part in parts:
-        rows += [before + row for row in part.rows]
-        before += part.total
-    held = [part.x for part in parts if part.rows] or [parts[-1].x]
-    return Shard(join(held), tuple(rows), before)
-
-
-register_pytree_node(
-    Shard, lambda s: ([s.x], (s.rows, s.total)), lambda xs, about: Shard(next(iter(xs)), *about)
-)
+Inputs: TypeAlias = Any  # a tensor, or a pytree of tensors with one row per sample each
 
 
 def leaves(inputs: Inputs) -> list[Tensor]:
@@ -66,8 +31,6 @@ def take(inputs: Inputs, index: Any) -> Inputs:
     >>> take({"ids": torch.arange(4), "mask": torch.ones(4)}, [1, 3])["ids"]
     tensor([1, 3])
     """
-    if isinstance(inputs, Shard):
-        return inputs.cut(index)
     return tree_map(lambda t: t[index], inputs)
 
 
@@ -78,8 +41,6 @@ def to(inputs: Inputs, device: torch.device) -> Inputs:
 
 def join(parts: Sequence[Inputs]) -> Inputs:
     """The rows of all parts, one after the other."""
-    if isinstance(parts[0], Shard):
-        return _joined(parts)
     return parts[0] if len(parts) == 1 else tree_map(lambda *ts: torch.cat(ts), *parts)
 
 
@@ -105,7 +66,7 @@ def size(inputs: Inputs) -> int:
 
 def count(inputs: Inputs) -> int:
     """How many samples they hold."""
-    return inputs.total if isinstance(inputs, Shard) else len(leaves(inputs)[0])
+    return len(leaves(inputs)[0])
 
 
 def continuous(inputs: Inputs, method: str) -> Tensor:

@@ -1,54 +1,172 @@
-"""Work that the ranks of torch.distributed share: what must be the same on all of them, and is checked.
+"""Training on several ranks of torch.distributed: each has its rows of a batch, and all take the same step.
 
-There is no wrapper around a model. Weights come from rank 0 once, each rank sends its rows of every batch
-through the model, gradients are averaged as flat vectors, and every rank takes the same step.
+There is no wrapper around a model. Weights come from rank 0 once. All ranks draw the same batches from the
+same seed, and each sends its rows through the model. The loss of a rank counts by its share of the rows, so
+the sum of the gradients over the ranks is the gradient of the joint batch: one all-reduce of a flat vector.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from purge.core import ranks
-from purge.core.errors import MethodError
+from purge.core.errors import MethodError, RunError, first_line
+from purge.data.augmented import Augmented
+from purge.data.inputs import Inputs
+from purge.data.prefetch import Order
 from purge.data.samples import Samples
+from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.forward import Rows
 
 
-def begin(models: Iterable[nn.Module | None], *samples: Samples | None, settings: Any) -> None:
-    """Give these models the weights of rank 0; refuse ranks that were given other data or settings."""
-    if not ranks.several():
-        return
-    here = [model for model in models if model is not None]
-    shapes = [[(name, tuple(t.shape), t.dtype) for name, t in tensors_of(m).items()] for m in here]
-    ranks.check_same("the same kind of model on every rank", shapes)
-    ranks.check_same("the same method, settings and seed on every rank", settings)
-    fix = "pass all of the data on every rank: it is shared out among them here"
-    ranks.check_same("the same data on every rank", [_labels(part) for part in samples], fix=fix)
-    for model in here:
-        ranks.from_first(tensors_of(model).values())
+@dataclass(frozen=True)
+class Ranks:
+    """Which of the ranks this process is; by default the only one, and then nothing here does anything."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = torch.device("cpu")  # where a number lies that is told to the others
+
+    @classmethod
+    def here(cls, device: torch.device) -> Ranks:
+        """The ranks of the program, if it has initialised torch.distributed."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size(), device)
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def part(self, rows: int) -> slice:
+        """Which rows of a batch are this rank's: every ``world``-th, or all if there is not one for each.
+
+        >>> list(range(7))[Ranks(1, 3).part(7)], list(range(2))[Ranks(1, 3).part(2)]
+        ([1, 4], [0, 1])
+        """
+        return slice(None) if rows < self.world else slice(self.rank, None, self.world)
+
+    def share(self, rows: int) -> float:
+        """How much the mean over this rank's rows counts in the mean over a batch of ``rows``.
+
+        >>> Ranks(1, 3).share(7), Ranks(1, 3).share(2)
+        (0.2857142857142857, 0.3333333333333333)
+        """
+        return 1 / self.world if rows < self.world else len(range(self.rank, rows, self.world)) / rows
+
+    def of_each(self, order: Order) -> Order:
+        """This rank's rows of the batches of ``order``."""
+        return order if self.world == 1 else [index[self.part(len(index))] for index in order]
+
+    def stream(self, samples: Samples, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
+        """This rank's rows of the batches of ``order``; images are moved as in the joint batch."""
+        if self.world > 1 and isinstance(samples, Augmented):
+            return samples.stream(order, [self.part(len(index)) for index in order])
+        return samples.stream(self.of_each(order))
+
+    # -- what ranks tell each other ------------------------------------------------------------
+
+    def sum(self, t: Tensor) -> Tensor:
+        """The sum of a tensor over the ranks, in its place: the same bits on each of them."""
+        if self.world > 1:
+            try:
+                dist.all_reduce(t)
+            except RuntimeError as error:  # a rank that has ended closes its connections
+                raise _lost(error) from None
+        return t
+
+    @property
+    def over(self) -> Callable[[Tensor], Tensor] | None:
+        """What adds up the statistics of BatchNorm; None where no other rank has a part of a batch."""
+        return self.sum if self.world > 1 else None
+
+    def mean(self, value: Tensor, rows: int) -> Tensor:
+        """The mean over a batch of ``rows``, from the mean over this rank's rows."""
+        return value if self.world == 1 else self.sum(self.share(rows) * value.detach())
+
+    def sum_grads(self, params: Iterable[Tensor]) -> None:
+        """Give each parameter the sum of its gradients over the ranks."""
+        if self.world == 1:
+            return
+        grads = [p.grad for p in params if p.grad is not None]
+        flat = self.sum(torch.cat([g.reshape(-1) for g in grads]))
+        for g, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+            g.copy_(part.view_as(g))
+
+    def first(self, t: Tensor) -> Tensor:
+        """What rank 0 has of a tensor, in its place."""
+        if self.world > 1:
+            whole = t.detach().contiguous()
+            try:
+                dist.broadcast(whole, 0)
+            except RuntimeError as error:
+                raise _lost(error) from None
+            t.detach().copy_(whole)
+        return t
+
+    def agreed(self, value: float) -> float:
+        """A number that each rank has measured by itself, as rank 0 has it: all must decide alike."""
+        if self.world == 1:
+            return value
+        return self.first(torch.tensor(value, dtype=torch.float64, device=self.device)).item()
+
+    def check_same(self, facts: Mapping[str, Any]) -> None:
+        """Refuse to go on where a rank has other facts than the first one; the keys name them."""
+        if self.world == 1:
+            return
+        own = [list(hashlib.sha256(repr(fact).encode()).digest()) for fact in facts.values()]
+        table = torch.zeros(self.world, len(own), len(own[0]), dtype=torch.int64, device=self.device)
+        table[self.rank] = torch.tensor(own)
+        different = (self.sum(table) != table[0]).any(2).nonzero().tolist()
+        if different:
+            rank, which = different[0]
+            what, got = f"the same {[*facts][which]} on every rank", f"another on rank {rank} than on rank 0"
+            raise RunError(what, got, "pass the same to every rank: what is shared out is shared out here")
+
+    # -- at the doors --------------------------------------------------------------------------
+
+    def refuse(self, what: str) -> None:
+        """Refuse what runs on one rank."""
+        if self.world > 1:
+            fix = "run it without torchrun, or before torch.distributed is initialised"
+            raise MethodError("what several ranks can share", f"{what}, which runs on one", fix)
+
+    def begin(self, models: Iterable[nn.Module | None], samples: Iterable[Samples | None], how: Any) -> None:
+        """Give these models the weights of rank 0; refuse ranks that were called with other arguments."""
+        if self.world == 1:
+            return
+        here = [model for model in models if model is not None]
+        shapes = [[(name, t.shape, t.dtype) for name, t in tensors_of(model).items()] for model in here]
+        labels = [None if part is None else part.labels.numpy().tobytes() for part in samples]
+        self.check_same({"kind of model": shapes, "method, settings and seed": how, "data": labels})
+        for model in here:
+            for t in tensors_of(model).values():
+                self.first(t)
+
+    def end(self, model: nn.Module, rows: Rows) -> None:
+        """Refuse weights that are not the same, bit for bit, on all ranks; count the rows of all of them."""
+        if self.world == 1:
+            return
+        for norm in batchnorms(model):  # each rank has measured them alike, on a GPU up to rounding
+            for statistic in norm.buffers():
+                self.first(statistic)
+        self.check_same({"weights at the end": digest(model)})
+        counts = torch.tensor([rows.graded, rows.plain], device=self.device)
+        rows.graded, rows.plain = map(int, self.sum(counts).tolist())
+
+    def wait(self) -> None:
+        """Until rank 0 is here: what it writes is there when the others go on."""
+        self.agreed(0.0)
 
 
-def end(model: nn.Module, rows: Rows) -> None:
-    """Refuse a model that is not the same, bit for bit, on all ranks; count the rows of all of them."""
-    if ranks.several():
-        rows.graded, rows.plain = ranks.total(rows.graded, rows.plain)
-        fix = "look for a layer that remembers what it sees, or run on one rank"
-        ranks.check_same("the same weights on every rank at the end", digest(model), fix=fix)
+def _lost(error: RuntimeError) -> RunError:
+    got = f"one that has failed or ended ({first_line(error)[:120]})"
+    return RunError("every rank to go on", got, "see what that rank said, then start all of them again")
 
 
-def one_rank(what: str, *, instead: str = "") -> None:
-    """Refuse what several ranks cannot share."""
-    if ranks.several():
-        raise MethodError(
-            "a method that several ranks can share", f"{what}, which runs on one",
-            f"run it without torchrun, or within `with purge.alone():`{instead}",
-        )  # fmt: skip
-
-
-def _labels(samples: Samples | None) -> str:
-    return "" if samples is None else hashlib.sha256(samples.labels.numpy().tobytes()).hexdigest()
+ALONE = Ranks()

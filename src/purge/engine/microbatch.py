@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from purge.core.errors import MethodError
 from purge.data import inputs
+from purge.engine.dist import ALONE, Ranks
 from purge.engine.optimizer import FlatParameters
 
 MICRO_BATCH = "samples that go through the model at a time, to save memory; none: a whole batch"
@@ -26,23 +27,22 @@ def mean_grad(
     loss: Callable[..., tuple[Tensor, Tensor]],
     batch: tuple[Any, ...],
     micro: int | None,
+    ranks: Ranks = ALONE,
+    rows: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of a batch, flat, and a mean over it that is shown; of at most ``micro`` samples at once.
 
-    ``loss`` gives both for a part of the batch: the mean loss, and what is shown of it.
+    ``loss`` gives both for a part of the batch: the mean loss, and what is shown of it. Of several ranks each
+    has its part of a batch of ``rows``, and gets what there is to know of all of it.
     """
-    n = inputs.count(batch[0])
-    if micro is None or micro >= n:
-        total, shown = loss(*batch)
-        return params.grad(total), shown.detach()
-    g, mean = torch.empty(0), torch.empty(0)
-    for start in range(0, n, micro):
-        part = [inputs.take(one, slice(start, start + micro)) for one in batch]
-        share = inputs.count(part[0]) / n
+    n, g, mean = inputs.count(batch[0]), torch.empty(0), torch.empty(0)
+    for start in range(0, n, micro or n):
+        part = [inputs.take(one, slice(start, start + micro)) for one in batch] if micro else batch
+        share = ranks.share(rows) * inputs.count(part[0]) / n
         total, shown = loss(*part)
         found, shown = params.grad(share * total), share * shown.detach()
         g, mean = (g.add_(found), mean + shown) if start else (found, shown)
-    return g, mean
+    return ranks.sum(g), ranks.sum(mean)
 
 
 def backward_in_parts(loss: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor, micro: int) -> Tensor:

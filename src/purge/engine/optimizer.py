@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from purge.core import ranks
 from purge.core.settings import normalise, setting
+from purge.engine.dist import ALONE, Ranks
 from purge.models.checks import parameters_to_train
 
 
@@ -37,11 +37,13 @@ class Optim:
         betas = (self.momentum, 0.999)
         return kind(params, self.lr, betas=betas, weight_decay=self.weight_decay, capturable=on_gpu)
 
-    def step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        """One step down ``loss``."""
+    def step(
+        self, optimizer: torch.optim.Optimizer, loss: Tensor, ranks: Ranks = ALONE, rows: int = 0
+    ) -> None:
+        """One step down ``loss``; of several ranks each has the mean over its part of a batch of ``rows``."""
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        ranks.mean_grads(p for group in optimizer.param_groups for p in group["params"])
+        (ranks.share(rows) * loss).backward()
+        ranks.sum_grads(p for group in optimizer.param_groups for p in group["params"])
         self._move(optimizer)
 
     def along(self, optimizer: torch.optim.Optimizer, g: Tensor) -> None:
@@ -127,7 +129,7 @@ class FlatParameters:
         """The gradient of ``loss``; weights that are not used get zeros."""
         found = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
         own = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
-        return ranks.mean(self._line(own))
+        return self._line(own)
 
     def read(self, *, copy: bool = True) -> Tensor:
         """The weights as they are now; without ``copy`` it may be the master itself, to be left alone."""

@@ -18,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from purge.core import ranks
 from purge.core.errors import MethodError
 from purge.data import inputs
 from purge.data.inputs import Inputs
@@ -45,8 +44,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = False) -> Tensor:
     """The gradient of ``loss``, flat, in float32; parameters that are not used get zeros."""
     found = torch.autograd.grad(loss, params, retain_graph=keep_graph, allow_unused=True)
-    own = flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)])
-    return ranks.mean(own)
+    return flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)])
 
 
 def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:

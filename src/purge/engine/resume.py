@@ -14,13 +14,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from purge.core import ranks
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
 from purge.core.threads import saw_threads
 from purge.data.images import Images
 from purge.data.samples import Samples, streamed
+from purge.engine.dist import Ranks
 from purge.engine.store import cpu_copies, data_digest, read_tensors, write_tensors
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.inspect import device_of
@@ -87,7 +87,9 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         mean: dict[str, Tensor],
         generator: torch.Generator,
+        ranks: Ranks,
     ) -> None:
+        self._ranks = ranks
         self._path, self._identity, self._model, self._mean = path, identity, model, mean
         self._momentum, self._generator, self._device = optimizer.state, generator, device_of(model)
         self._threads = {torch.get_num_threads()}  # of all starts of this training
@@ -97,7 +99,7 @@ class TrainingState:
     def restore(self) -> tuple[list[Tensor], float]:
         """Continue where the file was written, if there is one; return the losses and seconds so far."""
         there = self._path.is_file()
-        ranks.check_same("a folder that every rank can read", there, fix="choose one on a disk that all see")
+        self._ranks.check_same({f"state of the training in {self._path.parent}": there})
         if not there:
             return [], 0.0
         try:
@@ -166,7 +168,7 @@ class TrainingState:
 
     def write(self, losses: list[Tensor], seconds: float) -> None:
         """Write the state after an epoch, while the next one runs; of several ranks the first one does."""
-        if ranks.rank() > 0:
+        if self._ranks.rank > 0:
             return
         buffers = [self._momentum[p].get("momentum_buffer") for p in self._model.parameters()]
         state = {

@@ -19,10 +19,11 @@ from purge.data.identity import steady
 from purge.data.images import Images
 from purge.data.prefetch import Order
 from purge.data.samples import Batch, Samples
-from purge.data.shards import shared
 from purge.data.split import Split, matched_to
 from purge.engine.cuda_graph import Recorded, Scalars
+from purge.engine.dist import ALONE, Ranks
 from purge.engine.precision import Precision
+from purge.engine.seeding import apart
 from purge.engine.stopping import Check, Stopping
 from purge.models.copies import reinitialised, widened
 from purge.models.forward import EVAL_BATCH, logits, passing
@@ -56,8 +57,9 @@ class Run:
         graph: bool = False,
         augment: Augmentation | Change | None = None,
         tell: Tell | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.device, self.seed, self.stop = device, seed, stop
+        self.device, self.seed, self.stop, self.ranks = device, seed, stop, ranks
         self.precision, self.graph, self.progress = precision, graph, progress
         self._model, self._split, self._title, self._fresh, self._tell = model, split, title, fresh, tell
         self.step = 0  # steps taken so far
@@ -111,16 +113,21 @@ class Run:
         By default the first part is gone through ``epochs`` times in shuffled batches of ``batch_size``,
         and each of the others beside it. ``orders`` gives the indices of each part and step instead; a
         step may leave a part out with an empty index and then gets an empty batch. The other arguments
-        are those of :meth:`steps`.
+        are those of :meth:`steps`. Of several ranks each gets its part of every batch.
         """
         if not orders:
             epoch = math.ceil(len(parts[0]) / batch_size)
             steps = epochs * epoch
             orders = [self.batch_indices(part, steps=steps, batch_size=batch_size) for part in parts]
+        if self.ranks.world > 1:
+            apart(self.seed, self.ranks.rank, device=self.device)  # each draws for its own rows
         streams = [
-            shared(part, order if isinstance(order, Tensor) else [index for index in order if len(index)])
+            self.ranks.stream(
+                part, order if isinstance(order, Tensor) else [index for index in order if len(index)]
+            )
             for part, order in zip(parts, orders, strict=True)
         ]
+        orders = [self.ranks.of_each(order) for order in orders]
         nothing = torch.empty(0, dtype=torch.long, device=self.device)
         empty = Batch(None, nothing, nothing)
         counted = self.steps(
@@ -265,7 +272,7 @@ class Run:
         loss = F.cross_entropy(z, samples.labels[at].to(z.device)).item()
         if not math.isfinite(loss):
             raise not_finite(self.step)
-        return loss
+        return self.ranks.agreed(loss)
 
     def retain_batches(self) -> Iterator[Any]:
         """Retain inputs for recalibrating BatchNorm before a check: some of those that it looks at."""
@@ -332,8 +339,8 @@ class Run:
             raise not_finite(self.step)
         hits = z.argmax(1).cpu() == samples.labels[at]
         if like is not None:
-            return float(hits.double() @ matched_to(samples.labels[at], like)) / len(at)
-        return int(hits.sum()) / len(at)  # exact: 1/K must be able to equal 1/K
+            return self.ranks.agreed(float(hits.double() @ matched_to(samples.labels[at], like)) / len(at))
+        return self.ranks.agreed(int(hits.sum()) / len(at))  # exact: 1/K must be able to equal 1/K
 
     def _sample(self, samples: Samples) -> Tensor:
         """A fixed, seeded choice of at most ``check_samples`` samples, in order."""

@@ -30,8 +30,20 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """
     on_gpu = device.type == "cuda"
     with _python_and_numpy(seed), torch.random.fork_rng([device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+        _seed_torch(seed, device)
         yield
+
+
+def apart(*seeds: int, device: torch.device) -> None:
+    """Go on with random numbers from these seeds, one of which is of a rank, in a block of :func:`seeded`."""
+    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+    random.seed(seed)
+    np.random.seed(seed)
+    _seed_torch(seed, device)
+
+
+def _seed_torch(seed: int, device: torch.device) -> None:
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)

@@ -24,19 +24,19 @@ from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from purge.core import ranks
 from purge.core.errors import MethodError
 from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
 from purge.data.augmented import Augment, Augmentation, Augmented
 from purge.data.samples import Samples, few
-from purge.data.shards import shared
 from purge.engine.cuda_graph import Recorded, Scalars
+from purge.engine.dist import ALONE, Ranks
 from purge.engine.losses import full
 from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
-from purge.models.batchnorm import quick_batchnorm
+from purge.engine.seeding import apart
+from purge.models.batchnorm import quick_batchnorm, statistics
 from purge.models.checkpoint import tensors_of
 from purge.models.forward import EVAL_BATCH, Rows, count_more, forward, logits
 from purge.models.inspect import device_of
@@ -104,6 +104,7 @@ def fit(
     shuffle: Callable[[int], Tensor] | None = None,
     watch: Watch | None = None,
     tell: Callable[[int, dict[str, float]], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[list[History], float]:
     """Train models of one architecture in place, each on its own, equally many samples.
 
@@ -111,7 +112,7 @@ def fit(
     stacked and trained at once: for small ones that costs little more than to train one. Each takes the
     steps it would take alone, up to rounding (dropout draws other numbers), but ``compile``,
     ``channels_last``, ``micro_batch`` and ``checkpoint_activations`` are ignored. The remaining arguments are
-    for a single model. Where several ranks share the batches, ``compile`` and ``graph`` are ignored.
+    for a single model. Where several ``ranks`` share the batches, ``compile`` and ``graph`` are ignored.
 
     ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
     ``resume`` is False: then it is overwritten.
@@ -122,8 +123,9 @@ def fit(
     check_micro_batch(models[0], recipe.micro_batch)
     if recipe.checkpoint_activations and recipe.compile:
         raise MethodError("compile or checkpoint_activations", "both", "leave one of them out")
-    network, model, n = _Network(models, recipe), models[0], len(samples[0])
+    model, n = models[0], len(samples[0])
     per_epoch, size = recipe.batches(n)
+    network = _Network(models, recipe, ranks, rows=size)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     optimizer, gpu = network.optimizer, network.device.type == "cuda"
@@ -131,11 +133,12 @@ def fit(
     kept = None
     if state is not None:
         same = identity(model, samples[0], recipe, seeds[0])
-        kept = TrainingState(state, same, model, optimizer, mean, generators[0])
+        kept = TrainingState(state, same, model, optimizer, mean, generators[0], ranks)
     with (
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
         quick_batchnorm(model) if network.recorded else nullcontext(),
+        statistics(model, "train", over=ranks.over) if ranks.world > 1 else nullcontext(),
         recomputed(model, few(samples[0])) if network.checkpointed else nullcontext(),
         cudnn.flags(
             enabled=cudnn.enabled,
@@ -149,7 +152,7 @@ def fit(
         started = time.perf_counter() - before
         advance(len(losses), "")
         take_step = Recorded(network.step, device=network.device, enabled=network.recorded)
-        before_now = len(losses) * per_epoch * size // ranks.world()  # in the epochs before an interruption
+        before_now = len(losses) * per_epoch * size // ranks.world  # in the epochs before an interruption
         count_more(Rows(graded=before_now))
         for epoch in range(len(losses), recipe.epochs):
             orders = [
@@ -157,7 +160,9 @@ def fit(
             ]
             orders = [order[: per_epoch * size].view(per_epoch, size) for order in orders]
             loss_sum = torch.zeros((), device=network.device)
-            for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, network.device)):
+            if ranks.world > 1:
+                apart(seeds[0], epoch, ranks.rank, device=network.device)  # each draws for its own rows
+            for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, network.device, ranks)):
                 step = epoch * per_epoch + i
                 network.set_rate(recipe.lr * rate(step, recipe.epochs * per_epoch))
                 with nullcontext() if watch is None else watch(model, step, orders[0][i]):
@@ -166,7 +171,7 @@ def fit(
                 if mean:
                     decay = min(recipe.ema, (1 + step) / (10 + step))
                     torch._foreach_lerp_(list(mean.values()), list(network.floats().values()), 1 - decay)
-            losses.append(loss_sum / per_epoch)
+            losses.append(ranks.sum(loss_sum) / per_epoch)
             if kept is not None:
                 kept.write(losses, time.perf_counter() - started)
             if tell is not None:
@@ -181,12 +186,13 @@ def fit(
 class _Network:
     """What is trained: one model, or several of one architecture with their weights stacked."""
 
-    def __init__(self, models: Sequence[nn.Module], recipe: Recipe) -> None:
+    def __init__(self, models: Sequence[nn.Module], recipe: Recipe, ranks: Ranks, rows: int) -> None:
+        self._ranks, self._share = ranks, ranks.share(rows)
         self.models, self.device, self.alone = models, device_of(models[0]), len(models) == 1
         self._recipe, self._code, self._stacked = recipe, models[0], dict[str, Tensor]()
         self._bf16 = recipe.precision == "bf16" or (recipe.precision is None and has_bf16(self.device))
         self.checkpointed = recipe.checkpoint_activations and self.alone
-        on_gpu, one = self.device.type == "cuda", ranks.world() == 1
+        on_gpu, one = self.device.type == "cuda", ranks.world == 1
         self.recorded = recipe.graph and self.alone and not recipe.compile and on_gpu and one
         for model in models:
             model.train()
@@ -209,7 +215,8 @@ class _Network:
         # The weights are cast once per block: a step must not find those of the step before.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
             z = forward(self._code, x, weights)
-        return F.cross_entropy(full(z), y, label_smoothing=self._recipe.label_smoothing)
+        loss = F.cross_entropy(full(z), y, label_smoothing=self._recipe.label_smoothing)
+        return self._share * loss
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -235,7 +242,7 @@ class _Network:
             loss = self.loss(x, y)
             self.optimizer.zero_grad()
             loss.backward(torch.ones_like(loss))  # no model has a part in the loss of another
-        ranks.mean_grads(self._parameters if self.alone else ())
+        self._ranks.sum_grads(self._parameters)
         self.optimizer.step()
         return {"loss": loss}
 
@@ -263,11 +270,12 @@ def _batches(
     recipe: Recipe,
     generators: Sequence[torch.Generator],
     device: torch.device,
+    ranks: Ranks,
 ) -> Iterator[tuple[Any, Tensor]]:
     """The batches of an epoch; those of several sets are stacked: (models, batch, …)."""
     changed = [Augmented(own, recipe.augmentation, g) for own, g in zip(samples, generators, strict=True)]
     if len(changed) == 1:
-        return shared(changed[0], orders[0].to(device))
+        return ranks.stream(changed[0], orders[0].to(device))
     streams = [own.stream(order.to(device)) for own, order in zip(changed, orders, strict=True)]
     return (tree_map(lambda *parts: torch.stack(parts), *several) for several in zip(*streams, strict=True))
 

@@ -42,7 +42,6 @@ from purge.models.forward import forward
 class GradientAscent(Method):
     """Plain gradient ascent on the forget set."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     augments: ClassVar[bool] = True
     epochs: int = setting(5, "passes over the forget set", low=1)
@@ -70,7 +69,6 @@ class GradientAscent(Method):
 class NegGradPlus(Method):
     """Descend on retained samples and climb on forgotten ones, in one step."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     alpha: float = setting(0.9999, "α: weight of the retain loss; the rest is the forget loss", low=0, high=1)
     pull: float = setting(0.0, "λ: pull of the weights back to the original's", low=0)

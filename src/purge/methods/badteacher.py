@@ -41,7 +41,6 @@ from purge.models.forward import forward, logits
 class BadTeacher(Method):
     """Distil from an untrained network what must go, and from the original what must stay."""
 
-    distributes: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget", "retain", "fresh"})
 
     share: float = setting(0.3, "share of the retain set that is distilled beside it", above=0, high=1)

@@ -62,8 +62,7 @@ class Method(ABC):
     augments: ClassVar[bool] = False
     # Does it train anew without the forgotten samples? Then it cannot fail to forget them.
     retrains: ClassVar[bool] = False
-    # May several ranks of torch.distributed share its batches? Then inputs go into forward, inputs.take and
-    # inputs.join alone, and gradients come from an Optim, FlatParameters or projection.grad.
+    # Do several ranks of torch.distributed share its batches? Then each step adds up gradients (run.ranks).
     distributes: ClassVar[bool] = False
     stop: Stopping
 

@@ -46,7 +46,6 @@ from purge.models.inspect import anatomy
 class BoundaryExpand(Method):
     """Send the forget set to a class of its own, then drop that class."""
 
-    distributes: ClassVar[bool] = True
     epochs: int = setting(10, "passes over the forget set", low=1)
     batch_size: int = setting(64, "samples per step", low=1)
     norm: Literal["frozen", "train"] = setting("train", "BatchNorm statistics: frozen or train")
@@ -74,7 +73,6 @@ class BoundaryExpand(Method):
 class BoundaryShrink(Method):
     """Teach each forget sample the label across its nearest boundary."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     step: float = setting(0.1, "ε: size of the adversarial step", above=0)
     unit: Literal["range", "input"] = setting(

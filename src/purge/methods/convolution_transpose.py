@@ -37,7 +37,6 @@ from purge.models.forward import forward
 class ConvolutionTranspose(Method):
     """Swap height and width of all kernels, then train on with the retained samples."""
 
-    distributes: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"retain"})
 
     epochs: int = setting(3, "E: passes over the retain set", low=1)

@@ -43,7 +43,6 @@ logger = logging.getLogger("purge")
 class CoUn(Method):
     """Train on with the retain set, with its labels and with two views of each sample."""
 
-    distributes: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"retain"})
     augments: ClassVar[bool] = True
 

@@ -35,7 +35,6 @@ HIDDEN = -1e10  # the logit of a label that must not be seen
 class Delete(Method):
     """Distil the original without each forgotten sample's own label into the model."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     augments: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"forget"})

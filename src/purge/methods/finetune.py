@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.engine.losses import full
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
@@ -60,12 +61,13 @@ class FineTune(Method):
         optimizer = self.optim.make(model)
         retain = run.as_trained(split.retain)
         epoch = math.ceil(len(retain) / self.batch_size)
+        ranks, rows = run.ranks, min(self.batch_size, len(retain))
 
         def step(x: Inputs, y: Tensor, weight: Tensor) -> Scalars:
-            with statistics(model, self.norm):
-                loss = F.cross_entropy(forward(model, x).float(), y)
-            self.optim.step(optimizer, loss + weight * _l1(params) if self.l1 else loss)
-            return {"retain_loss": loss}
+            with statistics(model, self.norm, over=ranks.over):
+                loss = F.cross_entropy(full(forward(model, x)), y)
+            self.optim.step(optimizer, loss + weight * _l1(params) if self.l1 else loss, ranks, rows)
+            return {"retain_loss": ranks.mean(loss, rows)}
 
         one_step, weight = run.recorded(step), torch.zeros((), device=run.device)
         for i, (r,) in run.batches(retain, epochs=self.epochs, batch_size=self.batch_size):

@@ -49,7 +49,6 @@ BELOW = 0.01  # a run ends once the forget accuracy is so far below that of unse
 class LoTUS(Method):
     """Distil smoothed answers on the forget set, and the original's on a share of the rest."""
 
-    distributes: ClassVar[bool] = True
     augments: ClassVar[bool] = True
     alpha: float | None = setting(
         None, "α: how fast τ grows with the accuracy to lose; none: 32 for classes, 8 for samples", low=0,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,6 @@ from purge.models.forward import forward
 class MaskedSmallGradients(Method):
     """New weights where gradients are small, then training on, in which the others move less."""
 
-    distributes: ClassVar[bool] = True
     share: float = setting(0.3, "q: share of each convolution's weights that are drawn anew", low=0, high=1)
     kept: float = setting(0.1, "factor on the gradients of the other weights of these layers", low=0)
     epochs: int = setting(5, "E: passes over the retain set", low=1)

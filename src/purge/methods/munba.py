@@ -52,7 +52,6 @@ FAILED = 0.1  # the weight of g_f beside g_r where there is no bargain
 class Munba(Method):
     """Steps that both sides agree on, then a pass over what is left of the retain set."""
 
-    distributes: ClassVar[bool] = True
     augments: ClassVar[bool] = True
     epochs: int = setting(10, "passes over the retain set", low=1)
     batch_size: int = setting(256, "samples of each set per step", low=1)

@@ -67,7 +67,6 @@ Hold = Callable[[int], None]  # what is done to the weights after step i, counte
 class RandomLabel(Method):
     """Train on, with random labels for the forget set and the true ones for the retain set."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     epochs: int = setting(10, "passes over both sets", low=1)
     batch_size: int = setting(256, "samples per step", low=1)

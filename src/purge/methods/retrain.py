@@ -43,7 +43,7 @@ class Retrain(Method):
             if i == 0:
                 (history,), _ = fit(
                     [fresh], [split.retain], self.recipe, seeds=[run.seed], progress=run.progress,
-                    title="retrain",
+                    title="retrain", ranks=run.ranks,
                 )  # fmt: skip
                 model.load_state_dict(fresh.state_dict())
             run.log(retain_loss=torch.tensor(history[i]["loss"], device=run.device))

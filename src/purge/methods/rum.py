@@ -65,7 +65,6 @@ class Rum(Method):
             raise MethodError("a method for at least one part", got, "pass methods='none, salun', say")
         for trait in ("full_precision", "graph", "augments"):  # of the whole run, so of any of its parts
             object.__setattr__(self, trait, any(getattr(method, trait) for method in used))
-        object.__setattr__(self, "distributes", all(method.distributes for method in used))
 
     @property
     def inner(self) -> list[Method | None]:

@@ -48,7 +48,6 @@ MARGIN, DAMPING = 0.5, 1e-3  # of the authors' quadratic program
 class Scissorhands(Method):
     """Trim what the forget set needs, then descend on the retain set without bringing it back."""
 
-    distributes: ClassVar[bool] = True
     augments: ClassVar[bool] = True
     share: float = setting(0.03, "q: share of the weights that are drawn anew", above=0, high=1)
     ascent: float = setting(0.05, "λ: weight of climbing on the forget set", low=0)

@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,6 @@ Rule = Literal["never", "nearest", "first"]
 class Scrub(Method):
     """Max-steps on the forget set and min-steps on the retain set, pass by pass."""
 
-    distributes: ClassVar[bool] = True
     gamma: float = setting(0.99, "γ: weight of the cross entropy on retain data", low=0)
     alpha: float = setting(0.001, "α: weight of the distillation on retain data", low=0)
     temperature: float = setting(4.0, "T: distillation temperature", above=0)

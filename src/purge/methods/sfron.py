@@ -50,7 +50,6 @@ TINY = 1e-15  # the authors' guard against division by zero
 class SFRon(Method):
     """Climb on the forget set by the weights that it needs most, and descend on the retain set."""
 
-    distributes: ClassVar[bool] = True
     augments: ClassVar[bool] = True
     steps: int = setting(1500, "N: steps on the retain set", low=1)
     forget_every: int = setting(5, "s: steps between two on the forget set", low=1)

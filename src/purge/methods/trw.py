@@ -43,7 +43,6 @@ from purge.models.inspect import anatomy
 class TiltedReweighting(Method):
     """Train on; forgotten samples get the original's answer without their class, tilted to similar ones."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
 
     beta: float = setting(10.0, "β: how far the answer is tilted to similar classes", low=0)

@@ -30,7 +30,7 @@ import dataclasses
 import math
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,6 @@ from purge.models.forward import forward
 class UNSIR(Method):
     """Impair with error-maximising noise of the forgotten classes, repair with retained samples."""
 
-    distributes: ClassVar[bool] = True
     noise_samples: int = setting(256, "noise samples that are made for each forgotten class", low=1)
     noise_steps: int = setting(40, "steps of Adam on the noise", low=0)
     noise_lr: float = setting(0.1, "learning rate of the noise", above=0)

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from purge.core import ranks
 from purge.core.errors import ModelError
 from purge.data.samples import Samples
 from purge.data.split import Split
@@ -259,7 +258,7 @@ class Subject:
         at, device = 0, device_of(self.model)
         # A copy to the device waits until it is idle, so all copies are made before the loop.
         everything, chosen = torch.arange(n, device=device), torch.from_numpy(rows).to(device)
-        with ranks.sharing(), evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
+        with evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
             for x, _ in passing(samples, everything):
                 z = forward(self.model, x).float()
                 found.append(z)

@@ -9,7 +9,7 @@ through those statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,15 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from purge.core import ranks
 from purge.data import inputs
-from purge.data.inputs import Inputs, Shard
+from purge.data.inputs import Inputs
 from purge.models.forward import forward
-from purge.models.gather import counted, current
 from purge.models.hooks import training_flags_kept
 from purge.models.inspect import device_of
 
 Norm = Literal["frozen", "shared", "train"]
+Sum = Callable[[Tensor], Tensor]  # adds up a tensor over the processes that have a part of a batch each
 
 
 class Moments(NamedTuple):
@@ -48,7 +47,7 @@ def batchnorms(model: nn.Module) -> list[_BatchNorm]:
 
 @contextmanager
 def statistics(
-    model: nn.Module, kind: Norm, like: Seen | None = None, *, leading: float = 1.0
+    model: nn.Module, kind: Norm, like: Seen | None = None, *, leading: float = 1.0, over: Sum | None = None
 ) -> Iterator[Seen]:
     """Within the block, BatchNorm treats the batch of one forward pass as ``kind`` says.
 
@@ -57,6 +56,9 @@ def statistics(
     statistics, leaves the running ones alone, and yields what it saw; handed to a second block as
     ``like``, the forget batch is normalised with that, differentiably. Or both go through the model in one
     batch, of which the ``leading`` share of the rows is the retain batch. Without BatchNorm nothing happens.
+
+    ``over``: the rows are a part of a batch, whose other parts go through the model in other processes at the
+    same time; the statistics are those of the whole batch, as SyncBatchNorm's are.
     """
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     seen: Seen = {m: [] for m in layers} if like is None else {m: list(like[m]) for m in layers}
@@ -64,8 +66,11 @@ def statistics(
         try:
             for m in layers:
                 m.train(kind == "train")
+                joint = partial(_joint, over, leading) if over is not None else None
                 shared = _as_seen if like is not None else _seeing if leading == 1 else partial(_led, leading)
-                forward = {"train": _own, "shared": shared}.get(kind)
+                forward = {"train": joint or _own, "shared": joint or shared}.get(kind)
+                if joint is not None and m.running_mean is None:  # it looks at the batch whatever the kind is
+                    forward = joint
                 if forward is not None:
                     # An instance attribute shadows the class's forward and is deleted below.
                     m.forward = partial(forward, m, seen[m])  # type: ignore[method-assign]
@@ -76,8 +81,6 @@ def statistics(
 
 
 def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
-    if (shard := current()) is not None:
-        return _then(bn, _of_all(bn, x, shard))
     if x.numel() > x.shape[1] or bn.running_mean is None:
         return _quick(bn, x)
     # One value per channel has no variance: the running statistics serve.
@@ -85,8 +88,6 @@ def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
 
 
 def _seeing(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    if current() is not None:
-        return _led(1.0, bn, seen, x)
     y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps)
     seen.append(Moments(*moments))
     return _then(bn, y)
@@ -97,9 +98,6 @@ def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
 
 
 def _led(leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    if (shard := current()) is not None:
-        seen.append(_Jointly.of(bn, x, counted(shard, leading))[0])
-        return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen[-1]))
     n = round(leading * len(x))
     first, *moments = _Seeing.apply(x[:n], bn.weight, bn.bias, bn.eps)
     rest = _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, *moments)
@@ -216,90 +214,55 @@ class _Seeing(torch.autograd.Function):
 
 
 class _Jointly(torch.autograd.Function):
-    r"""The statistics of a batch that several ranks share: of the first rows of each.
+    r"""The statistics of the leading rows of a batch of which each process has a part.
 
-    How all that is normalised with them depends on them arrives as the gradient of ``link``, on each rank for
-    its own rows; the terms of :class:`_Seeing` with a and b then follow from the sums over the ranks.
+    How all that is normalised with them depends on them arrives as the gradient of ``link``, in each process
+    for its own rows; the terms of :class:`_Seeing` with a and b then follow from the sums over the processes.
     """
 
     @staticmethod
-    def of(bn: _BatchNorm, x: Tensor, share: float) -> tuple[Moments, Tensor, Tensor]:
-        """The moments of the leading ``share`` of each rank's rows together; their variance and count."""
-        *moments, variance, count = _Jointly.apply(x, bn.weight, bn.eps, share)
-        return Moments(*moments), variance, count
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, share: float) -> Any:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, share: float, over: Sum) -> Any:
         n, kind = round(share * len(x)), torch.float64 if x.dtype == torch.float64 else torch.float32
-        own, channels = x[:n].transpose(0, 1).reshape(x.shape[1], -1).to(kind), x.shape[1]
-        table = torch.zeros(ranks.world(), 3, channels, dtype=torch.float64, device=x.device)
-        if n:
-            variance, mean = torch.var_mean(own, 1, correction=0)
-            row = table[ranks.rank()]
-            row[0], row[1], row[2] = own.shape[1], mean, variance
-        counts, means, variances = ranks.summed(table).unbind(1)
-        count = counts.sum(0)
-        joint = (counts * means).sum(0) / count
-        variance = (counts * (variances + (means - joint).square())).sum(0) / count
+        own = x[:n].transpose(0, 1).reshape(x.shape[1], -1).to(kind)
+        variance, mean = (t.double() for t in torch.var_mean(own, 1, correction=0))
+        ones = torch.ones_like(mean)
+        count, first, second = over(own.shape[1] * torch.stack([ones, mean, variance + mean.square()]))
+        joint = first / count
+        variance = second / count - joint.square()
         mean, rstd = joint.to(kind), (variance + eps).rsqrt().to(kind)
         ctx.save_for_backward(x, weight, mean, rstd, count)
-        ctx.n = n
+        ctx.n, ctx.over = n, over
         ctx.mark_non_differentiable(mean, rstd, variance, count)
         ctx.set_materialize_grads(False)
-        return mean, rstd, mean.new_empty(2, channels), variance, count[0]
+        return mean, rstd, mean.new_empty(2, len(mean)), variance, count[0]
 
     @staticmethod
     def backward(ctx: Any, _mean: None, _rstd: None, dlink: Tensor | None, *_: None) -> Any:
         x, weight, mean, rstd, count = ctx.saved_tensors
         if dlink is None:
-            return None, None, None, None
+            return None, None, None, None, None
         scale = rstd if weight is None else rstd * weight
-        a, b = ranks.summed(dlink.contiguous().clone()) * scale / count.to(rstd.dtype)
+        a, b = ctx.over(dlink.contiguous().clone()) * scale / count.to(rstd.dtype)
         slope, shift = -b * rstd**2, b * rstd**2 * mean - a
         dx, first = torch.zeros_like(x), x[: ctx.n]
         dx[: ctx.n] = torch.addcmul(_per_channel(shift, x), first, _per_channel(slope, x)).to(x.dtype)
-        return dx, None, None, None
+        return dx, None, None, None, None
 
 
-def _of_all(bn: _BatchNorm, x: Tensor, shard: Shard) -> Tensor:
-    """The layer's own forward pass in training mode, by the statistics of the whole batch."""
-    tracked = bn.running_mean is not None and bn.running_var is not None
-    if tracked and shard.total * x.numel() == x.shape[1] * max(1, len(shard.rows)):  # one value per channel
-        return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
-    moments, variance, count = _Jointly.of(bn, x, counted(shard))
-    if bn.training and bn.track_running_stats and tracked:
-        assert bn.running_mean is not None
-        assert bn.running_var is not None
+def _joint(over: Sum, leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+    """The layer by the statistics of the whole batch; in training mode, these update the running ones."""
+    *moments, variance, count = _Jointly.apply(x, bn.weight, bn.eps, leading, over)
+    seen.append(Moments(*moments))
+    if bn.training and bn.track_running_stats and bn.running_mean is not None and bn.running_var is not None:
         with torch.no_grad():
             share = torch.tensor(bn.momentum or 0.0, dtype=torch.float64, device=x.device)
             if bn.num_batches_tracked is not None:
                 bn.num_batches_tracked.add_(1)
                 share = share if bn.momentum is not None else 1 / bn.num_batches_tracked.double()
-            for held, new in (
-                (bn.running_mean, moments.mean),
-                (bn.running_var, variance * count / (count - 1)),
-            ):
+            unbiased = variance * count / (count - 1)
+            for held, new in ((bn.running_mean, seen[-1].mean), (bn.running_var, unbiased)):
                 held.lerp_(new.to(held.dtype), share.to(held.dtype))
-    return _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *moments)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def of_whole_batches(model: nn.Module) -> Iterator[None]:
-    """Within the block, BatchNorm that looks at a batch which several ranks share looks at all of it."""
-    layers = [
-        m
-        for m in model.modules()
-        if isinstance(m, _BatchNorm)
-        and (m.training or m.running_mean is None)
-        and "forward" not in m.__dict__
-    ]
-    try:
-        for m in layers:
-            m.forward = partial(_own, m, [])  # type: ignore[method-assign]
-        yield
-    finally:
-        for m in layers:
-            m.__dict__.pop("forward", None)
+    return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen[-1]))
 
 
 class _AsSeen(torch.autograd.Function):

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from purge.core.errors import ModelError
 from purge.data.images import Images
-from purge.data.inputs import Shard, apply, leaves
+from purge.data.inputs import apply, leaves
 from purge.data.samples import Samples, in_batches
-from purge.data.shards import shared
-from purge.models.gather import passing_through, whole
 from purge.models.hooks import training_flags_kept
 from purge.models.padding import padded_as
 
@@ -61,8 +59,6 @@ def one_logit(z: Tensor) -> bool:
 
 def answered(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
     """The logits as the model has them, (B, K) or one per sample; the only call of a model in the library."""
-    if isinstance(inputs, Shard):
-        return _of_all_ranks(model, inputs, weights)
     args, kwargs, inputs = (), {}, _as_wide(inputs, model)
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
@@ -82,15 +78,6 @@ def answered(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None
     if rows is not None and rows.total == before:  # otherwise an ensemble, whose members were counted
         rows.note(inputs, z)
     return z
-
-
-def _of_all_ranks(model: nn.Module, shard: Shard, weights: Mapping[str, Tensor] | None) -> Tensor:
-    """The logits of a whole batch of which this rank has some rows."""
-    from purge.models.batchnorm import of_whole_batches  # it builds on this module
-
-    with of_whole_batches(model), passing_through(shard):
-        z = answered(model, shard.x, weights)
-    return whole(z, shard)
 
 
 def _as_wide(inputs: Any, model: nn.Module) -> Any:
@@ -207,7 +194,7 @@ def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Any
         isinstance(samples, Images) and samples.device.type == "cuda" and math.prod(samples.shape) <= SMALL
     )
     size = SMALL_BATCH if small else EVAL_BATCH
-    return shared(samples, in_batches(samples, min(size, _at_once.get() or size), index))
+    return samples.stream(in_batches(samples, min(size, _at_once.get() or size), index))
 
 
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:

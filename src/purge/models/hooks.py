@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from purge.models.gather import current, whole
 from purge.models.layout import channels_first, fed_to, makers_of
 from purge.models.padding import pooled
 
@@ -36,7 +35,7 @@ def capture(
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             if isinstance(first, Tensor) and first.ndim >= 2:
-                found = whole(by(channels_first(first, makers[name])), current())
+                found = by(channels_first(first, makers[name]))
                 seen[name] = found.clone() if found.data_ptr() == first.data_ptr() else found
 
         return hook
@@ -68,7 +67,7 @@ def capture_features(module: nn.Module) -> Iterator[list[Tensor]]:
 
     def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
-        seen[:] = [whole(pooled(fed_to(module, v)), current()) for v in given[:1]]
+        seen[:] = [pooled(fed_to(module, v)) for v in given[:1]]
 
     handle = module.register_forward_pre_hook(hook, with_kwargs=True)
     try:

@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from purge.core import ranks
 from purge.core.errors import MethodError
 from purge.data.inputs import Inputs
 from purge.models.inspect import anatomy
@@ -28,9 +27,6 @@ def recomputed(model: nn.Module, x: Inputs) -> Iterator[None]:
 
     ``x``: a few inputs, to see which blocks there are.
     """
-    if ranks.several() and any(isinstance(m, _BatchNorm) for m in model.modules()):
-        fix = "leave checkpoint_activations out, or run on one rank"
-        raise MethodError("a network without BatchNorm to checkpoint on several ranks", "one with it", fix)
     names = anatomy(model, x).stack
     blocks = [m for m in map(model.get_submodule, names) if any(m.children())]
     if not blocks:

@@ -64,7 +64,6 @@ AHEAD = 8  # steps whose retain samples the teacher looks at together
 class Pull(Method):
     """PURGE by pull; the defaults are the preset ``purge-pull``."""
 
-    distributes: ClassVar[bool] = True
     graph: ClassVar[bool] = True
     target: Masked | Paper = setting(Masked(), "what forgotten outputs are pulled to: masked or paper")
     lr: float | None = setting(

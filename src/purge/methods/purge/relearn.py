@@ -19,7 +19,6 @@ from purge.core.errors import DataError
 from purge.core.progress import progress_line
 from purge.data.inputs import Inputs
 from purge.data.samples import Samples
-from purge.data.shards import shared
 from purge.engine.cuda_graph import Scalars
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
 from purge.engine.run import Run
@@ -62,7 +61,7 @@ def relearned(teacher: nn.Module, retain: Samples, run: Run, *, share: float, st
         return {"loss": loss}
 
     one_step = run.recorded(step)
-    batches = shared(retain, run.batch_indices(retain, steps=steps, batch_size=size))
+    batches = retain.stream(run.batch_indices(retain, steps=steps, batch_size=size))
     with progress_line("relearn", steps, run.progress) as advance:
         for i, (x, y) in enumerate(batches):
             optimizer.rate.fill_(top * min(1.0, 4 * (i + 1) / steps, 4 / 3 * (1 - i / steps)))

@@ -39,7 +39,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core import ranks
 from purge.data import inputs
 from purge.data.samples import Samples, part_of
 from purge.engine.losses import full, kl
@@ -114,7 +113,9 @@ class Purge(Method):
             at_f = run.batch_indices(classes, steps=total, batch_size=min(FORGET, size))
         lost = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
         gone = torch.isin(torch.arange(split.classes), lost).to(run.device)
-        taught, place = _taught(model, retain, at_r[last if plan.kd else total :], gone)
+        fresh, ranks = run.fresh(model, partly=True) if plan.fresh_share else None, run.ranks
+        own = at_r[:, ranks.part(at_r.shape[1])]
+        taught, place = _taught(model, retain, own[last if plan.kd else total :], gone)
         changed = run.augmented(split.retain)
         first_plain = 0 if changed is None else last
         end_level = run.retain_loss(retain)
@@ -123,8 +124,8 @@ class Purge(Method):
         )  # as its steps see them
         level, lately = (torch.full((), start_level, device=run.device) for _ in range(2))
         trained = parameters_to_train(model, self.freeze)
-        if plan.fresh_share:
-            mix_in(model, run.fresh(model, partly=True), plan.fresh_share, trained)
+        if fresh is not None:
+            mix_in(model, fresh, plan.fresh_share, trained)
         halved = kept_in_bf16(model, trained, run.precision) if self.bf16_weights else ()
         params = FlatParameters(trained, halved)
         optimizer = FlatOptimizer(
@@ -132,10 +133,12 @@ class Purge(Method):
             weight_decay=self.weight_decay, relative=True,
         )  # fmt: skip
         beta = torch.zeros((), device=run.device)
+        first = range(min(COMPANIONS, at_r.shape[1]) if normed else 0)
+        companions = len(first[ranks.part(at_r.shape[1])])
         run.took = plan.words(size, pushes=len(classes) > 0, changed=changed is not None)
 
         def keep(xr: Inputs, yr: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
-            with statistics(model, "shared"):
+            with statistics(model, "shared", over=ranks.over):
                 zr = forward(model, xr)
             loss, t = F.cross_entropy(full(zr), yr), self.temperature
             weight = torch.where(lately >= level, 1.0, BELOW)
@@ -143,21 +146,22 @@ class Purge(Method):
 
         def lose(xr: Inputs, xf: Inputs) -> tuple[Tensor, Tensor]:
             n, both = inputs.count(xr), inputs.join([xr, xf])
-            with statistics(model, "shared", leading=n / inputs.count(both) or 1.0):
+            with statistics(model, "shared", leading=n / inputs.count(both) or 1.0, over=ranks.over):
                 zf = full(forward(model, both))[n:]
             loss = (zf.logsumexp(1) - zf.masked_fill(gone, -math.inf).logsumexp(1)).mean()
             return self.push * loss, loss
 
         def restart_step(xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs | None = None) -> Scalars:
-            g, retain_loss = mean_grad(params, keep, (xr, yr, taught), self.micro_batch)
+            g, retain_loss = mean_grad(params, keep, (xr, yr, taught), self.micro_batch, ranks, at_r.shape[1])
             g_keep, pushed = g, None
             if xf is not None:
-                beside = inputs.take(xr, slice(COMPANIONS if normed else 0))
-                g_lose, pushed = mean_grad(params, partial(lose, beside), (xf,), self.micro_batch)
+                beside = inputs.take(xr, slice(companions))
+                pushes = partial(lose, beside)
+                g_lose, pushed = mean_grad(params, pushes, (xf,), self.micro_batch, ranks, at_f.shape[1])
                 g = g_keep + project(g_lose, g_keep)
             optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
             taken = step(params, optimizer, g, g_keep, space="update")
-            lately.lerp_(ranks.mean(retain_loss.to(lately, copy=True)), RECENT)
+            lately.lerp_(retain_loss.to(lately), RECENT)
             return {
                 "retain_loss": retain_loss,
                 "forget_loss": pushed,
