@@ -12,7 +12,7 @@ L₀ its mean cross-entropy on retained data::
     g   = g_r + project(g_f, g_r)
     d   = Nesterov(g + λθ, μ)
     θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)          ρ_t rises over a tenth of S, then falls linearly to 0;
-                                                  below L₀ a tenth of it
+                                                  below L₀ a tenth of it where nothing is pushed
 
 The rate ρ is the length of a step beside that of all weights. It does not depend on how large weights,
 gradients or losses are, so the same numbers serve convolutions with BatchNorm, transformers that AdamW
@@ -155,7 +155,8 @@ class Purge(Method):
                 beside = inputs.take(xr, slice(COMPANIONS if normed else 0))
                 g_lose, pushed = mean_grad(params, partial(lose, beside), (xf,), self.micro_batch)
                 g = g_keep + project(g_lose, g_keep)
-            optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
+            else:
+                optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
             taken = step(params, optimizer, g, g_keep, space="update")
             lately.lerp_(ranks.mean(retain_loss.to(lately, copy=True)), RECENT)
             return {
