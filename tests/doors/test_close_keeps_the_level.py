@@ -1,4 +1,4 @@
-"""`purge` leaves a model as well trained as it was, and does not pass on what wrong labels have done to it."""
+"""`purge` leaves a model as well trained as it was, and does not teach what wrong labels did to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
 @cache
 def case(network: str, epochs: int, seed: int, *, wrong: bool) -> Case:
-    """60 of 1,200 digits must go; with ``wrong``, each of them was learned with another label than its own."""
+    """60 of 1,200 digits must go; with ``wrong``, each of them was learned with a wrong label."""
     data, unseen = purge.load("digits", progress=False)
     x, y = data.take(torch.arange(1200))
     g = torch.Generator().manual_seed(seed)
