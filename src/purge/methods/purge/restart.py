@@ -12,7 +12,7 @@ L₀ its mean cross-entropy on retained data::
     g   = g_r + project(g_f, g_r)
     d   = Nesterov(g + λθ, μ)
     θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)          ρ_t rises over a tenth of S, then falls linearly to 0;
-                                                  below L₀ a tenth of it
+                                                  below L₀ a tenth of it where nothing is pushed
 
 The rate ρ is the length of a step beside that of all weights. It does not depend on how large weights,
 gradients or losses are, so the same numbers serve convolutions with BatchNorm, transformers that AdamW
@@ -159,7 +159,8 @@ class Purge(Method):
                 pushes = partial(lose, beside)
                 g_lose, pushed = mean_grad(params, pushes, (xf,), self.micro_batch, ranks, at_f.shape[1])
                 g = g_keep + project(g_lose, g_keep)
-            optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
+            else:
+                optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
             taken = step(params, optimizer, g, g_keep, space="update")
             lately.lerp_(retain_loss.to(lately), RECENT)
             return {
