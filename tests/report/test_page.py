@@ -12,7 +12,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -285,18 +284,6 @@ def test_runs_with_the_same_name_are_told_apart_by_the_folders_above(
         assert str(folder) not in text
 
 
-def test_help_names_every_option() -> None:
-    done = command("report", "--help")
-    mentioned = re.findall(r"^  (?:-h, )?(--[a-z-]+|[a-z]+(?=\.{3} <))", done.out, re.M)
-    assert sorted(mentioned) == sorted(
-        ["run", "--out", "--figures", "--config", "--force", "--json", "--debug", "--help"]
-    )
-
-
-def test_the_template_is_part_of_the_package() -> None:
-    assert resources.files("purge.report").joinpath("page.html.j2").is_file()
-
-
 def test_numbers_come_by_section_and_then_as_the_report_lists_its_metrics() -> None:
     report = full_report()
     report["values"] = dict(reversed(report["values"].items()))  # not the order of measuring
@@ -521,14 +508,6 @@ def test_a_term_is_explained_once_to_one_who_knows_it() -> None:
     for term, (pattern, meaning) in TERMS_OF_THE_PAGE.items():
         assert re.compile(pattern)
         assert not meaning.endswith("."), term
-
-
-def test_worst_has_one_meaning() -> None:
-    named = {name: m.about for name, m in purge.metrics.registry.METRICS.items()}
-    assert [name for name in named if "worst" in name] == ["worst_class"]
-    assert named["worst_class"].startswith("lowest test accuracy")
-    assert not [name for name, about in named.items() if "worst" in about]
-    assert "lowest test accuracy" in TERMS_OF_THE_PAGE["worst class"][1]
 
 
 def test_the_request_and_the_signature_have_fields(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from purge.verdict import rules
 from purge.verdict.findings import Against, Compared, Evidence, Finding, Headline, Help, Missing, Verdict
 from purge.verdict.numbers import Number, Numbers, Report, beyond, described
-from purge.verdict.rules import Level, Part, Rule, Side, Topic
+from purge.verdict.rules import Level, Part, Rule, Topic
 
 
 def verdict_of(report: Report) -> Verdict:
@@ -61,7 +61,7 @@ def judge(numbers: Numbers, rule: Rule) -> list[Finding]:
     if not found:
         return _not_judged(numbers, rule)
     failed, shown = ([c for c in found if c.level is level] for level in (Level.FAILED, Level.SHOWN))
-    contradicted = [c for c in found if _excess(c, rule) > 0]
+    contradicted = [c for c in found if beyond(_furthest(c, rule), rule.margin)]  # by the value alone
     level = Level.FAILED if failed else Level.SHOWN if shown and not contradicted else Level.UNKNOWN
     named = failed or contradicted or shown or [c for c in found if c.tells] or found
     one = named[0] if level is Level.SHOWN else max(named, key=lambda c: _furthest(c, rule))
@@ -83,37 +83,30 @@ def _compared(numbers: Numbers, rule: Rule, name: str) -> Compared | None:
     if theirs is None:
         return None
     off, original = ours.minus(theirs), before.minus(theirs) if before else None
-    level = _place(off.low, off.high, rule)
-    tells = original is not None and _place(original.low, original.high, rule) is Level.FAILED
+    level = _place(off, rule)
+    tells = original is not None and _place(original, rule) is Level.FAILED
     if level is Level.SHOWN and ((rule.power and not tells) or against is Against.CHANCE):
         level = Level.UNKNOWN
     return Compared(ours, theirs, against, off, rule.margin, level, before, original, tells)
 
 
-def _place(low: float, high: float, rule: Rule) -> Level:
-    """Does an interval lie within the margin, beyond it, or across it?"""
-    sides = _sides(rule.side)
-    if ("above" in sides and beyond(low, rule.margin)) or ("below" in sides and beyond(-high, rule.margin)):
+def _place(off: Number, rule: Rule) -> Level:
+    """Does the interval of a difference lie within the margin, beyond it, or across it?"""
+    sides = _sides(off, rule)
+    if any(beyond(low, rule.margin) for low, _, _ in sides):
         return Level.FAILED
-    outside = ("above" in sides and beyond(high, rule.margin)) or (
-        "below" in sides and beyond(-low, rule.margin)
-    )
-    return Level.UNKNOWN if outside else Level.SHOWN
-
-
-def _sides(side: Side) -> tuple[Side, ...]:
-    return ("above", "below") if side == "both" else (side,)
+    return Level.UNKNOWN if any(beyond(high, rule.margin) for _, _, high in sides) else Level.SHOWN
 
 
 def _furthest(one: Compared, rule: Rule) -> float:
     """How far a difference goes in the direction that counts."""
-    off = one.difference.value
-    return max({"above": off, "below": -off}[side] for side in _sides(rule.side))
+    return max(value for _, value, _ in _sides(one.difference, rule))
 
 
-def _excess(one: Compared, rule: Rule) -> float:
-    """How far the value alone, without its interval, lies beyond the margin."""
-    return beyond(_furthest(one, rule), rule.margin)
+def _sides(off: Number, rule: Rule) -> list[tuple[float, float, float]]:
+    """A difference as low, value and high in each direction that counts against a model."""
+    sides = {"above": (off.low, off.value, off.high), "below": (-off.high, -off.value, -off.low)}
+    return [*sides.values()] if rule.side == "both" else [sides[rule.side]]
 
 
 def _help(one: Compared, rule: Rule) -> Help | None:
@@ -190,7 +183,7 @@ def _worst_class(numbers: Numbers) -> list[Finding]:
     rule, found = rules.WORST_CLASS, []
     for k in stay:
         off = ours[k].minus(aim[k]).one_of(len(stay))
-        found.append(Compared(ours[k], aim[k], side, off, rule.margin, _place(off.low, off.high, rule)))
+        found.append(Compared(ours[k], aim[k], side, off, rule.margin, _place(off, rule)))
     if not found:
         return []
     level = next(one for one in (Level.FAILED, Level.UNKNOWN, Level.SHOWN) if one in {c.level for c in found})
