@@ -426,6 +426,7 @@ OUTCOME = {"state": "nothing", "requests": [], "batch": None, "not_found": []}
         (-9, None, "signal SIGKILL"), (137, None, "exit code 137"), (0, None, "exit code 0"),
         (0, {"outcome": OUTCOME}, "Nothing is due."),
         (1, {"outcome": {**OUTCOME, "state": "missed", "requests": [1], "batch": 2}}, "Batch 2 was not"),
+        (1, {"outcome": {**OUTCOME, "state": "not-found", "not_found": [3, 4]}}, "2 requests left open: not"),
     ],
 )  # fmt: skip
 def test_how_a_run_ended_is_one_line(

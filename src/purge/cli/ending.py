@@ -84,7 +84,7 @@ def run(command: Callable[[], Any], names: Container[str]) -> int:
     if stopped or error is not None:
         _running.speaks = several.speaks()
     ended = _interrupted() if stopped else Ended(code) if error is None else _failed(error, names)
-    with suppress(OSError):
+    with suppress(OSError, PurgeError):  # the exit code says it all the same
         _running.tell(ended)
     return ended.code
 

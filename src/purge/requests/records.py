@@ -130,7 +130,7 @@ class Head(Record):
 
 
 @dataclass(frozen=True)
-class Ended(Record):
+class RunRecord(Record):
     """How a process that carried requests out has ended; ``purge request run --record`` writes it."""
 
     code: int

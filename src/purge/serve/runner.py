@@ -21,7 +21,7 @@ from purge.core.files import read_json
 from purge.core.schema import build
 from purge.requests.dates import now
 from purge.requests.ledger import Ledger
-from purge.requests.records import Ended
+from purge.requests.records import RunRecord
 from purge.requests.settings import settings_of
 from purge.requests.words import came_of
 
@@ -101,9 +101,9 @@ class Runner:
 def read_end(code: int, record: Path) -> dict[str, Any]:
     """What came of a run, from its exit code and the record that it wrote, if it came to that."""
     try:
-        ended = build(Ended, read_json(record), str(record))
+        ended = build(RunRecord, read_json(record), str(record))
     except FileError:  # it was killed
-        ended = Ended(code)
+        ended = RunRecord(code)
     if ended.outcome is not None and code in (Exit.DONE, Exit.MISSED):
         state = "done" if code == Exit.DONE else "failed"
         return {"state": state, "words": came_of(ended.outcome), "outcome": ended.outcome}
