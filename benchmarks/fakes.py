@@ -25,8 +25,9 @@ from torch import nn
 import purge
 from purge.auditor import Auditor
 from purge.core.files import write_json
-from purge.report.findings import headline, verdict
+from purge.report.findings import title_of
 from purge.result import environment
+from purge.verdict.judge import verdict_of
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
@@ -55,14 +56,15 @@ def unlearned(method: str) -> Callable[[Request], nn.Module]:
 
 def row(name: str, report: dict[str, Any], seconds: float) -> dict[str, Any]:
     """What is kept of an audit."""
-    findings = [f for f in verdict(report) if f.topic != "limits"]
+    verdict = verdict_of(report)
+    findings = [f for f in verdict.findings if f.topic != "limits"]
     levels = {
-        level: [f.title for f in findings if f.level == level] for level in ("shown", "failed", "unknown")
+        level: [title_of(f) for f in findings if f.level == level] for level in ("shown", "failed", "unknown")
     }
     numbers = {k: report["values"].get(k, {}).get("value") for k in KEYS}
     return {
         "model": name,
-        "headline": headline(findings).level,
+        "headline": verdict.level,
         **levels,
         **numbers,
         "audit_seconds": seconds,

@@ -25,7 +25,6 @@ import purge
 from purge.auditor import Auditor
 from purge.core.files import write_json
 from purge.models.small_resnet import SmallResNet
-from purge.report.findings import headline, verdict
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "honest.json"
@@ -102,13 +101,13 @@ def audits(case: Case, seeds: range) -> Iterator[dict[str, Any]]:
     beside = {"original": fitted(1000, train), "retrained": [fitted(1001, retain), fitted(1002, retain)]}
     auditor = Auditor(forget, retain, test, **beside)
     for seed in seeds:
-        report = auditor.audit(fitted(seed, retain), metrics="standard", progress=False).to_dict()
-        findings = [f for f in verdict(report) if f.topic != "limits"]
+        report = auditor.audit(fitted(seed, retain), metrics="standard", progress=False)
+        findings = [f for f in report.verdict.findings if f.topic != "limits"]
         yield {
             "data": case.data, "network": case.network, "request": case.request, "seed": seed,
-            "headline": headline(findings).level, "findings": len(findings),
+            "headline": report.level, "findings": len(findings),
             "shown": sum(f.level == "shown" for f in findings),
-            "failed": [f"{f.title}. {f.text}" for f in findings if f.level == "failed"],
+            "failed": report.sentences(report.failed),
         }  # fmt: skip
 
 

@@ -41,6 +41,9 @@ from purge.models.checks import (
 )
 from purge.models.copies import copied
 from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
+from purge.verdict.roles import Role, Slot
+
+AUDITED, RETRAINED, ORIGINAL = map(Slot, (Role.AUDITED, Role.RETRAINED, Role.ORIGINAL))
 
 
 class Auditor:
@@ -65,17 +68,18 @@ class Auditor:
         form: Form | None = None,
     ) -> None:
         given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
-        others = {f"retrained {i}" if i else "retrained": one for i, one in enumerate(given)}
-        others |= {} if original is None else {"original": original}
+        others = {Slot(Role.RETRAINED, i): one for i, one in enumerate(given)}
+        others |= {} if original is None else {ORIGINAL: original}
         self._form = form
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
         self._extra: dict[Need, Any] = {"truth": truth, "triggered": triggered}
-        self._models = {name: m.model if isinstance(m, Result) else m for name, m in others.items()}
-        self._taught = {n: m.info.get("train_content") for n, m in others.items() if isinstance(m, Result)}
-        self._digests: dict[str, str] = {}  # of the others' weights
+        self._models = {slot: m.model if isinstance(m, Result) else m for slot, m in others.items()}
+        results = {slot: m for slot, m in others.items() if isinstance(m, Result)}
+        self._taught = {slot.name: m.info.get("train_content") for slot, m in results.items()}
+        self._digests: dict[Slot, str] = {}  # of the others' weights
         self._split: Split | None = None
         self._contents: dict[str, str | None] = {}  # digests of the samples
-        self._beside: dict[str, Subject] = {}  # the others, once a first model was audited
+        self._beside: dict[Slot, Subject] = {}  # the others, once a first model was audited
         self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
     @torch.enable_grad()
@@ -94,37 +98,40 @@ class Auditor:
         at = self._device = choose_device(self._device, model)
         seed = self._seed = checked_seed(self._seed)
         if not self._beside:
-            self._models = {name: check_classifier(one) for name, one in self._models.items()}
-            self._digests = {name: digest(one) for name, one in self._models.items()}
-        digests = {"audited": digest(model), **self._digests}
+            self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
+            self._digests = {slot: digest(one) for slot, one in self._models.items()}
+        weights = {AUDITED: digest(model), **self._digests}
+        digests = {slot.name: each for slot, each in weights.items()}
         if self._check:
-            check_references(digests)
-        subjects = {"audited": self._subject("audited", model), **self._beside}
+            check_references(weights)
+        subjects = {AUDITED: self._subject(AUDITED, model), **self._beside}
         if not self._beside:
-            self._beside = {name: self._subject(name, one) for name, one in self._models.items()}
+            self._beside = {slot: self._subject(slot, one) for slot, one in self._models.items()}
             subjects |= self._beside
-        split = subjects["audited"].split
+        split = subjects[AUDITED].split
         ensemble = None
         if shadows is not None:
             how = None if run is None else run.info.get("precision")
             ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
-        for name in {"audited", "retrained"} & subjects.keys():
-            subjects[name].shadows = ensemble
+        for slot in {AUDITED, RETRAINED} & subjects.keys():
+            subjects[slot].shadows = ensemble
         for subject in subjects.values():
-            subject.original, subject.retrained = subjects.get("original"), subjects.get("retrained")
+            subject.original, subject.retrained = subjects.get(ORIGINAL), subjects.get(RETRAINED)
 
-        values: dict[str, dict[str, Value]] = {name: {} for name in ("audited", "retrained", "original")}
+        values: dict[Slot, dict[str, Value]] = {slot: {} for slot in (AUDITED, RETRAINED, ORIGINAL)}
         with threads_seen() as seen, seeded(seed, at), threads_for(model, at):
             for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
                 if metric.cost == "shadow":
-                    subjects["audited"].value(metric)
+                    subjects[AUDITED].value(metric)
         line = progress_line("audit", len(wanted), progress)
         with threads_seen() as more, seeded(seed, at), threads_for(model, at), line as advance:
             for metric in wanted:
-                for name, subject in subjects.items():
-                    further = name.startswith("retrained ")  # only what is quick, or a distance
-                    if not further or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(name, {}).update(subject.named(metric))
+                for (
+                    slot,
+                    subject,
+                ) in subjects.items():  # of further retrained models what is quick, or a distance
+                    if not slot.number or metric.cost == "forward" or "retrained" in metric.needs:
+                        values.setdefault(slot, {}).update(subject.named(metric))
                 advance(1, metric.name)
             advance(0, "done")  # the line that a notebook keeps
         info = {
@@ -133,16 +140,16 @@ class Auditor:
             "threads": numbers(seen | more), **environment(),
         }  # fmt: skip
         info["cache"] = places_of(
-            split.forget, split.retain, split.test, split.triggered, subjects["audited"].shadows
+            split.forget, split.retain, split.test, split.triggered, subjects[AUDITED].shadows
         )
         if why := still_random(split):
             info["augmented"] = why
-        curves = {n: copy.deepcopy(s.curves) for n, s in subjects.items() if not n.startswith("retrained ")}
+        curves = {slot.name: copy.deepcopy(s.curves) for slot, s in subjects.items() if not slot.number}
         if run is not None:
             info["run"] = {**run.to_dict(), "seconds": run.seconds}
-            curves["audited"]["history"] = columns(run.history)
-        others = [found for name, found in values.items() if name.startswith("retrained ")]
-        audited, retrained, original = (values[name] for name in ("audited", "retrained", "original"))
+            curves[AUDITED.name]["history"] = columns(run.history)
+        others = [found for slot, found in values.items() if slot.number]
+        audited, retrained, original = (values[slot] for slot in (AUDITED, RETRAINED, ORIGINAL))
         told = {metric.name: metric.describe() for metric in wanted}
         alone = [metric for metric in wanted if metric.cost != "shadow"]
         parts = {
@@ -159,7 +166,7 @@ class Auditor:
             apart._contents = contents(own)
         return self._apart
 
-    def _subject(self, name: str, model: nn.Module) -> Subject:
+    def _subject(self, slot: Slot, model: nn.Module) -> Subject:
         """A copy of a model, ready to be measured."""
         at = choose_device(self._device, model)
         own = copied(model, at)
@@ -173,8 +180,8 @@ class Auditor:
                 forget, retain, test, triggered = without_random_transforms(*map(given.get, names))
                 self._split = make_split(own, forget, retain, test, at, truth=truth, triggered=triggered)
                 self._contents = contents(self._split)
-        check_same_classes(own, self._split, name)
-        if name == "original" and self._check:
+        check_same_classes(own, self._split, slot.name)
+        if slot.role is Role.ORIGINAL and self._check:
             check_knows(own, self._split.retain, "an original")
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -30,18 +30,19 @@ from purge.data.ids import IdOf
 from purge.data.samples import Data
 from purge.data.split import left_after
 from purge.methods.sisa_model import SisaModel
-from purge.metrics.metric import Metric
-from purge.metrics.registry import METRICS
+from purge.metrics.registry import METRICS, find_metric
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, save_weights
 from purge.report.curves import check_curves
 from purge.report.tables import as_text, audit_table
+from purge.verdict.compare import broken, read_condition
+from purge.verdict.findings import Finding, Verdict
+from purge.verdict.judge import verdict_of
+from purge.verdict.rules import Level
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from purge.report.rules import Finding
 
 
 @dataclass(frozen=True)
@@ -126,25 +127,46 @@ class Report:
 
         return in_one_line(self._numbers())
 
-    def verdict(self) -> list[str]:
-        """What was shown, what failed and what is not known, in a few sentences each."""
-        from purge.report.findings import verdict
+    @property
+    def verdict(self) -> Verdict:
+        """What was shown, what failed and what is not known: typed findings, and what they come to.
 
-        return [str(finding) for finding in verdict(self.to_dict())]
+        Each finding has a ``rule``, a ``part`` of the request, a ``level`` and the ``evidence``: the numbers
+        that were compared, what is missing and what would help. Their words are in :meth:`sentences`.
+        """
+        return verdict_of(self._numbers())
+
+    @property
+    def level(self) -> Level:
+        """What the verdict comes to: shown, failed or unknown."""
+        return self.verdict.level
+
+    @property
+    def failed(self) -> list[Finding]:
+        """The findings that the numbers contradict."""
+        return [*self.verdict.failed]
 
     @property
     def headline(self) -> str:
         """The whole verdict in one sentence, as the page has it on top."""
-        from purge.report.findings import headline, verdict
+        from purge.report.findings import headline_of
 
-        return str(headline(verdict(self.to_dict())))
+        return str(headline_of(self.verdict))
 
-    @property
-    def failed(self) -> list[Finding]:
-        """The findings that the numbers contradict: each has a ``title`` and a ``text``."""
-        from purge.report.findings import verdict
+    def sentences(self, findings: Iterable[Finding] | None = None) -> list[str]:
+        """Findings in a few sentences each.
 
-        return [finding for finding in verdict(self.to_dict()) if finding.level == "failed"]
+        Args:
+            findings: of this report; default: all.
+
+        Returns:
+            What was shown, what failed and what is not known.
+        """
+        from purge.report.findings import sentence_of
+
+        report = self._numbers()
+        findings = self.verdict.findings if findings is None else findings
+        return [str(sentence_of(finding, report)) for finding in findings]
 
     def check(self, *conditions: str) -> list[str]:
         """Those of the conditions that hold; none if the model passes.
@@ -160,13 +182,15 @@ class Report:
         Raises:
             MetricError: no condition, or one of a metric that is not known.
         """
-        from purge.metrics.gates import as_gate
+        from purge.report.findings import broken_words
 
         if not conditions:
             raise MetricError("at least one condition", "none", "pass 'fa_test > 2', say")
-        own = [Metric.described(name, about) for name, about in self.metrics.items() if name not in METRICS]
-        gates, found = [as_gate(text, own) for text in conditions], self.to_dict()
-        return [line for gate in gates if (line := gate.broken(found))]
+        wanted = [
+            read_condition(text, lambda n: self.metrics.get(n) or find_metric(n).describe())
+            for text in conditions
+        ]
+        return [broken_words(one) for one in broken(wanted, self._numbers(), self.verdict)]
 
     def plot(self, name: str | None = None) -> Figure:
         """A Matplotlib figure of the audit; without a name, an overview.
@@ -220,8 +244,8 @@ class Report:
         return report_table(self.to_dict())
 
     def _numbers(self) -> dict[str, Any]:
-        """The report without curves and parts, which would take long to copy."""
-        return dataclasses.replace(self, curves={}, parts={}).to_dict()
+        """The report without curves, which would take long to copy."""
+        return dataclasses.replace(self, curves={}).to_dict()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
@@ -254,7 +278,7 @@ class Report:
         if not writes():
             return
         with told(Path(path)):
-            write_json(Path(path), self.to_dict())
+            write_json(Path(path), {**self.to_dict(), "verdict": self.verdict.to_dict()})
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Report:

@@ -10,8 +10,7 @@ from torch import nn
 
 import purge
 from purge.auditor import Auditor
-from purge.report.findings import headline, verdict
-from purge.report.rules import Finding
+from purge.verdict.findings import Finding, Headline, Verdict
 from tests.fakes import FAKES, KINDS, Request, fitted, make_request, network
 
 # The quick numbers that rules look at; with more of them a fake has only more to fail.
@@ -36,40 +35,39 @@ def auditor(kind: str) -> tuple[Request, Auditor]:
     return request, Auditor(*data, original=request.base, retrained=request.retrained)
 
 
-def judged(kind: str, model: nn.Module) -> list[Finding]:
-    return verdict(auditor(kind)[1].audit(model, metrics=ASKED, progress=False).to_dict())
+def judged(kind: str, model: nn.Module) -> Verdict:
+    return auditor(kind)[1].audit(model, metrics=ASKED, progress=False).verdict
 
 
 @pytest.mark.parametrize("fake", FAKES)
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_no_fake_is_believed(kind, fake):
     found = judged(kind, FAKES[fake](auditor(kind)[0]))
-    level = headline(found).level
-    assert level != "shown"
+    assert found.level != "shown"
     if kind in ("class", "bad labels") or fake not in TOO_FEW:
-        assert level == "failed", [str(f) for f in found]
+        assert found.level == "failed", [(f.rule.name, f.level) for f in found.findings]
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_an_honest_retraining_does_not_fail_and_is_believed_where_the_sample_can_tell(kind):
     request, _ = auditor(kind)
     found = judged(kind, fitted(network(11), request.retain, seed=11))
-    assert [f.title for f in found if f.level == "failed"] == []
-    assert headline(found).level == ("shown" if kind in ("class", "bad labels") else "unknown")
+    assert [f.rule.name for f in found.failed] == []
+    assert found.level == ("shown" if kind in ("class", "bad labels") else "unknown")
 
 
 def test_purge_is_ranked_above_the_masks():
     request, _ = auditor("class")
     done = purge.unlearn(request.base, request.forget, request.retain, test=request.test, progress=False)
-    assert headline(judged("class", done.model)).level == "shown"
+    assert judged("class", done.model).level == "shown"
 
 
 def test_too_few_samples_are_said_to_be_too_few():
     request, _ = auditor("40 samples")
     found = judged("40 samples", FAKES["trained on test"](request))
-    texts = [f.text for f in found if f.topic in ("forgetting", "membership") and f.level == "unknown"]
-    assert any("these 40 samples are too few" in text for text in texts)
-    assert "cannot say whether the samples were forgotten" in headline(found).title
+    open_ = [f for f in found.open if f.topic in ("forgetting", "membership") and f.evidence.compared]
+    assert any(not c.tells and c.ours.n == 40 for f in open_ for c in f.evidence.compared)
+    assert found.kind is Headline.OPEN
 
 
 @pytest.mark.slow
@@ -88,8 +86,8 @@ def test_relearning_alone_finds_a_mask_where_it_can_tell_the_original():
     beside = Auditor(forget, retain, test, original=base, retrained=retrained)
 
     def relearned(model: nn.Module) -> Finding:
-        found = beside.audit(model, metrics=["fa_train", "relearn_ratio"], progress=False).to_dict()
-        return next(f for f in verdict(found) if "relearned" in f.title)
+        found = beside.audit(model, metrics=["fa_train", "relearn_ratio"], progress=False).verdict
+        return next(f for f in found.findings if f.rule.name in ("relearned", "blocked"))
 
     masked = fitted(resnet(0), data, seed=0)
     masked.fc.bias.data[3] = -1e9

@@ -70,7 +70,7 @@ def test_one_copy_in_a_hundred_is_tolerated_counted_and_told(given: SimpleNamesp
     assert (report.info["copies"]["test_forget"], report.info["copies"]["test_retain"]) == (0, 1)
     words = f"1 of {len(test[1])} test samples is also among the retained ones"
     assert words in " ".join(report.table().split())
-    assert any(words in " ".join(text.split()) for text in report.verdict())
+    assert any(words in " ".join(text.split()) for text in report.sentences())
     with caplog.at_level(logging.WARNING, "purge"):
         result = purge.unlearn(**request, steps=2)
     assert words in caplog.text
@@ -113,14 +113,14 @@ def test_copies_that_stay_are_counted_and_told(
         result, *case.sets, original=case.model, metrics="quick", check=False, progress=False
     )
     assert report.info["copies"] == counts | {"test_forget": 0, "test_retain": 0}
-    told = [text for text in report.verdict() if "Copies of forgotten samples were retained" in text]
+    told = [text for text in report.sentences() if "Copies of forgotten samples were retained" in text]
     assert len(told) == 1
     assert told[0].startswith("? Not known")
     assert words in told[0]
     page = report.html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert words in " ".join(page.split())
     report.to_json(tmp_path / "audit.json")
-    assert purge.Report.from_json(tmp_path / "audit.json").verdict() == report.verdict()
+    assert purge.Report.from_json(tmp_path / "audit.json").sentences() == report.sentences()
 
 
 def test_without_copies_nothing_is_said(caplog: Any) -> None:
@@ -129,7 +129,7 @@ def test_without_copies_nothing_is_said(caplog: Any) -> None:
         result = purge.unlearn(case.model, *case.sets[:2], steps=2, check=False, progress=False)
     report = purge.audit(result, *case.sets, metrics="quick", check=False, progress=False)
     assert "copy" not in caplog.text
-    assert not [text for text in report.verdict() if "copies" in text.lower() and "retained" in text]
+    assert not [text for text in report.sentences() if "copies" in text.lower() and "retained" in text]
 
 
 def test_the_parts_of_a_mixed_request_do_not_repeat_the_copies() -> None:

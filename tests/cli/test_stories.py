@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import purge
 from purge.models.checkpoint import digest
 from purge.report import page as html
-from purge.report.findings import verdict
 from purge.report.record import rows_in_words
+from purge.verdict.judge import verdict_of
 from tests.cli.commands import ANY_TARGET, command, good, read
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,9 @@ def shown(file: Path) -> dict[str, str]:
 
 def claims(report: dict[str, Any]) -> list[str]:
     """The findings that say that something was forgotten."""
-    return [f.title for f in verdict(report) if f.topic == "forgetting" and f.level == "shown"]
+    return [
+        f.rule.name for f in verdict_of(report).findings if f.topic == "forgetting" and f.level == "shown"
+    ]
 
 
 # -- in Python ------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def test_the_untouched_model_is_not_said_to_have_forgotten_in_python(story: dict
     )
     assert report.info["digests"]["audited"] == report.info["digests"]["original"]
     assert claims(report.to_dict()) == []
-    assert any(line.startswith("✘ Failed: Its weights are the original's") for line in report.verdict())
+    assert any(line.startswith("✘ Failed: Its weights are the original's") for line in report.sentences())
 
 
 # -- in the shell ---------------------------------------------------------------------------------
@@ -224,4 +226,4 @@ def test_the_record_of_an_untouched_model_makes_up_no_request(untouched: Path) -
 def test_the_untouched_model_is_not_said_to_have_forgotten_in_the_shell(untouched: Path) -> None:
     found = read(untouched / "audit.json")
     assert claims(found) == []
-    assert "failed" in {f.level for f in verdict(found) if f.topic == "forgetting"}
+    assert "failed" in {f.level for f in verdict_of(found).findings if f.topic == "forgetting"}

@@ -24,9 +24,9 @@ ROWS = [
     ["engine"],
     ["models"],
     ["data"],
-    ["report", "core"],
+    ["report", "verdict", "core"],
 ]
-RANK = {room: len(ROWS) - i for i, row in enumerate(ROWS) for room in row} | {"report": 1.5}
+RANK = {room: len(ROWS) - i for i, row in enumerate(ROWS) for room in row} | {"verdict": 1.3, "report": 1.6}
 ROOM = {
     "result": "api",
     "auditor": "api",

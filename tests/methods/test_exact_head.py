@@ -12,8 +12,7 @@ from torch import nn
 
 import purge
 from purge.core.errors import DataError, MethodError, ModelError
-from purge.report.exact import exact_words
-from purge.report.findings import verdict
+from purge.report.findings import exact_words
 from purge.report.record import record_of
 from purge.runs.record import audited, record
 from tests.nets import blobs, plain_mlp, small_mlp
@@ -114,27 +113,28 @@ def test_half_precision_is_never_called_exact():
 
 def told(result, forget, retain, model=None):
     report = purge.audit(model or result, forget, retain, None, metrics=["ra", "fa_train"], progress=False)
-    return report, [f for f in verdict(report.to_dict()) if "exact" in f.title]
+    return report, [f for f in report.verdict.findings if f.rule.name == "exact"]
 
 
 def test_the_audit_says_exact_and_why_it_may(tmp_path):
     model, forget, retain = scene()
     report, (finding,) = told(forgot(model, forget, retain, frozen=True), forget, retain)
     assert finding.level == "shown"
-    assert finding.title == "The deletion is exact, on features that were declared frozen"
-    assert "was the ridge head of all 96 samples" in finding.text
-    assert "that of the 86 retained ones alone" in finding.text
-    assert "if the features were never trained on the forgotten samples" in finding.text
-    assert "no audit can verify it" in finding.text
+    (text,) = report.sentences([finding])
+    assert "The deletion is exact, on features that were declared frozen" in text
+    assert "was the ridge head of all 96 samples" in text
+    assert "that of the 86 retained ones alone" in text
+    assert "if the features were never trained on the forgotten samples" in text
+    assert "no audit can verify it" in text
     report.save(tmp_path)
     assert "on features that were declared frozen" in (tmp_path / "report.html").read_text()
 
 
 def test_without_a_declaration_it_stays_open():
     model, forget, retain = scene()
-    _, (finding,) = told(forgot(model, forget, retain), forget, retain)
+    report, (finding,) = told(forgot(model, forget, retain), forget, retain)
     assert finding.level == "unknown"
-    assert "That is not known, and no audit can verify it" in finding.text
+    assert "That is not known, and no audit can verify it" in report.sentences([finding])[0]
 
 
 def test_no_such_finding_about_other_weights_or_claims(toy):
@@ -144,9 +144,9 @@ def test_no_such_finding_about_other_weights_or_claims(toy):
     with torch.no_grad():
         result.model[0].weight.mul_(1.01)
     assert told(result, forget, retain)[1] == [], "edited after the run"
-    changed = told(forgot(model, forget, retain, frozen=True), forget, retain)[0].to_dict()
-    changed["info"]["digests"]["audited"] = "another"
-    assert [f for f in verdict(changed) if "exact" in f.title] == []
+    changed = told(forgot(model, forget, retain, frozen=True), forget, retain)[0]
+    changed.info["digests"]["audited"] = "another"
+    assert "exact" not in {f.rule.name for f in changed.verdict.findings}
     trained, *data, _ = toy
     assert told(forgot(trained, *data, frozen=True), *data)[1] == []
 

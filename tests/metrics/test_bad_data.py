@@ -18,7 +18,7 @@ import purge
 from purge.core.errors import DataError
 from purge.metrics.bootstrap import wilson
 from purge.metrics.distance import correlations
-from purge.report.findings import verdict
+from purge.verdict.judge import verdict_of
 from tests.nets import blobs, small_mlp
 from tests.refusals import assert_sentence
 
@@ -320,7 +320,7 @@ def test_findings_do_not_depend_on_them(panel):
     assert new <= report["floor"].keys()
     parts = ("values", "retrained", "original", "floor", "metrics")
     without = report | {part: {k: v for k, v in report[part].items() if k not in new} for part in parts}
-    assert verdict(report) == verdict(without)
+    assert verdict_of(report) == verdict_of(without)
 
 
 # -- the example -----------------------------------------------------------------------------------

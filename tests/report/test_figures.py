@@ -260,15 +260,12 @@ def test_a_figure_without_data_says_in_one_line_what_to_do(name):
 
 
 @pytest.mark.parametrize("name", plots.PLOTS)
-def test_a_figure_needs_no_other_model(name, report):
-    report |= {"retrained": {}, "original": {}, "curves": {"audited": report["curves"]["audited"]}}
-    assert isinstance(plots.draw(report, name), Figure)
-
-
-@pytest.mark.parametrize("name", plots.PLOTS)
-def test_a_figure_needs_no_numbers_of_other_models(name, report):
-    for part in ("retrained", "original"):
-        report[part] = {key: value(None) for key in report[part]}
+@pytest.mark.parametrize("others", ["none", "without numbers"])
+def test_a_figure_needs_no_other_model(name, report, others):
+    if others == "none":
+        report |= {"retrained": {}, "original": {}, "curves": {"audited": report["curves"]["audited"]}}
+    else:
+        report |= {part: {key: value(None) for key in report[part]} for part in ("retrained", "original")}
     assert isinstance(plots.draw(report, name), Figure)
 
 

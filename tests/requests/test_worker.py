@@ -29,6 +29,7 @@ from tests.requests import people
 from tests.requests.conftest import DATA, LAX
 from tests.requests.killing import killed_at
 from tests.requests.people import person
+from tests.verdict.rewording import reword
 
 STEPS = {"steps": 4}
 TODAY = datetime.now(UTC).date()
@@ -147,7 +148,12 @@ def test_a_killed_batch_whose_ids_left_the_data_is_given_up(
 # -- gates and policy --------------------------------------------------------------------------
 
 
-def test_a_missed_gate_leaves_the_old_version_and_the_requests(ledger: Ledger, tmp_path: Path):
+@pytest.mark.parametrize("words", ["ours", "others"])
+def test_a_missed_gate_leaves_the_old_version_and_the_requests(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+):
+    if words == "others":
+        reword(monkeypatch)
     number = ask(ledger, 1)
     outcome = run(ledger, fail_if=["ta_retain<101"])
     assert (outcome.state, outcome.code, outcome.version) == ("missed", 1, None)

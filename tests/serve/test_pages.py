@@ -20,6 +20,7 @@ from purge.serve import desk as desk_module
 from purge.serve import runner as runner_module
 from purge.serve.desk import MOST_IDS, SHOWN
 from purge.serve.runner import Runner, read_end
+from tests.cli.commands import command
 from tests.serve.conftest import TODAY
 from tests.serve.pages import ROOT, Site, csrf, site
 
@@ -411,28 +412,45 @@ def test_a_worker_elsewhere_is_told(page: Site, tmp_path: Path) -> None:
     assert (answer.status_code, "at work since" in answer.json()["error"]) == (409, True)
 
 
+OUTCOME = {"state": "nothing", "requests": [], "batch": None, "not_found": []}
+
+
 @pytest.mark.parametrize(
-    ("code", "out", "err", "words"),
+    ("code", "record", "words"),
     [
-        (2, "", "warning\nError: Expected a key, got none. Fix: name it.\n", "Expected a key, got none"),
-        (3, "", "Error: something broke: KeyError: 'planted'. The traceback is in /tmp/x.log; --debug shows.",
+        (2, {"error": "LedgerError", "message": "Expected a key, got none. Fix: name it."}, "Expected a key"),
+        (3, {"error": "KeyError", "log": "/tmp/x.log"},
          "Something broke: KeyError. Its traceback is in /tmp/x.log."),
-        (3, "", "Error: something broke in the model: OSError: planted. No log could be written.",
-         "Something broke: OSError."),
-        (-9, "", "", "signal SIGKILL"), (137, "", "planted", "exit code 137"),
-        (0, "planted", "", "exit code 0"),
-        (0, json.dumps({"state": "nothing", "requests": [], "batch": None}), "", "Nothing is due."),
-        (1, json.dumps({"state": "missed", "requests": [1], "batch": 2}), "", "Batch 2 was not accepted;"),
-        (1, json.dumps({"state": "not-found", "requests": [], "batch": None, "not_found": [3, 4]}), "",
-         "2 requests left open: not all of their ids are in the training data."),
+        (3, {"error": "OSError", "message": "planted"}, "Something broke: OSError. The version"),
+        (3, None, "Something broke. The version"),
+        (-9, None, "signal SIGKILL"), (137, None, "exit code 137"), (0, None, "exit code 0"),
+        (0, {"outcome": OUTCOME}, "Nothing is due."),
+        (1, {"outcome": {**OUTCOME, "state": "missed", "requests": [1], "batch": 2}}, "Batch 2 was not"),
+        (1, {"outcome": {**OUTCOME, "state": "not-found", "not_found": [3, 4]}}, "2 requests left open: not"),
     ],
 )  # fmt: skip
-def test_how_a_run_ended_is_one_line(code: int, out: str, err: str, words: str) -> None:
-    found = read_end(code, out, err)
+def test_how_a_run_ended_is_one_line(
+    tmp_path: Path, code: int, record: dict[str, Any] | None, words: str
+) -> None:
+    file = tmp_path / "ended.json"
+    if record is not None:
+        file.write_text(json.dumps({"code": code, **record}))
+    found = read_end(code, file)
     assert words in found["words"]
     assert "\n" not in found["words"]
     assert "planted" not in found["words"]
-    assert (found["state"] == "done") == (code == 0 and out.startswith("{"))
+    assert (found["state"] == "done") == (code == 0 and record is not None)
+    file.write_text("half a rec")
+    assert read_end(code, file)["state"] == "failed"
+
+
+def test_a_run_writes_down_how_it_ended(tmp_path: Path) -> None:
+    record = tmp_path / "ended.json"
+    done = command("request", "run", "--ledger", tmp_path / "none.db", "--record", record, "--quiet")
+    found = json.loads(record.read_text())
+    assert (done.code, found["code"], found["error"], found["outcome"]) == (2, 2, "FileError", None)
+    assert done.err == f"Error: {found['message']}\n"
+    assert read_end(2, record)["words"] == found["message"]
 
 
 def test_a_run_that_is_killed_is_shown(page: Site, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from purge.bench.tables import PARTS, Column, Drawing, Sheet, chosen
 from purge.report import theme
-from purge.report.tables import scaled
 from purge.report.theme import BLUE, GREEN, INK, VERMILION, plain
+from purge.verdict.numbers import scaled
 
 if TYPE_CHECKING:
     import pandas as pd

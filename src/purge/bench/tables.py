@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from purge.core.errors import FileError, PurgeError, brief, did_you_mean
 from purge.core.files import below, read_json
@@ -23,6 +23,7 @@ from purge.core.schema import build, fit
 from purge.metrics.metric import Unit
 from purge.metrics.registry import METRICS
 from purge.report import tables as text
+from purge.verdict.compare import GoalSide, missed_by
 
 if TYPE_CHECKING:  # pandas takes long to import, and a plan needs only the dataclasses below
     import pandas as pd
@@ -109,9 +110,9 @@ class Goal:
             raise FileError(f"times beside {' or '.join(PARTS)} in the goal for {self.column}", got, fix)
 
     @property
-    def side(self) -> str:
+    def side(self) -> GoalSide:
         """Which of the three is given."""
-        return next(side for side in ("least", "most", "near") if getattr(self, side) is not None)
+        return next(side for side in get_args(GoalSide) if getattr(self, side) is not None)
 
     @property
     def aim(self) -> float | Part:
@@ -119,11 +120,9 @@ class Goal:
         found: float | Part = getattr(self, self.side)
         return found
 
-    def missed_by(self, values: pd.Series, aim: pd.Series | float) -> pd.Series:
-        """How far each value misses the goal; 0 if it meets it."""
-        off = {"least": aim - values, "most": values - aim, "near": (values - aim).abs()}
-        far = off[self.side] - self.slack
-        return far.where(far > 1e-9, 0.0)
+    def missed_by(self, value: float, aim: float) -> float:
+        """How far a value misses the goal; 0 if it meets it."""
+        return missed_by(value, self.side, aim, self.slack)
 
     def words(self, aim: float, column: Column) -> str:
         """The goal as text."""
@@ -368,12 +367,12 @@ def _judge(cells: pd.DataFrame, table: Table, others: pd.DataFrame) -> dict[str,
         if isinstance(goal.aim, str):
             there = others[(others["part"] == goal.aim) & (others["name"] == column)]
             aim = goal.times * (mean := _mean(there["value"]))
-            each = goal.times * mine[goal.aim].fillna(mean)
+            each = [*(goal.times * mine[goal.aim].fillna(mean))]
         else:
-            aim, each = float(goal.aim), float(goal.aim)
+            aim, each = float(goal.aim), [float(goal.aim)] * len(mine)
         if not math.isnan(aim):
             aims[column] = aim
-            cells.loc[mine.index, "missed_by"] = goal.missed_by(mine["mean"], each)
+            cells.loc[mine.index, "missed_by"] = [*map(goal.missed_by, mine["mean"], each)]
     return aims
 
 

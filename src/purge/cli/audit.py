@@ -13,6 +13,7 @@ from purge.cli import completion, ending
 from purge.cli import options as opt
 from purge.cli.config import following
 from purge.cli.printing import complain, say, show
+from purge.core.errors import Exit
 
 
 def audit(
@@ -77,19 +78,18 @@ def audit(
     In a pipeline: purge audit RUN --fail-if failed --fail-if "ra<99"
     """
     from purge.core.plugins import current_folder_importable
-    from purge.metrics.gates import as_gate
-    from purge.metrics.registry import PANELS, resolve_metrics
+    from purge.metrics.registry import PANELS, read_conditions, resolve_metrics
+    from purge.report.findings import broken_words
     from purge.report.tables import audit_table
     from purge.runs.folder import both, choose_data, choose_model, facts_of, gone_of, request_of
     from purge.runs.make import audit_run, like_first, reference_command
+    from purge.verdict.compare import broken
 
     ending.keeps(lambda: "Nothing was written.")
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     with current_folder_importable(":" in metrics):
         wanted = resolve_metrics(names, [] if truth is None else ["truth"])
-    gates = [as_gate(text, wanted) for text in fail_if or []]
-    for gate in gates:
-        gate.check([metric.name for metric in wanted])
+    conditions = read_conditions(fail_if or [], wanted)
     facts = facts_of(run)
     name = choose_model(facts, model, trust)
     choice = choose_data(
@@ -99,8 +99,8 @@ def audit(
         all_trained=all_trained,
     )  # fmt: skip
     images, test = choice.load(progress=not quiet)
-    for gate in gates:
-        gate.check_class(len(images.names))
+    for condition in conditions:
+        condition.check_class(len(images.names))
     request = request_of(images, forget_class or [], forget_ids, words="forget")
     report = audit_run(
         run, facts, choice, images, test, request, model=model, original=original, retrained=retrained or [],
@@ -113,9 +113,9 @@ def audit(
             report.to_json(run / "audit.json")
             ending.keeps(lambda: f"The audit is written: {run / 'audit.json'}.")
     finally:  # show what was measured even if it cannot be written
-        show(found, audit_table(found), json_)
+        show({**found, "verdict": report.verdict.to_dict()}, audit_table(found), json_)
         if not json_:
-            say("\n".join([report.headline, "", *report.verdict()]))
+            say("\n".join([report.headline, "", *report.sentences()]))
             if not retrained:
                 like = like_first(run, facts, choice, name)
                 command = reference_command(like, both(gone_of(facts), request))
@@ -123,6 +123,6 @@ def audit(
                 say(f"Then: purge audit {shown} --retrained {shown}-retrained")
             elif run.is_dir() and metrics in PANELS:
                 say(f"\nNext: {following(config, 'report', f'purge report {shown}')}")
-    if broken := [line for gate in gates if (line := gate.broken(found))]:
-        complain("\n".join(broken))
-        raise typer.Exit(ending.MISSED)
+    if missed := broken(conditions, found, report.verdict):
+        complain("\n".join(map(broken_words, missed)))
+        raise typer.Exit(Exit.MISSED)

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import notes, show
+from purge.core.errors import Exit
 
 
 def bench(
@@ -70,4 +71,4 @@ def bench(
         found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
         show(found, "\n".join(runner.in_words(done, place)), json_)
         if done.failed:
-            raise typer.Exit(ending.BROKE)
+            raise typer.Exit(Exit.BROKE)

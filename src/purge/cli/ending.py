@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -23,12 +22,21 @@ import typer
 import purge
 from purge.cli import several
 from purge.cli.printing import complain
-from purge.core.errors import PurgeError, expected
+from purge.core.errors import BrokenModelError, Exit, PurgeError, expected
 
-MISSED, REFUSED, BROKE = 1, 2, 3  # a threshold, a bad request, something
 PIPE = 141  # the exit code of a program whose reader has gone away
 INTERRUPTED = 130  # what the parser makes of a KeyboardInterrupt
 ParserError: Any = typer.BadParameter.__mro__[2]  # the base of every error of the parser
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, for the program that started it."""
+
+    code: int
+    error: str = ""  # the class of what was raised
+    message: str = ""  # of a bad request, which names no id; where something broke it may quote anything
+    log: str = ""  # the file with the traceback
 
 
 @dataclass
@@ -38,6 +46,7 @@ class Running:
     debug: bool = False
     signal: int = 0  # what interrupted it
     kept: Callable[[], str] = lambda: "Run the command again."
+    tell: Callable[[Ended], None] = lambda ended: None
     speaks: bool = True  # of several ranks, one does
 
 
@@ -52,6 +61,11 @@ def show_traceback(wanted: bool) -> None:
 def keeps(words: Callable[[], str]) -> None:
     """From now on, an interrupted command says with these words what it has kept and how to go on."""
     _running.kept = words
+
+
+def tells(tell: Callable[[Ended], None]) -> None:
+    """Have this called once the command has ended."""
+    _running.tell = tell
 
 
 def run(command: Callable[[], Any], names: Container[str]) -> int:
@@ -69,9 +83,10 @@ def run(command: Callable[[], Any], names: Container[str]) -> int:
     stopped = bool(_running.signal) or code == INTERRUPTED or isinstance(error, KeyboardInterrupt)
     if stopped or error is not None:
         _running.speaks = several.speaks()
-    if stopped:
-        return _interrupted()
-    return code if error is None else _failed(error, names)
+    ended = _interrupted() if stopped else Ended(code) if error is None else _failed(error, names)
+    with suppress(OSError, PurgeError):  # the exit code says it all the same
+        _running.tell(ended)
+    return ended.code
 
 
 @contextmanager
@@ -94,45 +109,39 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupted() -> int:
+def _interrupted() -> Ended:
     number = signal.Signals(_running.signal or signal.SIGINT)
     words = ""
     with suppress(Exception, KeyboardInterrupt):  # files that cannot be read do not matter now
         words = _running.kept()
     _say(f"Interrupted by {number.name}. {words}")
-    return 128 + number
+    return Ended(128 + number, KeyboardInterrupt.__name__)
 
 
-def _failed(error: BaseException, names: Container[str]) -> int:
+def _failed(error: BaseException, names: Container[str]) -> Ended:
+    """Say in one line what was raised; what broke also gets a file with the traceback."""
+    kind = type(error).__name__
     if _running.debug and _running.speaks:
         traceback.print_exception(error)
-    if isinstance(error, PurgeError):
+    if isinstance(error, PurgeError) and error.exit_code is Exit.REFUSED:
         said = re.sub(r"\b(by|with) (force|resume)\b", r"\1 --\2", str(error))  # arguments as options
     elif isinstance(error, ParserError):
         said = error.format_message().rstrip(".")
         asked = next((f"purge {word}" for word in sys.argv[1:] if word in names), "purge")
         said = f"{said}{'' if said.endswith('?') else '.'} Fix: see {asked} --help."
-    elif _of_a_model(error):
-        _say(f"Error: something broke in the model: {_short(error)}. {_logged(error)}")
-        return BROKE
     elif _reader_is_gone(error):
         _drop_output()
-        return PIPE
+        return Ended(PIPE, kind)
     elif isinstance(error, OSError):
         fix = "make room, check permissions, or choose another place"
         said = expected("reading and writing to work", str(error), fix)
     else:
-        _say(f"Error: something broke: {_short(error)}. {_logged(error)}")
-        return BROKE
+        cause = error.__cause__ if isinstance(error, BrokenModelError) and error.__cause__ else error
+        log, where = _logged(error)
+        _say(f"Error: something broke{' in the model' * (cause is not error)}: {_short(cause)}. {where}")
+        return Ended(Exit.BROKE, type(cause).__name__, log=log)
     _say(f"Error: {said}")
-    return REFUSED
-
-
-def _of_a_model(error: BaseException) -> bool:
-    """Was it raised while a model ran? Then a file that it misses, say, is no bad request."""
-    found = error.__context__ if isinstance(error, SystemExit) else error  # see _reader_is_gone
-    frames = traceback.extract_tb(found.__traceback__) if isinstance(found, OSError) else []
-    return any(Path(frame.filename).parts[-2:] == ("models", "forward.py") for frame in frames)
+    return Ended(Exit.REFUSED, kind, said)
 
 
 def _reader_is_gone(error: BaseException) -> bool:
@@ -146,10 +155,10 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def _logged(error: BaseException) -> str:
-    """Write the traceback to a file of its own, and say where it is."""
+def _logged(error: BaseException) -> tuple[str, str]:
+    """Write the traceback to a file of its own: which one, and that in words."""
     if not _running.speaks:
-        return ""
+        return "", ""
     about = f"purge {purge.__version__}, Python {platform.python_version()}, {platform.platform()}"
     name = ""
     try:
@@ -161,8 +170,8 @@ def _logged(error: BaseException) -> str:
     except (OSError, MemoryError) as why:
         with suppress(OSError):
             os.unlink(name)
-        return f"No log could be written ({_short(why)}); --debug shows the traceback."
-    return f"The traceback is in {name}; --debug shows it."
+        return "", f"No log could be written ({_short(why)}); --debug shows the traceback."
+    return name, f"The traceback is in {name}; --debug shows it."
 
 
 def _say(line: str) -> None:

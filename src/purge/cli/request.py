@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from purge.cli import completion, ending
+from purge.cli import completion
 from purge.cli import options as opt
 from purge.cli.printing import say, show
-from purge.core.errors import FileError
+from purge.core.errors import Exit, FileError
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
@@ -207,7 +207,7 @@ def verify(
             verdict = book.verify(public=public, head=head)
     show(verdict.to_dict(), verified(verdict), json_)
     if not verdict.ok:
-        raise typer.Exit(ending.MISSED)
+        raise typer.Exit(Exit.MISSED)
 
 
 @app.command("export")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from purge.cli import completion, ending
 from purge.cli import options as opt
 from purge.cli.printing import complain, show
 from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
+from purge.core.errors import Exit
 
 if TYPE_CHECKING:
     from purge.requests.worker import Outcome
@@ -87,6 +89,7 @@ def run(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
+    record: Annotated[Path | None, Option(metavar="FILE", help="Write how it ended to a JSON file.")] = None,
     ledger: LedgerAt = None,
     key: KeyAt = None,
     sign: SignAt = None,
@@ -102,10 +105,16 @@ def run(
     the old version stays; or an id is not in the data, then the other requests are done. 2 is a bad request
     or another worker, 3 something that broke.
     """
+    from purge.core.files import write_json
     from purge.metrics.registry import PANELS
     from purge.requests import worker
     from purge.requests.audits import METRICS
 
+    outcome: worker.Outcome | None = None
+    if record is not None:
+        ending.tells(
+            lambda ended: write_json(record, {**asdict(ended), "outcome": outcome and outcome.facts()})
+        )
     ending.keeps(lambda: "The version before is still the current one; purge request run goes on.")
     names: Any = METRICS
     if metrics is not None:
@@ -120,7 +129,7 @@ def run(
     show(outcome.facts(), _words(outcome), json_)
     if outcome.code:
         complain("\n".join(outcome.reasons))
-        raise typer.Exit(ending.MISSED)
+        raise typer.Exit(Exit.MISSED)
 
 
 def _words(outcome: Outcome) -> str:
@@ -230,6 +239,6 @@ def watch(
             complain(f"{name} is left where it is. {why}")
         if every is None:
             if found.refused:
-                raise typer.Exit(ending.REFUSED)
+                raise typer.Exit(Exit.REFUSED)
             return
         time.sleep(every)

@@ -75,7 +75,7 @@ def unlearn(
     Exits 1 if the forget target was not reached; the model is written all the same.
     """
     from purge.callbacks import named
-    from purge.core.errors import FileError
+    from purge.core.errors import Exit, FileError
     from purge.core.files import out_folder, writes
     from purge.core.folders import claimed
     from purge.core.plugins import current_folder_importable
@@ -199,4 +199,4 @@ def unlearn(
     if missed:
         got = f"accuracy {100 * accuracy:.1f} % instead of {100 * target:.1f} %"
         complain(f"Failed: the forget target was not reached, {got}.")
-        raise typer.Exit(ending.MISSED)
+        raise typer.Exit(Exit.MISSED)

@@ -3,6 +3,7 @@
     PurgeError (a ValueError)
     ├── DataError      forget, retain or test is not what it should be
     ├── ModelError     the model, or what it returns
+    │   └── BrokenModelError  a model that missed a file, say, while it ran
     ├── MethodError    an unknown method, or a setting of one
     ├── MetricError    an unknown metric or panel
     ├── DeviceError    a device that is not there
@@ -12,7 +13,7 @@
     │   └── NumberError  a request or batch that it does not have
     └── RunError       a run that had to be given up; nothing half done is returned
 
-Each message is one line: "Expected …, got …. Fix: …".
+Each message is one line: "Expected …, got …. Fix: …". What a command exits with is said by the class.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import difflib
 import logging
 import re
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import Any
 
 # What a terminal obeys instead of showing: control characters, marks that turn the direction of text, and
@@ -60,6 +62,15 @@ def _spelled_out(record: logging.LogRecord) -> bool:
 logging.getLogger("purge").addFilter(_spelled_out)
 
 
+class Exit(IntEnum):
+    """What a command exits with."""
+
+    DONE = 0
+    MISSED = 1  # the audit missed what was asked for
+    REFUSED = 2  # a bad request
+    BROKE = 3  # something broke, or jobs of a bench failed
+
+
 class PurgeError(ValueError):
     """Base of every error that purge raises on purpose.
 
@@ -73,6 +84,8 @@ class PurgeError(ValueError):
         Expected a positive number for lr, got -1. Fix: pass lr=0.01, say.
     """
 
+    exit_code = Exit.REFUSED
+
     def __init__(self, message: str, got: str | None = None, fix: str = "") -> None:
         super().__init__(printable(message) if got is None else expected(message, got, fix))
 
@@ -83,6 +96,12 @@ class DataError(PurgeError):
 
 class ModelError(PurgeError):
     """The model, or what it returns, is not what it should be."""
+
+
+class BrokenModelError(ModelError):
+    """A model in which something broke that is not about the request, such as a file that it misses."""
+
+    exit_code = Exit.BROKE
 
 
 class MethodError(PurgeError):

@@ -155,22 +155,8 @@ class Metric:
             "symbol": self.symbol, "about": self.about, "unit": self.unit, "units": dict(self.units),
             "parts": list(self.parts) if isinstance(self.parts, tuple) else self.parts,
             "section": self.section, "direction": self.direction, "slack": self.slack,
-            "ideal": self.ideal, "cost": self.cost,
+            "ideal": self.ideal, "cost": self.cost, "needs": sorted(self.needs),
         }  # fmt: skip
-
-    @classmethod
-    def described(cls, name: str, about: Mapping[str, Any]) -> Metric:
-        """The metric that a report describes; it can be read but not computed.
-
-        Args:
-            name: of the metric.
-            about: what :meth:`describe` gave.
-
-        Returns:
-            A metric.
-        """
-        known = {key: about[key] for key in ("parts", "unit", "units") if key in about}
-        return cls(name, about.get("symbol", name), about.get("about", ""), "report:read", **known)
 
 
 def _docstring(module: str, name: str) -> str | None:

@@ -12,6 +12,7 @@ from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.plugins import installed, loaded, named
 from purge.metrics.metric import Metric, Need, Unit
 from purge.report.tables import shown
+from purge.verdict.compare import Condition, read_condition
 
 GROUP = "purge.metrics"  # entry points of installed packages: name = "package.module:METRIC"
 
@@ -287,6 +288,20 @@ def check_value_name(name: str, where: str, metric: Metric | None = None) -> Non
     good = open_ended[metric.parts] if isinstance(metric.parts, str) else name in metric.names()
     if not good:
         raise FileError(f"a number of {kind} in {where}", repr(name), did_you_mean(name, metric.names()))
+
+
+def read_conditions(texts: Sequence[str], wanted: Sequence[Metric]) -> list[Condition]:
+    """The conditions of ``--fail-if`` for an audit of these metrics; one that can never hold is refused."""
+    own = {metric.name: metric for metric in wanted}
+    found = [read_condition(text, lambda n: (own.get(n) or find_metric(n)).describe()) for text in texts]
+    for condition in found:
+        if condition.sign is None:  # whatever is measured, there are findings
+            continue
+        check_value_name(condition.name, "--fail-if", own.get(condition.metric))
+        if condition.metric not in own:
+            fix = f"add {condition.metric} to --metrics"
+            raise MetricError(f"{condition.name} to be measured", "none of it in this audit", fix)
+    return found
 
 
 __all__ = ["METRICS", "PANELS", "Metric", "number", "resolve_metrics", "unit_of"]

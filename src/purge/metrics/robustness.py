@@ -20,7 +20,7 @@ from purge.data import inputs
 from purge.engine.precision import has_bf16
 from purge.metrics.bootstrap import Array, interval, mean_value, resamples
 from purge.metrics.subject import Hits, Part, Subject, once
-from purge.metrics.value import Missing, Value
+from purge.metrics.value import Bound, Missing, Value
 from purge.models.batchnorm import batchnorms, recalibrate
 from purge.models.copies import with_neutral_head
 from purge.models.forward import forward, logits, passing
@@ -257,13 +257,14 @@ def relearn_ratio(subject: Subject) -> Value:
     low, high = interval(draws_a / draws_b)
     ours, theirs = (not (hits.mean(1) >= limit).any() for hits, limit in both)
     within = f"recovered within {STEPS[-1]} steps"
-    why = {
-        (False, False): "",
-        (True, False): f"at least this: the model had not {within}",
-        (False, True): f"at most this: the retrained model had not {within}",
-        (True, True): f"neither model had {within}",
-    }[ours, theirs]
-    return Value(a / b, min(low, a / b), max(high, a / b), both[0][0].shape[1], why)
+    notes: dict[tuple[bool, bool], tuple[Bound, str]] = {
+        (False, False): ("", ""),
+        (True, False): ("least", f"at least this: the model had not {within}"),
+        (False, True): ("most", f"at most this: the retrained model had not {within}"),
+        (True, True): ("none", f"neither model had {within}"),
+    }
+    bound, why = notes[ours, theirs]
+    return Value(a / b, min(low, a / b), max(high, a / b), both[0][0].shape[1], why, bound)
 
 
 # -- changed weights ---------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from purge.core.errors import MetricError
+
+Bound = Literal["", "least", "most", "none"]
 
 
 class Missing(Exception):
@@ -20,7 +23,9 @@ class Value:
         low: the lower end of the interval; None if there is no interval.
         high: its upper end.
         n: how many samples it was measured on.
-        why: the reason for a missing value.
+        why: the reason for a missing value, or a note to one that was cut off.
+        bound: of a value that was cut off: the true one is at ``least`` or at ``most`` this, or it says
+            nothing (``none``).
 
     Example:
         >>> Value(0.5, 0.4, 0.6, n=100)
@@ -34,6 +39,7 @@ class Value:
     high: float | None = None
     n: int | None = None
     why: str = ""
+    bound: Bound = ""
 
     def __post_init__(self) -> None:
         if self.value is None and not self.why:

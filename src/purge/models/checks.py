@@ -24,6 +24,7 @@ from purge.models.forward import answered, as_classes, evaluating, forward, logi
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
 from purge.models.wrappers import check_kind, unwrapped
+from purge.verdict.roles import Role, Slot
 
 logger = logging.getLogger("purge")
 
@@ -107,18 +108,18 @@ def check_same_classes(model: nn.Module, split: Split, what: str) -> None:
         raise ModelError(f"{split.classes} outputs from the {what} model", str(k), "compare like with like")
 
 
-def check_references(digests: Mapping[str, str]) -> None:
+def check_references(digests: Mapping[Slot, str]) -> None:
     """Refuse retrained models that are no reference: beside the same weights every comparison is perfect.
 
-    ``digests``: of the weights of each model; those of references have names that begin with "retrained".
+    ``digests``: of the weights of each model.
     """
-    others = {"original": "the original's own weights", "audited": "the audited model's own weights"}
-    seen = {digests[name]: words for name, words in others.items() if name in digests}
-    for name, weights in digests.items():
-        if name.startswith("retrained") and weights != NO_WEIGHTS:
+    others = {Role.ORIGINAL: "the original's own weights", Role.AUDITED: "the audited model's own weights"}
+    seen = {weights: others[slot.role] for slot, weights in digests.items() if slot.role in others}
+    for slot, weights in digests.items():
+        if slot.role is Role.RETRAINED and weights != NO_WEIGHTS:
             if weights in seen:
                 fix = "train one from its start, without what must be forgotten and from a seed of its own"
-                raise ModelError("a retrained model as a reference", f"{seen[weights]} as {name}", fix)
+                raise ModelError("a retrained model as a reference", f"{seen[weights]} as {slot.name}", fix)
             seen[weights] = "the weights of another retrained model"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from purge.core.errors import ModelError
+from purge.core.errors import BrokenModelError, ModelError, first_line
 from purge.data.images import Images
 from purge.data.inputs import apply, leaves
 from purge.data.samples import Samples, in_batches
@@ -75,6 +75,10 @@ def answered(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None
     except SystemExit as error:  # not ours to obey: it would look like the end of the program
         got = f"a call of sys.exit({error.code!r}) in its forward"
         raise ModelError("a model that returns its logits", got, "let it raise an error instead") from error
+    except OSError as error:  # the model misses a file, say: neither our files nor the caller's request
+        raise BrokenModelError(
+            "a model that runs", first_line(error), "give it what it reads and writes"
+        ) from error
     if rows is not None and rows.total == before:  # otherwise an ensemble, whose members were counted
         rows.note(inputs, z)
     return z

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 
 from purge.report import theme
-from purge.report.numbers import Number, Numbers
-from purge.report.tables import Report, scaled
 from purge.report.theme import MODELS
+from purge.verdict.numbers import Number, Numbers, Report, scaled
 
 GAP = 0.26  # between two models of one row
 

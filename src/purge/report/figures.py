@@ -15,11 +15,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
 from purge.report.dots import draw_dot, draw_rows, rows_there
-from purge.report.numbers import Numbers
-from purge.report.rules import ATTACKS, SHADOWS, SIGNALS
 from purge.report.run_figures import percent, steps, trajectory
-from purge.report.tables import Report, scaled
 from purge.report.theme import MODELS, Look, empty_axes, legend_below, plain, save
+from purge.report.words import ATTACKS, SHADOWS, SIGNALS
+from purge.verdict.numbers import Numbers, Report, scaled
 
 MOST_CLASSES = 20  # more bars than this cannot be read
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from purge.report.tables import Report, in_order, section_of, shown, unit_of
+from purge.report.tables import in_order, section_of, shown
+from purge.verdict.numbers import Report, unit_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

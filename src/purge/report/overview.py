@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from purge.report import theme
 from purge.report.dots import draw_rows, rows_there
 from purge.report.figures import TREATMENTS
-from purge.report.numbers import Numbers
-from purge.report.rules import ATTACKS
-from purge.report.tables import Report
+from purge.report.findings import why_missing
 from purge.report.theme import MODELS, empty_axes
+from purge.report.words import ATTACKS
+from purge.verdict.numbers import Numbers, Report
 
 ACCURACY = "accuracy"
 
@@ -60,7 +60,7 @@ def _say_why(ax: Axes, report: Report, panel: Panel) -> None:
     """A panel without numbers: the reason that the audit gave for the first of them it was asked for."""
     numbers = Numbers(report)
     asked = next((name for name in panel.rows if numbers.raw(name)), None)
-    why = numbers.why(asked) if asked else "Not asked for: audit with metrics='standard'."
+    why = why_missing(report, asked) if asked else "Not asked for: audit with metrics='standard'."
     words = textwrap.fill(theme.plain(why, 240), 34)
     ax.text(
         0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=theme.INK

@@ -21,12 +21,16 @@ from markupsafe import Markup
 from purge.core.errors import MetricError
 from purge.report import tables
 from purge.report.figures import PLOTS, comparison
-from purge.report.findings import headline, verdict
+from purge.report.findings import Sentence, quotable, sentence_of
 from purge.report.glossary import glosses
 from purge.report.record import NOT
-from purge.report.rules import SIGNS, WORDS, Finding
-from purge.report.tables import Report, class_words
+from purge.report.tables import class_words
 from purge.report.theme import as_inline_svg
+from purge.report.words import LEVELS, SIGNS
+from purge.verdict.findings import Verdict
+from purge.verdict.judge import verdict_of
+from purge.verdict.numbers import Report, described, unit_of
+from purge.verdict.rules import Topic
 
 MAIN = (
     "fa_test", "fa_train", "ta_retain", "ra", "worst_class.accuracy", "mia", "lira.auroc", "u_lira.auroc",
@@ -70,7 +74,7 @@ def page(
         comparison=_comparison(reports) if several else None,
         figures=_side_by_side(runs),
         signs={**SIGNS, "limit": "!"},
-        words={**WORDS, "limit": "Limits"},
+        words={**LEVELS, "limit": "Limits"},
         glosses=glosses,
         unrecorded=NOT,
         script=Markup(_script()),
@@ -90,7 +94,7 @@ def script_digest() -> str:
 
 def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[str, Any]:
     """What the page says about one run."""
-    findings = verdict(report)
+    verdict = verdict_of(report)
     drawn = {plot: PLOTS[plot].draw(report) for plot in PLOTS}
     return {
         "id": id,
@@ -100,10 +104,10 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "done": _done(report),
         "compared": _compared(report),
         "models": _models(report["info"]),
-        "level": headline(findings).level,
-        "headline": quotable(headline(findings)),
-        "groups": _groups(findings),
-        "asks": _asks(report, findings),
+        "level": verdict.level,
+        "headline": quotable(verdict),
+        "groups": _groups(verdict, report),
+        "asks": _asks(verdict, report),
         "request": {key: record.get(key, NOT) for key in REQUEST},
         "columns": _columns(report),
         "main": [_row(report, n) for n in tables.in_order(report, MAIN) if n in report["values"]],
@@ -187,42 +191,33 @@ def _models(info: Mapping[str, Any]) -> dict[str, str]:
     return {column: found[column] for column in columns.values() if column in found}
 
 
-def quotable(found: Finding) -> str:
-    """The verdict as one sentence that stands alone, away from this page.
-
-    >>> quotable(Finding("failed", "headline", "This audit contradicts it", "It still knows them."))
-    'This audit contradicts it: the model still knows them.'
-    """
-    text = re.sub(r"^It(s?) ", lambda its: "the model" + "'s" * bool(its[1]) + " ", found.text)
-    return f"{found.title}: {text[:1].lower()}{text[1:]}"
-
-
-def _groups(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     """The findings as the page lists them, with the terms that each is the first to use.
 
     What failed comes first: nobody should have to look for it.
     """
-    rows: dict[str, list[Finding]] = {name: [] for name in GROUPS}
-    for f in findings:
-        rows["limit" if f.topic == "limits" else f.level].append(f)
+    rows: dict[str, list[Sentence]] = {name: [] for name in GROUPS}
+    for finding in verdict.findings:
+        name = "limit" if finding.topic is Topic.LIMITS else finding.level
+        rows[name].append(sentence_of(finding, report))
     order, known, found = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
     for name in dict.fromkeys(order):
         listed = []
         for f in rows[name]:
             new = glosses(f"{f.title} {f.text}", known)
             known |= set(new)
-            listed.append({"title": f.title, "text": f.text, "next": f.next, "terms": new})
+            listed.append({**f._asdict(), "terms": new})
         heading, nothing = GROUPS[name]
         found.append({"level": name, "heading": heading, "nothing": nothing, "rows": listed})
     return found
 
 
-def _asks(report: Report, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     """What a reader may ask for next: what would decide an open question, and what no audit can see."""
     wanted: dict[str, list[str]] = {}
-    for f in findings:
-        if f.next:
-            wanted.setdefault(f.next, []).append(f.title)
+    for f in verdict.findings:
+        if (said := sentence_of(f, report)).next:
+            wanted.setdefault(said.next, []).append(said.title)
     found = [
         {"what": f"{ask[:1].upper()}{ask[1:]}", "decides": titles, "why": ""}
         for ask, titles in wanted.items()
@@ -248,7 +243,7 @@ def _columns(report: Report) -> list[str]:
 def _row(report: Report, name: str) -> dict[str, Any]:
     """A value as the page shows it, with those of the other models."""
     v = report["values"].get(name) or {"value": None, "low": None, "high": None, "n": None, "why": ""}
-    unit, metric = tables.unit_of(report, name), tables.described(report, name)
+    unit, metric = unit_of(report, name), described(report, name)
     ideal = metric.get("ideal", "retrain")  # the retrained model is the usual aim, and the page says so once
     aim = "" if isinstance(ideal, str) else f"; aim: {tables.shown(ideal, unit)}"
     return {
@@ -290,7 +285,7 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
     rows = []
     for name in tables.in_order(together, dict.fromkeys(n for r in runs for n in tables.ordered(r))):
         theirs = {
-            tables.shown(v["value"], tables.unit_of(together, name))
+            tables.shown(v["value"], unit_of(together, name))
             for r in runs
             if (v := r["retrained"].get(name)) and v["value"] is not None
         }
@@ -332,10 +327,11 @@ def _letters(pictures: Sequence[str]) -> list[str]:
 def report_table(report: Report) -> str:
     """A report as a small table for a notebook, with the verdict beneath."""
     rows = [_row(report, name) for name in tables.ordered(report)]
-    findings = verdict(report)
+    verdict = verdict_of(report)
+    findings = [sentence_of(finding, report) for finding in verdict.findings]
     return _render(
         "notebook_report.html.j2", asked=_asked(report["info"]), rows=rows, columns=_columns(report),
-        models=_models(report["info"]), headline=quotable(headline(findings)), findings=findings,
+        models=_models(report["info"]), headline=quotable(verdict), findings=findings,
     )  # fmt: skip
 
 

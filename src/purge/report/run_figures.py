@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from purge.report import theme
-from purge.report.numbers import Numbers
-from purge.report.tables import Report, scaled
+from purge.verdict.numbers import Numbers, Report, scaled
 
 WINDOW = 20  # steps in a running share
 MOST_MARKED = 40  # points that are marked one by one

@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from purge.core.errors import printable
-
-Report = Mapping[str, Any]  # what Report.to_dict() returns; it describes its metrics itself
+from purge.verdict.numbers import Report, described, scaled, unit_of
 
 # The sections of a report in reading order, and the question that each answers.
 QUESTIONS = {
@@ -34,11 +33,6 @@ MANY = 20  # with more classes than this, a table shows only the forgotten ones
 
 
 # -- values -----------------------------------------------------------------------------------
-
-
-def scaled(value: float, unit: str) -> float:
-    """A value as tables and figures show it: shares in percent, everything else as it is."""
-    return 100 * value if unit == "share" else value
 
 
 def shown(value: float | None, unit: str) -> str:
@@ -66,19 +60,6 @@ def flop_words(flop: int | None) -> str:
         return "FLOP not counted"
     prefix, size = next(((p, s) for p, s in (("P", 1e15), ("T", 1e12)) if flop >= s / 10), ("G", 1e9))
     return f"{flop / size:.2g} {prefix}FLOP" if flop < 100 * size else f"{flop / size:,.0f} {prefix}FLOP"
-
-
-def described(report: Report, name: str) -> Mapping[str, Any]:
-    """What a report says about the metric of a value; empty if it says nothing."""
-    found: Mapping[str, Any] = (report.get("metrics") or {}).get(name.partition(".")[0]) or {}
-    return found
-
-
-def unit_of(report: Report, name: str) -> str:
-    """The unit of a value; parts of a metric may have units of their own."""
-    metric = described(report, name)
-    unit: str = metric.get("units", {}).get(name.partition(".")[2]) or metric.get("unit", "number")
-    return unit
 
 
 def section_of(report: Report, name: str) -> str:

@@ -29,10 +29,11 @@ from purge.models.copies import copied
 from purge.models.forward import logits
 from purge.requests.grounds import Grounds
 from purge.result import Report
+from purge.verdict.compare import Sign
+from purge.verdict.rules import FEWEST
 
 METRICS = ("ta_retain", "fa_train", "fa_test", "ra", "mia_loss", "mia_confidence", "mia")  # of a batch
 LATER = ("fa_train", "fa_test", "mia")  # of an earlier one
-FEWEST = 10  # samples of a group whose attack may tell that it came back; of fewer, it jumps about
 TELLS = {
     "classes": ("fa_test", "fa_train"),
     "samples": ("mia", "fa_train"),
@@ -165,17 +166,17 @@ def _group(
     few = group.kind == "samples" and about["n"] < FEWEST
     about["note"] = f"fewer than {FEWEST} samples: the attack on them tells little" if tested and few else ""
     tells = [name for name in TELLS[group.kind] if not (few and name == "mia")]
-    about["returned"] = [line for name in tells if (line := _returned(name, values, group.then, max_return))]
+    before = {name: ((group.then or {}).get(name) or {}).get("value") for name in tells}
+    back = [name for name in tells if _returned(values.get(name), before[name], max_return)]
+    about["returned"] = [f"{name} rose from {before[name]:.3f} to {values[name].value:.3f}" for name in back]
     return about
 
 
-def _returned(name: str, values: Mapping[str, Value], then: Mapping[str, Any] | None, most: float) -> str:
-    """How a number has risen since, beyond chance and by more than is allowed; empty if it has not."""
-    now, before = values.get(name), ((then or {}).get(name) or {}).get("value")
+def _returned(now: Value | None, before: float | None, most: float) -> bool:
+    """Has a number risen since, beyond chance and by more than is allowed?"""
     if now is None or now.value is None or before is None:
-        return ""
-    rise = (now.value if now.low is None else now.low) - before
-    return f"{name} rose from {before:.3f} to {now.value:.3f}" if round(rise, 9) > most else ""
+        return False
+    return Sign.ABOVE.holds((now.value if now.low is None else now.low) - before, most)
 
 
 def _stays(

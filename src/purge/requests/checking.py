@@ -13,7 +13,7 @@ from purge.core.errors import FileError, LedgerError
 from purge.requests import schema
 from purge.requests.chain import START, Link, canonical, changes
 from purge.requests.keys import checker
-from purge.requests.records import Head, Verdict
+from purge.requests.records import Head, Verification
 
 HEAD = "head"  # the key of the last line of an export
 Tables = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
@@ -90,18 +90,18 @@ class Walk:
             else:
                 rows[change.key].update(change.values)
 
-    def verdict(self, why: str | None = None) -> Verdict:
+    def verdict(self, why: str | None = None) -> Verification:
         """What was found; ``why`` is something wrong beside the chain."""
         signed = self._right is not None and self.public is not None
         head = str(Head(self.count, self.last))
         if self.bad:
-            return Verdict(
+            return Verification(
                 False, self.count, self.bad[0], f"entry {self.bad[0]}: {self.bad[1]}", head, signed
             )
-        return Verdict(why is None, self.count, None, why, head, signed)
+        return Verification(why is None, self.count, None, why, head, signed)
 
 
-def verify_database(connection: Connection, public: str | None, anchor: Head | None) -> Verdict:
+def verify_database(connection: Connection, public: str | None, anchor: Head | None) -> Verification:
     """Check the chain in a database, its head, the tables that follow from it, and its triggers."""
     walk = Walk(public, anchor)
     rows = connection.execute(select(*schema.entries.c).order_by(schema.entries.c.seq))
@@ -169,7 +169,7 @@ def export_lines(links: Iterable[Link]) -> Iterable[str]:
     yield canonical({HEAD: str(last)})
 
 
-def verify_export(path: Path, public: str | None = None, anchor: Head | None = None) -> Verdict:
+def verify_export(path: Path, public: str | None = None, anchor: Head | None = None) -> Verification:
     """Check a file that a ledger was exported to, without the ledger."""
     walk = Walk(public, anchor)
     ends: list[str] = []

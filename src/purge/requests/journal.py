@@ -23,7 +23,7 @@ from purge.requests.asked import text
 from purge.requests.database import WAIT, Database
 from purge.requests.dates import now
 from purge.requests.keys import IdKey, Signer, public_key
-from purge.requests.records import Entry, Head, Verdict
+from purge.requests.records import Entry, Head, Verification
 from purge.requests.working import working
 
 KEY = "PURGE_LEDGER_KEY"  # names the file of the key
@@ -264,7 +264,7 @@ class Journal:
         """
         return working(self._db, wait)
 
-    def verify(self, *, public: Place | None = None, head: Head | str | None = None) -> Verdict:
+    def verify(self, *, public: Place | None = None, head: Head | str | None = None) -> Verification:
         """Walk the chain and say whether anything was touched since it was written.
 
         Args:
@@ -280,7 +280,7 @@ class Journal:
             try:
                 return checking.verify_database(connection, wanted, anchor)
             except (DatabaseError, UnicodeError):
-                return Verdict(False, 0, None, "the database is damaged: it cannot be read to its end")
+                return Verification(False, 0, None, "the database is damaged: it cannot be read to its end")
 
     def export(self, path: Place, *, force: bool = False) -> Head:
         """Write the chain to a file of JSON lines, which :func:`verify_export` checks without the ledger.
@@ -340,7 +340,9 @@ class Journal:
             raise LedgerError(f"rows that can be read in {self.name}", "others", fix) from None
 
 
-def verify_export(path: Place, *, public: Place | None = None, head: Head | str | None = None) -> Verdict:
+def verify_export(
+    path: Place, *, public: Place | None = None, head: Head | str | None = None
+) -> Verification:
     """Check a file that a ledger was exported to: nothing was touched, and it is whole."""
     return checking.verify_export(Path(path), public_key(Path(public)) if public else None, anchored(head))
 

@@ -18,6 +18,7 @@ from purge.data.request import DeletionRequest
 from purge.engine.resume import STATE
 from purge.methods.registry import resolve_method
 from purge.models.forward import logits
+from purge.report.findings import broken_words
 from purge.requests.audits import Group, Subjects, batch_report, measure, returned
 from purge.requests.grounds import Grounds, choice_of, expected_of
 from purge.requests.order import Order, order_of
@@ -26,6 +27,7 @@ from purge.requests.records import Batch, Request, Version
 from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
 from purge.runs.make import check_recorded, facts_for, train_run, unlearn_run
 from purge.runs.weights import check_weights
+from purge.verdict.compare import broken
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
@@ -268,7 +270,7 @@ class Making:
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
             "parent": self.parent.digest, "ids": grounds.ids,
         }  # fmt: skip
-        missed = [line for gate in plan.gates if (line := gate.broken(values))]
+        missed = [broken_words(one) for one in broken(plan.gates, values, report.verdict)]
         over = [f"{line}." for line in returned(found)]
         if kind == "unlearned":
             over += [f"Retraining is due: {line}." for line in plan.policy.reasons(spent)]

@@ -15,6 +15,17 @@ from purge.core.errors import DataError
 from purge.core.files import read_yaml
 from purge.core.schema import build
 from purge.core.settings import normalise, setting
+from purge.verdict.compare import Sign
+from purge.verdict.numbers import scaled
+
+WORDS = {  # of each bound that was passed, in the order in which they are said
+    "requests": "{} requests since the last training, the policy allows {}",
+    "age": "the last training was {} days ago, the policy allows {}",
+    "share": "{:.1f} % of the training data was forgotten since the last training, the policy allows {:g} %",
+    "drift": "{:.1f} % of retained accuracy lost since the last training, the policy allows {:g} %",
+    "distance": "{:.1f} % of answers differ from those after the last training, the policy allows {:g} %",
+}
+UNITS = {"share": "share", "drift": "share", "distance": "share"}  # the others are counts
 
 
 @dataclass(frozen=True)
@@ -53,21 +64,16 @@ class Policy:
 
     def reasons(self, spent: Spent) -> list[str]:
         """Why no further deletion may follow, each in words; empty if one may."""
-        found = []
-        if self.max_requests is not None and spent.requests > self.max_requests:
-            found.append(f"{spent.requests} requests since the last training, the policy allows "
-                         f"{self.max_requests}")  # fmt: skip
-        if self.max_age is not None and spent.age is not None and spent.age > self.max_age:
-            found.append(f"the last training was {spent.age} days ago, the policy allows {self.max_age}")
-        shares = (
-            ("of the training data was forgotten since the last training", spent.share, self.max_share),
-            ("of retained accuracy lost since the last training", spent.drift, self.max_drift),
-            ("of answers differ from those after the last training", spent.distance, self.max_distance),
-        )
-        for what, value, bound in shares:
-            if bound is not None and value is not None and round(value, 9) > bound:
-                found.append(f"{100 * value:.1f} % {what}, the policy allows {100 * bound:g} %")
-        return found
+        return [
+            WORDS[name].format(*(scaled(value, UNITS.get(name, "")) for value in pair))
+            for name, pair in self.exceeded(spent).items()
+        ]
+
+    def exceeded(self, spent: Spent) -> dict[str, tuple[float, float]]:
+        """The bounds that a chain has passed: name → how far it has gone, and how far it may go."""
+        pairs = {name: (getattr(spent, name), getattr(self, f"max_{name}")) for name in WORDS}
+        both = {name: pair for name, pair in pairs.items() if None not in pair}
+        return {name: pair for name, pair in both.items() if Sign.ABOVE.holds(*pair)}
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values."""

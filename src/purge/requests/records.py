@@ -130,7 +130,18 @@ class Head(Record):
 
 
 @dataclass(frozen=True)
-class Verdict(Record):
+class RunRecord(Record):
+    """How a process that carried requests out has ended; ``purge request run --record`` writes it."""
+
+    code: int
+    error: str = ""  # the class of what was raised
+    message: str = ""  # of a bad request
+    log: str = ""  # the file with the traceback
+    outcome: dict[str, Any] | None = None  # what Outcome.facts() gave
+
+
+@dataclass(frozen=True)
+class Verification(Record):
     """What verifying a ledger found."""
 
     ok: bool

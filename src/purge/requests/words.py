@@ -7,7 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import DataError
-from purge.requests.records import Request, Verdict
+from purge.requests.records import Request, Verification
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
@@ -53,7 +53,7 @@ def history(ledger: Ledger, number: int) -> list[dict[str, Any]]:
     return found
 
 
-def verified(verdict: Verdict) -> str:
+def verified(verdict: Verification) -> str:
     """What verifying found, in a sentence or two."""
     if not verdict.ok:
         return f"Touched: {verdict.why}."

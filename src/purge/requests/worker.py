@@ -21,9 +21,8 @@ from purge.core.files import read_json, told, write_json
 from purge.core.plugins import current_folder_importable
 from purge.core.settings import checked_seed
 from purge.methods.registry import resolve_method
-from purge.metrics.gates import Gate, NoneFailed, as_gate
 from purge.metrics.metric import Metric
-from purge.metrics.registry import resolve_metrics
+from purge.metrics.registry import read_conditions, resolve_metrics
 from purge.requests.audits import METRICS
 from purge.requests.grounds import DELIVERED, checked_version
 from purge.requests.hooks import Hook, call_hook, checked_hook
@@ -35,6 +34,7 @@ from purge.requests.settings import SETTINGS, settings_of
 from purge.requests.tracking import client, register_all
 from purge.requests.words import not_found
 from purge.runs.weights import check_weights
+from purge.verdict.compare import Condition
 
 if TYPE_CHECKING:
     from purge.requests.ledger import Ledger
@@ -82,7 +82,7 @@ class Plan:
     method: str
     settings: dict[str, Any]
     metrics: tuple[Metric, ...]
-    gates: tuple[Gate | NoneFailed, ...]
+    gates: tuple[Condition, ...]
     fail_if: tuple[str, ...]
     policy: Policy
     retrain: bool
@@ -264,9 +264,7 @@ def _plan(
         wanted = tuple(resolve_metrics(list(metrics) if isinstance(metrics, tuple) else metrics))
     if isinstance(fail_if, str):
         raise DataError("a list of conditions as fail_if", brief(fail_if), f"pass [{brief(fail_if)}]")
-    gates = tuple(as_gate(text, wanted) for text in fail_if)
-    for gate in gates:
-        gate.check([metric.name for metric in wanted])
+    gates = tuple(read_conditions(fail_if, wanted))
     return Plan(
         method, dict(settings or {}), wanted, gates, tuple(fail_if), as_policy(policy), retrain,
         checked_seed(seed), device, trust, progress,

@@ -52,6 +52,7 @@ from purge.runs.folder import (
     shown_path,
 )
 from purge.runs.weights import WEIGHTS, check_weights
+from purge.verdict.roles import Role, Slot
 
 
 def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = False) -> nn.Module:
@@ -262,7 +263,7 @@ def _models_in_words(
         found["original"] = told(original, what)
     for i, path in enumerate(retrained):
         what = reference_in_words(facts_of(path).get("train_content"), retained)
-        found[f"retrained {i}" if i else "retrained"] = told(path, what)
+        found[Slot(Role.RETRAINED, i).name] = told(path, what)
     return found
 
 

@@ -17,7 +17,7 @@ from purge.requests.asked import text
 from purge.requests.certificate import certificate_of, certificate_page, hashes_of
 from purge.requests.dates import now
 from purge.requests.ledger import Ledger
-from purge.requests.records import STATES, Entry, Request, Verdict, Version
+from purge.requests.records import STATES, Entry, Request, Verification, Version
 from purge.requests.settings import settings_of
 from purge.serve.runner import Runner
 
@@ -38,7 +38,7 @@ class Desk:
         self._file = None if "://" in ledger.name else Path(ledger.name)
         self.title = ledger.name if self._file is None else self._file.name
         self._verifying, self._drawing = threading.Lock(), threading.Lock()
-        self._verdict: tuple[float, Verdict] | None = None
+        self._verdict: tuple[float, Verification] | None = None
         self._reports: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._keeping, self._mark = threading.Lock(), ledger.mark()
         self._lists: OrderedDict[Any, dict[str, Any]] = OrderedDict()
@@ -159,7 +159,7 @@ class Desk:
             found.append(about)
         return found
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Verification:
         """Was anything in the ledger touched? One walk at a time; others are told what it found."""
         with self._verifying:
             if self._verdict is None or time.monotonic() - self._verdict[0] > FRESH:

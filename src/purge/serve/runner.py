@@ -5,25 +5,28 @@ Whatever happens to that process, the page stays. The ledger's own lock lets one
 
 from __future__ import annotations
 
-import json
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from purge.core.errors import BusyError
+from purge.core.errors import BusyError, Exit, FileError
+from purge.core.files import read_json
+from purge.core.schema import build
 from purge.requests.dates import now
 from purge.requests.ledger import Ledger
+from purge.requests.records import RunRecord
 from purge.requests.settings import settings_of
 from purge.requests.words import came_of
 
 PATIENCE = 10.0  # seconds for a worker to end when the page is closed
 STAYS = "The version before is still the current one, and the next run goes on."
-BROKE = 3  # the exit code of a command in which something broke
 
 
 class Runner:
@@ -39,7 +42,7 @@ class Runner:
     def __init__(self, ledger: Ledger, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
         self._ledger, self._environment, self._options = ledger, dict(environment), tuple(options)
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._told: dict[str, Any] = {"state": "idle"}
 
     def state(self) -> dict[str, Any]:
@@ -59,25 +62,26 @@ class Runner:
                 raise BusyError("no other run of this page", got, "wait for it to end")
             with self._ledger.working():  # is it another process?
                 pass
+            record = Path(tempfile.mkdtemp(prefix="purge-run-")) / "ended.json"
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
-                env={**os.environ, **self._environment},
+                [*argv, f"--record={record}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, env={**os.environ, **self._environment},
             )  # fmt: skip
             self._told = {"state": "running", "since": now()}
-            threading.Thread(target=self._watch, args=(self._process,), name="purge run", daemon=True).start()
+            watch = (self._process, record)
+            threading.Thread(target=self._watch, args=watch, name="purge run", daemon=True).start()
             return dict(self._told)
 
     def argv(self, *, due: int, everything: bool, at_most: int | None, retrain: bool) -> list[str]:
         """The command that a run is."""
         # -P: with -m alone, Python would import importlib.py and the like from the folder we were started in.
-        argv = [sys.executable, "-P", "-m", "purge", "request", "run", "--json", "--quiet", f"--due={due}"]
+        argv = [sys.executable, "-P", "-m", "purge", "request", "run", "--quiet", f"--due={due}"]
         argv += ["--all"] * everything + ["--retrain"] * retrain + [f"--at-most={at_most}"] * bool(at_most)
         return [*argv, *self._options]
 
-    def _watch(self, process: subprocess.Popen[str]) -> None:
-        out, err = process.communicate()
-        found = read_end(process.returncode, out, err)
+    def _watch(self, process: subprocess.Popen[bytes], record: Path) -> None:
+        found = read_end(process.wait(), record)
+        shutil.rmtree(record.parent, ignore_errors=True)
         with self._lock:
             self._told = {"since": self._told["since"], "ended": now(), **found}
 
@@ -94,26 +98,21 @@ class Runner:
             process.wait()
 
 
-def read_end(code: int, out: str, err: str) -> dict[str, Any]:
-    """What a run that has ended tells, from its exit code and what it wrote."""
-    if code in (0, 1):
-        try:
-            facts = json.loads(out)
-            return {"state": "done" if code == 0 else "failed", "words": came_of(facts), "outcome": facts}
-        except (ValueError, KeyError, TypeError):
-            pass
-    return {"state": "failed", "words": _why(code, err), "outcome": None}
-
-
-def _why(code: int, err: str) -> str:
-    lines = [line for line in err.splitlines() if line.startswith("Error: ")]
-    last = lines[-1].removeprefix("Error: ") if lines else ""
-    if code == 2 and last:  # an error of our own, which names no id
-        return last
-    if code == BROKE and last:  # the message of others may quote anything; the log has it
-        kind = re.match(r"something broke(?: in the model)?: (\w+)", last)
-        log = re.search(r"The traceback is in (\S+);", last)
-        told = f" Its traceback is in {log[1]}." if log else ""
-        return f"Something broke{f': {kind[1]}' if kind else ''}.{told} {STAYS}"
-    ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"The run ended by {ended}. {STAYS}"
+def read_end(code: int, record: Path) -> dict[str, Any]:
+    """What came of a run, from its exit code and the record that it wrote, if it came to that."""
+    try:
+        ended = build(RunRecord, read_json(record), str(record))
+    except FileError:  # it was killed
+        ended = RunRecord(code)
+    if ended.outcome is not None and code in (Exit.DONE, Exit.MISSED):
+        state = "done" if code == Exit.DONE else "failed"
+        return {"state": state, "words": came_of(ended.outcome), "outcome": ended.outcome}
+    if code == Exit.REFUSED and ended.message:
+        words = ended.message
+    elif code == Exit.BROKE:
+        log = f" Its traceback is in {ended.log}." if ended.log else ""
+        words = f"Something broke{f': {ended.error}' if ended.error else ''}.{log} {STAYS}"
+    else:
+        by = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        words = f"The run ended by {by}. {STAYS}"
+    return {"state": "failed", "words": words, "outcome": None}

@@ -1,20 +1,53 @@
-"""The numbers of a report as findings need them: with intervals, compared, and in words."""
+"""The numbers of a report as findings need them: with intervals, by name and by model, and compared."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from purge.report.tables import Report, shown, unit_of
-
-Level = Literal["shown", "failed", "unknown"]
+Report = Mapping[str, Any]  # what Report.to_dict() returns; it describes its metrics itself
 
 Z = 1.96  # the 97.5 % point of the normal distribution
+ROUNDING = 1e-9  # below this a difference is one of floating point
 
 
-class Number(NamedTuple):
+def beyond(value: float, bound: float) -> float:
+    """How far a value lies above a bound; 0 where it does not, or by rounding alone.
+
+    >>> beyond(3.0, 1.0), beyond(1.0, 3.0), beyond(0.1 + 0.2, 0.3)
+    (2.0, 0.0, 0.0)
+    """
+    off = value - bound
+    return off if off > ROUNDING else 0.0
+
+
+def described(report: Report, name: str) -> Mapping[str, Any]:
+    """What a report says about the metric of a value; empty if it says nothing."""
+    found: Mapping[str, Any] = (report.get("metrics") or {}).get(name.partition(".")[0]) or {}
+    return found
+
+
+def unit_of(report: Report, name: str) -> str:
+    """The unit of a value; parts of a metric may have units of their own."""
+    return unit_in(described(report, name), name)
+
+
+def unit_in(metric: Mapping[str, Any], name: str) -> str:
+    """The unit of a value by the description of its metric."""
+    unit: str = metric.get("units", {}).get(name.partition(".")[2]) or metric.get("unit", "number")
+    return unit
+
+
+def scaled(value: float, unit: str) -> float:
+    """A value as people read and write it: shares in percent, everything else as it is."""
+    return 100 * value if unit == "share" else value
+
+
+@dataclass(frozen=True)
+class Number:
     """A value that was measured; without an interval, low and high are the value itself."""
 
     name: str
@@ -25,41 +58,13 @@ class Number(NamedTuple):
     sure: bool  # does it have an interval?
     unit: str  # of the metric; "change": a difference of two shares; "difference": of two other numbers
 
-    def _shown(self, value: float) -> str:
-        if self.unit not in ("change", "difference"):
-            return shown(value, self.unit)
-        words = (f"{100 * value:+.1f}" if self.unit == "change" else f"{value:+.3f}").replace("-", "−")
-        return words[1:] if set(words[1:]) <= {"0", "."} else words
-
-    @property
-    def words(self) -> str:
-        """The value as text."""
-        return self._shown(self.value) + (" points" if self.unit == "change" else "")
-
-    @property
-    def range(self) -> str:
-        """Its interval as text."""
-        return f"{self._shown(self.low)} to {self._shown(self.high)}" + self.words.partition(" points")[1]
-
-    @property
-    def spread(self) -> str:
-        """The interval in brackets; empty if there is none or if it is a point."""
-        if self.low == self.high:
-            return ""
-        return f" (95 % interval {self._shown(self.low)} to {self._shown(self.high)})"
-
-    @property
-    def samples(self) -> str:
-        """How many samples it was measured on."""
-        return "one sample" if self.n == 1 else f"{self.n or 0} samples"
-
     @property
     def wide(self) -> Number:
         """With an interval that allows for few samples: resampling equal samples gives a point."""
         if self.low < self.high or self.unit != "share" or not self.n:
             return self
         reach = Z**2 / (self.n + Z**2)  # Wilson's interval of a share of 0 or 1
-        return self._replace(low=max(self.low - reach, 0.0), high=min(self.high + reach, 1.0))
+        return replace(self, low=max(self.low - reach, 0.0), high=min(self.high + reach, 1.0))
 
     def minus(self, other: Number) -> Number:
         """The difference, with an interval made of both (Newcombe's square-and-add; MOVER).
@@ -72,15 +77,17 @@ class Number(NamedTuple):
         below = math.hypot(self.value - a.low, b.high - other.value)
         above = math.hypot(a.high - self.value, other.value - b.low)
         unit = "change" if self.unit == "share" else "difference"
-        return self._replace(value=value, low=value - below, high=value + above, unit=unit)
+        return replace(self, value=value, low=value - below, high=value + above, unit=unit)
 
     def one_of(self, many: int) -> Number:
         """With an interval that holds for all of so many numbers at once (Bonferroni)."""
         wider = NormalDist().inv_cdf(1 - 0.025 / many) / Z
-        return self._replace(
-            low=self.value - wider * (self.value - self.low),
-            high=self.value + wider * (self.high - self.value),
-        )
+        low, high = (self.value + wider * (end - self.value) for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
+
+    def exactly(self, value: float) -> Number:
+        """A number of the same kind that is known, without an interval."""
+        return replace(self, value=value, low=value, high=value, n=None)
 
 
 class Numbers:
@@ -117,18 +124,3 @@ class Numbers:
     def raw(self, name: str) -> Mapping[str, Any]:
         """A value as the report has it, or that of its whole metric; empty if there is neither."""
         return self.values.get(name) or self.values.get(name.partition(".")[0]) or {}
-
-    def why(self, name: str) -> str:
-        """Why a value is missing, as a sentence."""
-        reason = self.raw(name).get("why") or f"{name} was not asked for"
-        metrics = {other.partition(".")[0] for other in (name, *self.values)}
-        named = reason.split(maxsplit=1)[0].rstrip(":") in {name, *metrics}  # these keep their small letters
-        return (reason if named else reason[:1].upper() + reason[1:]) + "."
-
-    def others(self, name: str) -> str:
-        """The other models' values of the same name in words, or what stands in for them."""
-        theirs = {part: v for part in ("retrained", "original") if (v := self.get(name, part))}
-        words = [f"the {part} model in {v.words}" for part, v in theirs.items()]
-        if "retrained" not in theirs and name in ("fa_test", "fa_train"):
-            words.append(f"guessing would be right in {shown(self.chance, 'share')}")
-        return ", ".join(words) or "there was no other model to compare with"
