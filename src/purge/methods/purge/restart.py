@@ -141,7 +141,7 @@ class Purge(Method):
             with statistics(model, "shared", over=ranks.over):
                 zr = forward(model, xr)
             loss, t = F.cross_entropy(full(zr), yr), self.temperature
-            weight = torch.where(lately >= level, 1.0, BELOW)
+            weight = (lately >= level).to(loss.dtype).clamp(min=BELOW)
             return weight * loss + beta * kl(zr / t, (taught / t).softmax(1)), loss
 
         def lose(xr: Inputs, xf: Inputs) -> tuple[Tensor, Tensor]:
@@ -160,7 +160,7 @@ class Purge(Method):
                 g_lose, pushed = mean_grad(params, pushes, (xf,), self.micro_batch, ranks, at_f.shape[1])
                 g = g_keep + project(g_lose, g_keep)
             else:
-                optimizer.rate.mul_(torch.where(lately >= level, 1.0, COAST))
+                optimizer.rate.mul_((lately >= level).to(lately.dtype).clamp(min=COAST))
             taken = step(params, optimizer, g, g_keep, space="update")
             lately.lerp_(retain_loss.to(lately), RECENT)
             return {
