@@ -108,6 +108,9 @@ def jobs() -> dict[str, tuple[Callable[[], Any], float]]:
                 found[name] = (lambda m=method, n=net, d=dtype: run(m, n, d)), close
     double, vit = torch.float64, "vit"
     more: dict[str, Callable[[], Any]] = {
+        "a batch of more than the companions": lambda: run(
+            "purge", "resnet-batchnorm", double, batch_size=201, steps=5
+        ),
         "single samples": lambda: run("purge", "vgg", double, classes=False),
         "parts of a batch": lambda: run("purge", vit, double, micro_batch=8),
         "training in parts": lambda: run("train", "resnet-groupnorm", double, micro_batch=8),
