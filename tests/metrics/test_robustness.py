@@ -206,8 +206,32 @@ def watched(model: nn.Module, seen: list[torch.Tensor]) -> nn.Module:
     return model
 
 
-def by_hand(model: nn.Module, xs: list[torch.Tensor], ys: list[torch.Tensor], same: Pair) -> np.ndarray:
-    """Plain SGD with momentum, written out; which samples are right at each of the steps."""
+def sizes_by_hand(model: nn.Sequential, task: SimpleNamespace) -> list[torch.Tensor]:
+    """For each parameter: the deviation of what its layer puts out, over the size of what comes in."""
+
+    def moments(layers: nn.Sequential) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of what comes out of them: retained samples count a hundred times as much as the others."""
+        both = [layers(x) for x, _ in (task.retain, task.forget)]
+        mean, square = ((a.mean(0) + 0.01 * b.mean(0)) / 1.01 for a, b in (both, [h**2 for h in both]))
+        return square.sqrt(), (square - mean**2).sqrt()
+
+    found, model = [], copy.deepcopy(model).eval()
+    with torch.no_grad():
+        for i, layer in enumerate(model):
+            size, spread = moments(model[:i])[0], moments(model[: i + 1])[1]
+            if i == len(model) - 1:
+                spread = torch.ones(len(spread))  # logits have no scale of their own
+            if isinstance(layer, nn.Linear):
+                found += [torch.where(size > 0, spread[:, None] / size, 0), spread]
+            elif isinstance(layer, nn.BatchNorm1d):
+                found += [spread, spread]
+    return found
+
+
+def by_hand(
+    model: nn.Module, xs: list[torch.Tensor], ys: list[torch.Tensor], same: Pair, sizes: list[torch.Tensor]
+) -> np.ndarray:
+    """SGD with momentum on weights over their sizes, written out; which samples are right at each step."""
     model = copy.deepcopy(model).train()
     params = list(model.parameters())
     speed = [torch.zeros_like(p) for p in params]
@@ -216,9 +240,9 @@ def by_hand(model: nn.Module, xs: list[torch.Tensor], ys: list[torch.Tensor], sa
         logp = model(x).log_softmax(1)
         gradients = torch.autograd.grad(-logp[torch.arange(len(y)), y].mean(), params)
         with torch.no_grad():
-            for p, v, g in zip(params, speed, gradients, strict=True):
-                v.mul_(MOMENTUM).add_(g)
-                p.sub_(LR * v)
+            for p, v, g, size in zip(params, speed, gradients, sizes, strict=True):
+                v.mul_(MOMENTUM).add_(g * size)  # the gradient of w / size
+                p.sub_(LR * v * size)
         if step in STEPS:
             found.append(right(model, same))
     return np.array(found)
@@ -231,7 +255,8 @@ def rows_of(x: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("few", [FEW, 7, 0])
-def test_relearning_is_plain_sgd_on_half_forget_half_retain(task, few):
+def test_relearning_is_sgd_on_half_forget_half_retain(task, few, monkeypatch):
+    monkeypatch.setattr(robustness, "SIZED", 10_000)
     seen: list[torch.Tensor] = []
     case = subject(watched(task.suppressed, seen), task.forget, task.retain, task.test)
     hits = relearn(case, few)
@@ -249,9 +274,10 @@ def test_relearning_is_plain_sgd_on_half_forget_half_retain(task, few):
         torch.cat([task.retain[1][r], torch.full((BATCH - half,), GONE)])
         for r in retain.view(STEPS[-1], half)
     ]
-    expected = by_hand(neutral(task.suppressed) if few else task.suppressed, seen, ys, task.same)
+    sizes = sizes_by_hand(task.suppressed, task)
+    expected = by_hand(neutral(task.suppressed) if few else task.suppressed, seen, ys, task.same, sizes)
     assert (hits != expected).mean() < 0.005  # up to rounding
-    assert expected[-1].mean() > 0.5 if few else expected[-1].mean() == 0
+    assert expected[-1].mean() > 0.3 if few else expected[-1].mean() == 0
     assert task.suppressed[1].running_mean.equal(task.original[1].running_mean)
 
 
@@ -332,7 +358,7 @@ class FreeHead(nn.Module):
 
 
 def test_a_count_that_was_cut_off_makes_the_ratio_a_bound(task):
-    hidden = FreeHead(task.original, bias=-1e4)  # out of reach for 50 steps
+    hidden = FreeHead(task.original, bias=-1e9)  # out of reach for 50 steps
 
     def ratio(model: nn.Module, reference: nn.Module) -> purge.Value:
         return purge.audit(
@@ -403,7 +429,7 @@ def cloud(n: int, d: int, seed: int) -> np.ndarray:
 def test_the_probe_is_that_of_scikit_learn():
     inside, outside = cloud(60, 6, 0), cloud(60, 6, 0)[::-1] + 0.8
     x, y = np.concatenate([inside, outside]), np.repeat([1, 0], 60)
-    model = LogisticRegression(C=1, max_iter=1000, tol=1e-8)
+    x, model = StandardScaler().fit_transform(x), LogisticRegression(C=1, max_iter=1000, tol=1e-8)
     scores = cross_val_score(model, x, y, cv=StratifiedKFold(5), scoring="balanced_accuracy")
     assert 0.55 < scores.mean() < 0.95
     found = separated(inside, outside)
@@ -673,6 +699,9 @@ def loose() -> SimpleNamespace:
     with torch.no_grad():
         t.model[-1].bias.sub_(t.model.eval()(t.test[0]).mean(0))
     t.case = subject(t.model, t.forget, t.retain, t.test, seed=5)
+    with pytest.MonkeyPatch.context() as patch:  # of all samples, as sizes_by_hand
+        patch.setattr(robustness, "SIZED", 10_000)
+        robustness._scales(t.case)
     return t
 
 
@@ -682,9 +711,27 @@ def changed(model: nn.Module, change, *args) -> nn.Module:
     return model
 
 
+def between_units_of_size_1(model: nn.Sequential, sizes: list[torch.Tensor], change, *args) -> nn.Module:
+    """A copy whose weights of layers are divided by their sizes, changed, and multiplied again."""
+    model = copy.deepcopy(model)
+    of_layers = [(p, s) for p, s in zip(model.parameters(), sizes, strict=True) if p.ndim > 1]
+    with torch.no_grad():
+        before = [p.clone() for p, _ in of_layers]
+        for p, size in of_layers:
+            p.copy_(torch.where(size > 0, p / size, 0))
+        change(model, *args)
+        for (p, size), was in zip(of_layers, before, strict=True):
+            p.copy_(torch.where(size > 0, p * size, was))  # silent units stay as they are
+    return model
+
+
 def test_values_after_a_change_are_those_of_the_changed_model(loose):
+    sizes = sizes_by_hand(loose.model, loose)
+
     def fa(change, *args) -> float:
-        return right(changed(loose.model, change, *args), loose.same).mean()
+        if change is to_bf16:
+            return right(changed(loose.model, change, *args), loose.same).mean()
+        return right(between_units_of_size_1(loose.model, sizes, change, *args), loose.same).mean()
 
     before = right(loose.model, loose.same).mean()
     quantised = loose.case.value(METRICS["quantise"])
@@ -696,7 +743,7 @@ def test_values_after_a_change_are_those_of_the_changed_model(loose):
     expected = {str(p): fa(drop_smallest, p / 100) for p in (20, 50, 80)}
     assert {k: pruned[k].value for k in expected} == pytest.approx(expected)
     assert pruned["delta"].value == pytest.approx(max(expected.values()) - before)
-    assert len(set(expected.values())) == 3
+    assert len(set(expected.values())) > 1
     noisy = loose.case.value(METRICS["noise"])
     expected = {k: np.mean([fa(add_noise, s, 5 + i) for i in range(3)]) for k, s in NOISE.items()}
     assert {k: noisy[k].value for k in ("1pct", "5pct")} == pytest.approx(expected)
@@ -787,7 +834,7 @@ def test_logits_that_are_not_finite_are_no_forgetting():
     torch.manual_seed(0)
     model = Cosine()
     with torch.no_grad():
-        model.first.weight.mul_(1e-3)  # the smallest weights, so that pruning takes all of them
+        model.head.weight.mul_(1e3)  # so that pruning takes all weights of the other layer
     x, y = torch.randn(90, 8), torch.arange(90) % 3
     parts = [of((x, y), wanted) for wanted in (y == 0, y != 0)]
     report = purge.audit(model, *parts, (x + 0.01, y), metrics=["prune", "fa_test"], progress=False)

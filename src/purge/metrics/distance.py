@@ -19,6 +19,8 @@ from purge.metrics.value import Missing, Value
 Other = Literal["retrained", "original"]
 
 ROUNDING = float(np.finfo(np.float32).eps)  # logits and features are computed in float32
+LEARNED = 4_000  # retained samples that maps between features are learned from, at most
+RIDGE = 1e-3  # their penalty, where each feature has variance 1
 LEAST_VARIANCE = 1e-9  # of numbers whose variance is 1: in a resample below it, all are equal
 
 
@@ -119,18 +121,51 @@ feature_l2_original = partial(feature_l2, which="original")
 
 
 def hidden_change(subject: Subject) -> Value:
-    """1 − CKA of the penultimate features with the original's, on the forget set: 0 is unchanged.
+    """How little the original's penultimate features tell of the model's on D_f, and the reverse: 0 to 1.
 
-    CKA does not see a rotation or a scale, so neither hides that the layers are still the original's. Far
-    is not the same as forgotten: a model that was merely disturbed is far from the original too.
+    The mean of :func:`untold` both ways, of maps learned from retained samples. 0: each is a linear function
+    of the other, so the hidden layers are still the original's, in whatever order, scale or rotation their
+    units are written. Far is not the same as forgotten: a model that was merely disturbed is far from the
+    original too.
     """
-    pair = subject.features("forget"), subject.other("original").features("forget")
-    if len(pair[0]) < 2:
-        raise Missing("similarity of representations needs at least two forget samples")
-    found = linear_cka(*pair)
-    if found is None:
+    n = len(subject.featured("retain"))
+    rows = np.sort(np.random.default_rng(subject.seed).permutation(n)[:LEARNED])
+    pairs = [(s.features("retain")[rows], s.features("forget")) for s in (subject, subject.other("original"))]
+    ours, theirs = (_standardised(*pair) for pair in pairs)
+    if ours is None or theirs is None:
         raise Missing("the features are the same for all samples")
-    return Value(max(1 - found, 0.0), n=len(pair[0]))
+    both = untold(*ours, *theirs), untold(*theirs, *ours)
+    return Value(float(np.mean(both)), n=len(ours[1]))
+
+
+def _standardised(learn: Array, ask: Array) -> tuple[Array, Array] | None:
+    """Two sets of features in units of their deviation, without units that are constant; None if all are."""
+    both = np.concatenate([learn, ask])
+    std = both.std(0)
+    live = std > ROUNDING * np.abs(both).max(0)
+    if not live.any():
+        return None
+    mean = learn[:, live].mean(0)
+    return (learn[:, live] - mean) / std[live], (ask[:, live] - mean) / std[live]
+
+
+def untold(learn: Array, ask: Array, learn_other: Array, ask_other: Array) -> float:
+    """How far features B, as A's tell them, lie from B as B itself tells them: 0 to 1.
+
+    Σ‖P_A(b) − P_B(b)‖² / Σ‖P_B(b)‖² over the asked samples b, with P the ridge regression on one of the two
+    that was learned from the other samples. P_B is B itself, unless B is wider than there are samples.
+    """
+    told, whole = (_ridge(x, learn_other, at) for x, at in ((learn, ask), (learn_other, ask_other)))
+    size = float((whole**2).sum())
+    return min(float(((told - whole) ** 2).sum()) / size, 1.0) if size else 0.0
+
+
+def _ridge(x: Array, y: Array, at: Array) -> Array:
+    """What a ridge regression of Y (N, E) on X (N, D) says at other X (M, D)."""
+    n, d = x.shape
+    if d <= n:
+        return np.asarray(at @ np.linalg.solve(x.T @ x / n + RIDGE * np.eye(d), x.T @ y / n))
+    return np.asarray(at @ x.T @ np.linalg.solve(x @ x.T / n + RIDGE * np.eye(n), y / n))
 
 
 def output_change(subject: Subject) -> Value:

@@ -95,7 +95,7 @@ _TABLE = [
               "distance:feature_cosine_original", needs=ORIGINAL),
     _distance("feature_l2_original", "L2₀", "distance of penultimate features from the original's",
               "distance:feature_l2_original", needs=ORIGINAL),
-    _distance("hidden_change", "Δhidden", "1 − CKA of penultimate features with the original's on D_f",
+    _distance("hidden_change", "Δhidden", "penultimate features on D_f not told, linearly, by the original's",
               "distance:hidden_change", needs=ORIGINAL),
     _distance("output_change", "Δout", "JS(model, original) on the forget set, in nats",
               "distance:output_change", needs=ORIGINAL),

@@ -25,10 +25,13 @@ from purge.models.batchnorm import batchnorms, recalibrate
 from purge.models.copies import with_neutral_head
 from purge.models.forward import forward, logits, passing
 from purge.models.inspect import device_of
+from purge.models.unit_scales import Scale, scale_gradients, unit_scales
 
 SAME: Part = "same_class_test"
 LOOKED_AT = 2_000  # unseen samples of the forgotten classes that FA is measured on, at most
 
+SIZED = 512  # samples of each side, at most, that the sizes of units are measured on …
+FORGET_WEIGHT = 0.01  # … and what those to be forgotten count beside the others
 FEW = 50  # forget samples that the attacker has
 BATCH = 64
 LR, MOMENTUM = 1e-2, 0.9
@@ -90,6 +93,21 @@ def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
     return Value(abs(signed.value), low, max(ends), signed.n)
 
 
+@once
+def _scales(subject: Subject) -> list[Scale]:
+    """How large the units are that each weight lies between, on retained samples.
+
+    The forget set counts a little, so that a unit that is silent on all else has a size as well. If it
+    counted like the rest, units that know it would be large, and steps on what they know small.
+    """
+    device, generator = device_of(subject.model), torch.Generator().manual_seed(subject.seed)
+    batches = []
+    for samples, weight in ((subject.split.retain, 1.0), (subject.split.forget, FORGET_WEIGHT)):
+        rows = torch.randperm(len(samples), generator=generator)[:SIZED].to(device)
+        batches += [(x, weight * len(y) / len(rows)) for x, y in passing(samples, rows)]
+    return unit_scales(subject.model, batches, subject.anatomy().head)
+
+
 # -- BatchNorm ---------------------------------------------------------------------------------
 
 
@@ -120,7 +138,9 @@ def relearn(subject: Subject, few: int) -> Hits:
     """Which unseen samples are right after each of ``STEPS`` steps of fine-tuning: (steps, N).
 
     Each batch is half ``few`` forget samples, over and over, half retain samples; with ``few`` = 0 all
-    of it is retain samples. All weights are trained by SGD, BatchNorm in training mode, dropout off.
+    of it is retain samples. All weights are trained by SGD, BatchNorm in training mode, dropout off. A step
+    is relative to the size of the units that a weight lies between, so that it does not matter how they are
+    scaled: see purge.models.unit_scales.
 
     With few samples the question is what the layers below the head remember. So it starts from a head
     whose rows for the forgotten classes are the mean of the others, and looks at what the head itself
@@ -129,9 +149,12 @@ def relearn(subject: Subject, few: int) -> Hits:
     model = copy.deepcopy(subject.model).eval()
     if few:
         model = with_neutral_head(model, subject.anatomy().head, subject.split.forget_classes)
-    params = [p.requires_grad_(True) for p in model.parameters() if p.is_floating_point()]
-    if not params:
+    sized = [
+        (p, s) for p, s in zip(model.parameters(), _scales(subject), strict=True) if p.is_floating_point()
+    ]
+    if not sized:
         raise Missing("the model has no weights to fine-tune")
+    params, scales = [p.requires_grad_(True) for p, _ in sized], [s for _, s in sized]
     for layer in batchnorms(model):
         layer.train()
     forget, retain, device = subject.split.forget, subject.split.retain, device_of(model)
@@ -159,6 +182,7 @@ def relearn(subject: Subject, few: int) -> Hits:
                 raise Missing("the logits have no gradient, so nothing can be fine-tuned")
             optimizer.zero_grad()
             F.cross_entropy(z, y).backward()
+            scale_gradients(params, scales)
             optimizer.step()
             if step in STEPS:
                 guesses.append(_guesses(model, subject, unseen))
@@ -273,7 +297,11 @@ Change = Callable[[nn.Module], None]
 
 
 def quantise(subject: Subject) -> dict[str, Value]:
-    """FA with the weights of layers in int8, and with all of the model in bf16; and the changes."""
+    """FA with the weights of layers in int8, and with all of the model in bf16; and the changes.
+
+    Weights are rounded to int8 as they are between units of size 1 (:mod:`purge.models.unit_scales`): those
+    who quantise scale units first, too. So are the weights of :func:`prune` and :func:`noise`.
+    """
     before, after = _changed(subject, {"int8": [to_int8], "bf16": [to_bf16]})
     rises = {f"{name}_delta": _rise(subject, hits, before) for name, hits in after.items()}
     return {name: _fa(subject, hits) for name, hits in after.items()} | rises
@@ -299,7 +327,10 @@ def _changed(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> tuple
     rows, guesses = _unseen(subject), []
     for change in (change for draws in changes.values() for change in draws):
         attacked = copy.deepcopy(subject.model)
-        change(attacked)
+        if change is to_bf16:  # which rounds a weight by a share of it, whatever its scale
+            change(attacked)
+        else:
+            _between_units_of_size_1(attacked, _scales(subject), change)
         guesses.append(_guesses(attacked, subject, rows))  # not read yet: the device works on
     right, after = _right(guesses, subject, rows), dict[str, Right]()
     for name, draws in changes.items():
@@ -308,6 +339,19 @@ def _changed(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> tuple
         mean: list[Hits | Array] = [*known] if len(known) < 2 else [np.mean(known, axis=0)]
         after[name] = mean[0] if len(known) == len(draws) else None
     return subject.hits(SAME)[rows.numpy()], after
+
+
+@torch.no_grad()
+def _between_units_of_size_1(model: nn.Module, scales: Sequence[Scale], change: Change) -> None:
+    """Change the weights of layers as they are in the same network with units of size 1."""
+    sizes = dict(zip(model.parameters(), scales, strict=True))
+    weights = [(w, sizes[w], w.clone()) for w in layer_weights(model)]
+    for w, size, _ in weights:
+        w.copy_(size.over(w))
+    change(model)
+    for w, size, before in weights:
+        none = size.times(torch.ones_like(w)) == 0  # a weight to or from a silent unit
+        w.copy_(torch.where(none, before, size.times(w)))
 
 
 def _with_largest_rise(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> dict[str, Value]:
