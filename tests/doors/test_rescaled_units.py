@@ -197,8 +197,8 @@ def level(found: purge.Report) -> str:
     return found.headline.split(":")[0]
 
 
-def failed(found: purge.Report) -> set[str]:
-    return {finding.title for finding in found.failed}
+def failed(found: purge.Report) -> set[tuple[str, str]]:
+    return {(finding.rule.name, finding.part) for finding in found.failed}
 
 
 def check_same_verdict(network: str, which: str, form: str) -> None:
