@@ -9,8 +9,6 @@ import typer
 from typer import Option
 
 from purge.cli import completion, ending, several
-from purge.cli.config import Config as Config  # found here with the others
-from purge.cli.config import check_code
 from purge.core.errors import DataError, MethodError
 
 
@@ -100,9 +98,7 @@ Set = Annotated[
     list[str] | None,
     Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.method_settings),
 ]
-Trust = Annotated[
-    bool, Option("--trust", callback=check_code, help="Import code that a run folder or config names.")
-]
+Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or a bench's file names.")]
 NoCache = Annotated[
     bool, Option("--no-cache", callback=_no_cache, help="Keep no decoded images and no shadow models.")
 ]

@@ -10,7 +10,6 @@ from typer import Option
 
 from purge.cli import completion, ending
 from purge.cli import options as opt
-from purge.cli.config import following
 from purge.cli.printing import show
 from purge.core.errors import MethodError
 
@@ -48,7 +47,6 @@ def train(
         Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.recipe_settings),
     ] = None,
     seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
-    config: opt.Config = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
     shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
@@ -151,7 +149,6 @@ def train(
     then = (
         f"purge audit RUN --retrained {out}" if request else f"purge unlearn {out} --forget-class K --out RUN"
     )
-    then = following(config, "audit" if request else "unlearn", then)
     words = _words(summary, choice.data, result.method.epochs, request, images.names, kind)
     show(summary, f"{words} Next: {then}", json_)
 

@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.config import following
 from purge.cli.printing import complain, show
 
 
@@ -45,7 +44,6 @@ def unlearn(
             help="Random changes of images: none, crop, flip, crop-flip or turn. Default: as in training."
         ),
     ] = None,
-    config: opt.Config = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -192,8 +190,8 @@ def unlearn(
         f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"
         + (f"It took {summary['took']}.\n" if summary["took"] else "")
         + ("" if export is None else f"Exported to {export}. {words(left, export)}".rstrip() + "\n")
-        + ("" if config is not None else f"The reference: {reference} --out {new}-retrained\n")
-        + f"Written to {out}. Next: {following(config, 'audit', audit)}"
+        + f"The reference: {reference} --out {new}-retrained\n"
+        + f"Written to {out}. Next: {audit}"
     )
     show(summary, text, json_)
     if missed:
