@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from purge.cli import completion, ending
+from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import complain, say, show
 from purge.core.errors import Exit
@@ -39,10 +39,7 @@ def audit(
     test_: opt.Test = None,
     all_trained: opt.AllTrained = False,
     transform: opt.Transform = None,
-    metrics: Annotated[
-        str,
-        Option(help="A panel, or names or module:NAME, with commas.", autocompletion=completion.metrics),
-    ] = "standard",
+    metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
         list[str] | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import completion, ending
+from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import complain, show
 from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
@@ -64,11 +64,7 @@ def run(
     method: opt.MethodName = "purge",
     set_: opt.Set = None,
     metrics: Annotated[
-        str | None,
-        Option(
-            help="Of the audit: a panel, or names with commas; default: a few quick ones.",
-            autocompletion=completion.metrics,
-        ),
+        str | None, Option(help="Of the audit: a panel, or names with commas; default: a few quick ones.")
     ] = None,
     fail_if: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from purge.cli import completion, ending
+from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import show
 from purge.core.errors import MethodError
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def train(
     out: Annotated[Path, opt.place("Folder for the model; must be empty.")],
     data: opt.DataName = None,
-    model: Annotated[
-        str | None, Option(help="See purge list models.", autocompletion=completion.models)
-    ] = None,
+    model: Annotated[str | None, Option(help="See purge list models.")] = None,
     like: Annotated[Path | None, Option(help="Run folder whose data, model and recipe to use.")] = None,
     data_dir: opt.DataDir = None,
     size: opt.Size = None,
@@ -42,10 +40,7 @@ def train(
     ] = None,
     without_ids: Annotated[Path | None, Option(help="A file with samples to leave out.")] = None,
     pretrained: Annotated[bool, Option("--pretrained", help="Start from published weights.")] = False,
-    set_: Annotated[
-        list[str] | None,
-        Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.recipe_settings),
-    ] = None,
+    set_: Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")] = None,
     seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
