@@ -58,14 +58,14 @@ OPTIONS = {
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
         "--label --text --id --test --all-trained --transform --stream "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
-        "--log --log-updates --log-only-ids --no-cache --resume --force --json --quiet"
+        "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --all-trained --transform --stream "
         "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision "
         "--graph "
-        "--request-id --received --done --by --model-version --export --log --no-cache --force --json --quiet"
+        "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "

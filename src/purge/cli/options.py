@@ -88,9 +88,6 @@ Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or
 NoCache = Annotated[
     bool, Option("--no-cache", callback=_no_cache, help="Keep no decoded images and no shadow models.")
 ]
-Log = Annotated[
-    list[str] | None, Option("--log", help="Log to tensorboard:FOLDER or wandb:PROJECT; repeatable.")
-]
 Force = Annotated[bool, Option("--force", help="Write into a folder that is not empty.")]
 
 

@@ -52,7 +52,6 @@ def train(
     ] = None,
     log_updates: Annotated[Path | None, opt.place("Folder for all updates, for amnesiac.")] = None,
     log_only_ids: Annotated[Path | None, Option(help="Log only steps with a sample of this file.")] = None,
-    log: opt.Log = None,
     no_cache: opt.NoCache = False,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted training.")] = False,
     force: opt.Force = False,
@@ -70,7 +69,6 @@ def train(
     """
     from torch import nn
 
-    from purge.callbacks import named
     from purge.core.settings import replace
     from purge.data.catalog import DATASETS
     from purge.data.images import Images
@@ -88,7 +86,6 @@ def train(
         raise MethodError("--shards or --log-updates", "both", "leave one out")
     if resume and (shards is not None or log_updates is not None):
         raise MethodError("--resume without --shards or --log-updates", "both", "use another folder")
-    listening = [named(words) for words in log or ()]
     ending.keeps(lambda: kept_epochs(out, resumable=shards is None and log_updates is None))
     facts = RunFile() if like is None else facts_of(like)
     if vote is not None and shards is None and (facts.shards is None or log_updates is not None):
@@ -129,7 +126,7 @@ def train(
         shards=facts.shards if shards is None and log_updates is None else shards,
         slices=slices or facts.slices or 1, vote=vote or facts.vote or "mean", log_updates=log_updates,
         log_only=None if only is None else cut(images, only)[0], device=at, progress=not quiet,
-        resume=resume, force=force, callbacks=listening,
+        resume=resume, force=force,
     )  # fmt: skip
     ending.keeps(lambda: f"The model is written to {out}.")
     samples = result.info["samples"]
