@@ -44,7 +44,7 @@ OUT = Path(__file__).parents[1] / "results" / "bad_data.json"
 EPOCHS = 60  # of digits: enough to learn wrong labels by heart
 METRICS = ["fa_train", "clean_label", "ta", "ra", "kl_retrain", "agreement", "mia_loss"]
 BASELINES = ("salun", "finetune")
-MORE = ("purge-pull", "random-label")  # on digits, where they cost seconds
+MORE = ("random-label",)  # on digits, where it costs seconds
 PATCH, TARGET = 3, 0  # pixels of a side, and the attacker's label
 KL, POINTS, QUARTER = (
     0.1,

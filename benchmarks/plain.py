@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 import purge
-from purge.methods import Pull
+from purge.methods import PurgePaper
 
 LAYERS = ("layer3", "layer4", "avgpool")  # that the paper erases
 
@@ -56,7 +56,7 @@ class Plain(NamedTuple):
 
 
 def plain(
-    model: nn.Module, forget: Dataset, retain: Dataset, s: Pull, *, device: torch.device,
+    model: nn.Module, forget: Dataset, retain: Dataset, s: PurgePaper, *, device: torch.device,
     workers: int = 4, most: int | None = None,
 ) -> Plain:  # fmt: skip
     """PURGE with the target ``kl_retain``; ``most``: take no more steps than this."""

@@ -39,7 +39,7 @@ from purge.runs.folder import build_for
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "results" / "scaling.json"
-STEPS = {"min_steps": 40, "max_steps": 40, "early": False}
+STEPS = {"steps": 40}
 RUNS = 3
 AXES = {
     "retain": ("retained samples", BLUE, "o"),

@@ -29,7 +29,7 @@ with DAG(
         task_id="run",
         bash_command=(
             "purge request run --due 7 --quiet --policy /srv/model/policy.yaml --fail-if failed "
-            "--mlflow customer-model"
+            "--after 'python /srv/model/register.py'"  # as in docs/guides/experiments.md
         ),
         env=ENVIRONMENT,
         append_env=True,

@@ -149,7 +149,7 @@ def unlearn(
         adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``, for data of any
             other form.
         after: the run folder or the result of an earlier request, for a model that does not know its own.
-        callbacks: objects that are told about the run, such as ``purge.callbacks.TensorBoard("logs")``: one,
+        callbacks: objects that are told about the run, see :mod:`purge.callbacks`: one,
             or a list of them.
         **settings: fields of the method and of its stopping, as ``budget="close", forget_target=0.05``;
             ``purge list methods purge`` names them.

@@ -30,7 +30,7 @@ from purge.core.errors import (
     PurgeError,
     RunError,
 )
-from purge.methods import Pull, Purge
+from purge.methods import Purge, PurgePaper
 from purge.models.checkpoint import digest
 from tests.refusals import BY_SETTING, HUGE, INF, NAN, assert_sentence, spoiled, tree
 
@@ -263,24 +263,20 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("a graph without a GPU", DeviceError, "cpu", lambda t: {"graph": True}),
     ("freeze nothing", MethodError, "'fc'", lambda t: {"freeze": ("fc",)}),
     ("no such layer", MethodError, "'layer9'", lambda t: {
-        "method": "purge-pull", "layers": ("layer9",), "erasure": 0.1}),
+        "method": "purge-paper", "layers": ("layer9",), "erasure": 0.1}),
     ("no such layer, erasure off", MethodError, "'layer9'", lambda t: {
-        "method": "purge-pull", "layers": ("layer9",)}),
+        "method": "purge-paper", "layers": ("layer9",)}),
     ("a layer that never runs", MethodError, "'idle'", lambda t: {
-        "method": "purge-pull", "model": Columns(), "layers": ("idle",), "erasure": 0.1}),
+        "method": "purge-paper", "model": Columns(), "layers": ("idle",), "erasure": 0.1}),
     ("a layer that is turned", MethodError, "'turned'", lambda t: {
-        "method": "purge-pull", "model": Columns(), "layers": ("turned",), "erasure": 0.1}),
+        "method": "purge-paper", "model": Columns(), "layers": ("turned",), "erasure": 0.1}),
     # the request
     ("unknown method", MethodError, "did you mean 'purge-paper'", lambda t: {"method": "purge-papr"}),
     ("method is a class", MethodError, "Purge", lambda t: {"method": Purge}),
     ("method is None", MethodError, "NoneType", lambda t: {"method": None}),
     ("unknown setting", MethodError, "did you mean 'steps'", lambda t: {"step": 3}),
-    ("unknown setting of purge-pull", MethodError, "did you mean 'epochs'", lambda t: {
-        "method": "purge-pull", "epoch": 3}),
-    ("setting of the former purge", MethodError, "choose method purge-pull for lr", lambda t: {
-        "rate": 0.01, "lr": 0.01}),
-    ("setting of the former purge, close", MethodError, "choose method purge-pull for epochs", lambda t: {
-        "method": "purge-close", "epochs": 3}),
+    ("unknown setting of purge-paper", MethodError, "did you mean 'epochs'", lambda t: {
+        "method": "purge-paper", "epoch": 3}),
     ("unknown setting of stopping", MethodError, "did you mean 'forget_target'", lambda t: {
         "forget_tagret": 0}),
     ("setting of another method", MethodError, "'objective'", lambda t: {
@@ -290,14 +286,14 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("stop is a word", MethodError, "'x'", lambda t: {"stop": "x"}),
     ("stop is a word, target beside it", MethodError, "'x'", lambda t: {"stop": "x", "forget_target": 0.1}),
     ("layers is a number", MethodError, "words for layers, got 3", lambda t: {
-        "method": "purge-pull", "layers": 3}),
+        "method": "purge-paper", "layers": 3}),
     ("layers are numbers", MethodError, "words for layers, got [3]", lambda t: {
-        "method": "purge-pull", "layers": [3]}),
+        "method": "purge-paper", "layers": [3]}),
     ("freeze is a number", MethodError, "freeze", lambda t: {"freeze": 3}),
-    ("lr is a list", MethodError, "[0.1]", lambda t: {"method": "purge-pull", "lr": [0.1]}),
+    ("lr is a list", MethodError, "[0.1]", lambda t: {"method": "purge-paper", "lr": [0.1]}),
     ("epochs beyond floats", MethodError, "for epochs", lambda t: {
-        "method": "purge-pull", "epochs": 10**400}),
-    ("lr beyond single precision", PurgeError, "1e+45", lambda t: {"method": "purge-pull", "lr": 1e45}),
+        "method": "purge-paper", "epochs": 10**400}),
+    ("lr beyond single precision", PurgeError, "1e+45", lambda t: {"method": "purge-paper", "lr": 1e45}),
     ("rate is a list", MethodError, "[0.1]", lambda t: {"rate": [0.1]}),
     ("steps beyond floats", MethodError, "for steps", lambda t: {"steps": 10**400}),
     ("device nonsense", DeviceError, "'nonsense'", lambda t: {"device": "nonsense"}),
@@ -507,7 +503,7 @@ UNUSUAL: dict[str, Callable[[SimpleNamespace], Any]] = {
         t.model, (t.x, t.y), epochs=1, batch_size=1, progress=False
     ),
     "unlearn in batches of one, batchnorm": lambda t: purge.unlearn(
-        t.model, t.forget, t.retain, method="purge-pull", norm="train", batch_size=1, progress=False
+        t.model, t.forget, t.retain, method="purge-paper", norm="train", batch_size=1, progress=False
     ),
     "restart in batches of one, batchnorm": lambda t: purge.unlearn(
         t.model, t.forget, t.retain, batch_size=1, progress=False
@@ -554,7 +550,7 @@ RECORDS: list[tuple[str, type[PurgeError], str, Callable[[SimpleNamespace], Any]
         purge.Result(t.model, purge.Stopping(), [], "schedule", 0.0, 0).save(t.full))),
     ("a stopping out of range", MethodError, "forget_target", lambda t: purge.Stopping(forget_target=2)),
     ("a method out of range", MethodError, "rate", lambda t: Purge(rate=-1)),
-    ("a pull out of range", MethodError, "lr", lambda t: Pull(lr=-1)),
+    ("purge-paper out of range", MethodError, "lr", lambda t: PurgePaper(lr=-1)),
 ]  # fmt: skip
 
 
@@ -575,7 +571,6 @@ RUNAWAY: dict[str, dict[str, Any]] = {
     "gradient-ascent": {"lr": 1e30, "epochs": 5, "batch_size": 8},
     "gradient-ascent frozen": {"lr": 1e30, "epochs": 5, "batch_size": 8, "norm": "frozen"},
     "purge-paper": {"lr": 1e30, "space": "none", "clip": 0, "retain_budget": None, "check_every": 0},
-    "purge-pull": {"lr": 1e30, "space": "none", "clip": 0, "retain_budget": None, "norm": "frozen"},
     "purge": {"weight_decay": 1e38},
     "purge at the highest rate": {"rate": 1.0, "steps": 1000},
 }

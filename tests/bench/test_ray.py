@@ -20,12 +20,11 @@ import torch
 import yaml
 
 from purge.bench import runner
-from purge.bench.cluster import Seat, ray_workers
 from purge.bench.expand import read_plan
-from purge.bench.pool import KILLED, THREADS, Done, Item, Tried
+from purge.bench.on_ray import Seat
 from purge.bench.schema import Resources
 from purge.bench.store import Place
-from purge.core.errors import FileError
+from purge.bench.workers import KILLED, THREADS, Done, Item, Tried, crew_on
 
 pytestmark = [
     pytest.mark.dist,
@@ -200,16 +199,13 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder was imported')")
     environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    place = Place(tmp_path / "out", tmp_path / "models")
-    with ray_workers("", 2, 10, Resources(cpus=3), place) as crew:
-        items = [Item("fragile", "a"), Item("killer", "b"), Item("needy", "c", frozenset("b"))]
-        items += [Item(name, "d") for name in ("x", "y", "z")]
+    with crew_on("ray", 2, 10, Resources(cpus=3), None) as crew:
+        items = [Item("fragile", "a"), Item("killer", "b"), *(Item(name, "d") for name in ("x", "y", "z"))]
         done = {d.what: d for d in crew.each(partial(deadly, folder=tmp_path), items)}
         again = [*crew.each(about, [Item(i, str(i)) for i in range(4)])]
         assert signal.getsignal(signal.SIGTERM) is handler
-    assert crew.n == 2
+    assert len(crew.workers) == 2
     assert done["killer"] == Done("killer", KILLED, killed=True)
-    assert done["needy"] == Done("needy", KILLED, tried=False)
     assert {name: (tmp_path / name).stat().st_size for name in ("killer", "fragile", "x")} == {
         "killer": 2, "fragile": 2, "x": 1,
     }  # fmt: skip
@@ -220,7 +216,6 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         assert path == sys.path
     assert dict(os.environ) == environment
     assert capfd.readouterr() == ("", "")
-    assert not place.models.exists()
 
 
 def test_two_nodes_and_models_at_a_url(
@@ -277,8 +272,6 @@ def _refused(argv: list[str], tmp_path: Path, words: str) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_node_that_cannot_do_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="that all nodes see"):
-        Seat(runner.purge.__version__, "cpu", 1, str(tmp_path / "gone"), [], "").started()
+def test_a_node_with_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Expected purge 0\.0 on"):
-        Seat("0.0", "cpu", 1, "", [], "").started()
+        Seat(1, [], "").started("0.0", "cpu")

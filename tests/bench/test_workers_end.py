@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 BUSY = """
 import sys, time
 from pathlib import Path
-from purge.bench.pool import Item, Tried, processes
+from purge.bench.workers import Item, Tried, processes
 
 def work(what):
     Path(sys.argv[1], what).touch()

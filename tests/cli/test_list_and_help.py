@@ -58,26 +58,22 @@ OPTIONS = {
         "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
         "--label --text --id --test --all-trained --transform --stream "
         "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
-        "--log --log-updates --log-only-ids --config --no-cache --resume --force --json --quiet"
+        "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
     ),
     "unlearn": (
         "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --all-trained --transform --stream "
-        "--forget-class --forget-ids --method --set --augment --config --seed --device --trust --precision "
+        "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision "
         "--graph "
-        "--request-id --received --done --by --model-version --export --log --no-cache --force --json --quiet"
+        "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
     ),
     "audit": (
         "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
         "--label --text --id --test --all-trained --transform --stream "
         "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
-        "--config --seed --device --trust --no-cache --json --quiet"
+        "--seed --device --trust --no-cache --json --quiet"
     ),
-    "report": "run --out --figures --config --force --json",
-    "init": (
-        "--data --label --text --id --model --checkpoint --forget-class --forget-ids --out --yes --force "
-        "--json"
-    ),
+    "report": "run --out --figures --force --json",
     "list": "shelf name --json",
     "cache": "action kind --json",
 }

@@ -155,8 +155,7 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("set without key", "''", lambda s: s.unlearn("--set", "=3")),
     ("set stop and its target", "'x'", lambda s: s.unlearn("--set", "stop=x", "--set", "forget_target=0.1")),
     ("set layers that are not there", "'layer9'", lambda s: s.unlearn(
-        "--method", "purge-pull", "--set", "layers=layer3,layer9", "--set", "erasure=0.1")),
-    ("set lr of the former purge", "choose method purge-pull for lr", lambda s: s.unlearn("--set", "lr=0.1")),
+        "--method", "purge-paper", "--set", "layers=layer3,layer9")),
     ("set freeze of nothing", "'head'", lambda s: s.unlearn("--set", "freeze=head")),
     ("set freeze of all", "trainable", lambda s: s.unlearn("--set", "freeze=conv1,bn1,layer,fc")),
     ("unknown metric", "did you mean 'fa_test'", lambda s: ["audit", s.base, "--metrics", "ra,fa_tst"]),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from purge.core import schema
 from purge.core.errors import FileError, MethodError
 from purge.core.schema import build, describe, fit
 from purge.core.settings import as_dict, check_settings_class, flat_fields, normalise, replace, setting
@@ -113,25 +111,15 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Relearned:
-    kind: ClassVar[str] = "copy"
-    fresh_share: float = setting(0.6, "share of fresh weights", above=0, high=1)
-    epochs: int = setting(5, "passes over D_r", low=1, renamed_from=("passes",))
-
-    def __post_init__(self) -> None:
-        normalise(self)
-
-
-@dataclass(frozen=True)
 class Forgetter:
     """A method's settings with everything that a field may be."""
 
-    target: Masked | Relearned = setting(Masked(), "what outputs are pulled to")
-    start: Masked | Relearned | None = setting(None, "what to begin with")
+    target: Masked = setting(Masked(), "what outputs are pulled to")
+    start: Masked | None = setting(None, "what to begin with")
     rows: tuple[int, ...] = setting((), "row numbers", low=0)
     groups: list[str] = setting(["a"], "groups")
     layer: str | int = setting("fc", "a layer by name or number")
-    rate: float = setting(0.1, "learning rate", above=0, renamed_from=("lr", "eta"))
+    rate: float = setting(0.1, "learning rate", above=0)
     stop: Stopping = Stopping()
 
     def __post_init__(self) -> None:
@@ -139,91 +127,36 @@ class Forgetter:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"target": "copy", "fresh_share": 0.5},
-        {"target": {"kind": "copy", "fresh_share": 0.5}},
-        {"target": Relearned(0.5)},
-        {"fresh_share": "0.5", "target": "copy"},
-        {"target": {"kind": "copy"}, "fresh_share": 0.5},
-    ],
-)
-def test_a_choice_is_made_by_name_by_dict_or_by_object(given: dict[str, Any]) -> None:
-    assert replace(Forgetter(), given).target == Relearned(0.5)
-
-
-def test_a_choice_can_be_made_in_the_constructor() -> None:
-    assert Forgetter(target="copy").target == Relearned()  # type: ignore[arg-type]
-    assert Forgetter(target={"kind": "masked", "sharpness": 2}).target == Masked(2.0)  # type: ignore[arg-type]
-
-
-def test_naming_the_current_kind_keeps_its_settings() -> None:
-    preset = Forgetter(target=Relearned(0.25, 3))
-    assert replace(preset, {"target": "copy"}) == preset
-    assert replace(preset, {"target": {"epochs": 9}}).target == Relearned(0.25, 9)
-    assert replace(preset, {"target": "masked"}).target == Masked()
-
-
-def test_an_optional_choice_can_be_set_and_unset() -> None:
-    chosen = replace(Forgetter(), {"start": "copy", "fresh_share": 0.5})
-    assert chosen.start == Relearned(0.5)
-    assert replace(chosen, {"start": "none"}).start is None
-    assert replace(chosen, {"start": None}).start is None
-    assert replace(chosen, {"stop": None}).stop == Stopping()  # cannot be none: unchanged
-
-
-@pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"target": "masekd"}, "did you mean 'masked'"),
-        ({"target": {"kind": "other"}}, "one of masked, copy for target"),
-        ({"target": 5}, "one of masked, copy for target"),
-        ({"target": {"kind": "copy", "fresh_shar": 1}}, "did you mean 'fresh_share'"),
+        ({"target": 5}, "a Masked for target"),
         ({"target": {"fresh_share": 0.5}}, "a setting of Masked"),
-        ({"target": "copy", "fresh_share": 2}, "fresh_share > 0 and <= 1"),
-        ({"fresh_share": 0.5}, "Expected target=copy for the setting fresh_share, got target=masked"),
+        ({"target": {"sharpness": 0}}, "sharpness > 0"),
         ({"sharpnes": 1}, "did you mean 'sharpness'"),
         ({"rows": [1, -1]}, "rows >= 0, got -1"),
         ({"stop": {"check_evry": 1}}, "did you mean 'check_every'"),
         ({"stop": "x", "forget_target": 0.1}, "a Stopping for stop"),
     ],
 )
-def test_a_wrong_setting_of_a_choice_is_refused(given: dict[str, Any], words: str) -> None:
+def test_a_nested_setting_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(MethodError) as error:
         replace(Forgetter(), given)
     assert words in str(error.value)
 
 
-def test_settings_with_choices_are_written_and_read_again() -> None:
-    config = replace(Forgetter(), {"target": "copy", "epochs": 3, "rows": "1,2", "layer": "4"})
+def test_settings_are_written_and_read_again() -> None:
+    config = replace(Forgetter(), {"sharpness": 3, "rows": "1,2", "layer": "4", "start": {"sharpness": 2}})
     written = as_dict(config)
-    assert written["target"] == {"kind": "copy", "fresh_share": 0.6, "epochs": 3}
-    assert written["start"] is None
+    assert written["target"] == {"sharpness": 3.0}
+    assert written["start"] == {"sharpness": 2.0}
     assert replace(Forgetter(), json.loads(json.dumps(written))) == config
-    assert [(f.name, value) for f, value in flat_fields(config)][:3] == [
-        ("target", "copy"),
-        ("fresh_share", 0.6),
-        ("epochs", 3),
-    ]
+    assert next((f.name, value) for f, value in flat_fields(config)) == ("sharpness", 3.0)
+    assert replace(config, {"start": None, "stop": None}) == replace(config, {"start": "none"})
 
 
 def test_a_default_that_is_a_list_is_not_shared() -> None:
     Forgetter().groups.append("b")
     assert Forgetter().groups == ["a"]
-
-
-def test_an_old_name_works_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    schema._warn_renamed.cache_clear()
-    with caplog.at_level(logging.WARNING, "purge"):
-        assert replace(Forgetter(), {"eta": 0.5}).rate == 0.5
-        assert replace(Forgetter(), {"eta": 0.25}).rate == 0.25
-    (record,) = caplog.records
-    assert "eta is now called rate" in record.getMessage()
-    with caplog.at_level(logging.WARNING, "purge"):
-        assert replace(Forgetter(target=Relearned()), {"passes": 7}).target == Relearned(epochs=7)
-    assert "passes is now called epochs" in caplog.text
-    with pytest.raises(MethodError, match="rate and eta, its old name"):
-        replace(Forgetter(), {"eta": 0.5, "rate": 0.25})
 
 
 # -- classes of users -----------------------------------------------------------------------------

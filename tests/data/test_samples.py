@@ -307,7 +307,7 @@ class Remembering(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("method", "few"),
-    [("purge", {"steps": 2}), *((name, {"epochs": 1}) for name in ("purge-pull", "delete", "scrub"))],
+    [("purge", {"steps": 2}), *((name, {"epochs": 1}) for name in ("purge-paper", "delete", "scrub"))],
 )
 def test_a_model_that_keeps_what_it_computed_can_be_copied(method, few):
     x, y = torch.randn(60, 8), torch.arange(60) % 4

@@ -268,18 +268,3 @@ def test_a_run_made_in_python_says_nothing_of_the_shells_split(there: Path, tmp_
     how = ("--data", there / "people.csv", *COLUMNS, "--forget-class", "yes", *FEW)
     assert "--all-trained" in refused("unlearn", tmp_path / "python", *how, "--out", tmp_path / "run")
     good("unlearn", tmp_path / "python", *how, "--all-trained", "--out", tmp_path / "run")
-
-
-def test_the_file_of_options_asks_for_it(
-    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    columns = COLUMNS[:6]
-    good("init", "--data", there / "people.csv", *columns, "--checkpoint", there / "people.pt",
-         "--forget-class", "yes")  # fmt: skip
-    assert "--all-trained" in refused("unlearn", "--config", "purge.yaml")
-    file = tmp_path / "purge.yaml"
-    file.write_text(file.read_text().replace("# all-trained", "all-trained"))
-    good("unlearn", "--config", "purge.yaml", *FEW)
-    good("train", "--config", "purge.yaml:reference", "--set", "epochs=1", "--quiet")
-    good("audit", "--config", "purge.yaml", "--metrics", "quick", "--quiet")

@@ -27,7 +27,6 @@ CLASS = 0
 SETTINGS: dict[str, dict[str, Any]] = {  # short runs; a method that is not named here runs as it is
     "purge": {"steps": 12},
     "purge-close": {"steps": 12},
-    "purge-pull": {"min_steps": 12, "max_steps": 12},
     "purge-paper": {"epochs": 4},
     "retrain": {"epochs": 2},
     "finetune": {"epochs": 1},
@@ -66,7 +65,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # short runs; a method that is not name
     "amnesiac": {"epochs": 1},
 }
 # single samples too
-SAMPLES = {"purge", "purge-close", "purge-pull", "finetune", "salun", "random-label", "bad-teacher"}
+SAMPLES = {"purge", "purge-close", "finetune", "salun", "random-label", "bad-teacher"}
 
 
 def small_net(seed: int) -> nn.Module:

@@ -15,7 +15,7 @@ from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe
-from purge.methods import Method, Paper
+from purge.methods import Method
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
 from tests.methods.facts import facts
@@ -24,7 +24,6 @@ from tests.nets import blobs, folded_conv
 QUICK = {
     "purge": {"steps": 12},
     "purge-close": {"steps": 12},
-    "purge-pull": {"min_steps": 12, "max_steps": 12},
     "purge-paper": {"epochs": 6},
     "gradient-ascent": {"lr": 1e-3},
     "retrain": {"epochs": 3, "batch_size": 16},
@@ -177,13 +176,16 @@ def test_gradients_that_are_not_finite_end_the_run(name, toy):
         run(name, (Spiky(model), spiked(forget), spiked(retain), test))
 
 
-@pytest.mark.parametrize("space", ["update", "gradient", "none"])
-@pytest.mark.parametrize("where", ["forget", "retain"])
+@pytest.mark.parametrize(
+    ("where", "space"),  # without a projection the retain gradient is not used
+    [("forget", "update"), ("forget", "gradient"), ("forget", "none"), ("retain", "update"),
+     ("retain", "gradient")],
+)  # fmt: skip
 def test_purge_needs_finite_gradients_of_both_sets(where, space, toy):
     model, forget, retain, test = toy
     parts = (spiked(forget), retain) if where == "forget" else (forget, spiked(retain))
     with pytest.raises(RunError, match="NaN or infinity"):
-        run("purge-pull", (Spiky(model), *parts, test), space=space)
+        run("purge-paper", (Spiky(model), *parts, test), space=space)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -201,7 +203,6 @@ def test_same_seed_same_weights(name, toy):
 ON_DIGITS = {
     "purge": ({}, 0.0, 0.99),
     "purge-close": ({"steps": 40}, 0.0, 0.98),
-    "purge-pull": ({}, 0.1, 0.99),
     "purge-paper": ({"epochs": 200}, 0.1, 0.99),
     "gradient-ascent": (ASCENT_ON_DIGITS, 0.1, 0.85),
     "retrain": ({"epochs": 8}, 0.0, 0.99),
@@ -260,9 +261,9 @@ def test_forgets_and_retains_on_digits(name, digits, base):
     )
     assert report["fa_train"].value <= known
     assert report["ra"].value >= kept
-    if name in ("purge-pull", "purge-paper", "gradient-ascent"):
+    if name in ("purge-paper", "gradient-ascent"):
         assert result.stopped_by == "forget_target"
-    if name in ("purge", "purge-close", "purge-pull"):
+    if name in ("purge", "purge-close"):
         assert report["fa_test"].value <= 0.02
         assert abs(report["bn_recal.delta"].value) <= 0.02
     if name == "purge-paper":
@@ -272,16 +273,14 @@ def test_forgets_and_retains_on_digits(name, digits, base):
 # -- every setting matters ----------------------------------------------------------------------
 
 OTHER = {  # a value that differs from every preset's
-    "target": "paper", "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3,
+    "objective": "kl_uniform", "lr": 3e-3, "epochs": 9, "min_steps": 14, "max_steps": 3,
     "batch_size": 7, "steps": 5, "rate": 0.1, "plain": 0.1, "push": 0.1, "average": 0.9, "budget": "close",
-    "suppression": 0.3, "erasure": 2.0, "layers": ("0",), "kd": 7.0,
+    "erasure": 2.0, "layers": ("0",), "kd": 7.0,
     "temperature": 1.5, "gate": 1e-9, "clip": 1e-4,
     "momentum": 0.5, "nesterov": True, "weight_decay": 0.3, "optimizer": "adamw", "space": "none",
-    "norm": "frozen", "descend": None, "cooldown": 0.9, "freeze": ("0",),
+    "norm": "frozen", "freeze": ("0",),
     "forget_target": 1.0, "retain_budget": 1e-6, "retain_floor": 1e9, "check_every": 1,
-    "epoch_ends": None, "check_samples": 3, "early": None, "fresh_share": 1.0, "relearn_epochs": 50,
-    "opinions": "own,layers", "neighbours": 3, "views": 3,
-    "sharpness": 3.0, "erase_to": "neighbours",
+    "epoch_ends": None, "check_samples": 3, "early": None, "fresh_share": 1.0,
     "alpha": 0.4, "pull": 5.0, "l1": 1e-2, "free_epochs": 1, "negate": None,
     "share": 0.2, "soft": None, "mixed": None, "wrong": None, "redraw": None,
     "gamma": 0.5, "forget_batch_size": 7, "decay": 0.5, "decay_after": (1,), "rewind": "nearest",
@@ -301,32 +300,25 @@ CONTEXT = {  # settings that only speak in company: what must hold for them to b
     "temperature": {"kd": 2.0},
     "plain": {"kd": 2.0},  # without augmentation it says where the distillation begins
     "budget": {"steps": None},
-    "fresh_share": {"opinions": "own,copy"},  # of purge-pull
-    "neighbours": {"opinions": "neighbours"},
-    "relearn_epochs": {"opinions": "own,copy", "min_steps": 1, "max_steps": 20},
-    "erase_to": {"erasure": 0.5},
-    "sharpness": {"target": "masked"},
     "epochs": {"min_steps": 1, "max_steps": 100},
     "min_steps": {"epochs": 1, "max_steps": 100},
-    "space": {"descend": False, "weight_decay": 0.1, "target": "paper", "objective": "ga", "lr": 1e-2},
-    "forget_target": {"check_every": 1, "cooldown": 0.0},
+    "space": {"weight_decay": 0.1, "objective": "ga", "lr": 1e-2},
+    "forget_target": {"check_every": 1},
     "retain_budget": {"check_every": 1},
     "retain_floor": {"check_every": 1, "retain_budget": 1e-6},
-    "check_every": {"forget_target": 1.0, "cooldown": 0.0, "epoch_ends": False, "batch_size": 8},
+    "check_every": {"forget_target": 1.0, "epoch_ends": False, "batch_size": 8},
     "decay": {"epochs": 7},
     "optimizer": {"weight_decay": 0.1},  # Adam and AdamW are the same without
     "batch_size": {"per_sample": False},
-    "early": {"forget_target": 1.0, "check_every": 1, "cooldown": 0.0},
+    "early": {"forget_target": 1.0, "check_every": 1},
     "free_epochs": {"l1": 1e-2},
-    "epoch_ends": {"forget_target": 1.0, "cooldown": 0.0, "check_every": 1000, "batch_size": 16},
+    "epoch_ends": {"forget_target": 1.0, "check_every": 1000, "batch_size": 16},
 }
 
 INERT = {  # (method, setting): why it cannot change the weights
     ("gradient-ascent", "check_samples"): "only what is reported at checks depends on it",
-    ("purge-pull", "check_samples"): "only checks depend on it; BatchNorm is recalibrated on what was seen",
     ("scrub-r", "decay"): "on blobs the first epoch is nearest; see test_distillation.py",
     ("scrub-r", "decay_after"): "likewise",
-    ("purge-pull", "views"): "blobs are not augmented; see test_purge_opinions.py",
     ("purge-paper", "check_samples"): "only what is reported at checks depends on it",
     ("scissorhands", "project"): "no step on blobs would bring the class back; see test_scissorhands.py",
     ("rum", "proxy"): "blobs are not augmented; see test_rum.py",
@@ -334,7 +326,7 @@ INERT = {  # (method, setting): why it cannot change the weights
 }
 
 STOPPING = {f.name for f in dataclasses.fields(Stopping)}
-STOPS = ("purge-pull", "purge-paper", "gradient-ascent")  # stopping is the run's business, the same for all
+STOPS = ("purge-paper", "gradient-ascent")  # stopping is the run's business, the same for all
 ELSEWHERE = {f.name for f in dataclasses.fields(Recipe)}  # tests/engine/test_trainer.py
 
 CASES = [
@@ -359,8 +351,6 @@ def test_every_setting_has_an_effect(name, field, toy):
     value = {
         ("norm", "frozen"): "train",
         ("space", "gradient"): "update",
-        ("target", "paper"): "masked",
-        ("erase_to", "neighbours"): "mean",
         ("rewind", "nearest"): "first",
         ("optimizer", "adamw"): "sgd",
     }.get((field, current), value)
@@ -416,9 +406,9 @@ def test_purge_paper_is_the_papers_table():
     """The preset that never drifts: symbol by symbol."""
     m = METHODS["purge-paper"].method
     paper = {
-        "target": Paper("kl_retain"), "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
+        "objective": "kl_retain", "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
         "temperature": 4.0, "gate": 0.0, "clip": 1.0, "momentum": 0.9, "weight_decay": 5e-4,
-        "optimizer": "sgd", "space": "gradient", "norm": "frozen", "descend": False, "cooldown": 0.0,
+        "optimizer": "sgd", "space": "gradient", "norm": "frozen",
         "freeze": (), "layers": None,
     }  # fmt: skip
     assert {k: getattr(m, k) for k in paper} == paper

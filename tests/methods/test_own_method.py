@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import purge
-from purge.core import schema
 from purge.methods import registry
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -106,34 +105,8 @@ def test_an_installed_package_brings_methods(module, tmp_path, toy):
 
 
 def test_a_typed_object_and_a_name_are_the_same_method():
-    from purge.methods import Masked, Pull
-
-    named = registry.resolve_method("purge-pull", {"opinions": "own,layers", "sharpness": 2, "lr": 0.01})
-    assert named == Pull(target=Masked(opinions=("own", "layers"), sharpness=2.0), lr=0.01)
-
-
-def test_names_of_version_0_1_still_work_and_say_what_to_write(caplog):
-    schema._warn_renamed.cache_clear()  # it warns once in a process
-    old = registry.resolve_method(
-        "purge-pull", {"objective": "relearned", "relearn": 0.5, "certainty": 2, "silence": 0.1}
-    )
-    new = {"opinions": "own,copy", "fresh_share": 0.5, "sharpness": 2, "suppression": 0.1}
-    assert old == registry.resolve_method("purge-pull", new)
-    said = " ".join(caplog.messages)
-    assert all(name in said for name in ("target", "opinions", "fresh_share", "sharpness", "suppression"))
-    assert registry.resolve_method("purge-pull", {"objective": "ga"}).target.objective == "ga"
-
-
-@pytest.mark.parametrize(
-    "old",
-    [{"target": "layers", "sharpness": 2.0}, {"target": {"kind": "layers", "sharpness": 2.0}}],
-)
-def test_targets_of_version_0_2_are_opinions_now(old, caplog):
-    for preset in ("purge-pull", "purge-paper"):
-        now = registry.resolve_method(preset, old)
-        new = registry.resolve_method(preset, {"target": "masked", "opinions": "own,layers", "sharpness": 2})
-        assert now == new
-    assert "target=layers is now opinions=own,layers" in caplog.text
+    named = registry.resolve_method("purge-paper", {"objective": "ga", "layers": "fc,conv1", "lr": "0.01"})
+    assert named == purge.methods.PurgePaper(objective="ga", layers=("fc", "conv1"), lr=0.01)
 
 
 def test_the_source_of_a_method_is_part_of_its_identity(module):

@@ -29,7 +29,7 @@ def worst(digits, base, **changes):
     "optimizer",
     [
         {"optimizer": "sgd"},
-        {"optimizer": "sgd", "nesterov": True, "weight_decay": 0.05},
+        {"optimizer": "sgd", "weight_decay": 0.05},
         {"optimizer": "adamw", "lr": 1e-4},
     ],
     ids=str,

@@ -191,8 +191,6 @@ def test_what_was_chosen_is_told(digits, base, tmp_path):
     purge.audit(fast, *data, metrics=["fa_test"], progress=False).html(tmp_path / "report.html")
     page = " ".join((tmp_path / "report.html").read_text(encoding="utf-8").split())
     assert f"For this request it took a restart of {fast.steps} steps" in page
-    pulled = purge.unlearn(base, digits.forget, digits.retain, method="purge-pull", progress=False)
-    assert pulled.info["took"] is None
 
 
 def split_of(n_retain, single):
@@ -236,11 +234,6 @@ def test_the_plan_follows_request_model_and_settings():
 
 def test_budget_close_is_purge_close():
     assert resolve_method("purge", {"budget": "close"}) == resolve_method("purge-close", {})
-
-
-def test_settings_of_the_pull_are_not_taken_in_silence():
-    with pytest.raises(purge.PurgeError, match=r"purge-pull"):
-        resolve_method("purge", {"target": "layers"})
 
 
 @pytest.mark.parametrize(("budget", "warned"), [(1e-6, True), (1e6, False)])

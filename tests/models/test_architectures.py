@@ -101,23 +101,20 @@ def test_every_part_of_purge_runs_on_every_network(name, trained, tensors):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_part_of_the_pull_runs_on_every_network(name, trained, tensors):
+def test_every_part_of_purge_paper_runs_on_every_network(name, trained, tensors):
     """Erasure on the layers that were found, in each BatchNorm mode, with or without BatchNorm."""
     forget, retain, _ = tensors
     for norm in ("frozen", "shared", "train"):
         result = purge.unlearn(
-            trained(name), forget, retain, method="purge-pull", norm=norm, erasure=0.1, max_steps=2,
-            progress=False,
-        )  # fmt: skip
+            trained(name), forget, retain, method="purge-paper", norm=norm, epochs=1, progress=False
+        )
         assert result.history[1]["erasure_loss"] > 0
 
 
 def test_batchnorm_modes_make_no_difference_without_batchnorm(trained, tensors):
     forget, retain, _ = tensors
     runs = [
-        purge.unlearn(
-            trained("mlp"), forget, retain, method="purge-pull", norm=n, max_steps=3, progress=False
-        )
+        purge.unlearn(trained("mlp"), forget, retain, method="purge-paper", norm=n, epochs=1, progress=False)
         for n in ("frozen", "shared", "train")
     ]
     states = [torch.cat([p.detach().reshape(-1) for p in r.model.parameters()]) for r in runs]

@@ -56,7 +56,10 @@ def test_several_tensors_go_in_and_any_output_comes_out(form, output):
     data, test = FORMS[form](*table()), FORMS[form](*table(1))
     model = purge.train(Table(OUTPUTS[output]), data, **RECIPE).model
     forget, retain = purge.split(data, classes=[1])
-    for settings in ({"method": "purge"}, {"method": "purge-pull", "max_steps": 40}):
+    for settings in (
+        {"method": "purge"},
+        {"method": "purge-paper", "lr": 0.02, "epochs": 40, "forget_target": 0.0},
+    ):
         result = purge.unlearn(model, forget, retain, progress=False, **settings)
         report = purge.audit(
             result, forget, retain, test, original=model, progress=False,

@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 import purge
-from purge.data.samples import as_samples
-from purge.methods.purge.layers import _hidden
 from purge.metrics.subject import Subject
 from purge.models.checks import make_split
-from purge.models.forward import answered, evaluating, forward, passing
+from purge.models.forward import answered, evaluating, forward
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
 from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
@@ -50,14 +48,16 @@ def test_features_outputs_and_layers_do_not_depend_on_padding(make):
         np.testing.assert_allclose(rows, long.blocks("test")[name], atol=1e-4, err_msg=name)
 
     layers = short.anatomy().stack
-    here, there = (
-        _hidden(model, passing(as_samples(one, CPU, "data")), layers) for one in (data, longer(data))
-    )
+    pooled, unpooled = [], []
+    model.get_submodule(layers[0]).register_forward_hook(lambda _m, _x, out: unpooled.append(out))
+    for one in (data, longer(data)):
+        with evaluating(model), capture(model, layers) as seen:
+            forward(model, one[0])
+        pooled.append(dict(seen))
     for name in layers:
-        torch.testing.assert_close(here[name], there[name], atol=1e-4, rtol=1e-4)
-    with evaluating(model), capture(model, layers, by=lambda h: h.mean(2)) as plain:
-        forward(model, data[0])
-    assert not torch.allclose(plain[layers[0]], here[layers[0]], atol=1e-2), "the test can tell"
+        torch.testing.assert_close(pooled[0][name], pooled[1][name], atol=1e-4, rtol=1e-4)
+    first = unpooled[0][0] if isinstance(unpooled[0], tuple) else unpooled[0]
+    assert not torch.allclose(first.mean(1), pooled[0][layers[0]], atol=1e-2), "the test can tell"
 
 
 def test_the_mean_is_over_the_words_that_are_there():

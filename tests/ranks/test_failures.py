@@ -109,7 +109,7 @@ def doors(folder: Path) -> None:
     )
 
     # What runs on one rank says so.
-    for method in ("ssd", "purge-pull", "sisa"):
+    for method in ("ssd", "purge-paper", "sisa"):
         said = refused(lambda method=method: purge.unlearn(net, forget, retain, method=method, **usual))
         assert f"got {method}, which runs on one" in said
     assert "which runs on one" in refused(lambda: purge.train_sharded(net, retain, shards=2, epochs=1))

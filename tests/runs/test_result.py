@@ -466,7 +466,7 @@ def test_history_has_a_row_per_step_and_a_column_per_quantity(result, tmp_path):
 
 
 def test_a_quantity_that_is_never_measured_is_a_column_of_empty_numbers(toy, tmp_path):
-    result = purge.unlearn(*toy[:3], method="purge-pull", max_steps=2, erasure=0.0, progress=False)
+    result = purge.unlearn(*toy[:3], method="purge-paper", epochs=2, erasure=0.0, progress=False)
     table = pq.read_table(result.save(tmp_path / "run") / "history.parquet")
     assert table.to_pylist() == result.history
     assert pa.types.is_floating(table["erasure_loss"].type)

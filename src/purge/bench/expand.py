@@ -22,11 +22,11 @@ from purge.bench.search import Search, check_search, drawn, needs_retrained
 from purge.bench.tables import PARTS, By, Drawing, Table
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
 from purge.core.files import LONGEST, read_yaml
-from purge.core.schema import build, fit, renamed
+from purge.core.schema import build, fit
 from purge.core.settings import as_dict, flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
-from purge.methods.registry import check_not_the_pulls, resolve_method, source_digest
+from purge.methods.registry import resolve_method, source_digest
 from purge.models.zoo import known_name
 from purge.runs.folder import trusted
 
@@ -307,9 +307,8 @@ def _variants(bench: Bench, presets: dict[str, dict[str, Any]]) -> list[tuple[Va
         if one.search and search is None:
             raise MethodError("search: {trials: …, score: …}", "none", "add it beside methods")
         fields = [f for f, _ in flat_fields(method)]
-        ranges, settings = renamed(fields, one.search), {*as_dict(method), *(f.name for f in fields)}
+        ranges, settings = one.search, {*as_dict(method), *(f.name for f in fields)}
         if wrong := [key for key in ranges if key not in settings]:
-            check_not_the_pulls(method, wrong)
             fix = did_you_mean(wrong[0], settings)
             raise MethodError(f"a setting of {one.method} in search", repr(wrong[0]), fix)
         if search is None:

@@ -26,12 +26,11 @@ import purge
 from purge.auditor import Auditor
 from purge.bench.expand import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
-from purge.bench.pool import Done, Each, Item, Tried
 from purge.bench.search import score_of, spent_in, waves, winners
 from purge.bench.shared import checked, is_url, local_copy, publish
 from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
 from purge.bench.tables import PARTS, manifest, result_in, sheets
-from purge.bench.where import PROCESSES, crew_on
+from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
@@ -77,16 +76,16 @@ def bench(
     broken, over = set(), 0
     total = len(wanted) + len(todo)
     where = on if todo else PROCESSES  # a cluster takes seconds to start
-    with crew_on(where, at_once, total, plan.resources, place) as crew:
+    with crew_on(where, at_once, total, plan.resources, place.device) as crew:
         own_folder(place.out, "jobs")
         place.models.mkdir(parents=True, exist_ok=True)
-        place = dataclasses.replace(place, at_once=crew.n, models=place.models.absolute())
+        place = dataclasses.replace(place, at_once=len(crew.workers), models=place.models.absolute())
         write_manifest(plan, place.out)
         say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(absent)} of {len(wanted)} models to train.")
         total += len(_shards(absent, place))
         began = time.perf_counter()
         with progress_line("bench", total, progress) as advance:
-            for count, done in enumerate(_outcomes(crew.each, asked, place), 1):
+            for count, done in enumerate(_outcomes(crew, asked, place), 1):
                 note = f": {done.error}" if done.error else ""
                 if isinstance(done.what, Training):
                     broken |= {done.what.spec} if done.error else set()
@@ -222,8 +221,8 @@ def make(out: Path) -> list[Path]:
 # -- one item of work -------------------------------------------------------------------------
 
 
-def _outcomes(each: Each, plan: Plan, place: Place) -> Iterator[Done]:
-    """Do all that has no result yet, and yield what was done, failed or did not begin.
+def _outcomes(crew: Crew, plan: Plan, place: Place) -> Iterator[Done]:
+    """Do all that has no result yet, models before jobs, and yield what was done, failed or did not begin.
 
     In a search with a limit of seconds, a method's trials follow one another: only when the jobs of one have
     ended is it known whether there is time for the next. The first always begins.
@@ -231,22 +230,31 @@ def _outcomes(each: Each, plan: Plan, place: Place) -> Iterator[Done]:
     limit = math.inf if plan.seconds is None else plan.seconds
     spent: dict[str, float] = defaultdict(float)
     tried: dict[str, str] = {}  # models → what went wrong
+    attempt = partial(_attempt, place=place)
     for wave in waves(plan.jobs, plan.seconds):
         todo = []
         for job in (job for job in wave if not is_done(place.file(job))):
             if job.trial and spent[job.trial_of] >= limit:
                 why = f"{job.trial} trials took {spent[job.trial_of]:.1f} s; the search allows {limit:g} s"
                 _write_result(job, place, {"skipped": why})
-                yield Done(job, "", tried=False)
-            elif error := _broken(job, tried):
-                yield Done(job, error, tried=False)
+                yield Done(job)
             else:
                 todo.append(job)
-        items = [item for item in _items(todo, place) if item.group not in tried]
-        for done in each(partial(_attempt, place=place), items):
-            if isinstance(done.what, Training):
-                tried[done.what.spec] = done.error
+        models = {t.spec: t for job in todo for t in (job.base, *job.retrained) if t.spec not in tried}
+        shards = [Item(s, s.training.spec) for s in _shards(missing([*models.values()], place), place)]
+        for done in crew.each(attempt, shards):
+            if done.error:
+                tried[done.what.training.spec] = done.error
             yield done
+        for spec in [spec for spec in models if spec in tried]:  # a shard of it failed
+            yield Done(models.pop(spec), tried[spec])
+        for done in crew.each(attempt, [Item(model, spec) for spec, model in models.items()]):
+            tried[done.what.spec] = done.error
+            yield done
+        for job in [job for job in todo if _broken(job, tried)]:
+            todo.remove(job)
+            yield Done(job, _broken(job, tried))
+        yield from crew.each(attempt, [Item(job, _scene_key(job, place)) for job in todo])
         for job in wave if limit < math.inf else ():
             spent[job.trial_of] += spent_in(result_in(place.file(job)))
 
@@ -254,22 +262,6 @@ def _outcomes(each: Each, plan: Plan, place: Place) -> Iterator[Done]:
 def _broken(job: Job, tried: Mapping[str, str]) -> str:
     """What went wrong with a model that a job needs, when it was tried before."""
     return next((error for t in (job.base, *job.retrained) if (error := tried.get(t.spec))), "")
-
-
-def _items(todo: list[Job], place: Place) -> list[Item]:
-    """The work in an order in which it can be done: each model before the first job that needs it."""
-    wanted = {t.spec: t for job in todo for t in (job.base, *job.retrained)}
-    parts: dict[str, list[Item]] = defaultdict(list)
-    for shard in _shards(missing([*wanted.values()], place), place):
-        parts[shard.training.spec].append(Item(shard, f"shards of {shard.training.spec}"))
-    items: dict[str, Item] = {}
-    for job in todo:
-        models = {t.spec: t for t in (job.base, *job.retrained)}
-        for spec in [spec for spec in models if spec not in items]:
-            items |= {f"{spec} {i}": part for i, part in enumerate(parts[spec])}
-            items[spec] = Item(models[spec], spec, frozenset(part.group for part in parts[spec]))
-        items[job.id] = Item(job, _scene_key(job, place), frozenset(models))
-    return list(items.values())
 
 
 def _shards(absent: Sequence[Training], place: Place) -> list[Shard]:

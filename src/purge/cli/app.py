@@ -23,7 +23,6 @@ from purge.cli.audit import audit
 from purge.cli.bench import bench
 from purge.cli.cache import cache
 from purge.cli.demo import demo
-from purge.cli.init import init
 from purge.cli.list import list_
 from purge.cli.printing import open_streams
 from purge.cli.report import report
@@ -41,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo, "init": init, "train": train, "unlearn": unlearn, "audit": audit, "report": report,
+    "demo": demo, "train": train, "unlearn": unlearn, "audit": audit, "report": report,
     "bench": bench, "list": list_, "cache": cache, "serve": serve,
 }  # fmt: skip
 COMPLETING = "_PURGE_COMPLETE"  # a shell sets it to ask what may come next

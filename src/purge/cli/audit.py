@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from purge.cli import completion, ending
+from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.config import following
 from purge.cli.printing import complain, say, show
 from purge.core.errors import Exit
 
@@ -40,10 +39,7 @@ def audit(
     test_: opt.Test = None,
     all_trained: opt.AllTrained = False,
     transform: opt.Transform = None,
-    metrics: Annotated[
-        str,
-        Option(help="A panel, or names or module:NAME, with commas.", autocompletion=completion.metrics),
-    ] = "standard",
+    metrics: Annotated[str, Option(help="A panel, or names or module:NAME, with commas.")] = "standard",
     shadows: Annotated[int, Option(help="Shadow models of each kind, for full.", min=4)] = 16,
     fail_if: Annotated[
         list[str] | None,
@@ -55,7 +51,6 @@ def audit(
         Path | None,
         Option(help="The right labels of mislabelled forget samples, one per line, or a .npy file."),
     ] = None,
-    config: opt.Config = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -122,7 +117,7 @@ def audit(
                 say(f"\nFor a reference to compare with: {command} --out {shown}-retrained")
                 say(f"Then: purge audit {shown} --retrained {shown}-retrained")
             elif run.is_dir() and metrics in PANELS:
-                say(f"\nNext: {following(config, 'report', f'purge report {shown}')}")
+                say(f"\nNext: purge report {shown}")
     if missed := broken(conditions, found, report.verdict):
         complain("\n".join(map(broken_words, missed)))
         raise typer.Exit(Exit.MISSED)

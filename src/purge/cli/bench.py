@@ -47,7 +47,7 @@ def bench(
     from purge.bench import dry_run as plans
     from purge.bench import runner
     from purge.bench.expand import read_plan
-    from purge.bench.where import PROCESSES
+    from purge.bench.workers import PROCESSES
     from purge.core.plugins import current_folder_importable, processes_without_current_folder
     from purge.report.tables import plain_table
 

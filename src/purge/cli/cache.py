@@ -6,7 +6,6 @@ from typing import Annotated, cast
 
 from typer import Argument
 
-from purge.cli import completion
 from purge.cli import options as opt
 from purge.cli.printing import say, show
 from purge.core.errors import PurgeError, did_you_mean
@@ -15,15 +14,9 @@ AGES = {"days": 86400, "hours": 3600, "minutes": 60}
 
 
 def cache(
-    action: Annotated[
-        str, Argument(help="list or clear.", autocompletion=completion.one_of("list", "clear"))
-    ],
+    action: Annotated[str, Argument(help="list or clear.")],
     kind: Annotated[
-        str | None,
-        Argument(
-            help="To clear: decoded, index, shadows, models, data or all.",
-            autocompletion=completion.one_of("decoded", "index", "shadows", "models", "data", "all"),
-        ),
+        str | None, Argument(help="To clear: decoded, index, shadows, models, data or all.")
     ] = None,
     json_: opt.Json = False,
     debug: opt.Debug = False,

@@ -6,24 +6,16 @@ from typing import Annotated, Any
 
 from typer import Argument
 
-from purge.cli import completion
 from purge.cli import options as opt
-from purge.cli.completion import SHELVES
 from purge.cli.printing import show
 from purge.core.errors import DataError, MethodError, PurgeError, did_you_mean
 
+SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
+
 
 def list_(
-    shelf: Annotated[
-        str,
-        Argument(
-            help="methods, metrics, datasets, models or recipe.", autocompletion=completion.one_of(*SHELVES)
-        ),
-    ],
-    name: Annotated[
-        str | None,
-        Argument(help="A method, a metric, or after recipe a data set.", autocompletion=completion.listed),
-    ] = None,
+    shelf: Annotated[str, Argument(help="methods, metrics, datasets, models or recipe.")],
+    name: Annotated[str | None, Argument(help="A method, a metric, or after recipe a data set.")] = None,
     json_: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:

@@ -8,9 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import completion, ending, several
-from purge.cli.config import Config as Config  # found here with the others
-from purge.cli.config import check_code
+from purge.cli import ending, several
 from purge.core.errors import DataError, MethodError
 
 
@@ -51,21 +49,10 @@ Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
 Seed = Annotated[int, Option(help="Seed for everything random.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]
 DataName = Annotated[
-    str | None,
-    Option(
-        "--data",
-        help="A name, folder, file or module:function; default: the run's.",
-        autocompletion=completion.datasets,
-    ),
+    str | None, Option("--data", help="A name, folder, file or module:function; default: the run's.")
 ]
-ModelName = Annotated[
-    str | None,
-    Option("--model", help="The architecture; default: the run's.", autocompletion=completion.models),
-]
-MethodName = Annotated[
-    str,
-    Option("--method", help="See purge list methods; or module:Class.", autocompletion=completion.methods),
-]
+ModelName = Annotated[str | None, Option("--model", help="The architecture; default: the run's.")]
+MethodName = Annotated[str, Option("--method", help="See purge list methods; or module:Class.")]
 DataDir = Annotated[
     Path | None, Option(help="Folder of named data sets; default: $PURGE_DATA, then the user's cache.")
 ]
@@ -96,18 +83,10 @@ Stream = Annotated[
     bool | None,
     Option("--stream/--no-stream", help="Decode images when needed, keep none; default: above 8 GiB."),
 ]
-Set = Annotated[
-    list[str] | None,
-    Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.method_settings),
-]
-Trust = Annotated[
-    bool, Option("--trust", callback=check_code, help="Import code that a run folder or config names.")
-]
+Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
+Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or a bench's file names.")]
 NoCache = Annotated[
     bool, Option("--no-cache", callback=_no_cache, help="Keep no decoded images and no shadow models.")
-]
-Log = Annotated[
-    list[str] | None, Option("--log", help="Log to tensorboard:FOLDER or wandb:PROJECT; repeatable.")
 ]
 Force = Annotated[bool, Option("--force", help="Write into a folder that is not empty.")]
 

@@ -17,7 +17,6 @@ def report(
     run: Annotated[list[Path], Argument(help="Audited run folders; several are compared.")],
     out: Annotated[Path | None, opt.place("The page; default, for one run: RUN/report.html.")] = None,
     figures: Annotated[Path | None, opt.place("Folder for the figures, as PNG and SVG.")] = None,
-    config: opt.Config = None,
     force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
     json_: opt.Json = False,
     debug: opt.Debug = False,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from purge.cli import completion
 from purge.cli import options as opt
 from purge.cli.printing import say, show
 from purge.core.errors import Exit, FileError
@@ -97,11 +96,7 @@ def add(
 @app.command("list")
 def list_(
     state: Annotated[
-        str | None,
-        Option(
-            help="Only those that are open, held, running, done or withdrawn.",
-            autocompletion=completion.one_of("open", "held", "running", "done", "withdrawn"),
-        ),
+        str | None, Option(help="Only those that are open, held, running, done or withdrawn.")
     ] = None,
     due_by: Annotated[str | None, Option(metavar="DATE", help="Only those due by this day.")] = None,
     ledger: LedgerAt = None,

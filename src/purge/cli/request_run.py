@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import completion, ending
+from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import complain, show
 from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
@@ -64,11 +64,7 @@ def run(
     method: opt.MethodName = "purge",
     set_: opt.Set = None,
     metrics: Annotated[
-        str | None,
-        Option(
-            help="Of the audit: a panel, or names with commas; default: a few quick ones.",
-            autocompletion=completion.metrics,
-        ),
+        str | None, Option(help="Of the audit: a panel, or names with commas; default: a few quick ones.")
     ] = None,
     fail_if: Annotated[
         list[str] | None,
@@ -82,9 +78,6 @@ def run(
         str | None, Option(metavar="COMMAND", help="Run this before a batch; if it fails, nothing begins.")
     ] = None,
     after: Annotated[str | None, Option(metavar="COMMAND", help="Run this after a batch.")] = None,
-    mlflow: Annotated[
-        str | None, Option(metavar="NAME", help="Register the new version under this name in MLflow.")
-    ] = None,
     wait: Wait = 0,
     seed: opt.Seed = 0,
     device: opt.Device = None,
@@ -124,7 +117,7 @@ def run(
             book, due=due, everything=everything, at_most=at_most, every=every, wait=wait, method=method,
             settings=opt.settings_from(set_), metrics=names, fail_if=fail_if or [], policy=policy,
             retrain=retrain, seed=seed, device=opt.pick_device(device), trust=trust, before=before,
-            after=after, progress=not quiet, mlflow=mlflow,
+            after=after, progress=not quiet,
         )  # fmt: skip
     show(outcome.facts(), _words(outcome), json_)
     if outcome.code:

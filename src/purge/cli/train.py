@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from purge.cli import completion, ending
+from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.config import following
 from purge.cli.printing import show
 from purge.core.errors import MethodError
 
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 def train(
     out: Annotated[Path, opt.place("Folder for the model; must be empty.")],
     data: opt.DataName = None,
-    model: Annotated[
-        str | None, Option(help="See purge list models.", autocompletion=completion.models)
-    ] = None,
+    model: Annotated[str | None, Option(help="See purge list models.")] = None,
     like: Annotated[Path | None, Option(help="Run folder whose data, model and recipe to use.")] = None,
     data_dir: opt.DataDir = None,
     size: opt.Size = None,
@@ -43,12 +40,8 @@ def train(
     ] = None,
     without_ids: Annotated[Path | None, Option(help="A file with samples to leave out.")] = None,
     pretrained: Annotated[bool, Option("--pretrained", help="Start from published weights.")] = False,
-    set_: Annotated[
-        list[str] | None,
-        Option("--set", help="A setting: key=value; repeatable.", autocompletion=completion.recipe_settings),
-    ] = None,
+    set_: Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")] = None,
     seed: Annotated[int | None, Option(help="Default: 0; for a reference, its model's plus 1.")] = None,
-    config: opt.Config = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
     shards: Annotated[int | None, Option(help="Train that many models on parts, for sisa.")] = None,
@@ -59,7 +52,6 @@ def train(
     ] = None,
     log_updates: Annotated[Path | None, opt.place("Folder for all updates, for amnesiac.")] = None,
     log_only_ids: Annotated[Path | None, Option(help="Log only steps with a sample of this file.")] = None,
-    log: opt.Log = None,
     no_cache: opt.NoCache = False,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted training.")] = False,
     force: opt.Force = False,
@@ -77,7 +69,6 @@ def train(
     """
     from torch import nn
 
-    from purge.callbacks import named
     from purge.core.settings import replace
     from purge.data.catalog import DATASETS
     from purge.data.images import Images
@@ -95,7 +86,6 @@ def train(
         raise MethodError("--shards or --log-updates", "both", "leave one out")
     if resume and (shards is not None or log_updates is not None):
         raise MethodError("--resume without --shards or --log-updates", "both", "use another folder")
-    listening = [named(words) for words in log or ()]
     ending.keeps(lambda: kept_epochs(out, resumable=shards is None and log_updates is None))
     facts = RunFile() if like is None else facts_of(like)
     if vote is not None and shards is None and (facts.shards is None or log_updates is not None):
@@ -136,7 +126,7 @@ def train(
         shards=facts.shards if shards is None and log_updates is None else shards,
         slices=slices or facts.slices or 1, vote=vote or facts.vote or "mean", log_updates=log_updates,
         log_only=None if only is None else cut(images, only)[0], device=at, progress=not quiet,
-        resume=resume, force=force, callbacks=listening,
+        resume=resume, force=force,
     )  # fmt: skip
     ending.keeps(lambda: f"The model is written to {out}.")
     samples = result.info["samples"]
@@ -151,7 +141,6 @@ def train(
     then = (
         f"purge audit RUN --retrained {out}" if request else f"purge unlearn {out} --forget-class K --out RUN"
     )
-    then = following(config, "audit" if request else "unlearn", then)
     words = _words(summary, choice.data, result.method.epochs, request, images.names, kind)
     show(summary, f"{words} Next: {then}", json_)
 

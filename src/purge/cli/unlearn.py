@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from purge.cli import ending
 from purge.cli import options as opt
-from purge.cli.config import following
 from purge.cli.printing import complain, show
 
 
@@ -45,7 +44,6 @@ def unlearn(
             help="Random changes of images: none, crop, flip, crop-flip or turn. Default: as in training."
         ),
     ] = None,
-    config: opt.Config = None,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
@@ -59,7 +57,6 @@ def unlearn(
         Path | None, opt.place("Write the weights here too, in the form that they came in: a file or folder.")
     ] = None,
     model_version: Annotated[str | None, Option(help="Of the model; for the record.")] = None,
-    log: opt.Log = None,
     no_cache: opt.NoCache = False,
     force: opt.Force = False,
     json_: opt.Json = False,
@@ -74,7 +71,6 @@ def unlearn(
 
     Exits 1 if the forget target was not reached; the model is written all the same.
     """
-    from purge.callbacks import named
     from purge.core.errors import Exit, FileError
     from purge.core.files import out_folder, writes
     from purge.core.folders import claimed
@@ -111,7 +107,7 @@ def unlearn(
     )
 
     ending.keeps(lambda: "Nothing was written.")
-    settings, listening = opt.settings_from(set_), [named(words) for words in log or ()]
+    settings = opt.settings_from(set_)
     asked = DeletionRequest(id=request_id, received=received, done=done, by=by, model_version=model_version)
     with current_folder_importable(":" in method):
         with_augment(resolve_method(method, settings), augment)
@@ -150,7 +146,6 @@ def unlearn(
             trained, name, forget, retain, facts=facts, method=method, settings=settings,
             test=test, seed=seed, device=at, progress=not quiet, precision=precision,
             graph=graph, request=asked, checkpoint=checkpoint, augment=augment,
-            callbacks=listening,
         )  # fmt: skip
         first = first_of(checkpoint, facts, result.info["original_digest"])
         about = facts_for(name, choice, images, request, original=checkpoint, gone=gone, deployed=first)
@@ -192,8 +187,8 @@ def unlearn(
         f"retain loss {summary['retain_loss']:.4f} (budget {budget}).\n"
         + (f"It took {summary['took']}.\n" if summary["took"] else "")
         + ("" if export is None else f"Exported to {export}. {words(left, export)}".rstrip() + "\n")
-        + ("" if config is not None else f"The reference: {reference} --out {new}-retrained\n")
-        + f"Written to {out}. Next: {following(config, 'audit', audit)}"
+        + f"The reference: {reference} --out {new}-retrained\n"
+        + f"Written to {out}. Next: {audit}"
     )
     show(summary, text, json_)
     if missed:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -203,18 +203,12 @@ Loader.add_implicit_resolver(
 )
 
 
-class TextLoader(Loader):
-    """YAML in which every value is text, as on a command line: ``no`` and ``007`` may be names."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
-
-
-def read_yaml(path: Path, loads: type[Loader] = Loader) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file, or say what is wrong with the file."""
     if not path.is_file():
         raise FileError(f"a file at {path}", "nothing there", "check the path")
     try:
-        loader = loads(path.read_text(encoding="utf-8"))
+        loader = Loader(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         if node is not None and _nodes(node, {}) > MOST_NODES:
             raise FileError(f"at most {MOST_NODES} values in {path}", "more, by aliases", "write them out")

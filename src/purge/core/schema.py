@@ -4,15 +4,12 @@ A frozen dataclass is a schema. Python arguments, ``--set key=value``, the YAML 
 audit.json are all read by :func:`fit`, field by field. Text is cast to a number, a truth value or a list
 unless it comes from a file, which has types of its own. A type may be ``bool``, ``int``, ``float``, ``str``,
 ``Any``, a ``Literal``, a frozen dataclass, a list, tuple or dict of these, or a union of them.
-
-In a union of dataclasses the value chooses one by its kind: ``"layers"`` or ``{"kind": "layers", …}``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import math
 import numbers
 import types
@@ -34,8 +31,6 @@ WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "values of true or false"), Any: ("a value", "values"),
 }  # fmt: skip
 
-logger = logging.getLogger("purge")
-
 
 # -- reading ------------------------------------------------------------------------------------
 
@@ -49,7 +44,6 @@ def build(cls: type[T], given: Any, where: str = "", *, ignore_unknown: bool = F
     if not isinstance(given, Mapping):
         raise error(f"keys and values in {label}", brief(given), "write key: value")
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    given = renamed(fields.values(), given)
     if not ignore_unknown and (unknown := [key for key in given if key not in fields]):
         raise error(f"a key of {label}", brief(unknown[0]), did_you_mean(str(unknown[0]), fields))
     for f in fields.values():
@@ -90,7 +84,7 @@ def fit(value: Any, hint: Any, name: str, where: str = "") -> Any:
     except PurgeError:  # it is about a key inside of the value
         raise
     except (TypeError, ValueError, LookupError, OverflowError):
-        known = [word for option in options(hint) for word in _literals(option)] or list(kinds(hint))
+        known = [word for option in options(hint) for word in _literals(option)]
         fix = f"correct {name}" if where else f"pass {name}=<{describe(hint)}>"
         fix = did_you_mean(value, known) if known and isinstance(value, str) else fix
         what = f"{describe(hint)} as {name}" if where else f"{describe(hint)} for {name}"
@@ -99,21 +93,6 @@ def fit(value: Any, hint: Any, name: str, where: str = "") -> Any:
 
 def _refusal(what: str, got: str, fix: str, where: str) -> PurgeError:
     return FileError(f"{what} in {where}", got, fix) if where else MethodError(what, got, fix)
-
-
-def renamed(fields: Iterable[Field], given: Mapping[Any, Any]) -> dict[Any, Any]:
-    """``given`` with old keys replaced by the names that their fields have now."""
-    new = {old: f.name for f in fields for old in f.metadata.get("renamed_from", ()) if old in given}
-    for old, name in new.items():
-        if name in given:
-            raise MethodError(f"{name} alone", f"{name} and {old}, its old name", f"leave out {old}")
-        _warn_renamed(old, name)
-    return {new.get(key, key): value for key, value in given.items()}
-
-
-@functools.cache  # so that it warns once
-def _warn_renamed(old: str, name: str) -> None:
-    logger.warning("The setting %s is now called %s; the next version removes the old name.", old, name)
 
 
 # -- types --------------------------------------------------------------------------------------
@@ -134,17 +113,6 @@ _hints = functools.cache(typing.get_type_hints)
 def options(hint: Any) -> tuple[Any, ...]:
     """The members of a union; any other type is its own only option."""
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def kinds(hint: Any) -> dict[str, type]:
-    """The dataclasses of a union of several, by kind; empty for any other type."""
-    found = {kind_of(o): o for o in options(hint) if dataclasses.is_dataclass(o) and isinstance(o, type)}
-    return found if len(found) > 1 else {}
-
-
-def kind_of(cls: type) -> str:
-    """The name that chooses a dataclass of a union: its ``kind``, or its own name in lower case."""
-    return str(getattr(cls, "kind", cls.__name__.lower()))
 
 
 def unsupported(hint: Any) -> str:
@@ -169,7 +137,7 @@ def describe(hint: Any, *, plural: bool = False) -> str:
     ('a list of whole numbers', 'keys and values, each a list of numbers')
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if known := _literals(hint) or list(kinds(hint)):
+    if known := _literals(hint):
         return "one of " + ", ".join(known)
     if len(options(hint)) > 1:
         return " or ".join(describe(o, plural=plural) for o in args if o is not type(None))
@@ -217,11 +185,6 @@ def _of_union(value: Any, hint: Any, where: str) -> Any:
     text = isinstance(value, str) and not where
     if len(rest) < len(options(hint)) and (value is None or (text and value in NOTHING)):
         return None
-    if chosen := kinds(hint):
-        if isinstance(value, tuple(chosen.values())):
-            return value
-        given = {"kind": value} if isinstance(value, str) else dict(value)
-        return build(chosen[given.pop("kind")], given, where)
     if text and str in rest:
         rest = [o for o in rest if o is not str and typing.get_origin(o) not in (list, tuple)] + [str]
     else:

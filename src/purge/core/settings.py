@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from purge.core.errors import MethodError, PurgeError, brief, did_you_mean
-from purge.core.schema import Field, fit, hints_of, kind_of, kinds, options, read, renamed, unsupported
+from purge.core.schema import Field, fit, hints_of, options, read, unsupported
 
 T = TypeVar("T")
 
@@ -25,13 +25,9 @@ def setting(
     above: float | None = None,
     low: float | None = None,
     high: float | None = None,
-    renamed_from: tuple[str, ...] = (),
 ) -> Any:
-    """A field with its help text and its range: above (exclusive), low and high (inclusive).
-
-    The keys in ``renamed_from`` keep working, with a warning that names the new one.
-    """
-    metadata = {"help": help, "above": above, "low": low, "high": high, "renamed_from": renamed_from}
+    """A field with its help text and its range: above (exclusive), low and high (inclusive)."""
+    metadata = {"help": help, "above": above, "low": low, "high": high}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -49,16 +45,18 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
     An unknown key is answered with the nearest known one.
     """
     fields = dataclasses.fields(config)  # type: ignore[arg-type]
-    values, hints = renamed(fields, values), hints_of(type(config))
+    hints = hints_of(type(config))
     now = {f.name: getattr(config, f.name) for f in fields}
     nested = [name for name in now if any(map(dataclasses.is_dataclass, options(hints[name])))]
     changes = {name: value for name, value in values.items() if name in now and name not in nested}
     for name in [n for n in nested if n in values]:
         if values[name] is not None or type(None) in options(hints[name]):
-            now[name] = changes[name] = _changed(now[name], values[name], hints[name], name)
+            some = isinstance(values[name], Mapping) and dataclasses.is_dataclass(now[name])
+            changed = replace(now[name], values[name]) if some else fit(values[name], hints[name], name)
+            now[name] = changes[name] = changed
     inner: dict[str, dict[str, Any]] = {}
     for key in [k for k in values if k not in now]:
-        owner = next((n for n in nested if key in _names(now[n], old=True)), None)
+        owner = next((n for n in nested if key in _names(now[n])), None)
         if owner is None:
             raise _unknown(key, type(config), now)
         inner.setdefault(owner, {})[key] = values[key]
@@ -66,56 +64,38 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
-def _changed(current: Any, value: Any, hint: Any, name: str) -> Any:
-    """A nested dataclass after a change: another object, another kind, or some keys of the current one."""
-    given = {"kind": value} if kinds(hint) and isinstance(value, str) else value
-    if isinstance(given, Mapping) and dataclasses.is_dataclass(current):
-        kind = kind_of(type(current))
-        if not kinds(hint) or given.get("kind", kind) == kind:
-            return replace(current, {k: v for k, v in given.items() if k != "kind"})
-    return fit(value, hint, name)
-
-
 def _unknown(key: str, cls: type, now: Mapping[str, Any]) -> MethodError:
-    for name, hint in hints_of(cls).items():
-        owners = [kind for kind, o in kinds(hint).items() if key in {f.name for f in dataclasses.fields(o)}]
-        if owners and name in now:
-            got = "none" if now[name] is None else f"{name}={kind_of(type(now[name]))}"
-            return MethodError(f"{name}={owners[0]} for the setting {key}", got, f"set {name} as well")
     known = [*now, *(k for value in now.values() for k in _names(value))]
     return MethodError(f"a setting of {cls.__name__}", repr(key), did_you_mean(key, known))
 
 
-def _names(config: Any, *, old: bool = False) -> set[str]:
-    """The keys of a nested dataclass, also those that it had before they were renamed."""
+def _names(config: Any) -> set[str]:
+    """The keys of a nested dataclass."""
     if not dataclasses.is_dataclass(config):
         return set()
     fields = [*dataclasses.fields(config), *(f for f, _ in flat_fields(config))]
-    return {n for f in fields for n in (f.name, *(f.metadata.get("renamed_from", ()) if old else ()))}
+    return {f.name for f in fields}
 
 
 def flat_fields(config: Any) -> list[tuple[Field, Any]]:
-    """Every setting with its value, including those of nested dataclasses; of a choice, also its kind."""
+    """Every setting with its value, including those of nested dataclasses."""
     found: list[tuple[Field, Any]] = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if not dataclasses.is_dataclass(value):
             found.append((f, value))
-            continue
-        if kinds(hints_of(type(config))[f.name]):
-            found.append((f, kind_of(type(value))))
-        found += flat_fields(value)
+        else:
+            found += flat_fields(value)
     return found
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """The settings as plain values, nested dataclasses as dicts; those of a choice begin with their kind."""
+    """The settings as plain values, nested dataclasses as dicts."""
     found: dict[str, Any] = {}
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
-            kind = {"kind": kind_of(type(value))} if kinds(hints_of(type(config))[f.name]) else {}
-            found[f.name] = {**kind, **as_dict(value)}
+            found[f.name] = as_dict(value)
         else:
             found[f.name] = copy.deepcopy(value)
     return found

@@ -21,9 +21,9 @@ from purge.data.catalog import DATASETS, DatasetEntry
 from purge.data.decode import channels_first
 from purge.data.download import fetch
 from purge.data.formats import parquet
+from purge.data.formats.readers import own_source
 from purge.data.formats.source import Decoded, Read, Source
 from purge.data.images import Images
-from purge.data.look import own_source
 from purge.data.prefetch import DEVICE_FRACTION, say_once
 from purge.data.streamed import Streamed, fingerprint, is_large, on_shelves
 

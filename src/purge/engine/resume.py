@@ -106,7 +106,7 @@ class TrainingState:
             with safe_open(self._path, "pt") as file:
                 facts = json.loads(file.metadata()["facts"])
             before, seconds = dict(facts["identity"]), float(facts["seconds"])
-            threads = set(map(int, facts.get("threads") or ()))  # older files do not say it
+            threads = set(map(int, facts["threads"]))
             found = read_tensors(self._path)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError):
             raise self._damaged() from None

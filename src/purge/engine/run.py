@@ -26,7 +26,7 @@ from purge.engine.precision import Precision
 from purge.engine.seeding import apart
 from purge.engine.stopping import Check, Stopping
 from purge.models.copies import reinitialised, widened
-from purge.models.forward import EVAL_BATCH, logits, passing
+from purge.models.forward import logits
 
 MOST_DRAWN = 10**9  # row numbers that a run draws ahead, which take 8 GB
 
@@ -68,8 +68,6 @@ class Run:
         self.took: str | None = None  # what a method that chooses did, in words
         self.exact: dict[str, Any] | None = None  # what a method that can delete exactly has verified
         self.forget_target: float | None = None  # known once the loop has begun
-        self.unseen_accuracy: float | None = None  # of single samples; a method may estimate it
-        self._total, self._cooldown = 0, 0  # see steps()
         self._delivered: Delivered = nullcontext
         self._done: Done = lambda now: False
         self._generator = torch.Generator().manual_seed(seed)
@@ -104,7 +102,6 @@ class Run:
         batch_size: int = 0,
         orders: Sequence[Order] = (),
         epoch: int | Collection[int] = 0,
-        cooldown_steps: int = 0,
         delivered: Delivered = nullcontext,
         done: Done = lambda now: False,
     ) -> Iterator[tuple[int, tuple[Batch, ...]]]:
@@ -130,10 +127,7 @@ class Run:
         orders = [self.ranks.of_each(order) for order in orders]
         nothing = torch.empty(0, dtype=torch.long, device=self.device)
         empty = Batch(None, nothing, nothing)
-        counted = self.steps(
-            len(orders[0]), epoch=epoch, cooldown_steps=cooldown_steps, delivered=delivered, done=done
-        )
-        for i in counted:
+        for i in self.steps(len(orders[0]), epoch=epoch, delivered=delivered, done=done):
             yield (
                 i,
                 tuple(
@@ -170,21 +164,18 @@ class Run:
         total: int,
         *,
         epoch: int | Collection[int],
-        cooldown_steps: int = 0,
         delivered: Delivered = nullcontext,
         done: Done = lambda now: False,
     ) -> Iterator[int]:
         """Count steps from 0, check the model where a check is due, and end once there is a reason.
 
-        ``epoch``: the number of steps in an epoch, or the steps after which one ends. After the forget
-        target has been reached, ``cooldown_steps`` more steps follow, for the learning rate to fall; if
-        the target is lost again by then, the steps go on. The retain budget ends the run at once.
+        ``epoch``: the number of steps in an epoch, or the steps after which one ends.
         ``delivered``: a context in which the model is as it would be delivered; checks are made in it.
         ``done``: a rule of the method's own, by which the schedule ends after a check.
         """
         ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
-        self._total = self.end = total
-        self._cooldown, self._delivered, self._done = cooldown_steps, delivered, done
+        self.end = total
+        self._delivered, self._done = delivered, done
         self._start()
         with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
@@ -199,7 +190,7 @@ class Run:
 
     def finish(self) -> None:
         """End after the current step, because a method's own rule says so."""
-        self.end = self._total = self.step
+        self.end = self.step
 
     def part(self, stop: Stopping, title: str, seed: int) -> Run:
         """A run for another method that does a part of the work; its checks look at the whole request."""
@@ -241,12 +232,6 @@ class Run:
             return widened(copy.deepcopy(self._fresh).to(self.device))
         return reinitialised(model, partly=partly)
 
-    def thawed(self, twin: nn.Module) -> nn.Module:
-        """A copy of the model of this run, of which the same weights take gradients as in the model."""
-        for own, given in zip(twin.parameters(), self._model.parameters(), strict=True):
-            own.requires_grad_(given.requires_grad)
-        return twin
-
     # -- checks ----------------------------------------------------------------------------
 
     @property
@@ -274,19 +259,12 @@ class Run:
             raise not_finite(self.step)
         return self.ranks.agreed(loss)
 
-    def retain_batches(self) -> Iterator[Any]:
-        """Retain inputs for recalibrating BatchNorm before a check: some of those that it looks at."""
-        at = self._sample(self._split.retain)
-        for x, _ in passing(self._split.retain, at[:: math.ceil(len(at) / EVAL_BATCH)]):
-            yield x
-
     def _start(self) -> None:
         """The check before the first step: the starting retain loss L₀, and the forget target.
 
         A target that was left open is 1/K for samples whose class must go, and for single samples the
-        accuracy on test data of their classes (without any, what the method estimates), weighted by how many
-        there are of each. If nothing is known about single samples, it is 1/K for a run that may stop early
-        and otherwise none.
+        accuracy on test data of their classes, weighted by how many there are of each. Without any, single
+        samples get 1/K in a run that may stop early; in others there is no target.
         """
         with self._delivered():
             self.forget_target = self.stop.forget_target
@@ -295,10 +273,10 @@ class Run:
                 gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
                 single = split.forget.labels[~torch.isin(split.forget.labels, gone)]
                 whole = 1 - len(single) / len(split.forget)
-                unseen = self.unseen_accuracy
+                unseen = None
                 if split.test is not None and whole < 1:
                     unseen = self._accuracy(split.test, single)
-                elif unseen is None and (whole == 1 or self.stop.early):
+                elif whole == 1 or self.stop.early:
                     unseen = chance
                 if unseen is not None:
                     self.forget_target = whole * chance + (1 - whole) * unseen
@@ -311,15 +289,11 @@ class Run:
             now = self._checks[self.step] = self._measure()
         self._say(self.step)
         if self._done(now):
-            self._total = self.end = self.step
+            self.end = self.step
         reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
-        if reason == "retain_budget" or (reason and self.stopped_by is None):
+        if reason:
             self.stopped_by = reason
-            more = self._cooldown if reason == "forget_target" else 0
-            self.end = min(self.end, self.step + more)
-        elif reason is None and self.step == self.end:
-            self.stopped_by = None  # the target was lost again while cooling down: go on
-            self.end = self._total
+            self.end = self.step
 
     def _say(self, step: int) -> None:
         """Tell what a check measured, under the names that it has in the history."""

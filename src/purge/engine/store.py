@@ -78,7 +78,7 @@ def read_tensors(path: Path, recorded: str | None = None) -> dict[str, Tensor] |
         found = load_file(path)
     except (SafetensorError, OSError, ValueError):
         return None
-    return found if recorded in (None, tensors_digest(found)) else None  # older files have no digest
+    return found if tensors_digest(found) == recorded else None
 
 
 def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:

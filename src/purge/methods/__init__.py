@@ -30,10 +30,8 @@ if TYPE_CHECKING:  # for editors and type checkers
     from purge.methods.msg import MaskedSmallGradients as MaskedSmallGradients
     from purge.methods.mumis import MuMis as MuMis
     from purge.methods.munba import Munba as Munba
-    from purge.methods.purge.pull import Pull as Pull
     from purge.methods.purge.restart import Purge as Purge
-    from purge.methods.purge.targets import Masked as Masked
-    from purge.methods.purge.targets import Paper as Paper
+    from purge.methods.purge_paper import PurgePaper as PurgePaper
     from purge.methods.relabel import RandomLabel as RandomLabel
     from purge.methods.relabel import SalUn as SalUn
     from purge.methods.retrain import Retrain as Retrain
@@ -65,9 +63,8 @@ MODULES = {  # the classes of each module
     "msg": "MaskedSmallGradients",
     "munba": "Munba",
     "mumis": "MuMis",
-    "purge.pull": "Pull",
     "purge.restart": "Purge",
-    "purge.targets": "Masked Paper",
+    "purge_paper": "PurgePaper",
     "relabel": "RandomLabel SalUn",
     "retrain": "Retrain",
     "rum": "Rum",

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ from purge.core.settings import check_settings_class, replace
 
 if TYPE_CHECKING:
     from purge.methods.base import Method
-
-logger = logging.getLogger("purge")
 
 GROUP = "purge.methods"  # entry points of installed packages that bring methods of their own
 
@@ -48,20 +45,11 @@ METHODS: dict[str, Entry] = {
         "Purge", "restart on the retained data, nothing left of the rest: our default", "PURGE, extended",
     ),
     "purge-paper": Entry(
-        "Pull", "projected erasure as published, CIFAR-10 settings", "PURGE, Jawandhia et al.",
-        {"target": "paper", "lr": 5e-4, "epochs": 15, "min_steps": 1, "max_steps": 1_000_000,
-         "batch_size": 128, "erasure": 0.05, "kd": 2.0, "temperature": 4.0, "gate": 0.0, "clip": 1.0,
-         "momentum": 0.9, "weight_decay": 5e-4, "optimizer": "sgd", "space": "gradient", "norm": "frozen",
-         "descend": False, "cooldown": 0.0, "suppression": 0.0, "check_every": 50, "epoch_ends": True,
-         "check_samples": 10_000},
+        "PurgePaper", "projected erasure as published, CIFAR-10 settings", "PURGE, Jawandhia et al.",
     ),
     "purge-close": Entry(
         "Purge", "a longer restart, nearer to a retrained model: budget=close", "PURGE, extended",
         {"budget": "close"},
-    ),
-    "purge-pull": Entry(
-        "Pull", "projected erasure towards what is left of the original's answer: our default until 0.2",
-        "PURGE, extended",
     ),
     "retrain": Entry(
         "Retrain", "a fresh model trained without the forget set: the reference", "the training recipe",
@@ -269,10 +257,9 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
         raise MethodError("a method's name or a Method", got, fix)
     elif not isinstance(method, methods.Method):
         raise MethodError("a method's name or a Method", type(method).__name__, "pass method='purge'")
-    check_not_the_pulls(method, settings)
     if {"forget_target", "retain_budget"} & settings.keys():  # who names a reason to stop wants to stop
         settings = {"early": True, **settings}
-    return replace(method, _with_opinions(method, _with_target(method, settings)))
+    return replace(method, settings)
 
 
 def source_digest(method: Method) -> str:
@@ -296,52 +283,6 @@ def _file_digest(cls: type) -> str:
     package = cls.__module__.startswith("purge.methods.") and cls.__module__.count(".") > 2
     files = sorted(file.parent.glob("*.py")) if package else [file]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file())).hexdigest()
-
-
-def check_not_the_pulls(method: Method, settings: Iterable[str]) -> None:
-    """Settings of the former default are not taken for mistyped ones of the present."""
-    if isinstance(method, methods.Purge):
-        own = {f.name for f in fields(method)}
-        pulls = {name for f in fields(methods.Pull) for name in (f.name, *f.metadata.get("renamed_from", ()))}
-        pulls |= {f.name for f in fields(methods.Masked)} | {"objective"}
-        if old := [key for key in settings if key in pulls - own]:
-            fix = f"choose method purge-pull for {old[0]}, or see purge list methods purge"
-            raise MethodError("a setting of purge, which restarts now", f"{old[0]}, of the former purge", fix)
-
-
-# What `objective` was in version 0.1, and the target that it is now.
-OBJECTIVES = {
-    "masked_teacher": "masked", "layers": "layers", "relearned": "relearned", "kl_retain": "paper",
-    "kl_uniform": "paper", "ga": "paper",
-}  # fmt: skip
-
-
-# What targets were in version 0.2, and the opinions that they are now.
-OPINIONS = {"layers": ("own", "layers"), "relearned": ("own", "copy")}
-
-
-def _with_opinions(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings with the name of an old target translated into opinions; to be removed in 0.4."""
-    target = settings.get("target")
-    given = dict(target) if isinstance(target, Mapping) else {"kind": target}
-    old = given.get("kind")
-    if not isinstance(method, methods.Pull) or not isinstance(old, str) or old not in OPINIONS:
-        return settings
-    opinions = OPINIONS[old]
-    logger.warning("target=%s is now opinions=%s; the old name goes in version 0.4.", old, ",".join(opinions))
-    return {**settings, "target": {"opinions": opinions, **given, "kind": "masked"}}
-
-
-def _with_target(method: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings with ``objective`` of version 0.1 translated into a target; to be removed in 0.3."""
-    old = settings.get("objective")
-    target = OBJECTIVES.get(old) if isinstance(old, str) and isinstance(method, methods.Pull) else None
-    own = isinstance(getattr(method, "target", None), methods.Paper) and target == "paper"  # its own setting
-    if target is None or "target" in settings or own:
-        return settings
-    logger.warning("objective=%s is now target=%s; the old name goes in version 0.3.", old, target)
-    rest = {k: v for k, v in settings.items() if k != "objective" or target == "paper"}
-    return {**rest, "target": target}
 
 
 def _made(cls: Any) -> Method:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,12 +13,8 @@ from purge.models.padding import pooled
 
 
 @contextmanager
-def capture(
-    model: nn.Module, layers: Sequence[str], by: Callable[[Tensor], Tensor] = pooled
-) -> Iterator[dict[str, Tensor]]:
+def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Within the block, each forward pass fills the dict: layer name → its output, pooled.
-
-    ``by`` is given the output as (B, C, positions …).
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
@@ -35,7 +31,7 @@ def capture(
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             if isinstance(first, Tensor) and first.ndim >= 2:
-                found = by(channels_first(first, makers[name]))
+                found = pooled(channels_first(first, makers[name]))
                 seen[name] = found.clone() if found.data_ptr() == first.data_ptr() else found
 
         return hook

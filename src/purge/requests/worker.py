@@ -31,7 +31,6 @@ from purge.requests.order import entry_of, ordered_by, unknown
 from purge.requests.policy import Policy, Spent, as_policy
 from purge.requests.records import Batch, Request, Version
 from purge.requests.settings import SETTINGS, settings_of
-from purge.requests.tracking import client, register_all
 from purge.requests.words import not_found
 from purge.runs.weights import check_weights
 from purge.verdict.compare import Condition
@@ -162,7 +161,7 @@ def run(
     settings: Mapping[str, Any] | None = None, metrics: str | Metric | Sequence[str | Metric] = METRICS,
     fail_if: Sequence[str] = (), policy: Policy | str | os.PathLike[str] | None = None, retrain: bool = False,
     seed: int = 0, device: str | None = None, trust: bool = False, before: Hook | None = None,
-    after: Hook | None = None, progress: bool = False, mlflow: str | None = None,
+    after: Hook | None = None, progress: bool = False,
 ) -> Outcome:  # fmt: skip
     """Carry out the requests that are due, all of them by one unlearning.
 
@@ -187,10 +186,7 @@ def run(
         before: a command or a function, called before a batch begins; if it fails, nothing is begun.
         after: likewise, after it has ended.
         progress: show progress on stderr.
-        mlflow: register the new version under this name in MLflow (extra ``mlflow``).
     """
-    if mlflow is not None:
-        client()  # missing, it is said now
     plan = _plan(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
     for value, name, low in ((due, "due", 0), (at_most, "at_most", 1), (every, "every", 1)):
         _checked_days(value, name, low)
@@ -198,8 +194,6 @@ def run(
     day = today or datetime.now(UTC).date()
     with ledger.working(wait):
         folder, keep = settings_of(ledger)
-        if mlflow is not None:
-            register_all(ledger, mlflow)  # what a worker that was killed did not come to
         batch, making = _unfinished(ledger, plan, folder, keep=keep, today=day)
         left: tuple[str, ...] = ()
         if batch is None or making is None:
@@ -227,8 +221,6 @@ def run(
             batch = ledger.start_batch(taken, plan.record(ledger))
         outcome = _carried_out(ledger, batch, making, folder)
         outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(making.missing))
-        if mlflow is not None and outcome.version is not None:
-            register_all(ledger, mlflow)
     call_hook(after, "after", outcome.facts())
     return outcome
 

@@ -16,8 +16,8 @@ from purge.core.folders import recover
 from purge.core.schema import build
 from purge.data.augmented import Augmentation
 from purge.data.catalog import DATASETS
+from purge.data.formats.readers import is_pattern
 from purge.data.images import Images
-from purge.data.look import is_pattern
 from purge.data.own import is_function
 from purge.data.prefetch import say_once
 from purge.engine.trainer import Recipe

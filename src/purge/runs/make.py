@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from purge.api import audit, train, train_sharded, unlearn
-from purge.callbacks import Callback
-from purge.core.errors import DataError, FileError, MethodError
+from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.augmented import Augmentation
 from purge.data.images import Images
@@ -88,7 +87,6 @@ def train_run(
     shards: int | None = None, slices: int = 1, vote: Vote = "mean", log_updates: Path | None = None,
     log_only: Images | None = None, device: str | None = None, progress: bool = True, title: str = "",
     resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
 
@@ -97,8 +95,6 @@ def train_run(
     kept = cut(data, request)[1] if request else data
     facts = {**facts_for(name, choice, data, request), "pretrained": pretrained, **(more or {})}
     if shards is not None:
-        if callbacks:
-            raise MethodError("--log without shards, which are trained one by one", "both", "leave one out")
         return train_sharded(
             partial(build_for, name, data, pretrained=pretrained), kept, shards=shards, slices=slices,
             vote=vote, test=test, seed=seed, device=device, progress=progress, out=out, force=force,
@@ -107,7 +103,7 @@ def train_run(
     return train(
         fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
         progress=progress, title=title or name, out=out, resume=resume, force=force, record=facts,
-        log_updates=log_updates, log_only=log_only, callbacks=callbacks, **recipe,
+        log_updates=log_updates, log_only=log_only, **recipe,
     )  # fmt: skip
 
 
@@ -125,7 +121,7 @@ def unlearn_run(
     settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
     request: DeletionRequest | None = None, check: bool = True, checkpoint: Path | None = None,
-    augment: str | Augmentation | None = None, callbacks: Sequence[Callback] = (),
+    augment: str | Augmentation | None = None,
 ) -> Result:  # fmt: skip
     """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
 
@@ -146,7 +142,7 @@ def unlearn_run(
     return unlearn(
         model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
         fresh=fresh, precision=precision, graph=graph, request=request, check=check,
-        callbacks=callbacks, **settings,
+        **settings,
     )  # fmt: skip
 
 

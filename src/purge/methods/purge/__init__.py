@@ -1,1 +1,1 @@
-"""PURGE: the restart, which is the default, and the pull, which the paper has."""
+"""PURGE by restart, the default."""

@@ -20,9 +20,9 @@ trained, and small perceptrons. No step raises L_r to first order. Below the ori
 teaches nothing more, so a model that was trained briefly is not trained on. And an original that knows its
 data by heart hardly teaches, since it would also teach what wrong labels have done to it.
 
-BatchNorm is shared as in :mod:`purge.methods.purge.pull`: x_f is normalised like some of the retained samples
-of the step, and the statistics that are delivered are those of retained samples. A budget that leaves time
-for it begins with some fresh weights mixed in, and ends with the mean of the weights of the last steps.
+BatchNorm is shared: x_f is normalised like some of the retained samples of the step, and the statistics that
+are delivered are those of retained samples. A budget that leaves time for it begins with some fresh weights
+mixed in, and ends with the mean of the weights of the last steps.
 """
 
 from __future__ import annotations

@@ -16,11 +16,10 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, chdir, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,9 @@ import torch
 from torch import nn
 
 import purge
-from purge.bench.pool import THREADS, Crew, Tried, Work, environment, side_by_side
 from purge.bench.schema import Resources
-from purge.bench.store import Place
-from purge.core.errors import DeviceError, FileError, first_line
+from purge.bench.workers import THREADS, Tried, Work, environment
+from purge.core.errors import DeviceError, first_line
 from purge.engine.precision import choose_device
 
 logger = logging.getLogger("purge")
@@ -49,38 +47,31 @@ QUIET = {
 class Seat:
     """What runs on a node: a process that does one thing after another."""
 
-    def __init__(
-        self, version: str, device: str, threads: int, seen: str, path: list[str], folder: str
-    ) -> None:
-        """``seen``: a file in the folder of models; ``path``, ``folder``: of a bench on this machine."""
-        self._version, self._device, self._seen = version, device, seen
+    def __init__(self, threads: int, path: list[str], folder: str) -> None:
+        """``path``, ``folder``: of a bench on this machine."""
         if folder:
             sys.path[:] = path
             os.chdir(folder)
         torch.set_num_threads(threads)
 
-    def started(self) -> None:
+    def started(self, version: str, device: str) -> None:
         """Refuse a node on which jobs cannot run."""
-        here = f"on {socket.gethostname()}"
-        if self._version != purge.__version__:
-            fix = "install the same version on all nodes"
-            raise DeviceError(f"purge {self._version} {here}", purge.__version__, fix)
-        choose_device(self._device, nn.Identity())
-        if self._seen and not Path(self._seen).is_file():
-            wanted = f"a folder of models that all nodes see, {Path(self._seen).parent}"
-            raise FileError(wanted, f"none {here}", "name one, or a URL such as s3://…, with --models")
+        if version != purge.__version__:
+            here, fix = socket.gethostname(), "install the same version on all nodes"
+            raise DeviceError(f"purge {version} on {here}", purge.__version__, fix)
+        choose_device(device, nn.Identity())
 
     def do(self, work: Work, what: Any) -> Tried:
         """Work on an item."""
         return work(what)
 
 
-class Worker:
+class Remote:
     """A seat on the cluster, as this process sees it."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, device: str) -> None:
         self._actor = actor
-        self.started = _future(actor.started.remote(), _cannot_start)
+        self.started = _future(actor.started.remote(purge.__version__, device), _cannot_start)
 
     def submit(self, work: Work, what: Any, /) -> Future[Tried]:
         """Give it something to do."""
@@ -94,17 +85,16 @@ def _cannot_start(why: str) -> DeviceError:
 
 def _future(reference: Any, died: Callable[[str], Exception]) -> Future[Any]:
     """What Ray will have: a value, what the code has raised, or ``died`` if its process did."""
-    from ray import exceptions
+    from ray.exceptions import RayTaskError
 
     ours: Future[Any] = Future()
 
     def settle(theirs: Future[Any]) -> None:
-        try:
+        error = theirs.exception()
+        if error is None:
             ours.set_result(theirs.result())
-        except exceptions.RayTaskError as error:
-            ours.set_exception(error.cause)
-        except exceptions.RayError as error:
-            ours.set_exception(died(first_line(error)))
+        else:
+            ours.set_exception(error.cause if isinstance(error, RayTaskError) else died(first_line(error)))
 
     reference.future().add_done_callback(settle)
     return ours
@@ -112,33 +102,32 @@ def _future(reference: Any, died: Callable[[str], Exception]) -> Future[Any]:
 
 @contextmanager
 def ray_workers(
-    address: str, n: int | None, items: int, resources: Resources, place: Place
-) -> Iterator[Crew]:
+    address: str, n: int | None, items: int, resources: Resources, device: str | None
+) -> Iterator[list[Remote]]:
     """Workers on the cluster at ``address``, or on one that is started here; not more than there are items.
 
     Without ``n``, there are as many as the nodes have room for. All get the same number of threads, on which
     the last bits of a result depend.
     """
-    device, cpus, memory = _device(place.device, resources), resources.cpus or 1, resources.memory_bytes
+    device, cpus, memory = _device(device, resources), resources.cpus or 1, resources.memory_bytes
     threads = dict.fromkeys(THREADS, str(cpus))
     with ExitStack() as stack:
         stack.enter_context(environment({**QUIET, **threads}))
         ray = _connected(stack, address, cpus * n if n else max(cpus, os.cpu_count() or 1))
-        wanted = {"CPU": float(cpus), "GPU": resources.gpus, "memory": float(memory or 0)}
-        n = max(1, min(n or _room(ray.nodes(), wanted), items))
-        seen = _marked(stack, place) if address and not place.store else ""
+        wanted = {"CPU": cpus, "GPU": resources.gpus, "memory": memory or 0}
+        n = min(n or _room([node["Resources"] for node in ray.nodes() if node["Alive"]], wanted), items)
         seat = ray.remote(Seat).options(
             num_cpus=cpus, num_gpus=resources.gpus, memory=memory, max_restarts=-1, max_task_retries=1,
             runtime_env={"env_vars": threads} if address else None,
         )  # fmt: skip
         here = ([], "") if address else ([*sys.path], str(Path.cwd()))
-        pools = [Worker(seat.remote(purge.__version__, device, cpus, seen, *here)) for _ in range(n)]
-        starts = [pool.started for pool in pools]
+        workers = [Remote(seat.remote(cpus, *here), device) for _ in range(max(1, n))]
+        starts = [worker.started for worker in workers]
         if address and not wait(starts, PATIENCE, FIRST_COMPLETED).done:
-            logger.warning("Waiting for a node of the cluster with room for a job: %s.", _words(wanted))
+            logger.warning("Waiting for a node of the cluster with room for a job: %s.", wanted)
         for future in wait(starts, return_when=FIRST_COMPLETED).done:
             future.result()
-        yield Crew(partial(side_by_side, pools, lambda pool: pool), n)  # Ray itself replaces an actor
+        yield workers
 
 
 def _device(wanted: str | None, resources: Resources) -> str:
@@ -153,7 +142,7 @@ def _device(wanted: str | None, resources: Resources) -> str:
 def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     """Ray, connected with a cluster, or with one of so many CPUs that ends with the stack."""
     if address:
-        _reachable(address)
+        _check_reachable(address)
     elif "RAY_AUTH_MODE" not in os.environ:  # other users of this machine cannot join it
         stack.enter_context(environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
     try:
@@ -164,19 +153,27 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     short = "/tmp" if os.path.isdir("/tmp") else None  # paths of sockets have at most 107 characters
     temporary = tempfile.TemporaryDirectory(prefix="purge-ray-", dir=short, ignore_cleanup_errors=True)
     folder = stack.enter_context(temporary)
-    started: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": folder}
-    started["object_store_memory"] = OBJECTS
+    own: dict[str, Any] = {
+        "num_cpus": cpus,
+        "include_dashboard": False,
+        "_temp_dir": folder,
+        "object_store_memory": OBJECTS,
+    }
     stack.callback(_quietly, ray.shutdown)
+    handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
     try:
         # Ray lets workers import from the current folder; see current_folder_importable for why not.
-        with chdir(folder), _signals_kept(), warnings.catch_warnings(action="ignore"):  # the error says it
+        with chdir(folder), warnings.catch_warnings(action="ignore"):  # the error says it
             ray.init(
                 address or "local", log_to_driver=False, logging_level=logging.CRITICAL,
-                **({} if address else started),
+                **({} if address else own),
             )  # fmt: skip
     except Exception as error:  # a cluster of another version, one that asks for a token, no memory
         got = first_line(error)
         raise DeviceError(f"a Ray cluster {f'at {address}' if address else 'here'}", got, FIX) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
     ray._private.worker._worker_logs_enabled = False  # it tells on stdout that workers died
     return ray
 
@@ -193,63 +190,27 @@ def _quietly(end: Callable[[], None]) -> None:
         os.close(nowhere)
 
 
-def _reachable(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Refuse an address at which nobody answers; Ray would wait for half a minute."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto":
-        return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        if address != "auto":
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, ValueError, OverflowError) as error:
         got = first_line(error) if isinstance(error, OSError) else "no HOST:PORT"
         raise DeviceError(f"a Ray cluster at {address}", got, FIX) from None
 
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray replaces what the program does when it is told to end."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _marked(stack: ExitStack, place: Place) -> str:
-    """A file in the folder of models, for as long as the stack: nodes that do not see it have another one."""
-    models = place.models.absolute()
-    for folder in (place.out, models):
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.callback(_removed_if_empty, folder)
-    mark = models / f".seen-{secrets.token_hex(8)}"
-    mark.touch()
-    stack.callback(mark.unlink, missing_ok=True)
-    return str(mark)
-
-
-def _removed_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def _room(nodes: Sequence[Mapping[str, Any]], wanted: Mapping[str, float]) -> int:
+def _room(nodes: list[dict[str, float]], wanted: dict[str, float]) -> int:
     """How many jobs fit on the nodes.
 
-    >>> _room([{"Alive": True, "Resources": {"CPU": 8, "GPU": 1}}], {"CPU": 1.0, "GPU": 0.25, "memory": 0})
+    >>> _room([{"CPU": 8, "GPU": 1}], {"CPU": 1.0, "GPU": 0.25, "memory": 0})
     4
     """
-    there = [node["Resources"] for node in nodes if node["Alive"]]
-    asked = {name: amount for name, amount in wanted.items() if amount}
-    found = sum(int(min(has.get(name, 0) / amount for name, amount in asked.items())) for has in there)
+    amounts = {name: amount for name, amount in wanted.items() if amount}
+    found = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
     if not found:
-        most = {name: max((has.get(name, 0) for has in there), default=0) for name in wanted}
+        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in amounts}
         fix = "lower resources; if the cluster will grow, say with --jobs how many fit then"
-        raise DeviceError(f"a node with room for a job: {_words(wanted)}", f"at most {_words(most)}", fix)
+        raise DeviceError(f"a node with room for a job, {amounts}", f"at most {most}", fix)
     return found
-
-
-def _words(resources: Mapping[str, float]) -> str:
-    cpus, gpus, memory = (resources[name] for name in ("CPU", "GPU", "memory"))
-    return f"{cpus:g} CPUs, {gpus:g} GPUs, {memory / 1e9:g} GB"
