@@ -29,20 +29,16 @@ if TYPE_CHECKING:
 DELIVERED = "delivery"  # the kind of entry that says that the training data is another one now
 
 
-def subjects_of(data: Any) -> tuple[str, ...]:
+def subjects_of(data: Samples) -> tuple[str, ...]:
     """Whose each row is, as text: the ids that the data carries, or its paths, or else the row numbers."""
-    own = data.owners
-    if own:
-        if len(own) != len(data):
-            got = f"{len(own)} for {len(data)} samples"
-            raise DataError("one id per sample of the training data", got, "give each sample its own")
-        return own
+    if data.owners:
+        return data.owners
     if data.paths:
         return tuple(data.paths[i] for i in data.ids.tolist())
     return tuple(map(str, range(len(data))))
 
 
-def ids_of(data: Any) -> str:
+def ids_of(data: Samples) -> str:
     """What tells whose a row is: ``ids`` of the data, ``paths`` of images, or the numbers of ``rows``."""
     return "ids" if data.owners else "paths" if data.paths else "rows"
 
