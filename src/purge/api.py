@@ -20,22 +20,14 @@ from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
 from purge.core.settings import as_dict, checked_seed, flat_fields, replace
 from purge.core.threads import numbers, threads_for, threads_seen
-from purge.data.accept import accepted
-from purge.data.adapted import Adapt, Adapted, Form
+from purge.data.accept import Accepted, accepted
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
-from purge.data.forgotten import (
-    Forgotten,
-    check_not_again,
-    class_order,
-    forgotten_by,
-    just_forgotten,
-    remember,
-)
+from purge.data.forgotten import check_not_again, class_order, forgotten_by, just_forgotten
 from purge.data.ids import IdOf
-from purge.data.pair import Pair
-from purge.data.request import DIGESTED_BYTES, DeletionRequest, content_digest, contents, described
-from purge.data.samples import Data, GivenLabels, few
+from purge.data.items import Adapt, Form
+from purge.data.request import DeletionRequest, content_digest, contents, described
+from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.engine.dist import Ranks
 from purge.engine.precision import (
     Precision,
@@ -114,8 +106,8 @@ def unlearn(
 
     Args:
         model: a module, or the :class:`Result` of an earlier call. What that has forgotten is not taught
-            again: a ``retain`` that holds such a sample, or one of a forgotten id, is refused. The model of
-            a result is known without its result; for one that was loaded, or copied, pass ``after``.
+            again: a ``retain`` that holds such a sample, or one of a forgotten id, is refused. For a model
+            without its result pass ``after``.
         forget: what must go; best cut by :func:`purge.split`. A map-style dataset of ``(x, y)``,
             ``(x, y, *more)`` or dicts, a pair of tensors or arrays (inputs may be a dict or tuple of them), a
             DataFrame, a DataLoader, a dataset of Hugging Face, or :class:`purge.Images`. Labels are numbers,
@@ -172,10 +164,9 @@ def unlearn(
     told = Told(callbacks)
     chosen = resolve_method(method, {**settings, **({} if stop is None else {"stop": stop})})
     chosen, how = with_augment(chosen, augment)
-    form, before = Form(label, id_of, adapt), forgotten_by(after)
-    before |= model.forgotten if isinstance(model, Result) else Forgotten()
+    form, order = Form(label, id_of, adapt), class_order(model)
+    before = forgotten_by(after, model if isinstance(model, Result) else None)
     model, fresh = check_classifier(module_of(model)), None if fresh is None else check_classifier(fresh)
-    before |= forgotten_by(model)
     at = choose_device(device, model)
     if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
         chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
@@ -193,13 +184,13 @@ def unlearn(
     edited = copied(model, at)
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
         given = {"forget": forget, "retain": retain, **({} if test is None else {"test": test})}
-        given = accepted(given, form, class_order(model))
-        split = make_split(edited, given["forget"], given["retain"], given.get("test"), at)
-        check_not_again(before, {"retain": given["retain"]}, {"retain": split.retain})
+        data = Accepted()
+        split = make_split(edited, accepted(given, form, order, data), at)
+        check_not_again(before, {"retain": split.retain})
         parameters_to_train(edited)
         check_differentiable(edited, split.retain)
         check_augmented(split, how)
-        asked = described(split, given["forget"], given["retain"])
+        asked = described(split)
         for words in copies_words(split.sizes()):
             logger.warning("%s.", words)
         parts = split.forget, split.retain, split.test
@@ -245,11 +236,10 @@ def unlearn(
         "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
     }  # fmt: skip
     later = cache(partial(contents, split))
-    gone = before | just_forgotten(given["forget"], given["retain"], split.forget)
-    remember(edited, gone, split.names or class_order(model))
     result = Result(
-        edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later, gone
-    )
+        edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info, later,
+        before | just_forgotten(split.forget, split.retain), split.names or order, data,
+    )  # fmt: skip
     if out is not None:
         result.save(out)
     ranks.wait()
@@ -411,10 +401,9 @@ def train(
             "resume" if resume else "log_only alone",
             "train anew with log_updates=FOLDER, or without a log",
         )
-    form, before = Form(label, id_of, adapt), forgotten_by(after)
-    before |= model.forgotten if isinstance(model, Result) else Forgotten()
+    form, order = Form(label, id_of, adapt), class_order(model)
+    before = forgotten_by(after, model if isinstance(model, Result) else None)
     model = check_classifier(module_of(model))
-    before |= forgotten_by(model)
     at = choose_device(device, model)
     seed, extra = checked_seed(seed), _recordable(record)
     folder, ranks = training_folder(out, resume=resume, force=force), Ranks.here(at)
@@ -422,9 +411,9 @@ def train(
     with seeded(seed, at):
         more = {"test": test, "log_only": log_only}
         given = {"the dataset": dataset, **{name: data for name, data in more.items() if data is not None}}
-        given = accepted(given, form, class_order(model))
-        parts = {name: training_data(trained, data, at) for name, data in given.items()}
-        check_not_again(before, given, parts)
+        sets = accepted(given, form, order)
+        parts = {name: training_data(trained, data, at) for name, data in sets.items()}
+        check_not_again(before, parts)
         samples, unseen, only = parts["the dataset"], parts.get("test"), parts.get("log_only")
     if log_updates is not None:
         ranks.refuse("a training that logs its updates")
@@ -462,16 +451,18 @@ def train(
     steps = chosen.epochs * max(1, len(samples) // min(chosen.batch_size, len(samples)))
     info = {
         "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
-        "train_content": content_digest(samples, most=DIGESTED_BYTES), **accuracies(trained, unseen),
+        "train_content": content_digest(samples), **accuracies(trained, unseen),
         **flop_of(rows, per_row), "threads": numbers(seen),
     }  # fmt: skip
     info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
         info["log_updates"] = os.path.abspath(log_updates)
     trained = narrowed(trained, model)
-    info |= _names(given["the dataset"])
-    result = Result(trained, chosen, list(history), "schedule", seconds, steps, info, forgotten=before)
-    remember(trained, before, info.get("names") or class_order(model))
+    info |= _names(samples)
+    result = Result(
+        trained, chosen, list(history), "schedule", seconds, steps, info, forgotten=before,
+        names=samples.names or order,
+    )  # fmt: skip
     if folder is not None and state is not None:
         result.save(folder, force=True, **extra)
         if ranks.rank == 0:  # the others are here before the first one has written it
@@ -545,17 +536,19 @@ def train_sharded(
     plan = Plan(shards, slices, checked_seed(seed), vote, chosen)
     given = {"the dataset": dataset, **({} if test is None else {"test": test})}
     with seeded(plan.seed, torch.device("cpu")):
-        given = accepted(given, Form(label, id_of, adapt), class_order(model))
-    dataset, test = given["the dataset"], given.get("test")
+        sets = accepted(given, Form(label, id_of, adapt), class_order(model))
     with threads_seen() as seen:
-        trained = train_sisa(model, dataset, plan, device=device, progress=progress)
+        trained = train_sisa(model, sets["the dataset"], plan, device=device, progress=progress)
     seconds = time.perf_counter() - started + trained.seconds_before
-    unseen = None if test is None else training_data(trained, test, choose_device(device, trained))
+    unseen = None
+    if "test" in sets:
+        unseen = training_data(trained, sets["test"], choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen)}
-    info |= {"threads": numbers(seen), "cache": places_of(dataset, unseen), **_names(dataset)}
-    remember(trained, Forgotten(), info.get("names", ()))
+    info |= {"threads": numbers(seen), "cache": places_of(sets["the dataset"], unseen)}
+    info |= _names(sets["the dataset"])
     steps = sum(row["steps"] for row in trained.history)
-    result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info)
+    names = sets["the dataset"].names
+    result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info, names=names)
     if out is not None:
         result.save(out, force=force, **extra)
     return result
@@ -574,10 +567,9 @@ def _teller(told: Told, seed: int, device: torch.device) -> Tell | None:
     return tell if told else None
 
 
-def _names(data: Data) -> dict[str, Any]:
+def _names(samples: Samples) -> dict[str, Any]:
     """The names of the classes in their order, where labels were names."""
-    names = getattr(data, "names", ()) if isinstance(data, (Pair, Adapted)) else ()
-    return {"names": list(names)} if names else {}
+    return {"names": list(samples.names)} if samples.worded else {}
 
 
 def _recordable(record: Mapping[str, Any] | None) -> dict[str, Any]:

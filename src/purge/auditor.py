@@ -13,10 +13,10 @@ from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
 from purge.core.threads import numbers, threads_for, threads_seen
 from purge.data.accept import accepted
-from purge.data.adapted import Form
-from purge.data.augmented import still_random, without_random_transforms
+from purge.data.augmented import plain, still_random
 from purge.data.cache import places_of
 from purge.data.forgotten import class_order
+from purge.data.items import Form
 from purge.data.request import contents
 from purge.data.samples import Data, GivenLabels
 from purge.data.split import Split
@@ -104,7 +104,8 @@ class Auditor:
         digests = {slot.name: each for slot, each in weights.items()}
         if self._check:
             check_references(weights)
-        subjects = {AUDITED: self._subject(AUDITED, model), **self._beside}
+        order = class_order(model if run is None else run)
+        subjects = {AUDITED: self._subject(AUDITED, model, order, run), **self._beside}
         if not self._beside:
             self._beside = {slot: self._subject(slot, one) for slot, one in self._models.items()}
             subjects |= self._beside
@@ -166,7 +167,9 @@ class Auditor:
             apart._contents = contents(own)
         return self._apart
 
-    def _subject(self, slot: Slot, model: nn.Module) -> Subject:
+    def _subject(
+        self, slot: Slot, model: nn.Module, order: Sequence[str] = (), run: Result | None = None
+    ) -> Subject:
         """A copy of a model, ready to be measured."""
         at = choose_device(self._device, model)
         own = copied(model, at)
@@ -176,9 +179,9 @@ class Auditor:
                 names = ("forget", "retain", "test", "triggered")
                 sets = dict(zip(names, (*self._data, triggered), strict=True))
                 given = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
-                given = accepted(given, self._form, class_order(model))
-                forget, retain, test, triggered = without_random_transforms(*map(given.get, names))
-                self._split = make_split(own, forget, retain, test, at, truth=truth, triggered=triggered)
+                data = accepted(given, self._form, order, None if run is None else run.data)
+                data = {what: plain(samples, "The audit") for what, samples in data.items()}
+                self._split = make_split(own, data, at, truth=truth)
                 self._contents = contents(self._split)
         check_same_classes(own, self._split, slot.name)
         if slot.role is Role.ORIGINAL and self._check:

@@ -24,10 +24,11 @@ from purge.core.files import atomically, out_folder, read_json, told, write_json
 from purge.core.folders import claimed, replacing_run
 from purge.core.schema import build
 from purge.core.settings import as_dict
-from purge.data.adapted import Adapt, Form
+from purge.data.accept import Accepted
 from purge.data.forgotten import KEY, Forgotten
 from purge.data.ids import IdOf
-from purge.data.samples import Data
+from purge.data.items import Adapt, Form
+from purge.data.samples import Data, Samples
 from purge.data.split import left_after
 from purge.methods.sisa_model import SisaModel
 from purge.metrics.registry import METRICS, find_metric
@@ -352,6 +353,8 @@ class Result:
         later: gives what the record says and nobody waits for, such as digests of all samples.
         forgotten: what the model has forgotten, in this request and those before it: digests, row numbers and
             ids.
+        names: of the classes in the order of the model's outputs, where they are known.
+        data: what the sets became that were given, so that an audit reads nothing again.
 
     Example:
         >>> Result(torch.nn.Linear(2, 2), None, [{"epoch": 1, "loss": 0.5}], "schedule", 1.25, 8)
@@ -367,10 +370,12 @@ class Result:
     info: dict[str, Any] = field(default_factory=dict)
     later: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
     forgotten: Forgotten = field(default_factory=Forgotten, repr=False, compare=False)
+    names: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    data: Accepted = field(default_factory=Accepted, repr=False, compare=False)
 
     def without(
         self, dataset: Data, *, label: str | None = None, id_of: IdOf = None, adapt: Adapt | None = None
-    ) -> Any:
+    ) -> Samples:
         """A dataset without what the model has forgotten.
 
         Args:
@@ -392,7 +397,7 @@ class Result:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: with the digests, but without the data that they are of."""
-        return {**self.__dict__, "info": {**self.info, **self.later()}, "later": dict}
+        return {**self.__dict__, "info": {**self.info, **self.later()}, "later": dict, "data": Accepted()}
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False, **extra: Any) -> Path:
         """Write a run folder: model.safetensors, history.parquet and, last of all, run.json.

@@ -34,7 +34,7 @@ from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
-from purge.data.images import Images
+from purge.data.samples import Samples
 from purge.metrics.registry import METRICS, find_metric
 from purge.result import Result, environment
 from purge.runs.folder import RunFile, cut, read_facts, read_model
@@ -295,9 +295,9 @@ def _attempt(what: Training | Shard | Job, place: Place) -> Tried:
 class Scene(NamedTuple):
     """What jobs share that forget the same of the same model and are compared with the same others."""
 
-    forget: Images
-    retain: Images
-    test: Images
+    forget: Samples
+    retain: Samples
+    test: Samples
     folders: list[Path]  # of the base model, then of the retrained ones
     facts: list[RunFile]  # their run.json when they were read
     base: nn.Module

@@ -20,8 +20,8 @@ from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
 from purge.core.settings import replace
-from purge.data.images import Images
 from purge.data.load import load
+from purge.data.samples import Samples
 from purge.engine.resume import STATE
 from purge.engine.store import digest_of, found_or_made, read_tensors
 from purge.engine.trainer import Recipe
@@ -59,7 +59,7 @@ class Place:
 
 
 @lru_cache(maxsize=2)
-def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Images, Images]:
+def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Samples, Samples]:
     """The training images and the others, on the device."""
     train, test = load(data.name, data_dir=data_dir, size=data.size, progress=False)
     if data.per_class is not None:
@@ -88,7 +88,7 @@ def few_of_each(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
     return found
 
 
-def request_of(forget: Forget, train: Images) -> Request:
+def request_of(forget: Forget, train: Samples) -> Request:
     """A request in the form of run.json; a fraction of the images is drawn now."""
     if "classes" in forget:
         return {"forget_classes": forget["classes"]}
@@ -149,7 +149,7 @@ def train_shard(shard: Shard, place: Place) -> None:
     found_or_made(part, find, make, fix=FIX)
 
 
-def _folder(training: Training, place: Place, data: Images) -> Path:
+def _folder(training: Training, place: Place, data: Samples) -> Path:
     models = local_copy(place.store) if place.store else place.models  # each node has its own copy
     return models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
 
@@ -159,7 +159,7 @@ def _part(folder: Path, shard: int) -> Path:
     return folder.with_name(f"{folder.name}.shard{shard}")
 
 
-def _train(training: Training, place: Place, data: Images, test: Images, folder: Path) -> None:
+def _train(training: Training, place: Place, data: Samples, test: Samples, folder: Path) -> None:
     if finished(folder):  # and yet it has to be trained
         logger.warning("The weights in %s are not those that its run.json recorded: trained again.", folder)
     (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished

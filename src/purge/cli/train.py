@@ -71,7 +71,6 @@ def train(
 
     from purge.core.settings import replace
     from purge.data.catalog import DATASETS
-    from purge.data.images import Images
     from purge.engine.precision import choose_device
     from purge.engine.resume import STATE, kept_epochs, training_folder
     from purge.engine.trainer import Recipe
@@ -137,7 +136,7 @@ def train(
         "test_accuracy": result.info.get("test_accuracy"),
         "class_accuracy": result.info.get("class_accuracy", {}),
     }  # fmt: skip
-    kind = "images" if isinstance(images, Images) else "rows"
+    kind = "rows" if images.pixel_shape is None else "images"
     then = (
         f"purge audit RUN --retrained {out}" if request else f"purge unlearn {out} --forget-class K --out RUN"
     )

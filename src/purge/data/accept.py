@@ -1,68 +1,150 @@
-"""Data as people have it (DataFrames, DataLoaders, names as labels) in the forms that purge works on.
+"""The door of data: what people have (DataFrames, DataLoaders, datasets, arrays) becomes Samples, once.
 
-Images, pairs of tensors and datasets of ``(tensor, number)`` pass as they are. Everything else is read once
-and becomes a :class:`Pair`, or stays a dataset, :class:`Adapted`, if it is too large to keep.
+A form of data is an entry of ``ADAPTERS``: a test, and a function that converts what passes it.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from purge.core.errors import DataError, PurgeError, brief, first_line
+from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
-from purge.data.adapted import Adapted, Form, Raw
+from purge.data.backends import ITEMS, Items, Tensors
 from purge.data.classes import as_numbers, common_order, names_of, numbers_of_words, words_of
-from purge.data.ids import as_text, subjects_in, subjects_of
-from purge.data.images import Images
-from purge.data.items import ADAPT, input_and_label
-from purge.data.pair import Pair
-from purge.data.ragged import pads_of, stretched, widest
-from purge.data.samples import (
-    RESIDENT_BYTES,
-    are_arrays,
-    differ_when_read_again,
-    is_table,
-    length,
-    no_stream,
-    pair_of,
-    unwrap,
+from purge.data.ids import (
+    as_text,
+    no_owners,
+    owners_in_columns,
+    owners_in_table,
+    owners_listed,
 )
+from purge.data.inputs import Inputs
+from purge.data.items import LABEL_KEYS, Form, input_and_label, native, owner_in
+from purge.data.prefetch import say_once
+from purge.data.ragged import pads_of, stretched, widest
+from purge.data.samples import Data, Origin, Samples
 from purge.data.tables import categories, frame_values, is_frame, label_column, label_values
 
-CHUNK = 256  # items that are read at a time
+MOST_SAMPLES = 1 << 31  # an index of them takes 16 GB
+
+Adapter: TypeAlias = Callable[[Any, Form, str], Samples]
+
 
 # -- the door -----------------------------------------------------------------------------------
 
 
-def accepted(given: Mapping[str, Any], form: Form | None = None, order: Sequence[str] = ()) -> dict[str, Any]:
-    """Each set in a form that purge works on, with labels as numbers in one common order.
+class Accepted:
+    """What was converted, so that an audit converts nothing that the run before it did."""
 
-    ``order``: the names of the model's classes, where it knows them.
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Form, Samples]] = []
+
+    def find(self, data: Any, form: Form) -> Samples | None:
+        """The samples that these data became, if they were given before."""
+        return next((s for given, how, s in self._known if given is data and how.same(form)), None)
+
+    def add(self, data: Any, form: Form, samples: Samples) -> None:
+        """Keep what data became, for as long as whoever holds this lives."""
+        self._known.append((data, form, samples))
+
+
+def accepted(
+    given: Mapping[str, Data], form: Form | None = None, order: Sequence[str] = (),
+    before: Accepted | None = None,
+) -> dict[str, Samples]:  # fmt: skip
+    """Each set as samples, with labels as numbers in one common order.
+
+    ``order``: the names of the model's classes, where it knows them. ``before``: what was converted already,
+    to which this is added.
 
     >>> sets = {"forget": (np.zeros((1, 2)), np.array(["dog"])), "retain": (np.zeros((1, 2)), ["cat"])}
-    >>> {name: data[1].tolist() for name, data in accepted(sets).items()}
+    >>> {name: samples.labels.tolist() for name, samples in accepted(sets).items()}
     {'forget': [1], 'retain': [0]}
     """
-    form = form or Form()
-    found = {what: _opened(data, form, what) for what, data in given.items()}
-    raw = {what: data for what, data in found.items() if isinstance(data, Raw)}
-    words = {what: text for what, one in raw.items() if (text := words_of(one.labels, what)) is not None}
-    names = _order(words, found, given, form, order)
-    for what, one in raw.items():
-        found[what] = _closed(one, words.get(what), names, what)
-    return _of_one_length(_of_one_table(_of_one_order(found, names)))
+    form, before = form or Form(), before or Accepted()
+    found = {}
+    for what, data in given.items():
+        samples = before.find(data, form)
+        if samples is None:
+            samples = converted(data, form, what)
+            before.add(data, form, samples)
+        found[what] = samples
+    raw = {what: one for what, one in found.items() if one is not given[what]}
+    return _of_one_length(_of_one_table(_of_one_order(found, raw, form, order)))
 
 
-def _of_one_table(found: dict[str, Any]) -> dict[str, Any]:
+def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype = torch.float32) -> Samples:
+    """Any form of data as samples on the device; ``what`` names it in messages."""
+    return accepted({what: data})[what].to(device, dtype)
+
+
+def converted(data: Data, form: Form, what: str) -> Samples:
+    """One set as samples; labels that were names are numbered in an order of its own."""
+    adapt = next(adapt for is_it, adapt in ADAPTERS if is_it(data))
+    samples = adapt(data, form, what)
+    if form.id_of is None or samples.owners:
+        return samples
+    return samples.with_owners(_owners(samples, form))
+
+
+def _owners(samples: Samples, form: Form) -> Sequence[str]:
+    """Whose each sample is, where the caller said how to know it and the items did not tell."""
+    if not isinstance(form.id_of, (str, int, np.integer)):
+        return owners_listed(form.id_of, len(samples))
+    base = samples.origin.data
+    if base is None:
+        raise no_owners(form.id_of, "the ids of a pair of arrays, one per sample,")
+    found = owners_in_columns(base, form.id_of)
+    if found is None and isinstance(base, TensorDataset):
+        found = owners_in_table(base, form.id_of)
+    if found is not None:
+        return [found[i] for i in samples.ids.tolist()]
+    return as_text([owner_in(base[i], form, "the data") for i in samples.ids.tolist()], "the ids")
+
+
+# -- what sets that belong together must share --------------------------------------------------
+
+
+def _of_one_order(
+    found: dict[str, Samples], raw: Mapping[str, Samples], form: Form, order: Sequence[str]
+) -> dict[str, Samples]:
+    """Sets whose labels were names, with their numbers in one order: the model's, or that of a set."""
+    worded = {what: one for what, one in found.items() if one.worded}
+    if not worded:
+        return found
+    told = {what: known_names(one, form.label) for what, one in found.items()}
+    unnamed = [what for what in found if what not in worded and not told[what]]
+    if unnamed and not order and worded.keys() & raw.keys():
+        got = f"names in {next(iter(worded))} and numbers in {unnamed[0]}"
+        raise DataError("labels of one kind in all sets", got, "use names, or numbers, in all of them")
+    words = {
+        what: [one.names[i] for i in one.labels.unique().tolist()] if what in raw else [*one.names]
+        for what, one in worded.items()
+    }
+    names = common_order(words, [order, *filter(None, told.values())])
+    for what, one in worded.items():
+        if one.names != names:
+            place = {number: names.index(one.names[number]) for number in one.labels.unique().tolist()}
+            y = torch.tensor([place[number] for number in one.labels.tolist()], dtype=torch.long)
+            found[what] = one.relabelled(y, names)
+    return found
+
+
+def known_names(samples: Samples, label: str | None = None) -> tuple[str, ...]:
+    """The names of the classes in their order, where the samples or what they were made of tell them."""
+    return samples.names or names_of(samples.origin.data, label)
+
+
+def _of_one_table(found: dict[str, Samples]) -> dict[str, Samples]:
     """Tables with named columns, all with those of the first, in its order."""
-    tables = {what: one for what, one in found.items() if isinstance(one, Pair) and one.columns}
+    tables = {what: one for what, one in found.items() if one.columns}
     first = next(iter(tables), "")
     for what, one in tables.items():
         wanted = tables[first].columns
@@ -74,113 +156,123 @@ def _of_one_table(found: dict[str, Any]) -> dict[str, Any]:
             )
         if one.columns != wanted:
             order = [one.columns.index(column) for column in wanted]
-            found[what] = one.replaced(one[0][:, order], one[1], columns=wanted)
+            found[what] = one.over(Tensors(one.backend.raw(one.places)[:, order], cast=True), columns=wanted)
     return found
 
 
-def _order(
-    words: Mapping[str, list[str]], found: Mapping[str, Any], given: Mapping[str, Any], form: Form,
-    order: Sequence[str],
-) -> tuple[str, ...]:  # fmt: skip
-    """The common order of all classes, if any set has names as labels: the model's, or that of a set."""
-    written = {what: base.names for what, data in found.items() if _worded(base := _base(data))}
-    if not words and not written:
-        return ()
-    told = {what: _told_names(found[what], given[what], form) for what in given}
-    unnamed = [what for what in given if what not in words and not told[what]]
-    if words and unnamed and not order:
-        got = f"names in {next(iter(words))} and numbers in {unnamed[0]}"
-        raise DataError("labels of one kind in all sets", got, "use names, or numbers, in all of them")
-    return common_order({**written, **words}, [order, *filter(None, told.values())])
-
-
-def _worded(data: Any) -> bool:
-    """Were its labels names?"""
-    return isinstance(data, (Pair, Adapted)) and data.worded
-
-
-def _of_one_order(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Sets whose labels were names, with their numbers in one order; parts of one set stay that."""
-    copies: dict[int, Any] = {}
-    for what, data in found.items():
-        base = _base(data)
-        if not _worded(base) or base.names == names:
-            continue
-        place = numbers_of_words(base.names, names)
-        if isinstance(base, Pair):
-            found[what] = base.replaced(base[0], place[base[1]], names=names)
-            continue
-        if id(base) not in copies:
-            other = copies[id(base)] = copy.copy(base)
-            other.names, other.targets = names, place[torch.tensor(base.targets)].tolist()
-        found[what] = _over(data, copies[id(base)])
+def _of_one_length(found: dict[str, Samples]) -> dict[str, Samples]:
+    """Sets with rows that were padded, all padded to the longest of them."""
+    ragged = {what: one for what, one in found.items() if one.backend.pads}
+    if not ragged:
+        return found
+    known = zip(*(one.backend.pads for one in ragged.values()), strict=True)  # of each tensor, of any set
+    pads = tuple(next((pad for pad in each if pad is not None), None) for each in known)
+    shapes = widest([one.backend.shapes for one in ragged.values()])
+    for what, one in ragged.items():
+        if one.backend.shapes != shapes or one.backend.pads != pads:
+            backend = one.backend.padded_to(shapes, pads, what)
+            found[what] = one.over(backend, one.rows)
     return found
 
 
-def _over(data: Any, base: Any) -> Any:
-    """The same part of another dataset."""
-    if not isinstance(data, Subset):
-        return base
-    part = copy.copy(data)
-    part.dataset = _over(data.dataset, base)
-    return part
+# -- forms of data ------------------------------------------------------------------------------
 
 
-def _told_names(data: Any, given: Any, form: Form) -> tuple[str, ...]:
-    return getattr(data, "names", ()) or names_of(_base(given), form.label)
+def _is_loader(data: Any) -> bool:
+    return isinstance(data, DataLoader)
 
 
-def _closed(raw: Raw, words: list[str] | None, names: tuple[str, ...], what: str) -> Any:
-    """The samples that were read, with their labels as numbers."""
-    n = len(raw.labels)
-    own = names if words is not None else raw.names
-    y = as_numbers(raw.labels, n, what) if words is None else numbers_of_words(words, names)
-    if raw.large is not None:
-        raw.large.targets, raw.large.names, raw.large.subjects = y.tolist(), own, raw.subjects
-        raw.large.worded = words is not None
-        return raw.large
-    return Pair(
-        (raw.x, y), rows=raw.rows, whole=raw.whole, names=own, subjects=raw.subjects, pads=raw.pads,
-        columns=raw.columns, cast=raw.cast, worded=words is not None,
+def _is_stream(data: Any) -> bool:
+    return isinstance(data.dataset if isinstance(data, DataLoader) else data, IterableDataset)
+
+
+def _is_items_in_list(data: Any) -> bool:
+    return isinstance(data, list) and len(data) > 2  # a pair may be a list, too
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, (tuple, list))
+
+
+def _is_samples(data: Any) -> bool:
+    return isinstance(data, Samples)
+
+
+def _as_it_is(data: Any, _form: Form, _what: str) -> Samples:
+    return data  # type: ignore[no-any-return]
+
+
+def _refuse_stream(data: Any, _form: Form, what: str) -> Samples:
+    """The samples to forget are looked up by number, again and again."""
+    stream = data.dataset if isinstance(data, DataLoader) else data
+    raise DataError(
+        f"{what} as a dataset whose items can be looked up by number",
+        f"a stream ({type(stream).__name__})",
+        "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory",
+    )
+
+
+def _from_loader(loader: Any, form: Form, what: str) -> Samples:
+    """The dataset of a DataLoader, in its own order; of its items those that a sampler chooses from."""
+    under: Any = loader.dataset
+    if isinstance(under, (list, tuple)):  # of items, which a DataLoader takes
+        under = _Rows(len(under), under.__getitem__)
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    chosen = next((found for s in samplers if (found := getattr(s, "indices", None)) is not None), None)
+    if chosen is not None:
+        under = Subset(under, sorted({int(i) for i in chosen}))
+    if form.adapt is not None or loader.collate_fn in (default_collate, default_convert):
+        return converted(under, form, what)
+    return _read(under, form, what, loader.collate_fn)
+
+
+def _from_list(data: Any, form: Form, what: str) -> Samples:
+    return _from_items(_Rows(len(data), data.__getitem__), form, what)
+
+
+def _from_frame(frame: Any, form: Form, what: str) -> Samples:
+    """A DataFrame: a column of labels, perhaps one of ids, and numbers in all others."""
+    origin = Origin.of(frame, len(frame))
+    if form.adapt is not None:
+        records = frame.to_dict("records")
+        return _read(_Rows(len(records), records.__getitem__), form, what, origin=origin)
+    label = label_column(frame, form.label, what)
+    left = frame.drop(columns=[label, *([form.id_of] if isinstance(form.id_of, str) else [])])
+    y, names, worded = _numbered(frame[label], len(frame), what)
+    x = torch.as_tensor(frame_values(left, what))
+    return Samples(
+        Tensors(x, cast=True), y, origin=origin, names=names, worded=worded, columns=tuple(left.columns),
+        paired=True,
     )  # fmt: skip
 
 
-def _of_one_length(found: dict[str, Any]) -> dict[str, Any]:
-    """Sets with rows that were padded, all padded to the longest of them."""
-    ragged = {what: one for what, one in found.items() if isinstance(one, (Pair, Adapted)) and one.pads}
-    if not ragged:
-        return found
-    known = zip(*(one.pads for one in ragged.values()), strict=True)  # of each tensor, what any set tells
-    pads = tuple(next((pad for pad in each if pad is not None), None) for each in known)
-    shapes = widest([_shapes(one) for one in ragged.values()])
-    for what, one in ragged.items():
-        if isinstance(one, Adapted):
-            one.shapes, one.pads = shapes, pads
-        else:
-            found[what] = one.replaced(stretched(one[0], shapes, pads, what), one[1], pads=pads)
-    return found
-
-
-def _shapes(data: Pair | Adapted) -> list[tuple[int, ...]]:
-    return data.shapes if isinstance(data, Adapted) else [tuple(t.shape[1:]) for t in inputs.leaves(data[0])]
-
-
-def _base(data: Any) -> Any:
-    while isinstance(data, (Subset, DataLoader)):
-        data = data.dataset
-    return data
-
-
-def needs_opening(data: Any) -> bool:
-    """Is it of a kind that must be read before anything can be said about its labels?"""
-    return isinstance(data, DataLoader) or is_frame(data) or _odd_pair(data)
-
-
-def _odd_pair(data: Any) -> bool:
-    """Is it a pair whose labels are not simply an array of numbers, or with a DataFrame?"""
-    if isinstance(data, Pair) or not isinstance(data, (tuple, list)) or len(data) != 2:
-        return False
+def _from_pair(data: Any, form: Form, what: str) -> Samples:
+    """Inputs (arrays, tensors, a dict or tuple of them, a DataFrame) and labels."""
+    if len(data) != 2:
+        check_pair(data, what)
     x, y = data
+    if form.adapt is not None:
+        x, y = (frame_values(x, what) if is_frame(x) else x), label_values(y, what)
+        items = _Rows(len(y), lambda i: (inputs.take(x, i), y[i]))
+        return _read(items, form, what, origin=Origin.of(data[0], len(y)))
+    if _has_other_labels(x, y):
+        values = label_values(y, what)
+        columns = tuple(x.columns) if is_frame(x) else ()
+        x, _ = check_pair((frame_values(x, what) if is_frame(x) else x, np.zeros(len(values))), what)
+        labels, names, worded = _numbered(y, len(values), what)
+    else:
+        columns, names, worded = (), (), False
+        x, values = check_pair(data, what)
+        labels = as_numbers(values, len(values), what)
+    cast = is_frame(data[0]) or all(isinstance(t, np.ndarray) for t in inputs.leaves(data[0]))
+    return Samples(
+        Tensors(x, cast=cast), labels, origin=Origin.of(data[0], len(labels)), names=names, worded=worded,
+        columns=columns, paired=True,
+    )  # fmt: skip
+
+
+def _has_other_labels(x: Any, y: Any) -> bool:
+    """Are the labels of a pair not simply an array of numbers, or the inputs a DataFrame?"""
     if is_frame(x) or is_frame(y) or hasattr(y, "iloc"):
         return True
     if isinstance(y, (list, tuple)):
@@ -188,98 +280,81 @@ def _odd_pair(data: Any) -> bool:
     return isinstance(y, np.ndarray) and y.dtype.kind in "OUST" and are_arrays(x)
 
 
-def _opened(data: Any, form: Form, what: str) -> Any:
-    """Data as it is if purge works on it, otherwise what was read from it."""
-    if isinstance(data, list) and len(data) > 2:  # a pair may be a list, too
-        data = _Rows(len(data), data.__getitem__)
-    if isinstance(data, IterableDataset):
-        raise no_stream(data, what)
-    if isinstance(data, DataLoader):
-        if isinstance(data.dataset, IterableDataset):
-            raise no_stream(data.dataset, what)
-        under = _sampled(data)
-        own = data.collate_fn not in (default_collate, default_convert)
-        if not own or form.adapt is not None:
-            return _opened(under, form, what)
-        return _read(under, form, data.collate_fn, what)
-    if is_frame(data):
-        return _from_frame(data, form, what)
-    if isinstance(data, Images):
-        return _owned(data, form)
-    if isinstance(data, (tuple, list)):
-        if form.adapt is not None and not isinstance(data, Pair):
-            x, y = _plain_pair(data, what)
-            items = _Rows(len(y), lambda i: (inputs.take(x, i), y[i]))
-            return _read(items, form, None, what, whole=data[0])
-        return _owned(_raw_pair(data, what) if _odd_pair(data) else data, form)
-    if isinstance(data, Adapted):
-        return data
+def _from_items(data: Any, form: Form, what: str) -> Samples:
+    """A map-style dataset: tables as they are; items are read now if nothing lists their labels."""
     n = length(data, what)
-    base, _ = unwrap(data)
-    if isinstance(base, Adapted) or (is_table(base) and form.adapt is None) or n == 0:
-        return _owned(data, form)
-    keyed = isinstance(form.id_of, (str, int))
-    if form.adapt is not None or form.label is not None or (keyed and not subjects_in(data)):
-        return _read(data, form, None, what)
-    return _read(data, form, None, what) if _has_words(data, base, what) else _owned(data, form)
+    base, rows = unwrap(data)
+    part: dict[str, Any] = {"ids": rows, "origin": Origin.of(base, len(base)), "cut": base is not data}
+    if n == 0:
+        return Samples(Tensors(torch.empty(0)), torch.empty(0, dtype=torch.long), **part)
+    if is_table(base) and form.adapt is None:
+        if odd := inputs.unusable(base.tensors[:2]):
+            raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
+        x, y = base.tensors[:2]
+        own = owners_in_table(base, None) if form.owned and form.id_of is None else ()
+        owners = [own[i] for i in rows.tolist()] if own else _carried(data, n)
+        view = None if base is data else rows
+        return Samples(Tensors(x), as_numbers(y[rows], n, what), rows=view, owners=owners, **part)
+    listed = None if form.reads else known_labels(base)
+    if listed is None:
+        return _read(data, form, what)
+    items = Items(data, n, form, None, what)  # which reads none of them before they are needed
+    mine = listed[rows] if isinstance(listed, Tensor) else [listed[i] for i in rows.tolist()]
+    y, names, worded = _numbered(mine, n, what, base, form)
+    return Samples(items, y, names=names if worded else (), worded=worded, owners=_carried(data, n), **part)
 
 
-def _sampled(loader: DataLoader[Any]) -> Any:
-    """The dataset of a DataLoader; those of its items that its sampler is a choice of, in their order."""
-    under: Any = loader.dataset
-    if isinstance(under, (list, tuple)):  # of items, which a DataLoader takes
-        under = _Rows(len(under), under.__getitem__)
-    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
-    chosen = next((found for s in samplers if (found := getattr(s, "indices", None)) is not None), None)
-    return under if chosen is None else Subset(under, sorted({int(i) for i in chosen}))
+def _read(
+    data: Any, form: Form, what: str, collate: Callable[[Any], Any] | None = None,
+    origin: Origin | None = None,
+) -> Samples:  # fmt: skip
+    """Read a dataset once, in order: its inputs if they can be kept, its labels, and whose they are."""
+    n = length(data, what)
+    base, rows = (data, torch.arange(n)) if origin is not None else unwrap(data)
+    if n == 0:
+        return Samples(Tensors(torch.empty(0)), torch.empty(0, dtype=torch.long))
+    items = Items(data, n, form, collate, what)
+    keep = items.keeps(n)
+    if not keep and not form.reads and collate is None:
+        say_once(f"Nothing lists the labels of {what} (no .targets or .labels): all items are read for them.")
+    xs, labels, owners, shapes = [], list[Any](), list[Any](), []
+    for made in items.chunks():
+        labels += made.labels
+        owners += made.owners
+        shapes.append([tuple(t.shape[1:]) for t in inputs.leaves(made.x)])
+        xs += [made.x] if keep else []
+    if collate is not None:
+        items.shapes = widest(shapes)
+        items.pads = items.guarded(lambda: pads_of(items, data, items.shapes))
+        xs = [stretched(x, items.shapes, items.pads, what) for x in xs]
+    y, names, worded = _numbered(labels, n, what, base, form)
+    named = "the ids of adapt" if form.adapt else "the ids"
+    who = as_text(owners, named) if any(owner is not None for owner in owners) else _carried(data, n)
+    backend = Tensors(items.guarded(lambda: inputs.join(xs)), pads=items.pads) if keep else items
+    return Samples(
+        backend, y, ids=rows, origin=origin or Origin.of(base, len(base)), owners=who, names=names,
+        worded=worded, paired=keep and (worded or form.told or collate is not None),
+        cut=origin is None and base is not data,
+    )  # fmt: skip
 
 
-def _owned(data: Any, form: Form) -> Any:
-    """Data that purge works on, with the ids that were named."""
-    if form.id_of is None or subjects_in(data):
-        return data
-    return with_subjects(data, subjects_of(data, form.id_of))
+def _numbered(
+    y: Any, n: int, what: str, base: Any = None, form: Form | None = None
+) -> tuple[Tensor, tuple[str, ...], bool]:
+    """Labels as numbers, the names of the classes, and whether the labels were names."""
+    form = form or Form()
+    names = categories(y) or (() if form.adapt else names_of(base, form.label))
+    words = words_of(label_values(y, what), what)
+    if words is None:
+        return as_numbers(label_values(y, what), n, what), names, False
+    order = names if set(words) <= set(names) else tuple(sorted(set(words)))
+    return numbers_of_words(words, order), order, True
 
 
-def with_subjects(data: Any, subjects: Sequence[str]) -> Any:
-    """The same data, which knows whose each sample is."""
-    if isinstance(data, Raw):
-        data.subjects = tuple(subjects)
-        return data
-    if isinstance(data, Images):
-        return data.with_subjects(subjects)
-    if isinstance(data, Pair):
-        return data.replaced(data[0], data[1], subjects=subjects)
-    if isinstance(data, (tuple, list)):
-        x, y = pair_of(data, "the data")
-        cast = all(isinstance(t, np.ndarray) for t in inputs.leaves(data[0]))
-        return Pair((x, torch.as_tensor(y)), whole=data[0], subjects=subjects, cast=cast)
-    return Owned(data, range(length(data)), subjects)
-
-
-class Owned(Subset[Any]):
-    """Items of a dataset, with the user's own id of each."""
-
-    def __init__(self, dataset: Dataset[Any], indices: Sequence[int], subjects: Sequence[str]) -> None:
-        super().__init__(dataset, indices)
-        self.subjects = tuple(subjects)
-
-    def __repr__(self) -> str:
-        ids = len(set(self.subjects))
-        return f"Owned({len(self)} samples of {ids} id{'s' * (ids > 1)})"
-
-
-def _has_words(data: Any, base: Any, what: str) -> bool:
-    """Are the labels of a dataset names? Its list of them says so, or its first item."""
-    listed = getattr(base, "targets", None)
-    if isinstance(listed, (list, tuple)) and listed:
-        return isinstance(listed[0], str)
-    if listed is not None:
-        return False
-    try:
-        return isinstance(input_and_label(data[0])[1], str)
-    except (Exception, SystemExit):  # whatever is wrong with it is told by those who read it
-        return False
+def _carried(data: Any, n: int) -> tuple[str, ...]:
+    """The owners that a dataset of the caller carries, one for each item."""
+    owners = tuple(map(str, getattr(data, "owners", ())))
+    return owners if len(owners) == n else ()
 
 
 class _Rows:
@@ -295,96 +370,130 @@ class _Rows:
         return self.item(i)
 
 
-# -- reading ------------------------------------------------------------------------------------
+ADAPTERS: list[tuple[Callable[[Any], bool], Adapter]] = [  # the first that fits; add a form above the last
+    (_is_samples, _as_it_is),
+    (_is_stream, _refuse_stream),
+    (_is_loader, _from_loader),
+    (is_frame, _from_frame),
+    (_is_items_in_list, _from_list),
+    (_is_pair, _from_pair),
+    (lambda data: True, _from_items),
+]
 
 
-def _read(
-    data: Any, form: Form, collate: Callable[[Any], Any] | None, what: str, *, whole: Any = None
-) -> Raw | Any:
-    """Read a dataset once, in order: its inputs if they can be kept, its labels, and whose they are."""
-    n = length(data, what)
-    base, rows = (data, None) if whole is not None else unwrap(data)
-    if n == 0:
-        return Raw(torch.empty(0), torch.empty(0, dtype=torch.long), whole)
-    adapted = Adapted(data, form, collate, what)
-    first = _told(lambda: adapted.opened([data[0]])[0], what, form)
-    size, moving = n * inputs.size(first), _told(lambda: differ_when_read_again(adapted, what), what, form)
-    xs, labels, ids, shapes = [], list[Any](), list[Any](), list[list[tuple[int, ...]]]()
-    keep = size <= RESIDENT_BYTES and not moving
-    loader = DataLoader(data, batch_size=CHUNK, collate_fn=list, generator=torch.Generator())
-    for items in _told_each(loader, what, form):
-        x, y, who = _told(lambda items=items: adapted.opened(items), what, form)  # type: ignore[misc]
-        labels += y
-        ids += who
-        shapes.append([tuple(t.shape[1:]) for t in inputs.leaves(x)])
-        xs += [x] if keep else []
-    if collate is not None:
-        adapted.shapes = widest(shapes)
-        adapted.pads = _told(lambda: pads_of(adapted, data, adapted.shapes), what, form)
-        xs = [stretched(x, adapted.shapes, adapted.pads, what) for x in xs]
-    given = any(who is not None for who in ids)
-    subjects = as_text(ids, "the ids of adapt") if given else ()
-    if not given and (form.id_of is not None or subjects_in(data)):
-        subjects = subjects_of(data, form.id_of)
-    return Raw(
-        inputs.join(xs) if keep else None, labels, whole if whole is not None else base, rows, subjects,
-        () if form.adapt else names_of(base, form.label), adapted.pads, large=None if keep else adapted,
-    )  # fmt: skip
+# -- datasets and pairs as they come --------------------------------------------------------------
 
 
-def _told(call: Callable[[], Any], what: str, form: Form) -> Any:
-    """What a call returns; what the caller's own code raises in it is told in a line."""
+def length(data: Any, what: str = "the dataset") -> int:
+    """How many items a dataset has, or a DataError if it cannot say."""
+    map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if not map_style or isinstance(data, (Mapping, str, Tensor, np.ndarray)):
+        raise DataError(
+            f"{what} as a dataset with a length and items, a pair of tensors, a DataFrame or purge.Images",
+            type(data).__name__,
+            "use a map-style dataset (with __len__ and __getitem__)",
+        )
     try:
-        return call()
-    except PurgeError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the caller's own code may raise
-        by = "adapt or the dataset" if form.adapt is not None else "the dataset or its collate_fn"
-        got, fix = first_line(error), f"correct {by}, or pass {ADAPT}"
-        raise DataError(f"inputs and a label from each item of {what}", got, fix) from error
+        n = len(data)
+    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
+        fix = "make __len__ return the number of items"
+        raise DataError(f"a length of {what}", first_line(error), fix) from error
+    if n > MOST_SAMPLES:
+        raise DataError(f"at most {MOST_SAMPLES} samples in {what}", str(n), "check its __len__")
+    return n
 
 
-def _told_each(loader: Iterable[Any], what: str, form: Form) -> Iterable[Any]:
-    found = iter(loader)
-    while (items := _told(lambda: next(found, None), what, form)) is not None:
-        yield items
+def check_pair(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
+    """Inputs and labels that were given as a pair: arrays become tensors."""
+    if len(data) != 2 or not isinstance(data[1], (Tensor, np.ndarray)) or not are_arrays(data[0]):
+        kinds = ", ".join(type(part).__name__ for part in data[:4])
+        raise DataError(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
+    try:
+        x, y = inputs.apply(lambda t: torch.as_tensor(native(t)), data[0]), native(data[1])
+    except TypeError:
+        kinds = ", ".join({str(part.dtype) for part in inputs.leaves(data[0])})
+        raise DataError(
+            f"numbers as inputs in {what}", f"an array of {kinds}", "convert them to floats"
+        ) from None
+    if odd := inputs.unusable((x, y)):
+        raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
+    shapes = [tuple(t.shape) for t in (*inputs.leaves(x), y)]
+    if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
+        raise DataError(
+            f"as many inputs as labels in {what}",
+            " and ".join(map(str, shapes)),
+            "pass tensors with the same first dimension",
+        )
+    return x, y
 
 
-# -- tables -------------------------------------------------------------------------------------
+def are_arrays(x: Any) -> bool:
+    """Is it a tensor or an array, or a dict or tuple of them?"""
+    if isinstance(x, (dict, tuple)):
+        return bool(x) and all(isinstance(part, (Tensor, np.ndarray)) for part in inputs.leaves(x))
+    return isinstance(x, (Tensor, np.ndarray))
 
 
-def _plain_pair(data: Sequence[Any], what: str) -> tuple[Any, Any]:
-    """A pair as arrays or tensors, whatever its labels are."""
-    if len(data) != 2:
-        return pair_of(data, what)
-    x = frame_values(data[0], what) if is_frame(data[0]) else data[0]
-    return x, label_values(data[1], what)
+def is_table(dataset: Any) -> bool:
+    """Is it a TensorDataset that gives out its rows as they are: inputs, labels and perhaps more?"""
+    plain = isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
+    return plain and len(dataset.tensors) >= 2
 
 
-def _raw_pair(data: Sequence[Any], what: str) -> Raw:
-    """A pair of a DataFrame or arrays and a series, a list or an array of labels."""
-    x, y = data
-    values, names = label_values(y, what), categories(y)
-    columns = tuple(x.columns) if is_frame(x) else ()
-    cast = is_frame(x) or all(isinstance(t, np.ndarray) for t in inputs.leaves(x))
-    x = frame_values(x, what) if is_frame(x) else x
-    checked, _ = pair_of((x, np.zeros(len(values))), what)
-    return Raw(checked, values, data[0], names=names, columns=columns, cast=cast)
+def known_labels(dataset: Any) -> Sequence[Any] | Tensor | None:
+    """Labels that a dataset lists, as those of torchvision do, so that not every item must be read.
+
+    What is called ``labels`` is believed if it agrees with some items.
+    """
+    listed = getattr(dataset, "targets", None)
+    if listed is None and _are_labels(named := getattr(dataset, "labels", None), dataset):
+        listed = named
+    columns = getattr(dataset, "column_names", None) if hasattr(dataset, "features") else None
+    if listed is None and isinstance(columns, list):  # Hugging Face
+        listed = next((list(dataset[key]) for key in LABEL_KEYS if key in columns), None)
+    if listed is None or getattr(dataset, "target_transform", None) is not None:
+        return None
+    if isinstance(listed, (list, tuple)) and listed and all(isinstance(one, str) for one in listed):
+        return listed if len(listed) == len(dataset) else None
+    try:
+        found = torch.as_tensor(listed)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return found if found.ndim and len(found) == len(dataset) else None
 
 
-def _from_frame(frame: Any, form: Form, what: str) -> Raw:
-    """A DataFrame: a column of labels, perhaps one of ids, and numbers in all others."""
-    if form.adapt is not None:
-        records = frame.to_dict("records")
-        raw: Raw = _read(_Rows(len(records), records.__getitem__), form, None, what, whole=frame)
-        if not raw.subjects and form.id_of is not None:
-            raw.subjects = subjects_of(frame, form.id_of)
-        return raw
-    label = label_column(frame, form.label, what)
-    subjects = () if form.id_of is None else subjects_of(frame, form.id_of)
-    left = frame.drop(columns=[label, *([form.id_of] if isinstance(form.id_of, str) else [])])
-    y = frame[label]
-    return Raw(
-        torch.as_tensor(frame_values(left, what)), label_values(y, what), frame, subjects=subjects,
-        names=categories(y), columns=tuple(left.columns), cast=True,
-    )  # fmt: skip
+def _are_labels(listed: Any, dataset: Any) -> bool:
+    """Is it a list of whole numbers, one per item and those that a few items have?"""
+    try:
+        found, n = torch.as_tensor(listed), len(dataset)
+        rows = [i * n // ITEMS for i in range(ITEMS)]
+        return found.shape == (n,) and all(int(input_and_label(dataset[i])[1]) == found[i] for i in rows)
+    except Exception:  # whatever it is, and whatever the dataset's own code may raise
+        return False
+
+
+def unwrap(dataset: Any) -> tuple[Any, Tensor]:
+    """The dataset under any nesting of Subset, and the indices into it."""
+    index = torch.arange(length(dataset))
+    while isinstance(dataset, Subset):
+        index = _indices(dataset)[index]
+        n = length(dataset.dataset)
+        if bool(((index < -n) | (index >= n)).any()):
+            strange = int(index[(index < -n) | (index >= n)][0])
+            raise DataError(f"indices of a Subset below {n}", str(strange), "check its indices")
+        index = torch.where(index < 0, index + n, index)
+        dataset = dataset.dataset
+    return dataset, index
+
+
+def _indices(subset: Subset[Any]) -> Tensor:
+    """The indices of a Subset, which may be anything that its caller took for indices."""
+    try:
+        found = torch.as_tensor(list(subset.indices) or np.empty(0, np.int64))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        found = torch.empty(0)
+    whole = not (found.dtype.is_floating_point or found.dtype.is_complex or found.dtype == torch.bool)
+    if found.ndim != 1 or not whole:
+        fix = "pass positions in the dataset, Subset(dataset, [0, 1])"
+        raise DataError("whole numbers as indices of a Subset", brief(list(subset.indices)[:5]), fix)
+    return found.long()

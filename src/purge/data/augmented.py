@@ -18,11 +18,11 @@ from purge.core.errors import DataError, MethodError, first_line
 from purge.core.schema import fit
 from purge.core.settings import normalise, setting
 from purge.data import inputs
-from purge.data.identity import steady
-from purge.data.images import Images, draw_colours, draw_moves, recoloured
+from purge.data.images import draw_colours, draw_moves, recoloured
 from purge.data.inputs import Inputs
+from purge.data.items import as_tensors, input_and_label
 from purge.data.prefetch import Order, say_once
-from purge.data.samples import Data, Lazy, Part, Samples, as_samples, few, item_of, part_of
+from purge.data.samples import Samples, cut, few
 from purge.data.split import Split
 
 Augment = Literal["none", "crop", "flip", "crop-flip", "turn"]
@@ -61,62 +61,44 @@ class Augmentation:
         return f"{self.moves}, colour {self.colour:g}" if self.colour else self.moves
 
 
-class Augmented:
-    """Samples that are changed at random whenever they are read.
+@dataclass(frozen=True)
+class Drawn:
+    """Changes that are drawn anew for every stream of samples.
 
     The moves and colours of images are drawn on the CPU, for a whole stream at once. A function draws its
     own random numbers; one that draws once per batch changes all samples of a batch in the same way.
     """
 
-    moving = True
+    how: Augmentation | Change
+    generator: torch.Generator
 
-    def __init__(self, samples: Samples, how: Augmentation | Change, generator: torch.Generator) -> None:
-        self.labels = samples.labels
-        self._samples, self._how, self._generator = samples, how, generator
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """The samples at ``index``, changed."""
-        return next(self.stream([index]))
-
-    def stream(self, order: Order, own: Sequence[slice] = ()) -> Iterator[tuple[Inputs, Tensor]]:
+    def stream(
+        self, samples: Samples, order: Order, own: Sequence[slice] = ()
+    ) -> Iterator[tuple[Inputs, Tensor]]:
         """The samples at each index tensor of ``order``, changed.
 
         With ``own`` only this part of each; an image is changed in the same way as if all were read.
         """
-        how = self._how
-        if isinstance(how, Augmentation):
-            return augmented(self._samples, order, how, self._generator, own)
-        return ((_changed_by(how, x), y) for x, y in self._samples.stream(_cut(order, own)))
-
-
-def _cut(batches: Order, own: Sequence[slice]) -> Order:
-    return [one[part] for one, part in zip(batches, own, strict=True)] if own else batches
-
-
-def augmented(
-    samples: Samples, order: Order, how: Augmentation, generator: torch.Generator, own: Sequence[slice] = ()
-) -> Iterator[tuple[Inputs, Tensor]]:
-    """The batches at each row of ``order``; images are changed at random, other data is not."""
-    if not isinstance(samples, Images):
-        return samples.stream(_cut(order, own))
-    sizes, order = [len(index) for index in order], _cut(order, own)
-    moves = None
-    if how.moves != "none":
-        pad = math.ceil(min(samples.pixel_shape[1:]) / 8) if "crop" in how.moves else 0
-        turn = how.moves == "turn"
-        drawn = draw_moves(
-            sum(sizes), pad=pad, flip=turn or "flip" in how.moves, turn=turn, generator=generator
-        )
-        moves = _cut(drawn.to(samples.device).split(sizes), own)
-    stream = samples.stream(order, moves)
-    if how.colour == 0:
-        return stream
-    colours = draw_colours(sum(sizes), samples.pixel_shape[0], how.colour, generator)
-    each = _cut(colours.to(samples.device).split(sizes), own)
-    return ((recoloured(x, c), y) for (x, y), c in zip(stream, each, strict=True))
+        how, shape = self.how, samples.pixel_shape
+        if not isinstance(how, Augmentation):
+            return ((_changed_by(how, x), y) for x, y in samples.stream(order, own=own))
+        if shape is None:
+            return samples.stream(order, own=own)
+        sizes, order = [len(index) for index in order], cut(order, own)
+        moves = None
+        if how.moves != "none":
+            pad = math.ceil(min(shape[1:]) / 8) if "crop" in how.moves else 0
+            turn = how.moves == "turn"
+            drawn = draw_moves(
+                sum(sizes), pad=pad, flip=turn or "flip" in how.moves, turn=turn, generator=self.generator
+            )
+            moves = cut(drawn.to(samples.device).split(sizes), own)
+        stream = samples.moved(order, moves)
+        if how.colour == 0:
+            return stream
+        colours = draw_colours(sum(sizes), shape[0], how.colour, self.generator)
+        each = cut(colours.to(samples.device).split(sizes), own)
+        return ((recoloured(x, c), y) for (x, y), c in zip(stream, each, strict=True))
 
 
 def as_augmentation(augment: Any) -> Augmentation | Change | None:
@@ -133,7 +115,7 @@ def as_augmentation(augment: Any) -> Augmentation | Change | None:
 def in_words(how: Augmentation | Change | None, samples: Samples) -> str | None:
     """How samples are changed at random, for a record; None if it is not known."""
     if how is None:
-        return None if steady(samples) else "by the data itself"
+        return None if samples.steady else "by the data itself"
     return str(how) if isinstance(how, Augmentation) else f"by {_name(how)}"
 
 
@@ -175,35 +157,26 @@ def _changed_by(change: Change, x: Inputs) -> Inputs:
 # -- without random transforms -------------------------------------------------------------------
 
 
-def plain(samples: Samples) -> Samples:
-    """The samples without random transforms; as they are if these cannot be taken out of their dataset."""
-    if isinstance(samples, Part) and not steady(samples):
-        whole = plain(samples.whole)
-        return samples if whole is samples.whole else part_of(whole, samples.rows)
-    if not isinstance(samples, Lazy) or steady(samples):
-        return samples
-    dataset = _plain(samples.dataset, {}, "A part of the run")
-    if dataset is samples.dataset:
-        return samples
-    found = as_samples(dataset, samples.device, "the data")
-    return found if steady(found) else samples
+def plain(samples: Samples, reader: str = "A part of the run") -> Samples:
+    """The samples without the random transforms of torchvision that their dataset lists.
 
-
-def without_random_transforms(*parts: Data | None) -> tuple[Any, ...]:
-    """The same data without the random transforms of torchvision that its datasets list.
-
-    A dataset, or the one under a Subset, is copied (not its files or pixels) and given the transforms that
+    The dataset, or the one under a Subset, is copied (not its files or pixels) and given the transforms that
     are not random; random crops become crops of the centre. What cannot be changed in this way, or would
-    then have items of another shape, stays as it is.
+    then have items of another shape, stays as it is. Parts of one dataset stay parts of one dataset.
     """
-    copies: dict[int, Any] = {}  # parts of one dataset stay parts of one dataset
-    return tuple(None if data is None else _plain(data, copies, "The audit") for data in parts)
+    items = samples.backend
+    if items.dataset is None or samples.steady:
+        return samples
+    without = items.with_dataset(lambda dataset: _plain(dataset, reader))
+    if without.dataset is items.dataset or without.moving:
+        return samples
+    return samples.over(without, samples.rows).to(samples.device)
 
 
 def still_random(split: Split) -> str:
     """Which parts of the data differ whenever they are read, in a sentence; empty if none does."""
     parts = {name: getattr(split, name) for name in ("forget", "retain", "test", "triggered")}
-    names = [name for name, part in parts.items() if part is not None and not steady(part)]
+    names = [name for name, part in parts.items() if part is not None and not part.steady]
     if not names:
         return ""
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -213,18 +186,15 @@ def still_random(split: Split) -> str:
     return f"{listed}: {why}; pass data without random transforms"
 
 
-def _plain(data: Data, copies: dict[int, Any], reader: str) -> Data:
-    if isinstance(data, (Images, tuple, list)):
-        return data
-    if id(data) not in copies:
-        copies[id(data)] = data
-        if isinstance(data, Subset):
-            base = _plain(data.dataset, copies, reader)
-            copies[id(data)] = data if base is data.dataset else Subset(base, data.indices)  # type: ignore[arg-type]
-        elif (dropped := _names(getattr(data, "transform", None))) and (plain := _changed(data)) is not None:
-            say_once(f"{reader} reads the data without {', '.join(sorted(dropped))}.")
-            copies[id(data)] = plain
-    found: Data = copies[id(data)]
+def _plain(dataset: Any, reader: str) -> Any:
+    """The same dataset, or Subset of it, without random transforms."""
+    if isinstance(dataset, Subset):
+        base = _plain(dataset.dataset, reader)
+        return dataset if base is dataset.dataset else Subset(base, dataset.indices)
+    dropped = _names(getattr(dataset, "transform", None))
+    if not dropped or (found := _changed(dataset)) is None:
+        return dataset
+    say_once(f"{reader} reads the data without {', '.join(sorted(dropped))}.")
     return found
 
 
@@ -237,7 +207,8 @@ def _changed(dataset: Any) -> Any:
         if getattr(both, "transform", None) is dataset.transform:
             plain.transforms = copy.copy(both)
             plain.transforms.transform = plain.transform
-        shapes = [inputs.describe(item_of(one, "the data")) for one in (dataset, plain)]
+        firsts = [as_tensors(input_and_label(one[0])[0], "the data") for one in (dataset, plain)]
+        shapes = [inputs.describe(x) for x in firsts]
     except (AttributeError, TypeError, DataError):
         return None
     return plain if shapes[0] == shapes[1] else None

@@ -7,19 +7,14 @@ it remembers them, and how much better bounds from below what it gives away: see
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from purge.core.errors import DataError
 from purge.core.settings import checked_seed
-from purge.data import inputs
-from purge.data.accept import accepted, needs_opening
-from purge.data.images import Images
-from purge.data.items import input_and_label
-from purge.data.samples import Data, labels_of, streamed
+from purge.data.accept import accepted
+from purge.data.samples import Data, Samples
 
 LEAST = 10  # canaries
 
@@ -31,9 +26,9 @@ class Canaries:
     The same data, number and seed give the same record again.
     """
 
-    data: Any  # what to train on: all other samples, and the canaries whose coin said so
+    data: Samples  # what to train on: all other samples, and the canaries whose coin said so
     rows: Tensor  # where in ``data`` those canaries are: purge.split(planted.data, indices=planted.rows)
-    samples: Any  # all canaries, with the labels that they are planted with
+    samples: Samples  # all canaries, with the labels that they are planted with
     included: Tensor  # (n,) bool: which of them are in ``data``
 
     def __repr__(self) -> str:
@@ -62,12 +57,12 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
 
     Example:
         >>> planted = plant_canaries((torch.randn(100, 3), torch.arange(100) % 5), 20, seed=1)
-        >>> planted, len(planted.data[1])
+        >>> planted, len(planted.data)
         (Canaries(6 of 20 planted), 86)
     """
     what = "the training data"
-    data = accepted({what: data})[what] if needs_opening(data) else data
-    labels = labels_of(data, what)
+    samples = accepted({what: data})[what]
+    labels = samples.labels
     most = len(labels) // 2
     if isinstance(n, bool) or not isinstance(n, int) or not LEAST <= n <= most:
         raise DataError(f"from {LEAST} to {most} canaries (half of the data)", repr(n), "pass another n")
@@ -85,30 +80,5 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
     stays[chosen[~included]] = False
     kept = stays.nonzero()[:, 0]
     rows = torch.searchsorted(kept, chosen[included])
-    return Canaries(_relabelled(data, kept, planted), rows, _relabelled(data, chosen, planted), included)
-
-
-def _relabelled(data: Data, rows: Tensor, labels: Tensor) -> Data:
-    """The samples at ``rows`` of data of any kind, with other labels (of all samples)."""
-    if isinstance(data, Images) and not streamed(data):
-        part = data.select(rows)
-        return Images(
-            part.pixels, labels[rows], mean=part.mean, std=part.std, size=part.size, channels=part.channels,
-            names=part.names, device_fraction=part.device_fraction, transform=part.transform,
-        )  # fmt: skip
-    if isinstance(data, (tuple, list)):
-        return inputs.take(inputs.apply(torch.as_tensor, data[0]), rows), labels[rows]
-    return _Relabelled(data, rows, labels)
-
-
-class _Relabelled(Dataset[Any]):
-    """Some items of a dataset, with labels of their own."""
-
-    def __init__(self, dataset: Any, rows: Tensor, labels: Tensor) -> None:
-        self._dataset, self._rows, self.targets = dataset, rows.tolist(), labels[rows].tolist()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, i: int) -> tuple[Any, int]:
-        return input_and_label(self._dataset[self._rows[i]])[0], self.targets[i]
+    planted_in, canaries = (samples.relabelled(planted).select(at).renumbered() for at in (kept, chosen))
+    return Canaries(planted_in, rows, canaries, included)

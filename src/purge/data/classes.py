@@ -74,6 +74,8 @@ def words_of(y: Any, what: str) -> list[str] | None:
 
 def names_of(data: Any, label: str | None = None) -> tuple[str, ...]:
     """The names of the classes in their order, where data tells them."""
+    if hasattr(data, "iloc"):  # a DataFrame, whose attributes are columns
+        return ()
     found = getattr(data, "names", None) or getattr(data, "classes", None)
     features = getattr(data, "features", None)
     if not found and isinstance(features, Mapping):

@@ -1,30 +1,24 @@
 """What a model has forgotten before, so that nobody teaches it again by mistake.
 
 Nothing of the samples themselves is kept: a SHA-256 of each, row numbers in data that is still there, and
-the user's own ids. A model that came out of purge is known for as long as it lives; its run folder knows too.
+the user's own ids. Results have it as ``result.forgotten``, and their run folders in run.json.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from purge.core.errors import DataError, FileError, brief
 from purge.core.files import read_json
-from purge.data.ids import subjects_in
-from purge.data.images import Images
-from purge.data.pair import Pair
-from purge.data.request import sample_digests, size_of, wholly_gone
-from purge.data.samples import Data, Samples, as_samples, length, streamed, unwrap
+from purge.data.samples import Origin, Samples
 
-AT_ONCE = 1 << 25  # bytes of samples that are digested at once; more of them when somebody asks
 KEY = "forgotten"  # of run.json
 
 
@@ -32,18 +26,18 @@ KEY = "forgotten"  # of run.json
 class Piece:
     """The samples of one request."""
 
-    place: Callable[[], Any]  # the data that the rows count, if it is still there
+    origin: Origin | None  # what the rows count
     rows: Tensor | None
-    found: frozenset[bytes] | None = None  # digests, once they are known
+    known: frozenset[bytes] | None = None  # digests, once they are known
     samples: Samples | None = None  # until then
 
     @property
     def digests(self) -> frozenset[bytes]:
         """A SHA-256 of each sample; they are let go as soon as it is known."""
-        if self.found is None:
-            self.found = frozenset() if self.samples is None else frozenset(sample_digests(self.samples))
-            self.samples = None
-        return self.found
+        if self.known is None:
+            seen = None if self.samples is None else self.samples.look()
+            self.known, self.samples = frozenset(() if seen is None else seen.each()), None
+        return self.known
 
 
 @dataclass(frozen=True)
@@ -81,97 +75,56 @@ class Forgotten:
         if not good:
             fix = "use the file that purge wrote"
             raise FileError(f"digests and ids as {KEY} in {where}", brief(content), fix)
-        return cls((Piece(lambda: None, None, digests),) if digests else (), ids)
+        return cls((Piece(None, None, digests),) if digests else (), ids)
 
-    def among(self, data: Data, samples: Callable[[], Samples]) -> Tensor:
-        """Which samples of some data were forgotten before, (N,) bool.
+    def among(self, samples: Samples) -> Tensor:
+        """Which samples were forgotten before, (N,) bool.
 
         Where the data is that of the request, row numbers say so; elsewhere the content does, with the
         label. A sample of an id that was forgotten counts in any case.
         """
-        subjects, (place, rows) = subjects_in(data), _place(data)
-        n, found = len(rows) if rows is not None else len(samples()), list[Tensor]()
-        if self.ids and subjects:
-            found.append(torch.tensor([subject in self.ids for subject in subjects]))
-        theirs = list[bytes]()
+        again = torch.zeros(len(samples), dtype=torch.bool)
+        if self.ids and samples.owners:
+            again |= torch.tensor([owner in self.ids for owner in samples.owners])
         for piece in self.pieces:
-            if rows is not None and piece.rows is not None and _same(piece.place(), place):
-                found.append(torch.isin(rows, piece.rows))
-            elif piece.digests:
-                theirs = theirs or sample_digests(samples())
-                found.append(torch.tensor([one in piece.digests for one in theirs] or [False] * n))
-        return torch.stack(found).any(0) if found else torch.zeros(n, dtype=torch.bool)
+            if piece.origin is not None and piece.rows is not None and piece.origin.same(samples.origin):
+                again |= torch.isin(samples.ids, piece.rows)
+            elif piece.digests and (seen := samples.look()) is not None:
+                again |= torch.tensor([one in piece.digests for one in seen.each()])
+        return again
 
 
-def _same(a: Any, b: Any) -> bool:
-    return a is not None and (a is b or (isinstance(a, str) and isinstance(b, str) and a == b))
-
-
-def _place(data: Data) -> tuple[Any, Tensor | None]:
-    """What row numbers of data count, and which rows it is; None where nothing is known."""
-    if isinstance(data, Images):
-        return data.source, data.ids
-    if isinstance(data, Pair):
-        return data.whole, torch.arange(len(data[1])) if data.rows is None else data.rows.cpu()
-    if isinstance(data, (tuple, list)):
-        return data[0], torch.arange(len(data[1]))
-    base, rows = unwrap(data)
-    return base, rows
-
-
-def just_forgotten(forget: Data, retain: Data, samples: Samples) -> Forgotten:
-    """What a request makes a model forget; ``samples`` are those of ``forget``."""
-    place, rows = _place(forget)
-    try:
-        there: Callable[[], Any] = (lambda: place) if isinstance(place, str) else weakref.ref(place)
-    except TypeError:  # a dict or tuple of tensors: the content must do
-        there, rows = (lambda: None), None
-    piece = Piece(there, rows, samples=samples)
-    small = not streamed(samples) and size_of(samples) <= AT_ONCE
-    if small:
+def just_forgotten(forget: Samples, retain: Samples) -> Forgotten:
+    """What a request makes a model forget."""
+    piece = Piece(forget.origin, forget.ids, samples=forget)
+    if not forget.streamed:
         _ = piece.digests
-    return Forgotten((piece,), frozenset(wholly_gone(forget, retain)))
+    return Forgotten((piece,), frozenset(wholly_forgotten(forget, retain)))
+
+
+def wholly_forgotten(forget: Samples, retain: Samples) -> list[str]:
+    """The owners who have samples in forget and none in retain, sorted; empty if none are known."""
+    return sorted(set(forget.owners) - set(retain.owners) - {""})
 
 
 # -- who has forgotten what ---------------------------------------------------------------------
 
-_known: weakref.WeakKeyDictionary[nn.Module, tuple[Forgotten, tuple[str, ...]]] = weakref.WeakKeyDictionary()
-
-
-def remember(model: nn.Module, forgotten: Forgotten, names: Sequence[str] = ()) -> None:
-    """Keep what a model has forgotten, and the names of its classes, for as long as the model lives."""
-    _known[model] = forgotten, tuple(names)
-
-
-def class_order(model: Any) -> tuple[str, ...]:
-    """The names of a model's classes in their order: as purge taught it, or as Hugging Face writes them."""
-    if not isinstance(model, nn.Module):
-        return ()
-    if names := _known.get(model, (None, ()))[1]:
-        return names
-    numbers = getattr(getattr(model, "config", None), "label2id", None)
-    if not isinstance(numbers, Mapping) or sorted(numbers.values()) != list(range(len(numbers))):
-        return ()
-    return tuple(sorted(map(str, numbers), key=lambda name: numbers[name]))
-
 
 def forgotten_by(*sources: Any) -> Forgotten:
-    """What models, results, run folders and lists of them have forgotten, all together."""
-    found = Forgotten()
+    """What results, run folders and lists of them have forgotten, all together."""
+    everything = Forgotten()
     for source in sources:
-        found |= _of(source)
-    return found
+        everything |= _of(source)
+    return everything
 
 
 def _of(source: Any) -> Forgotten:
     if source is None or isinstance(source, Forgotten):
         return source or Forgotten()
-    if isinstance(source, nn.Module):
-        return _known.get(source, (Forgotten(), ()))[0]
     if isinstance(source, (str, os.PathLike)):
         return _in_folder(Path(source))
     if isinstance(known := getattr(source, "forgotten", None), Forgotten):
-        return known | _of(getattr(source, "model", None))
+        return known
     if isinstance(source, Sequence):
         return forgotten_by(*source)
     fix = "pass the result of purge.unlearn, or the folder of its run"
@@ -183,27 +136,27 @@ def _in_folder(folder: Path) -> Forgotten:
     if not path.is_file():
         raise FileError(f"the folder of a run at {folder}", "none", "pass the folder that result.save wrote")
     content = read_json(path)
-    return (
-        Forgotten.from_dict(content[KEY], str(path))
-        if isinstance(content, Mapping) and KEY in content
-        else Forgotten()
-    )
+    known = isinstance(content, Mapping) and KEY in content
+    return Forgotten.from_dict(content[KEY], str(path)) if known else Forgotten()
 
 
-def forgotten_in(data: Data, known: Forgotten) -> Tensor:
-    """Which samples of some data were forgotten before, (N,) bool."""
-    if not known:
-        return torch.zeros(length(data), dtype=torch.bool)
-    return known.among(data, lambda: as_samples(data, torch.device("cpu"), "the dataset"))
-
-
-def check_not_again(forgotten: Forgotten, given: Mapping[str, Data], parts: Mapping[str, Samples]) -> None:
+def check_not_again(forgotten: Forgotten, parts: Mapping[str, Samples]) -> None:
     """Refuse sets with samples that the model has forgotten before: it would learn them again."""
-    for what, data in given.items() if forgotten else ():
-        again = forgotten.among(data, lambda what=what: parts[what]).nonzero()[:, 0]  # type: ignore[misc]
+    for what, samples in parts.items() if forgotten else ():
+        again = forgotten.among(samples).nonzero()[:, 0]
         if len(again):
             raise DataError(
                 f"{what} without samples that the model has forgotten before",
                 f"{len(again)} of them (first: {int(again[0])})",
                 "cut the data with purge.split(…, after=result), or take result.without(data)",
             )
+
+
+def class_order(model: Any) -> tuple[str, ...]:
+    """The names of a model's classes in their order, which a result has, and a model of Hugging Face."""
+    if names := getattr(model, "names", ()):
+        return tuple(names)
+    numbers = getattr(getattr(getattr(model, "model", model), "config", None), "label2id", None)
+    if not isinstance(numbers, Mapping) or sorted(numbers.values()) != list(range(len(numbers))):
+        return ()
+    return tuple(sorted(map(str, numbers), key=lambda name: numbers[name]))

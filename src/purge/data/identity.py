@@ -1,36 +1,169 @@
-"""Which samples are the same: ids where the data has them, a hash of the content elsewhere."""
+"""Which samples are the same: one look at each row tells its digest, whether it is finite, and how it looks.
+
+The digest of a sample is a SHA-256 of the bytes of its inputs (of an image its pixels, as bytes and before
+any scaling; of a padded row what was there before) and of its label (64 bits, lowest byte first). Overlap
+between sets, records of requests and what a model has forgotten all read it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from purge.core.errors import DataError
 from purge.data import inputs
-from purge.data.images import Images
 from purge.data.inputs import Inputs
-from purge.data.pair import Pair
-from purge.data.samples import Data, Samples, batches, few, unwrap
+
+if TYPE_CHECKING:
+    from purge.data.samples import Backend, Samples
+
+BLOCK = 1 << 24  # bytes of samples that are looked at at a time
+SKETCH = 8  # side of the small grey versions of images
+UNSEEN = -1  # in place of the label of a row that was not looked at
+Digests = NDArray[np.uint8]  # (N, 32)
 
 
-def same_samples(a: Data, b: Data) -> Tensor | None:
-    """The ids that two parts of one source have in common; None where no ids are known."""
-    if isinstance(a, Images) and isinstance(b, Images):
-        return _common(a.ids, b.ids) if a.source == b.source else None
-    if isinstance(a, Pair) and isinstance(b, Pair):
-        return _common(_rows(a), _rows(b)) if a.whole is b.whole and a.whole is not None else None
-    if isinstance(a, (Images, tuple, list)) or isinstance(b, (Images, tuple, list)):
-        return None
-    (base_a, index_a), (base_b, index_b) = unwrap(a), unwrap(b)  # a dataset is a part of itself
-    return _common(index_a, index_b) if base_a is base_b else None
+@dataclass(frozen=True)
+class Look:
+    """What a look at some samples has found."""
+
+    digests: Digests  # a SHA-256 of each
+    not_finite: int | None  # the first sample with NaN or infinity
+    sketches: Tensor | None  # small grey versions of images, of mean 0 and length 1: (N, 64)
+
+    def set_digest(self) -> str:
+        """SHA-256 of the set, in whatever order it comes: of the sorted digests, joined."""
+        return hashlib.sha256(b"".join(sorted(self.each()))).hexdigest()
+
+    def each(self) -> list[bytes]:
+        """The digest of each sample."""
+        return [row.tobytes() for row in self.digests]
 
 
-def _rows(pair: Pair) -> Tensor:
-    """The rows of what a pair was cut out of; all of them if it is whole."""
-    return torch.arange(len(pair[1])) if pair.rows is None else pair.rows
+@dataclass
+class Seen:
+    """What is known about the rows of a backend, for all parts of it."""
+
+    labels: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )  # at the time of the look
+    digests: Digests = field(default_factory=lambda: np.empty((0, 32), np.uint8))
+    finite: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    sketches: Tensor | None = None
+
+    def make_room(self, n: int) -> None:
+        """Places for all rows."""
+        if len(self.labels) != n:
+            self.labels, self.finite = torch.full((n,), UNSEEN), torch.ones(n, dtype=torch.bool)
+            self.digests, self.sketches = np.empty((n, 32), np.uint8), None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process looks for itself."""
+        return vars(Seen())
 
 
-def _common(a: Tensor, b: Tensor) -> Tensor:
+def look_at(backend: Backend, rows: Tensor, labels: Tensor) -> Look:
+    """What some rows of a backend are; rows that were looked at before, with this label, are not read."""
+    seen, rows = backend.seen, rows.cpu()
+    seen.make_room(len(backend))
+    new = (seen.labels[rows] != labels).nonzero()[:, 0]
+    for at in new.split(max(1, BLOCK * len(new) // max(1, backend.bytes(len(new))))) if len(new) else ():
+        where, x = rows[at], backend.raw(rows[at])
+        seen.digests[where.numpy()] = digests(x, labels[at], backend.pads)
+        for t in inputs.leaves(x):
+            if t.is_floating_point():
+                seen.finite[where] &= torch.isfinite(t.reshape(len(t), -1)).all(1).cpu()
+        if _is_pictures(x) or backend.pixel_shape is not None:
+            if seen.sketches is None:
+                seen.sketches = torch.empty(len(backend), SKETCH * SKETCH)
+            seen.sketches[where] = sketches(x).cpu()
+        seen.labels[where] = labels[at]
+    bad = (~seen.finite[rows]).nonzero()
+    return Look(
+        seen.digests[rows.numpy()],
+        int(bad[0]) if len(bad) else None,
+        None if seen.sketches is None else seen.sketches[rows],
+    )
+
+
+# -- digests ------------------------------------------------------------------------------------
+
+
+def digests(x: Inputs, labels: Tensor, pads: Sequence[Any] = ()) -> Digests:
+    """The SHA-256 of each sample of a batch, (B, 32)."""
+    if any(pad is not None for pad in pads):
+        rows = list(_unpadded(x, labels, pads))
+    else:
+        block = np.concatenate([_bytes(t) for t in [*inputs.leaves(x), labels]], axis=1)
+        rows = [*block]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashes of long rows run side by side
+        several = len(rows) > 1 and len(rows[0]) > 1 << 14
+        each = pool.map(_sha, rows) if several else map(_sha, rows)
+        return np.frombuffer(b"".join(each), np.uint8).reshape(-1, 32)
+
+
+def _sha(row: Any) -> bytes:
+    return hashlib.sha256(row).digest()
+
+
+def _bytes(t: Tensor) -> NDArray[np.uint8]:
+    rows = t.detach().cpu().reshape(len(t), -1).contiguous()
+    found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
+    return found
+
+
+def _unpadded(x: Inputs, labels: Tensor, pads: Sequence[Any]) -> Iterator[bytes]:
+    """The bytes of each sample without what fills it up: another set has another longest row."""
+    from purge.data.ragged import without_pads
+
+    leaves = [t.detach().cpu().numpy() for t in inputs.leaves(x)]
+    for i, label in enumerate(labels.tolist()):
+        parts = [without_pads(t[i], pad) for t, pad in zip(leaves, pads, strict=True)]
+        yield b"".join(np.ascontiguousarray(part).tobytes() for part in parts) + label.to_bytes(8, "little")
+
+
+# -- sketches -----------------------------------------------------------------------------------
+
+
+def _is_pictures(x: Inputs) -> bool:
+    image = isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()
+    return image and x.shape[1] in (1, 3, 4) and min(x.shape[2:]) >= SKETCH
+
+
+def sketches(x: Tensor) -> Tensor:
+    """Small grey versions of images (B, C, H, W), of mean 0 and length 1: (B, 64)."""
+    step = max(1, min(x.shape[2:]) // (4 * SKETCH))  # of large images some pixels are enough
+    grey = x[:, :, ::step, ::step].float().mean(1, keepdim=True)
+    return unit(F.adaptive_avg_pool2d(grey, SKETCH))
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of mean 0 and length 1; an image of one colour, which is like no other, is 0."""
+    rows = x.flatten(1)
+    rows = rows - rows.mean(1, keepdim=True)
+    length = rows.norm(dim=1, keepdim=True)
+    return torch.where(length > 1e-3 * rows.shape[1] ** 0.5, rows / length, 0.0)
+
+
+# -- which samples are the same -----------------------------------------------------------------
+
+
+def same_samples(a: Samples, b: Samples) -> Tensor | None:
+    """The ids that two parts of the same data have in common; None if they are of different data."""
+    return common(a.ids, b.ids) if a.origin.same(b.origin) else None
+
+
+def common(a: Tensor, b: Tensor) -> Tensor:
     """The ids of ``a`` that are in ``b``; ids that number rows are looked up in a mask, which is faster."""
     if not len(a) or not len(b):
         return a[:0]
@@ -48,38 +181,36 @@ def identities(samples: Samples) -> Tensor:
     A name does not depend on which other samples there are. Samples of equal content share a name. Data
     that differs whenever it is read is refused.
     """
-    if not steady(samples):
+    if not samples.steady:
         raise DataError(
             "samples that can be told apart by what they are",
             "items that differ when read again (random transforms?)",
             "use purge.Images and let the recipe augment",
         )
-    return samples.ids if isinstance(samples, Images) else fingerprints(samples)
-
-
-def steady(samples: Samples) -> bool:
-    """Are the samples the same whenever they are read?"""
-    return not getattr(samples, "moving", False)
+    return fingerprints(samples) if samples.pixel_shape is None else samples.ids
 
 
 def fingerprints(samples: Samples) -> Tensor:
-    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes."""
+    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes.
+
+    These are in files of ensembles and logs, and so cannot become digests.
+    """
     if len(samples) == 0:
         return torch.empty(0, dtype=torch.long)
-    width = _bits(few(samples, 1)).shape[1]
+    width = _words(samples.take(torch.arange(1))[0]).shape[1]
     generator = torch.Generator().manual_seed(0)
     odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
     found = []
-    for x, y in batches(samples, max(1, (1 << 24) // max(1, width))):
+    for x, y in samples.stream(torch.arange(len(samples)).split(max(1, (1 << 24) // max(1, width)))):
         # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
         # then add up with a weight per position; integers wrap around, so the order does not matter.
-        bits = _bits(x) * 0x1E3779B97F4A7C15
-        hashed = ((bits ^ (bits >> 32)) * odd.to(bits.device)).sum(1)
+        words = _words(x) * 0x1E3779B97F4A7C15
+        hashed = ((words ^ (words >> 32)) * odd.to(words.device)).sum(1)
         found.append((hashed * 1_000_003 + y).cpu())
     return torch.cat(found)
 
 
-def _bits(x: Inputs) -> Tensor:
+def _words(x: Inputs) -> Tensor:
     """All that a sample is made of as whole numbers, (N, width)."""
     integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
     rows = [t.contiguous().view(integers[t.element_size()]).reshape(len(t), -1) for t in inputs.leaves(x)]

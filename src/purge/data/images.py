@@ -6,9 +6,9 @@ import copy
 import math
 import numbers
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,133 @@ from torch import Tensor
 from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
 from purge.data.formats.source import MOST_CLASSES, class_names
+from purge.data.identity import Seen
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
+from purge.data.samples import Backend, Origin, Samples
 
 
-class Images:
+class Pixels(Backend):
+    """Images as bytes, and how batches of them are prepared for a model."""
+
+    pixel_shape: tuple[int, int, int]
+
+    def __init__(
+        self, store: Any, mean: tuple[float, ...], std: tuple[float, ...], size: int | None,
+        channels: int | None, device_fraction: float, transform: Callable[[Tensor], Tensor] | None,
+    ) -> None:  # fmt: skip
+        self.store = store  # a tensor (N, C, H, W), or what decodes the rows that it is asked for
+        self.streamed = not isinstance(store, Tensor)
+        self.mean, self.std, self.size, self.channels = mean, std, size, channels or store.shape[1]
+        self.home, self.pixel_shape = store.device, tuple(store.shape[1:])
+        self.device_fraction, self.transform = device_fraction, transform
+        self.seen, self.dtype = Seen(), torch.float32
+        self._deliver_to(store.device)
+        h, w = (size, size) if size else store.shape[2:]
+        self.shape: tuple[int, ...] = (self.channels, h, w)
+        if transform is not None:
+            self.shape = self._transformed_shape()
+
+    def __len__(self) -> int:
+        return int(self.store.shape[0])
+
+    @property
+    def resident(self) -> bool:
+        """Are the pixels where the batches are wanted?"""
+        return not self.streamed and self.store.device == self.device
+
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Pixels, Tensor | None]:
+        """The pixels on the device if they fit, given out as floats of the model's type."""
+        there = copy.copy(self)
+        there.dtype = dtype
+        if not self.streamed and device != self.store.device:
+            size = self.bytes(len(self) if rows is None else len(rows))
+            if fits(size, device, self.device_fraction):
+                there.store, there.seen, rows = self._copied_to(rows, device), Seen(), None
+                there.home = device
+            else:
+                say_once(
+                    f"The images ({size / 1e9:.1f} GB) do not fit into {self.device_fraction:.0%} of "
+                    f"the free memory of {device}: they stay in host memory and are copied ahead of use."
+                )
+        there._deliver_to(device)
+        return there, rows
+
+    def _deliver_to(self, device: torch.device) -> None:
+        self.device = device
+        self._mean, self._std = (
+            torch.tensor(c, device=device).view(1, -1, 1, 1) for c in (self.mean, self.std)
+        )
+
+    def _copied_to(self, rows: Tensor | None, device: torch.device) -> Tensor:
+        """The pixels on another device, moved in parts: the store may be a file mapped into memory."""
+        n = len(self) if rows is None else len(rows)
+        found = torch.empty(n, *self.pixel_shape, dtype=torch.uint8, device=device)
+        part = max(1, (64 << 20) // math.prod(self.pixel_shape))
+        for at in range(0, n, part):
+            some = slice(at, at + part) if rows is None else rows[at : at + part]
+            found[at : at + part] = self.store[some].to(device)
+        return found
+
+    def bytes(self, rows: int) -> int:
+        """How many bytes the pixels of so many images take."""
+        return rows * math.prod(self.pixel_shape)
+
+    def raw(self, rows: Tensor) -> Tensor:
+        """The stored pixels of some rows."""
+        return cast("Tensor", self.store[rows.to(self.store.device)])
+
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Tensor:
+        """Images prepared for a model; ``moves``: how each is moved, as ``draw_moves`` gives it."""
+        if self.resident:
+            rows = rows.to(self.device)
+            return self._prepared(self.store[rows] if moves is None else moved(self.store, rows, moves))
+        return self._from_host(self.raw(rows).to(self.device), moves)
+
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Tensor]:
+        """Batches of images, read ahead where they are not on the device."""
+        order = list(order)
+        each: Sequence[Tensor | None] | Tensor = [None] * len(order) if moves is None else moves
+        if self.resident or self.device.type != "cuda":
+            return (self.take(rows, move) for rows, move in zip(order, each, strict=True))
+        copies = copied_ahead(self.raw, order, self.device)
+        return (self._from_host(x, move) for x, move in zip(copies, each, strict=True))
+
+    def _from_host(self, pixels: Tensor, moves: Tensor | None) -> Tensor:
+        if moves is not None:
+            pixels = moved(pixels, torch.arange(len(pixels)), moves)
+        return self._prepared(pixels)
+
+    def _prepared(self, pixels: Tensor) -> Tensor:
+        x = (pixels / 255 - self._mean) / self._std
+        if self.size is not None:
+            x = resized(x, self.size)
+        x = x.expand(-1, self.channels, -1, -1).to(self.dtype)
+        return x if self.transform is None else self.transform(x).to(self.dtype)
+
+    def _transformed_shape(self) -> tuple[int, ...]:
+        """The shape of images behind the transform, which is tried on two of them."""
+        pixels = self.store[:2]
+        try:
+            once, again = self._prepared(pixels), self._prepared(pixels)
+        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
+            fix = "let it take and return a float tensor (B, C, H, W)"
+            raise DataError("a transform of a batch of images", first_line(error), fix) from error
+        if once.ndim != 4 or len(once) != len(pixels):
+            got = f"{tuple(once.shape)} for {len(pixels)} images"
+            raise DataError("a batch (B, C, H, W) from the transform", got, "return an image for each")
+        if not torch.equal(once, again):
+            got, fix = "random ones", "leave what is random to augment"
+            raise DataError("the same images from the transform each time", got, fix)
+        return tuple(once.shape[1:])
+
+    def alike(self) -> tuple[Any, ...]:
+        """What two sets of images must have in common to be one."""
+        return self.mean, self.std, self.size, self.channels, self.dtype, self.pixel_shape, self.transform
+
+
+class Images(Samples):
     """Images as one uint8 tensor (N, C, H, W) with labels, held on a device.
 
     Pixels become floats in batches, on the device: ``(x / 255 - mean) / std`` per channel, then
@@ -50,6 +173,8 @@ class Images:
         (torch.Size([2, 1, 16, 16]), [0, 1])
     """
 
+    backend: Pixels
+
     def __init__(
         self,
         pixels: Tensor,
@@ -66,30 +191,20 @@ class Images:
         device_fraction: float = DEVICE_FRACTION,
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        _check_images(pixels, mean, std, size, channels, ids)
-        self._store = pixels
-        self._rows: Tensor | None = None  # the rows of the store that are ours; None: all
-        self.labels = as_labels(labels, len(pixels), "the images")
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.size, self.channels = size, channels or pixels.shape[1]
-        self.names = class_names(names, "the images")
-        self.ids = torch.arange(len(pixels)) if ids is None else ids
+        decoding = getattr(pixels, "decodes", False)  # a Shelf: see streamed.py
+        # In place of pixels that are decoded when they are asked for a tensor that takes a single byte.
+        checked = torch.zeros(1, dtype=torch.uint8).expand(pixels.shape) if decoding else pixels
+        _check_images(checked, mean, std, size, channels, ids)
+        n = pixels.shape[0]
+        super().__init__(
+            Pixels(pixels, tuple(mean), tuple(std), size, channels, device_fraction, transform),
+            as_labels(labels, n, "the images"),
+            ids=ids,
+            origin=Origin(source or uuid.uuid4().hex),
+            names=class_names(names, "the images"),
+            cut=True,
+        )
         self.paths = tuple(paths)  # by id; empty where the images had no names of their own
-        self.source = source or uuid.uuid4().hex  # images of one source are told apart by their ids
-        self.subjects: tuple[str, ...] = ()  # the user's own id of each image; empty: unknown
-        self.cached = ""  # where in the user's cache they are kept too
-        self.device_fraction = device_fraction
-        self.dtype = torch.float32
-        self.transform = transform
-        self._deliver_to(pixels.device)
-        self._shape = None if transform is None else self._transformed_shape()
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        x, y = self.take(torch.tensor([range(len(self))[i]]))
-        return x[0], int(y)
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
@@ -99,180 +214,45 @@ class Images:
     @property
     def pixels(self) -> Tensor:
         """The stored pixels (N, C, H, W), uint8, before any resizing."""
-        return self._store if self._rows is None else self._store[self._rows]
+        whole = self.rows is None and not self.streamed
+        return self.backend.store if whole else self.backend.raw(self.places)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Channels, height and width of what :meth:`take` gives."""
-        if self._shape is not None:
-            return self._shape
-        h, w = (self.size, self.size) if self.size else self._store.shape[2:]
-        return self.channels, h, w
+        return self.backend.shape
 
     @property
-    def pixel_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the stored pixels."""
-        c, h, w = self._store.shape[1:]
-        return c, h, w
+    def transform(self) -> Callable[[Tensor], Tensor] | None:
+        """What is applied last."""
+        return self.backend.transform
 
     @property
-    def device(self) -> torch.device:
-        """Where batches are delivered."""
-        return self._y.device
+    def dtype(self) -> torch.dtype:
+        """The type of the floats that images are given out as."""
+        return self.backend.dtype
 
     @property
     def resident(self) -> bool:
         """Are the pixels where the batches are wanted?"""
-        return self._store.device == self.device
+        return self.backend.resident
 
-    def take(self, index: Tensor, moves: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The images at some rows, prepared for a model.
 
-        Args:
-            index: which rows.
-            moves: how each image is moved, as ``draw_moves`` gives it; by default not at all.
-
-        Returns:
-            The images (B, C, H, W) and their labels (B,).
-        """
-        index = index.to(self.device)
-        if self.resident:
-            rows = index if self._rows is None else self._rows[index]
-            pixels = self._store[rows] if moves is None else moved(self._store, rows, moves)
-        else:
-            pixels = self._on_host(index.cpu()).to(self.device)
-            pixels = pixels if moves is None else moved(pixels, torch.arange(len(index)), moves)
-        return self._prepared(pixels), self._y[index]
-
-    def stream(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of images one after the other, read ahead where they are not on the device.
-
-        Args:
-            order: the rows of each batch.
-            moves: how the images of each batch are moved; by default not at all.
-
-        Returns:
-            An iterator over images and labels.
-        """
-        each = [None] * len(order) if moves is None else moves
-        if self.resident:
-            yield from (self.take(index, move) for index, move in zip(order, each, strict=True))
-            return
-        for index, move, pixels in zip(order, each, self._copies(order), strict=True):
-            if move is not None:
-                pixels = moved(pixels, torch.arange(len(index)), move)
-            yield self._prepared(pixels), self._y[index.to(self.device)]
-
-    def select(self, index: Tensor) -> Images:
-        """Some images as Images of their own; pixels are shared, ids and source kept.
-
-        Args:
-            index: which rows, or a mask.
-
-        Returns:
-            Those images.
-        """
-        part, index = copy.copy(self), index.cpu()
-        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index  # a mask
-        rows = index.to(self._store.device)
-        part._rows = rows if self._rows is None else self._rows[rows]
-        part.labels, part.ids = self.labels[index], self.ids[index]
-        part.subjects = tuple(self.subjects[i] for i in index.tolist()) if self.subjects else ()
-        part._deliver_to(self.device)
-        return part
-
-    def with_subjects(self, subjects: Sequence[str]) -> Images:
-        """The same images, which know the user's own id of each.
-
-        Args:
-            subjects: an id for each image, in their order.
-
-        Returns:
-            A copy that shares the pixels.
-        """
-        if len(subjects) != len(self):
-            raise DataError(
-                f"one id per image ({len(self)})", str(len(subjects)), "pass them in the same order"
-            )
-        there = copy.copy(self)
-        there.subjects = tuple(subjects)
-        return there
-
-    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
-        """The same images delivered to another device.
-
-        The pixels move there if they take at most ``device_fraction`` of its free memory;
-        otherwise they stay in host memory and are copied batch by batch, ahead of use.
-
-        Args:
-            device: where batches are delivered.
-            dtype: as floats of this type.
-
-        Returns:
-            A copy.
-        """
-        given, device = self, torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-        there = copy.copy(given)
-        there.dtype = dtype
-        if device != given._store.device and fits(given._bytes, device, given.device_fraction):
-            there._store, there._rows = given._copied_to(device), None
-        elif device != given._store.device:
-            say_once(
-                f"The images ({given._bytes / 1e9:.1f} GB) do not fit into {given.device_fraction:.0%} of "
-                f"the free memory of {device}: they stay in host memory and are copied ahead of use."
-            )
-        there._deliver_to(device)
-        return there
-
-    @property
-    def _bytes(self) -> int:
-        return len(self) * math.prod(self._store.shape[1:])
-
-    def _deliver_to(self, device: torch.device) -> None:
-        self._y = self.labels.to(device)
-        self._mean, self._std = (
-            torch.tensor(c, device=device).view(1, -1, 1, 1) for c in (self.mean, self.std)
-        )
-
-    def _copied_to(self, device: torch.device) -> Tensor:
-        """The pixels on another device, moved in parts: the store may be a file mapped into memory."""
-        found = torch.empty(len(self), *self._store.shape[1:], dtype=torch.uint8, device=device)
-        part = max(1, (64 << 20) // math.prod(self._store.shape[1:]))
-        for at in range(0, len(self), part):
-            rows = slice(at, at + part) if self._rows is None else self._rows[at : at + part]
-            found[at : at + part] = self._store[rows].to(device)
-        return found
-
-    def _copies(self, order: Order) -> Iterator[Tensor]:
-        """The pixels of each batch on the device, copied ahead of use."""
-        return copied_ahead(self._on_host, order, self.device)
-
-    def _on_host(self, index: Tensor) -> Tensor:
-        return self._store[index if self._rows is None else self._rows[index]]
-
-    def _prepared(self, pixels: Tensor) -> Tensor:
-        x = (pixels / 255 - self._mean) / self._std
-        if self.size is not None:
-            x = resized(x, self.size)
-        x = x.expand(-1, self.channels, -1, -1).to(self.dtype)
-        return x if self.transform is None else self.transform(x).to(self.dtype)
-
-    def _transformed_shape(self) -> tuple[int, int, int]:
-        """The shape of images behind the transform, which is tried on two of them."""
-        pixels = self._store[:2]
-        try:
-            once, again = self._prepared(pixels), self._prepared(pixels)
-        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
-            fix = "let it take and return a float tensor (B, C, H, W)"
-            raise DataError("a transform of a batch of images", first_line(error), fix) from error
-        if once.ndim != 4 or len(once) != len(pixels):
-            got = f"{tuple(once.shape)} for {len(pixels)} images"
-            raise DataError("a batch (B, C, H, W) from the transform", got, "return an image for each")
-        if not torch.equal(once, again):
-            got, fix = "random ones", "leave what is random to augment"
-            raise DataError("the same images from the transform each time", got, fix)
-        c, h, w = once.shape[1:]
-        return c, h, w
+def together(parts: Sequence[Samples]) -> Images | None:
+    """Images that are prepared in the same way as one set; None if not all are such."""
+    images = [part for part in parts if isinstance(part, Images)]
+    if len(images) < len(parts) or len({part.backend.alike() for part in images}) > 1:
+        return None
+    pixels, form = [part.pixels for part in images], images[0].backend
+    if len({p.device for p in pixels}) > 1:  # some did not fit
+        pixels = [p.cpu() for p in pixels]
+    whole = Images(
+        torch.cat(pixels), torch.cat([part.labels for part in images]), mean=form.mean, std=form.std,
+        size=form.size, channels=form.channels, names=images[0].names,
+        device_fraction=form.device_fraction, transform=form.transform,
+    )  # fmt: skip
+    whole.backend.dtype = form.dtype
+    return whole
 
 
 def _check_images(

@@ -1,15 +1,18 @@
-"""One item of a dataset, in whatever form people keep them: where its inputs and its label are."""
+"""Items of a dataset, in whatever form people keep them: where inputs, label and owner are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, brief, did_you_mean
+from purge.data import inputs
+from purge.data.ids import IdOf
 from purge.data.inputs import Inputs
 
 # Where items that are dicts keep their inputs. What models of Hugging Face take by name goes together;
@@ -21,6 +24,117 @@ INPUT_KEYS = ("image", "img", "x", "input", "inputs", "features", "data")  # of 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
 
 ADAPT = "adapt=lambda item: (inputs, label)"
+LABEL_TYPES = (int, np.integer, np.bool_, str, Tensor, np.ndarray, list)
+
+Adapt = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Where the caller's data keeps labels and owners, if they had to say so."""
+
+    label: str | None = None  # column or key of the label
+    id_of: IdOf = None  # column, key or position of the owner, or the owners themselves
+    adapt: Adapt | None = None  # from one item to (inputs, label) or (inputs, label, id)
+    owned: bool = False  # the owners are needed: look for them where they usually are
+
+    def __post_init__(self) -> None:
+        if self.adapt is not None and not callable(self.adapt):
+            raise DataError("a function as adapt", brief(self.adapt), f"pass {ADAPT}")
+        if self.label is not None and not isinstance(self.label, str):
+            raise DataError("the name of a column or key as label", brief(self.label), 'pass label="churned"')
+
+    @property
+    def told(self) -> bool:
+        """Did the caller say where something is in an item?"""
+        return self.adapt is not None or self.label is not None or isinstance(self.id_of, (str, int))
+
+    @property
+    def reads(self) -> bool:
+        """Must items be read to know what was asked for?"""
+        return self.told or self.owned
+
+    def same(self, other: Form) -> bool:
+        """Do both read data in the same way?"""
+        mine, theirs = ((f.label, f.owned) for f in (self, other))
+        return mine == theirs and self.id_of is other.id_of and self.adapt is other.adapt
+
+
+class Item(NamedTuple):
+    """Several items as one batch."""
+
+    x: Inputs
+    labels: list[Any]
+    owners: list[Any]  # None where an item does not say it
+
+
+def collated(
+    items: Sequence[Any], form: Form, collate: Callable[[Any], Any] | None, what: str, check: bool = False
+) -> Item:
+    """Items of any form as a batch; ``check``: also that labels are of a kind that can be one."""
+    if form.adapt is not None:
+        made = [_three(form.adapt(item), what) for item in items]
+        return Item(
+            stacked([as_tensors(x, what) for x, _, _ in made], what), [y for _, y, _ in made],
+            [who for *_, who in made],
+        )  # fmt: skip
+    owners = [owner_in(item, form, what) for item in items]
+    if collate is not None:
+        x, y = input_and_label(collate(list(items)), what, form.label)
+        x = as_tensors(x, what)
+        if {len(t) for t in inputs.leaves(x)} != {len(items)}:
+            got = f"{len(inputs.leaves(x)[0])} rows for {len(items)} items"
+            raise DataError(f"a collate_fn of {what} that keeps each item", got, "pass it without mixing")
+        return Item(x, list(y) if not isinstance(y, Tensor) else list(y.detach().cpu()), owners)
+    pairs = [input_and_label(item, what, form.label) for item in items]
+    if check:
+        _check_item(*pairs[0], what)
+    return Item(stacked([as_tensors(x, what) for x, _ in pairs], what), [y for _, y in pairs], owners)
+
+
+def _check_item(x: Any, y: Any, what: str) -> None:
+    if odd := inputs.unusable((as_tensors(x, what), y)):
+        raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
+    if not isinstance(y, LABEL_TYPES):
+        fix = f"return int labels, names of classes or one-hot rows, or pass {ADAPT}"
+        raise DataError(f"whole numbers as labels in {what}", type(y).__name__, fix)
+
+
+def owner_in(item: Any, form: Form, what: str) -> Any:
+    """The owner that an item names: under the key or at the position of the form, or in third place."""
+    key = form.id_of
+    if key is None and not (form.owned and isinstance(item, (tuple, list)) and len(item) > 2):
+        return None
+    if key is not None and not isinstance(key, (str, int)):
+        return None  # the owners themselves were given
+    if isinstance(item, Mapping):
+        if key not in item:
+            fix = did_you_mean(str(key), map(str, item))
+            raise DataError("a key of the items as id_of", brief(key), fix)
+        return item[key]
+    at = 2 if key is None else key
+    if not isinstance(item, (tuple, list)) or isinstance(at, str) or not -len(item) <= at < len(item):
+        fix = "name where the id is, or pass the ids themselves"
+        raise DataError(f"a position or key of the items of {what} as id_of", brief(key), fix)
+    return item[at]
+
+
+def _three(made: Any, what: str) -> tuple[Any, Any, Any]:
+    """What the caller's function returned: inputs, label and perhaps an id."""
+    if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
+        got = f"{len(made)} values" if isinstance(made, (tuple, list)) else type(made).__name__
+        raise DataError(f"(inputs, label) or (inputs, label, id) from adapt for {what}", got, f"pass {ADAPT}")
+    return made[0], made[1], made[2] if len(made) == 3 else None
+
+
+def stacked(xs: Sequence[Inputs], what: str) -> Inputs:
+    """The inputs of several items as one batch."""
+    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
+    if len(shapes) > 1:
+        two = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
+        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
+        raise DataError(f"inputs of one shape in {what}", two, fix)
+    return inputs.apply(lambda *ts: torch.stack(ts), *xs)
 
 
 def input_and_label(item: Any, what: str = "the dataset", label: str | None = None) -> tuple[Any, Any]:

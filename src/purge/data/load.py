@@ -25,7 +25,7 @@ from purge.data.formats.readers import own_source
 from purge.data.formats.source import Decoded, Read, Source
 from purge.data.images import Images
 from purge.data.prefetch import DEVICE_FRACTION, say_once
-from purge.data.streamed import Streamed, fingerprint, is_large, on_shelves
+from purge.data.streamed import fingerprint, is_large, on_shelves
 
 MOST_NAMED = 100  # bad images that a message names one by one
 
@@ -101,7 +101,6 @@ def load_parts(
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
     entry = DATASETS.get(str(data))
-    kind: type[Images] | type[Streamed] = Images
     size = size or (entry.size if entry else None)
     if entry is not None and not entry.layouts:
         parts, facts = _in_memory(str(data), entry)
@@ -109,12 +108,12 @@ def load_parts(
         at = None if data_dir is None else Path(data_dir)
         source = _named_source(str(data), entry, at, progress) if entry else own_source(Path(data))
         if stream or (stream is None and not skip_bad and is_large(source)):
-            kind, measure = Streamed, entry is None and (mean is None or std is None)
+            measure = entry is None and (mean is None or std is None)
             parts, facts = _from_disk(source, size, skip_bad, measure)
         else:
             parts, facts = _from_cache(source, size, skip_bad, progress)
     images = {
-        which: kind(
+        which: Images(
             part.pixels,
             torch.tensor(part.labels),
             mean=mean or (entry.mean if entry else facts["mean"]),

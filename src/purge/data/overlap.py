@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from purge.core.errors import DataError
-from purge.data import inputs
-from purge.data.identity import same_samples, steady
-from purge.data.images import Images
+from purge.data.identity import Digests, digests, same_samples, sketches, unit
 from purge.data.inputs import Inputs
 from purge.data.prefetch import say_once
-from purge.data.samples import Data, Samples, batches, few, streamed
+from purge.data.samples import Samples, batches, few
 
 TOLERATED = 0.01  # of the smaller set: real data has a few exact copies between training and test data
 NEAR = 0.99  # the correlation of their pixels from which on two images are nearly identical
-SKETCH, ALIKE = 8, 0.97  # grey images of 8×8 whose correlation is below this are not looked at further
+ALIKE = 0.97  # images whose sketches correlate by less than this are not looked at further
 PAIRS = 250_000_000  # of images that are compared at most; 5,000 × 45,000 take about a second on a CPU
-BLOCK = 1 << 24  # bytes of samples, or pairs of them, that are looked at at a time
+ROWS = 1024  # that are compared at a time
 LOOKED = 2048  # samples that are looked at in a set that is too large to keep
 
 
-def overlap(given: Mapping[str, Data], parts: Mapping[str, Samples]) -> dict[str, int | None]:
+def overlap(parts: Mapping[str, Samples]) -> dict[str, int | None]:
     """How many samples of forget, retain and test are copies of each other; too many of them are refused.
 
     Sets of one source may have no id in common. Elsewhere the content counts, with the label: forget and
@@ -40,21 +38,19 @@ def overlap(given: Mapping[str, Data], parts: Mapping[str, Samples]) -> dict[str
     says how many retained ones, and ``exact`` is None unless these were all.
     """
     hashes = _hashes(parts)
-    exact, sampled = _forget_in_retain(given, parts, hashes)
+    exact, sampled = _forget_in_retain(parts, hashes)
     found = dict[str, int | None](exact=exact, near=None, near_same_label=None, compared=None)
     found |= {} if sampled is None else {"sampled": sampled}
     if {"forget", "retain"} <= hashes.keys():
         found |= near_copies(parts["forget"], parts["retain"])
     for other in ("forget", "retain") if "test" in parts else ():
-        found[f"test_{other}"] = _shared("test", other, given, parts, hashes)
+        found[f"test_{other}"] = _shared("test", other, parts, hashes)
     return found
 
 
-def _shared(
-    a: str, b: str, given: Mapping[str, Data], parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]
-) -> int | None:
+def _shared(a: str, b: str, parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]) -> int | None:
     """How many samples of ``a`` have an equal one in ``b``; refused if they are the same ones or too many."""
-    ids = same_samples(given[a], given[b])
+    ids = same_samples(parts[a], parts[b])
     if ids is not None and len(ids):
         raise _refusal(a, b, f"{len(ids)} in both (first: {int(ids[0])})")
     if not {a, b} <= hashes.keys():
@@ -67,35 +63,37 @@ def _shared(
 
 
 def _forget_in_retain(
-    given: Mapping[str, Data], parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]
+    parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]
 ) -> tuple[int | None, int | None]:
     """How many forgotten samples have an equal one in retain; how many were looked at if not all."""
     forget, retain = parts["forget"], parts["retain"]
-    found = _shared("forget", "retain", given, parts, hashes)
-    if found is not None or same_samples(given["forget"], given["retain"]) is not None:
+    found = _shared("forget", "retain", parts, hashes)
+    if found is not None or same_samples(forget, retain) is not None:
         return found, None
-    if not steady(forget) or not steady(retain):
+    if not forget.steady or not retain.steady:
         return None, None
-    rows, whole = {}, True
+    some, whole = {}, True
     for name, ours, theirs in (("forget", forget, retain), ("retain", retain, forget)):
-        rows[name] = torch.isin(ours.labels, theirs.labels.unique()).nonzero()[:, 0]
-        if streamed(ours) and len(rows[name]) > LOOKED:
-            drawn = torch.randperm(len(rows[name]), generator=torch.Generator().manual_seed(0))[:LOOKED]
-            rows[name], whole = rows[name][drawn.sort().values], False
-    if not len(rows["retain"]):
+        rows = torch.isin(ours.labels, theirs.labels.unique()).nonzero()[:, 0]
+        if ours.streamed and len(rows) > LOOKED:
+            drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:LOOKED]
+            rows, whole = rows[drawn.sort().values], False
+        some[name] = rows
+    if not len(some["retain"]):
         return 0, None
-    raw = _comparable(forget, retain)
-    seen = {name: content_hashes(parts[name], raw, at) for name, at in rows.items()}
+    chosen = {name: parts[name].select(rows) for name, rows in some.items()}
+    raw = _comparable(*chosen.values())
+    seen = {name: _hashed(samples, raw) for name, samples in chosen.items()}
     common = torch.isin(seen["forget"], seen["retain"]).nonzero()[:, 0]
     if len(common):
-        raise _refusal("forget", "retain", f"{len(common)} in both (first: {int(rows['forget'][common[0]])})")
+        raise _refusal("forget", "retain", f"{len(common)} in both (first: {int(some['forget'][common[0]])})")
     if whole:
         return 0, None
     say_once(
         f"The data is too large to keep: copies of forgotten samples were looked for among "
-        f"{len(rows['retain'])} of {len(retain)} retained ones."
+        f"{len(some['retain'])} of {len(retain)} retained ones."
     )
-    return None, len(rows["retain"])
+    return None, len(some["retain"])
 
 
 def tolerated(a: Tensor, b: Tensor) -> int:
@@ -123,43 +121,27 @@ def _refusal(a: str, b: str, got: str) -> DataError:
 
 
 def _comparable(*sets: Samples) -> bool:
-    """Are all of them images whose stored pixels can be compared, before any scaling?"""
-    shapes = {s.pixel_shape if isinstance(s, Images) else None for s in sets}
-    return len(shapes) == 1 and None not in shapes
+    """Can they be compared as they are stored? Not images with other data, or of other sizes."""
+    return len({samples.pixel_shape for samples in sets}) == 1
 
 
 def _hashes(parts: Mapping[str, Samples]) -> dict[str, Tensor]:
     """The hashes of those sets that can be read again at little cost."""
-    kept = {n: s for n, s in parts.items() if n != "triggered" and steady(s) and not streamed(s)}
+    kept = {n: s for n, s in parts.items() if n != "triggered" and not s.streamed and s.steady}
     raw = _comparable(*kept.values())
-    return {name: content_hashes(samples, raw) for name, samples in kept.items()}
+    return {name: _hashed(samples, raw) for name, samples in kept.items()}
 
 
-def content_hashes(samples: Samples, raw: bool, rows: Tensor | None = None) -> Tensor:
-    """A 64-bit hash of every sample and its label, (N,) on the CPU; ``raw``: of an image's stored pixels.
-
-    With ``rows``, of these alone. Faster than fingerprints, which are kept in files and so cannot change.
-    """
-    found = []
-    for x, y in _blocks(samples, raw, rows):
-        each = torch.cat([t.reshape(len(t), -1).contiguous().view(torch.uint8) for t in inputs.leaves(x)], 1)
-        words = F.pad(each, (0, -each.shape[1] % 8)).view(torch.int64)
-        generator = torch.Generator().manual_seed(0)
-        odd = 2 * torch.randint(-(2**62), 2**62, (words.shape[1],), generator=generator) + 1
-        mixed = words * 0x1E3779B97F4A7C15  # the bits of each word over all 64, then a weight per position
-        hashed = ((mixed ^ (mixed >> 32)) * odd.to(mixed.device)).sum(1)
-        found.append((hashed * 1_000_003 + y.to(hashed.device)).cpu())
-    return torch.cat(found)
+def _hashed(samples: Samples, raw: bool) -> Tensor:
+    """The first 64 bits of the digest of each sample; ``raw``: as it is stored."""
+    seen = samples.look() if raw else None
+    if seen is not None:
+        return _first_bits(seen.digests)
+    return torch.cat([_first_bits(digests(x, y)) for x, y in batches(samples, ROWS)])
 
 
-def _blocks(samples: Samples, raw: bool, rows: Tensor | None = None) -> Iterator[tuple[Inputs, Tensor]]:
-    """The samples (those at ``rows``) in blocks; ``raw``: the stored pixels of images."""
-    index = torch.arange(len(samples)) if rows is None else rows
-    if not raw or not isinstance(samples, Images):
-        yield from batches(samples, max(1, BLOCK // max(1, inputs.size(few(samples, 1)))), index)
-        return
-    for part in index.split(max(1, BLOCK // math.prod(samples.pixel_shape))):
-        yield samples.select(part).pixels, samples.labels[part]
+def _first_bits(found: Digests) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(found).view(np.int64)[:, 0].copy())
 
 
 # -- nearly identical images --------------------------------------------------------------------
@@ -175,10 +157,11 @@ def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
     Of very many pairs only those of some forgotten images are looked at.
     """
     raw = _comparable(forget, retain)
-    if not raw and not all(map(_pictures, (forget, retain))):
+    ours, theirs = _sketched(forget, raw), _sketched(retain, raw)
+    if ours is None or theirs is None:
         return {}
     looked = torch.linspace(0, len(forget) - 1, min(len(forget), max(1, PAIRS // len(retain)))).long()
-    ours, theirs = _sketches(forget, raw, looked), _sketches(retain, raw)
+    ours, theirs = ours[looked].to(forget.device), theirs.to(forget.device)
     near, same = (torch.zeros(len(looked), dtype=torch.bool) for _ in range(2))
     for at, some in zip(torch.arange(len(looked)).split(1024), ours.split(1024), strict=True):
         for start in range(0, len(theirs), 8192):
@@ -191,32 +174,27 @@ def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
     return {"near": int(near.sum()), "near_same_label": int(same.sum()), "compared": len(looked)}
 
 
-def _pictures(samples: Samples) -> bool:
+def _sketched(samples: Samples, raw: bool) -> Tensor | None:
+    """Small grey versions of images, (N, 64); None of other data."""
+    if raw or samples.pixel_shape is None:
+        seen = samples.look()
+        return None if seen is None else seen.sketches
     x = few(samples, 1)
-    return isinstance(x, Tensor) and x.ndim == 4 and x.shape[1] in (1, 3, 4) and min(x.shape[2:]) >= SKETCH
-
-
-def _sketches(samples: Samples, raw: bool, rows: Tensor | None = None) -> Tensor:
-    """Small grey versions of the images, of mean 0 and length 1: (N, 64)."""
-    found = []
-    for x, _ in _blocks(samples, raw, rows):
-        step = max(1, min(x.shape[2:]) // (4 * SKETCH))  # of large images some pixels are enough
-        grey = x[:, :, ::step, ::step].float().mean(1, keepdim=True)
-        found.append(_unit(F.adaptive_avg_pool2d(grey, SKETCH)))
-    return torch.cat(found)
+    if x.shape[1] not in (1, 3, 4) or min(x.shape[2:]) < 8:
+        return None
+    return torch.cat([sketches(x).cpu() for x, _ in batches(samples, ROWS)])
 
 
 def _correlated(a: Samples, of_a: Tensor, b: Samples, of_b: Tensor, raw: bool) -> Tensor:
     """Which pairs of images correlate by ``NEAR``, (n,) on the CPU."""
     found = [torch.empty(0, dtype=torch.bool)]
-    for (x, _), (y, _) in zip(_blocks(a, raw, of_a), _blocks(b, raw, of_b), strict=True) if len(of_a) else ():
-        found.append(((_unit(x.float()) * _unit(y.float())).sum(1) >= NEAR).cpu())
+    for i, j in zip(of_a.split(ROWS), of_b.split(ROWS), strict=True) if len(of_a) else ():
+        x, y = (unit(_images(s, at, raw).float().cpu()) for s, at in ((a, i), (b, j)))
+        found.append((x * y).sum(1) >= NEAR)
     return torch.cat(found)
 
 
-def _unit(x: Tensor) -> Tensor:
-    """Rows of mean 0 and length 1; an image of one colour, which is like no other, is 0."""
-    rows = x.flatten(1)
-    rows = rows - rows.mean(1, keepdim=True)
-    length = rows.norm(dim=1, keepdim=True)
-    return torch.where(length > 1e-3 * rows.shape[1] ** 0.5, rows / length, 0.0)
+def _images(samples: Samples, at: Tensor, raw: bool) -> Inputs:
+    """Images as they are stored, or as a model sees them."""
+    part = samples.select(at)
+    return part.backend.raw(part.places) if raw else samples.take(at)[0]

@@ -13,7 +13,7 @@ from purge.core.errors import DataError
 from purge.data import inputs
 from purge.data.inputs import Inputs
 
-Shapes = list[tuple[int, ...]]
+Shapes = Sequence[tuple[int, ...]]
 LOOKED = 256  # items that are looked at to learn what a collate function pads with
 
 
@@ -26,21 +26,21 @@ def widest(shapes: Sequence[Shapes]) -> Shapes:
     return [tuple(map(max, zip(*each, strict=True))) for each in zip(*shapes, strict=True)]
 
 
-def pads_of(adapted: Any, data: Any, widths: Shapes) -> tuple[Any, ...]:
+def pads_of(items: Any, data: Any, widths: Shapes) -> tuple[Any, ...]:
     """What fills up short rows of each tensor, and on which side: ``(0, "right")``; None where nothing does.
 
     Two items of unequal length are collated together to see it.
     """
-    first, found = adapted.opened([data[0]])[0], None
-    equal = _shapes(first) == widths  # then perhaps all of them are
+    first, unequal = items.read([data[0]]).x, None
+    equal = shapes_of(first) == widths  # then perhaps all of them are
     for i in range(1, min(len(data), LOOKED) if equal else len(data)):
-        other = adapted.opened([data[i]])[0]
-        if _shapes(other) != _shapes(first):
-            found = other, adapted.opened([data[0], data[i]])[0]
+        other = items.read([data[i]]).x
+        if shapes_of(other) != shapes_of(first):
+            unequal = other, items.read([data[0], data[i]]).x
             break
-    if found is None:
+    if unequal is None:
         return (None,) * len(inputs.leaves(first))
-    other, both = found
+    other, both = unequal
     return tuple(map(_pad, inputs.leaves(first), inputs.leaves(other), inputs.leaves(both)))
 
 
@@ -69,13 +69,14 @@ def without_pads(row: NDArray[Any], pad: tuple[Any, str] | None) -> NDArray[Any]
     return row[real[0] :] if side == "left" else row[: real[-1] + 1]
 
 
-def _shapes(x: Inputs) -> Shapes:
+def shapes_of(x: Inputs) -> Shapes:
+    """The shape of one row of each tensor."""
     return [tuple(t.shape[1:]) for t in inputs.leaves(x)]
 
 
 def stretched(x: Inputs, shapes: Shapes, pads: Sequence[Any], what: str) -> Inputs:
     """The inputs (B, L, …) with every tensor padded to its shape, as the collate function pads."""
-    if _shapes(x) == shapes:
+    if shapes_of(x) == shapes:
         return x
     which = iter(zip(shapes, pads, strict=True))
 

@@ -1,43 +1,41 @@
-"""Data of any accepted form, in one shape.
+"""Samples: the one shape of data inside purge.
 
-Whatever the caller brings (a map-style dataset, a pair of tensors, :class:`Images`; all other forms become
-one of these in :mod:`purge.data.accept`) becomes a
-:class:`Samples`: labels known up front, batches fetched by an index tensor on the device. Where the
-data lives is chosen here: on the device if it fits, in host memory and copied ahead of use if not,
-and read anew in every pass by a ``DataLoader`` if it is too large to keep at all.
+Whatever the caller brings is converted once, at the door, by :mod:`purge.data.accept`. Inside there are
+labels that are known up front, and batches fetched by an index tensor. Where the inputs lie is the business
+of a backend: tensors, images as bytes, or items of a dataset that are read when a batch needs them
+(:mod:`purge.data.backends`). Subsets are views of the same backend.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+import uuid
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
-from purge.core.errors import DataError, brief, first_line
-from purge.core.plugins import processes_without_current_folder
+from purge.core.errors import DataError
 from purge.data import inputs
-from purge.data.classes import as_numbers, numbers_of_words, words_of
-from purge.data.images import Images
+from purge.data.identity import Look, Seen, look_at
 from purge.data.inputs import Inputs
-from purge.data.items import LABEL_KEYS, as_tensors, input_and_label, native
-from purge.data.pair import Pair
-from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
+from purge.data.prefetch import Order
+from purge.data.ragged import Shapes
 
-RESIDENT_BYTES = 2 << 30  # a plain dataset up to this size is read once and kept as tensors
-MOST_SAMPLES = 1 << 31  # an index of them takes 16 GB
-ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
+if TYPE_CHECKING:
+    from purge.data.images import Images
 
 # What callers may bring: also DataFrames, DataLoaders and datasets of Hugging Face, which are no Dataset.
-Data: TypeAlias = "Images | tuple[Any, Any] | Dataset[Any] | DataLoader[Any] | Any"
+Data: TypeAlias = "Samples | Images | tuple[Any, Any] | Dataset[Any] | DataLoader[Any] | Any"
 GivenLabels: TypeAlias = "Tensor | NDArray[Any] | Sequence[int]"  # and labels alone
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,121 +55,372 @@ def joined(*batches: Batch) -> Inputs:
     return inputs.join([batch.x for batch in batches if len(batch)])
 
 
-class Samples(Protocol):
-    """The one shape of data inside purge."""
+class Backend(ABC):
+    """Where inputs lie, and how rows of them are read. A backend knows no labels."""
 
-    labels: Tensor  # (N,) int64, on the CPU
+    device = CPU  # where batches are delivered
+    home = CPU  # where rows are looked up
+    streamed = False  # too large to keep: read anew in every pass
+    moving = False  # items differ whenever they are read, because the dataset draws random numbers
+    pixel_shape: tuple[int, int, int] | None = None  # of images as they are stored
+    mean: tuple[float, ...] = ()  # how the columns of a table, or the channels of images, are scaled
+    std: tuple[float, ...] = ()
+    dataset: Any = None  # whose items are read, where they are
+    shapes: Shapes = ()  # of each tensor, where rows are padded to one length
+    pads: tuple[Any, ...] = ()  # what fills short rows of each up and on which side, None if nothing does
+    seen: Seen  # what look() has found out about the rows
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """The samples at ``index`` as a batch ``(x, y)`` on the device of the run."""
+    @abstractmethod
+    def bytes(self, rows: int) -> int:
+        """How many bytes so many stored rows take."""
+
+    @abstractmethod
+    def raw(self, rows: Tensor) -> Inputs:
+        """Rows as they are stored: what they are known by."""
+
+    @abstractmethod
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
+        """Rows as a model takes them; images may be moved."""
+
+    @abstractmethod
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
+        """Batches of rows one after the other, read ahead where that helps."""
+
+    @abstractmethod
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Backend, Tensor | None]:
+        """A backend that delivers to the device, and the same rows of it; None: all of them."""
+
+    def kept(self, rows: Tensor | None) -> Backend:
+        """The same rows in memory if that is where they belong, and otherwise this backend."""
+        return self
+
+    def with_dataset(self, change: Callable[[Any], Any]) -> Backend:
+        """The same items of a changed dataset."""
+        return self
+
+    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Backend:
+        """Rows that were padded, padded to other shapes."""
+        return self
+
+
+class Change(Protocol):
+    """How samples are changed at random whenever they are read: see :mod:`purge.data.augmented`."""
+
+    def stream(self, samples: Samples, order: Order, own: Sequence[slice]) -> Iterator[tuple[Inputs, Tensor]]:
+        """Batches one after the other; with ``own`` a part of each, changed as if all of it were."""
         ...
 
-    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
-        """The batches at each index tensor of ``order``; copies between devices are made ahead."""
-        ...
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What numbers of rows count: data by its name, or an object of the caller while that lives."""
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    place: weakref.ref[Any] | None = None
+    size: int | None = None  # rows in it, where that is known
+
+    @classmethod
+    def of(cls, data: Any, size: int | None = None) -> Origin:
+        """An object of the caller; one that takes no weak reference (a dict, a list) is known by no other."""
+        try:
+            return cls("", weakref.ref(data), size)
+        except TypeError:
+            return cls(size=size)
+
+    @property
+    def data(self) -> Any:
+        """The object, if it still lives."""
+        return None if self.place is None else self.place()
+
+    def same(self, other: Origin) -> bool:
+        """Do both count the rows of the same data?"""
+        mine = self.data
+        return self is other or (self.name == other.name != "") or (mine is not None and mine is other.data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the object is another one."""
+        return Origin, (self.name or uuid.uuid4().hex, None, self.size)
 
 
-class Tensors:
-    """Inputs and labels as tensors: on the device if they fit, else copied ahead of use."""
+class Samples:
+    """Inputs with a label each, and what is known about them.
 
-    def __init__(self, x: Inputs, labels: Tensor, device: torch.device, pads: Sequence[Any] = ()) -> None:
-        self.labels, self.pads = labels, tuple(pads)  # pads: what fills up short rows, see ragged.py
-        self._device = device
-        size, here = inputs.size(x), all(t.device == device for t in inputs.leaves(x))
-        self._resident = here or fits(size, device)
-        self._x = inputs.to(x, device) if self._resident else inputs.apply(Tensor.detach, x)
-        self._y = labels.to(device)
-        if not self._resident:
-            say_once(
-                f"The inputs ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
-                f"memory of {device}: they stay in host memory and are copied ahead of use."
-            )
+    ``len(samples)`` is their number. Samples that were made of a pair or a table unpack into it,
+    ``x, y = samples``; those of a dataset give out its items, ``samples[i]``.
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    Attributes:
+        labels: the number of each one's class, (N,) on the CPU.
+        owners: the user's own id of each sample; empty: unknown.
+        names: of all classes, where the data tells them.
+        paths: of all images of the source, by their ids; empty where they have none.
+        ids: a number of each sample, (N,): its row in what it comes from, ``origin``.
+    """
 
-    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """The rows at ``index``."""
-        x = inputs.apply(lambda t: t[index.to(t.device)], self._x)
-        return inputs.to(x, self._device), self._y[index.to(self._device)]
-
-    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
-        """The rows at each index tensor of ``order``."""
-        if self._resident:
-            yield from map(self.take, order)
-            return
-        copies = copied_ahead(lambda index: inputs.take(self._x, index), order, self._device)
-        for index, x in zip(order, copies, strict=True):
-            yield x, self._y[index.to(self._device)]
-
-
-class Lazy:
-    """A map-style dataset too large to keep: a DataLoader reads its items in every pass."""
-
-    streamed = True
+    paths: tuple[str, ...] = ()
 
     def __init__(
-        self, dataset: Dataset[Any], labels: Tensor, device: torch.device, *, moving: bool = False
-    ) -> None:
-        self.labels, self.moving = labels, moving  # moving: items differ whenever they are read
-        self.dataset, self.device = dataset, device
+        self, backend: Backend, labels: Tensor, *, rows: Tensor | None = None, ids: Tensor | None = None,
+        origin: Origin | None = None, owners: Sequence[str] = (), names: Sequence[str] = (),
+        worded: bool = False, columns: Sequence[Any] = (), paired: bool = False, cut: bool = False,
+    ) -> None:  # fmt: skip
+        self.backend, self.rows, self.labels = backend, rows, labels
+        self.ids = torch.arange(len(labels)) if ids is None else ids
+        self.origin = origin or Origin()
+        self.owners, self.names = tuple(owners), tuple(names)
+        self.worded = worded  # the labels were names, and may be numbered in another order
+        self.columns = tuple(columns)  # of a table, which sets may have in another order
+        self.paired = paired  # unpacks into inputs and labels
+        self.cut = cut  # a part of something, whose row numbers mean something to the caller
+        self.cached = ""  # where in the user's cache they are kept too
+        self._change: Change | None = None
+        self._kept: Self | None = None  # once the items were read into memory
+        self._host: Self | None = None  # what was brought to the device
+        self._y = labels.to(backend.device)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """The items at ``index``, collated."""
-        return self._moved(_collated([self.dataset[i] for i in index.tolist()])[0], index)
+    def __getitem__(self, i: int) -> Any:
+        if self.paired:
+            return (self._inputs, self.labels)[i]
+        x, y = self.take(torch.tensor([range(len(self))[i]]))
+        return inputs.apply(lambda t: t[0], x), int(y)
 
-    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
-        """The items at each index tensor of ``order``, read ahead by worker processes for a GPU."""
-        for_gpu = self.device.type == "cuda"
-        loader = DataLoader(
-            self.dataset,
-            batch_sampler=[index.tolist() for index in order],
-            collate_fn=_collated,
-            num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
-            pin_memory=for_gpu,
-        )
-        with processes_without_current_folder():  # where they are started anew, not forked
-            batches = iter(loader)
-        for index, (x, _) in zip(order, batches, strict=True):
-            yield self._moved(x, index)
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(2 if self.paired else len(self)))
 
-    def _moved(self, x: Inputs, index: Tensor) -> tuple[Inputs, Tensor]:
-        return inputs.to(x, self.device), self.labels[index.cpu()].to(self.device)
+    def __repr__(self) -> str:
+        people = len(set(self.owners))
+        whose = f" of {people} id{'s' * (people > 1)}" if people else ""
+        each = f", each {inputs.describe(few(self, 1))}" if len(self) and not self.streamed else ""
+        return f"Samples({len(self)}{whose}{each})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: nothing that was only made to be faster."""
+        return {**self.__dict__, "_kept": None, "_host": None}
+
+    # -- what they are ---------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are delivered."""
+        return self.backend.device
+
+    @property
+    def streamed(self) -> bool:
+        """Is the data read anew in every pass, because it is too large to keep?"""
+        return self.backend.streamed
+
+    @property
+    def steady(self) -> bool:
+        """Are the samples the same whenever they are read?"""
+        return self._change is None and not self.backend.moving
+
+    @property
+    def pixel_shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of stored images; None for data of any other kind."""
+        return self.backend.pixel_shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample (of the first tensor of one) as a model takes it."""
+        return tuple(inputs.leaves(few(self, 1))[0].shape[1:])
+
+    @property
+    def source(self) -> str:
+        """The name of the data that they come from; empty if it has none."""
+        return self.origin.name
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Of each column of a table, or channel of images, before they were scaled; else empty."""
+        return self.backend.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """The spread of each, likewise."""
+        return self.backend.std
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take as they are stored."""
+        return self.backend.bytes(len(self))
+
+    @property
+    def places(self) -> Tensor:
+        """The rows of the backend that these are, (N,)."""
+        return torch.arange(len(self)) if self.rows is None else self.rows
+
+    @property
+    def _inputs(self) -> Inputs:
+        """All inputs as they are stored."""
+        return self.kept().backend.raw(self.kept().places)
+
+    def look(self) -> Look | None:
+        """What they are: finite or not, a digest of each, sketches of images; None if items keep changing.
+
+        Every row of a backend is read for it at most once, whatever parts of it are looked at.
+        """
+        if self._host is not None:
+            return self._host.look()
+        there = self.kept()
+        return look_at(there.backend, there.places, self.labels) if self.steady else None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def take(self, index: Tensor, *, augment: Change | None = None) -> tuple[Inputs, Tensor]:
+        """The samples at some rows.
+
+        Args:
+            index: which rows.
+            augment: how they are changed at random; by default not at all.
+
+        Returns:
+            Inputs and labels on the device where batches are delivered.
+        """
+        if augment or self._change:
+            return next(iter(self.stream([index], augment=augment)))
+        return self.backend.take(self._at(index)), self._y[index.to(self.device)]
+
+    def stream(
+        self, order: Order, *, augment: Change | None = None, own: Sequence[slice] = ()
+    ) -> Iterator[tuple[Inputs, Tensor]]:
+        """Batches one after the other; copies between devices are made ahead.
+
+        Args:
+            order: the rows of each batch.
+            augment: how the samples are changed at random; by default not at all.
+            own: the part of each batch that is wanted; an image is changed as if all of it were.
+
+        Returns:
+            An iterator over inputs and labels.
+        """
+        if change := augment or self._change:
+            return change.stream(self.changed(None), order, own)
+        return self.moved(cut(order, own))
+
+    def moved(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Inputs, Tensor]]:
+        """Batches one after the other, with images moved as ``draw_moves`` says."""
+        rows = order if self.rows is None else (self._at(index) for index in order)
+        each = iter(self.backend.stream(rows, moves))
+        return ((x, self._y[index.to(self.device)]) for index, x in zip(order, each, strict=True))
+
+    def _at(self, index: Tensor) -> Tensor:
+        return index if self.rows is None else self.rows[index.to(self.rows.device)]
+
+    # -- views and copies ------------------------------------------------------------------------
+
+    def select(self, index: Tensor) -> Self:
+        """Some samples as samples of their own, which share what they are made of.
+
+        Args:
+            index: which rows, or a mask.
+
+        Returns:
+            Those samples.
+        """
+        index = index.cpu()
+        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+        part = copy.copy(self if self._kept is None else self._kept)
+        rows = index if part.rows is None else part.rows[index.to(part.rows.device)]
+        part.rows = rows.to(part.backend.home)  # no batch waits for a copy of its row numbers
+        part.labels, part.ids, part.cut, part._kept = self.labels[index], self.ids[index], True, None
+        part.owners = tuple(self.owners[i] for i in index.tolist()) if self.owners else ()
+        part._host = None if self._host is None else self._host.select(index)
+        part._y = part.labels.to(self.device)
+        return part
+
+    def with_owners(self, owners: Sequence[str]) -> Self:
+        """The same samples, which know the user's own id of each.
+
+        Args:
+            owners: an id for each sample, in their order.
+
+        Returns:
+            A copy that shares the data.
+        """
+        if len(owners) != len(self):
+            raise DataError(
+                f"one id per sample ({len(self)})", str(len(owners)), "pass them in the same order"
+            )
+        there = copy.copy(self)
+        there.owners = tuple(owners)
+        return there
+
+    def relabelled(self, labels: Tensor, names: Sequence[str] | None = None) -> Self:
+        """The same samples with other labels (N,), or with the classes in another order."""
+        there = copy.copy(self)
+        there.labels, there.names = labels, self.names if names is None else tuple(names)
+        there._y, there._kept = labels.to(self.device), None
+        if self._kept is not None:
+            there._kept = self._kept.relabelled(labels, names)
+        return there
+
+    def renumbered(self) -> Self:
+        """The same samples as data of its own, whose rows are counted from 0."""
+        there = copy.copy(self)
+        there.ids, there.origin = torch.arange(len(self)), Origin()
+        there._kept = None if self._kept is None else self._kept.renumbered()
+        return there
+
+    def over(self, backend: Backend, rows: Tensor | None = None, **changes: Any) -> Self:
+        """The same samples as they are kept elsewhere: all of a backend, or these rows of it."""
+        there = copy.copy(self)
+        there.backend, there.rows, there._kept, there._host = backend, rows, None, None
+        for key, value in changes.items():
+            setattr(there, key, value)
+        there._y = there.labels.to(backend.device)
+        return there
+
+    def changed(self, change: Change | None) -> Self:
+        """The same samples, changed at random whenever they are read."""
+        there = copy.copy(self)
+        there._change = change
+        return there
+
+    def kept(self) -> Self:
+        """The same samples in memory, if items are read for them that can be kept; each is read once."""
+        if self._kept is None:
+            backend = self.backend.kept(self.rows)
+            self._kept = self if backend is self.backend else self.over(backend)
+        return self._kept
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Self:
+        """The same samples delivered to a device.
+
+        They move there if they take only a share of its free memory; otherwise they stay in host memory and
+        are copied batch by batch, ahead of use.
+
+        Args:
+            device: where batches are delivered.
+            dtype: the type of the floats that images, and tables of NumPy or pandas, are given out as.
+
+        Returns:
+            A copy.
+        """
+        device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+        here = self.kept()
+        plain, rows = here.backend.delivered(here.rows, here.device, dtype)
+        host = here.over(plain, rows)
+        backend, rows = plain.delivered(rows, device, dtype)
+        there = host.over(backend, rows)
+        there._host = host
+        return there
 
 
-class Part:
-    """Some rows of other samples."""
-
-    def __init__(self, whole: Samples, rows: Tensor) -> None:
-        self.labels, self.moving = whole.labels[rows], getattr(whole, "moving", False)
-        self.streamed = streamed(whole)
-        self.whole, self.rows = whole, rows
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """The samples at ``index`` of these rows."""
-        return self.whole.take(self.rows.to(index.device)[index])
-
-    def stream(self, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
-        """The samples at each index tensor of ``order``."""
-        return self.whole.stream([self.rows.to(index.device)[index] for index in order])
-
-
-def streamed(samples: Samples) -> bool:
-    """Is the data read anew in every pass, because it is too large to keep?"""
-    return getattr(samples, "streamed", False)
+def cut(order: Order, own: Sequence[slice]) -> Order:
+    """A part of each batch."""
+    return [one[part] for one, part in zip(order, own, strict=True)] if own else order
 
 
 def part_of(samples: Samples, rows: Tensor) -> Samples:
     """The samples at ``rows`` as samples of their own."""
-    return samples.select(rows) if isinstance(samples, Images) else Part(samples, rows)
+    return samples.select(rows)
 
 
 def few(samples: Samples, most: int = 2) -> Inputs:
@@ -190,83 +439,6 @@ def value_range(samples: Samples, method: str) -> tuple[Tensor, Tensor]:
     return torch.cat(lows).amin(0, keepdim=True), torch.cat(highs).amax(0, keepdim=True)
 
 
-def as_samples(data: Data, device: torch.device, what: str, dtype: torch.dtype = torch.float32) -> Samples:
-    """Bring any accepted form of data into the one shape; ``what`` names it in messages.
-
-    Images, and tables that were NumPy arrays or DataFrames, are given out as floats of ``dtype``; tensors
-    and datasets stay what they are.
-    """
-    data = _ready(data, what)
-    if isinstance(data, Images):
-        return data.to(device, dtype)
-    if isinstance(data, (tuple, list)):
-        x, y = pair_of(data, what)
-        if data.cast if isinstance(data, Pair) else _of_numpy(data[0]):
-            x = inputs.apply(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
-        pads = data.pads if isinstance(data, Pair) else ()
-        return Tensors(x, as_numbers(y, len(y), what), device, pads)
-    length(data, what)
-    return _from_dataset(data, device, what)
-
-
-def labels_of(data: Data, what: str) -> Tensor:
-    """The labels of any accepted form of data; items are read only if nothing lists them."""
-    data = _ready(data, what)
-    if isinstance(data, Images):
-        return data.labels
-    if not isinstance(data, (tuple, list)):
-        n = length(data, what)
-        base, index = unwrap(data)
-        if n and (listed := _known_labels(base, index)) is not None:
-            return as_numbers(listed, n, what)
-    return as_samples(data, torch.device("cpu"), what).labels
-
-
-def _ready(data: Data, what: str) -> Any:
-    """Data in one of the three forms; others are read."""
-    from purge.data import accept  # it builds on this module
-
-    return accept.accepted({what: data})[what] if accept.needs_opening(data) else data
-
-
-def _of_numpy(x: Any) -> bool:
-    return all(isinstance(part, np.ndarray) for part in inputs.leaves(x))
-
-
-def no_stream(data: Any, what: str) -> DataError:
-    """Why a stream cannot be used: the samples to forget are looked up by number, again and again."""
-    return DataError(
-        f"{what} as a dataset whose items can be looked up by number",
-        f"a stream ({type(data).__name__})",
-        "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory",
-    )
-
-
-def length(data: Any, what: str = "the dataset") -> int:
-    """How many samples there are, or a DataError if the data cannot say."""
-    if isinstance(data, (tuple, list)):
-        return len(data[1]) if len(data) == 2 and hasattr(data[1], "iloc") else len(pair_of(data, what)[1])
-    if isinstance(data, DataLoader):
-        return length(data.dataset, what)
-    if isinstance(data, IterableDataset):
-        raise no_stream(data, what)
-    map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if not map_style or isinstance(data, (Mapping, str, Tensor, np.ndarray)):
-        raise DataError(
-            f"{what} as a dataset with a length and items, a pair of tensors, a DataFrame or purge.Images",
-            type(data).__name__,
-            "use a map-style dataset (with __len__ and __getitem__)",
-        )
-    try:
-        n = len(data)
-    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
-        fix = "make __len__ return the number of items"
-        raise DataError(f"a length of {what}", first_line(error), fix) from error
-    if n > MOST_SAMPLES:
-        raise DataError(f"at most {MOST_SAMPLES} samples in {what}", str(n), "check its __len__")
-    return n
-
-
 def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Inputs, Tensor]]:
     """Go once through the samples (those at ``index``), in order, without shuffling."""
     yield from samples.stream(in_batches(samples, size, index))
@@ -276,200 +448,3 @@ def in_batches(samples: Samples, size: int, index: Tensor | None = None) -> Sequ
     """The rows of each batch of one pass, at most ``size`` of them and almost equally many."""
     order = torch.arange(len(samples)) if index is None else index
     return order.tensor_split(math.ceil(len(order) / size))
-
-
-def pair_of(data: Sequence[Any], what: str) -> tuple[Inputs, Any]:
-    """Inputs and labels that were given as a pair: arrays become tensors."""
-    if len(data) != 2 or not isinstance(data[1], (Tensor, np.ndarray)) or not are_arrays(data[0]):
-        kinds = ", ".join(type(part).__name__ for part in data[:4])
-        raise DataError(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
-    try:
-        x, y = inputs.apply(lambda t: torch.as_tensor(native(t)), data[0]), native(data[1])
-    except TypeError:
-        kinds = ", ".join({str(part.dtype) for part in inputs.leaves(data[0])})
-        raise DataError(
-            f"numbers as inputs in {what}", f"an array of {kinds}", "convert them to floats"
-        ) from None
-    if odd := inputs.unusable((x, y)):
-        raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-    shapes = [tuple(t.shape) for t in (*inputs.leaves(x), y)]
-    if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
-        raise DataError(
-            f"as many inputs as labels in {what}",
-            " and ".join(map(str, shapes)),
-            "pass tensors with the same first dimension",
-        )
-    return x, y
-
-
-def are_arrays(x: Any) -> bool:
-    """Is it a tensor or an array, or a dict or tuple of them?"""
-    if isinstance(x, (dict, tuple)):
-        return bool(x) and all(isinstance(part, (Tensor, np.ndarray)) for part in inputs.leaves(x))
-    return isinstance(x, (Tensor, np.ndarray))
-
-
-def _from_dataset(dataset: Dataset[Any], device: torch.device, what: str) -> Samples:
-    n = length(dataset, what)
-    if n == 0:
-        return Tensors(torch.empty(0), torch.empty(0, dtype=torch.long), device)
-    base, index = unwrap(dataset)
-    if isinstance(base, TensorDataset) and (len(base.tensors) == 2 or is_table(base)):
-        untouched, tensors = base is dataset, base.tensors[:2]  # if so, nothing need be copied
-        if odd := inputs.unusable(tensors):
-            raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-        x, y = tensors if untouched else (inputs.take(t, index) for t in tensors)
-        return Tensors(x, as_numbers(y, n, what), device)
-    size, moving = n * inputs.size(item_of(dataset, what)), differ_when_read_again(dataset, what)
-    if moving:
-        say_once("Items of the data differ when read again (random transforms?): every pass reads them anew.")
-    keep = size <= RESIDENT_BYTES and not moving
-    labels = None if keep else _known_labels(base, index)
-    if labels is not None:
-        return _lazy(dataset, as_numbers(labels, n, what), device, size, moving)
-    if size > RESIDENT_BYTES:
-        say_once(f"Nothing lists the labels of {what} (no .targets or .labels): all items are read for them.")
-    xs, ys = [], list[Any]()
-    numbers = torch.Generator()  # not the caller's
-    try:
-        for x, y in DataLoader(dataset, batch_size=256, collate_fn=_collated, generator=numbers):
-            ys += y
-            if keep:
-                xs.append(x)
-        whole = inputs.join(xs) if keep else None
-    except DataError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
-        raise DataError(
-            f"items (x, y) of one shape in {what}",
-            first_line(error),
-            "return an input of one size and its label each time, or pass a DataLoader whose collate_fn pads",
-        ) from error
-    words = words_of(ys, what)
-    labels = as_numbers(ys, n, what) if words is None else numbers_of_words(words, sorted(set(words)))
-    return _lazy(dataset, labels, device, size, moving) if whole is None else Tensors(whole, labels, device)
-
-
-def is_table(dataset: Any) -> bool:
-    """Is it a TensorDataset that gives out its rows as they are: inputs, labels and perhaps more?"""
-    plain = isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
-    return plain and len(dataset.tensors) >= 2
-
-
-def _collated(items: Sequence[Any]) -> tuple[Inputs, list[Any]]:
-    """The inputs of some items as one batch, and their labels as they came."""
-    pairs = [input_and_label(item) for item in items]
-    xs = [as_tensors(x, "the data") for x, _ in pairs]
-    return inputs.apply(lambda *ts: torch.stack(ts), *xs), [y for _, y in pairs]
-
-
-def differ_when_read_again(dataset: Any, what: str) -> bool:
-    """Does a dataset draw random numbers for its items? Reads some of them again and again.
-
-    A transform that is applied with p = 0.1 is missed with a probability of 0.9^READS, below 1e-7.
-    """
-    items = min(ITEMS, len(dataset))
-    for i in range(items):
-        at = i * len(dataset) // items
-        first = inputs.leaves(item_of(dataset, what, at))
-        for _ in range(math.ceil(READS / items)):
-            again = inputs.leaves(item_of(dataset, what, at))
-            if any(a.shape == b.shape and not _same(a, b) for a, b in zip(first, again, strict=False)):
-                return True
-    return False
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal in every number; NaN equals NaN."""
-    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-def _lazy(dataset: Dataset[Any], labels: Tensor, device: torch.device, size: int, moving: bool) -> Lazy:
-    if size > RESIDENT_BYTES:
-        say_once(
-            f"The inputs ({size / 1e9:.1f} GB) are too large to keep: a DataLoader reads them in every pass."
-        )
-    return Lazy(dataset, labels, device, moving=moving)
-
-
-def _known_labels(dataset: Any, index: Tensor) -> Tensor | None:
-    """Labels that a dataset lists, as those of torchvision do, so that not every item must be read.
-
-    What is called ``labels`` is believed if it agrees with some items.
-    """
-    listed = getattr(dataset, "targets", None)
-    if listed is None and _are_labels(named := getattr(dataset, "labels", None), dataset):
-        listed = named
-    columns = getattr(dataset, "column_names", None) if hasattr(dataset, "features") else None
-    if listed is None and isinstance(columns, list):  # Hugging Face
-        listed = next((list(dataset[key]) for key in LABEL_KEYS if key in columns), None)
-    if listed is None or getattr(dataset, "target_transform", None) is not None:
-        return None
-    try:
-        return torch.as_tensor(listed)[index]
-    except (TypeError, ValueError, RuntimeError, IndexError):
-        return None
-
-
-def _are_labels(listed: Any, dataset: Any) -> bool:
-    """Is it a list of whole numbers, one per item and those that a few items have?"""
-    try:
-        found, n = torch.as_tensor(listed), len(dataset)
-        rows = [i * n // ITEMS for i in range(ITEMS)]
-        return found.shape == (n,) and all(int(input_and_label(dataset[i])[1]) == found[i] for i in rows)
-    except Exception:  # whatever it is, and whatever the dataset's own code may raise
-        return False
-
-
-def item_of(dataset: Any, what: str, i: int = 0) -> Inputs:
-    """The inputs of one item, if it is an input and a label."""
-    try:
-        x, y = input_and_label(dataset[i], what)
-    except DataError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
-        raise DataError(
-            f"an input and its label as item {i} of {what}",
-            first_line(error),
-            f"make dataset[{i}] return (x, y)",
-        ) from error
-    x = as_tensors(x, what)
-    if odd := inputs.unusable((x, y)):
-        raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
-    if not isinstance(y, (int, np.integer, np.bool_, str, Tensor, np.ndarray, list)):
-        fix = (
-            "return int labels, names of classes or one-hot rows, or pass adapt=lambda item: (inputs, label)"
-        )
-        raise DataError(f"whole numbers as labels in {what}", type(y).__name__, fix)
-    return x
-
-
-def unwrap(dataset: Any) -> tuple[Any, Tensor]:
-    """The dataset under any nesting of Subset, and the indices into it."""
-    index = torch.arange(length(dataset))
-    while isinstance(dataset, Subset):
-        index = _indices(dataset)[index]
-        n = length(dataset.dataset)
-        if bool(((index < -n) | (index >= n)).any()):
-            strange = int(index[(index < -n) | (index >= n)][0])
-            raise DataError(f"indices of a Subset below {n}", str(strange), "check its indices")
-        index = torch.where(index < 0, index + n, index)
-        dataset = dataset.dataset
-    return dataset, index
-
-
-def _indices(subset: Subset[Any]) -> Tensor:
-    """The indices of a Subset, which may be anything that its caller took for indices."""
-    try:
-        found = torch.as_tensor(list(subset.indices) or np.empty(0, np.int64))
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        found = torch.empty(0)
-    if (
-        found.ndim != 1
-        or found.dtype.is_floating_point
-        or found.dtype.is_complex
-        or found.dtype == torch.bool
-    ):
-        fix = "pass positions in the dataset, Subset(dataset, [0, 1])"
-        raise DataError("whole numbers as indices of a Subset", brief(list(subset.indices)[:5]), fix)
-    return found.long()

@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
 
 from purge.core.errors import DataError, brief, did_you_mean
 from purge.core.settings import checked_seed
-from purge.data import inputs
-from purge.data.accept import Owned, accepted, with_subjects
-from purge.data.adapted import Adapt, Form
-from purge.data.classes import names_of
-from purge.data.forgotten import Forgotten, forgotten_by, forgotten_in
-from purge.data.ids import IdOf, rows_of_ids, subjects_in, subjects_of
-from purge.data.images import Images
-from purge.data.pair import Pair
-from purge.data.samples import Data, Samples, labels_of, length, pair_of, part_of
+from purge.data.accept import accepted, known_names
+from purge.data.forgotten import Forgotten, forgotten_by
+from purge.data.ids import IdOf, rows_of_ids
+from purge.data.items import Adapt, Form
+from purge.data.samples import Data, Samples, part_of
 from purge.data.tables import counts_rows, is_index, row_names, rows_named
 
 
@@ -114,11 +109,12 @@ def split(
     id_of: IdOf = None,
     adapt: Adapt | None = None,
     after: Any = None,
-) -> tuple[Any, Any]:
+) -> tuple[Samples, Samples]:
     """Divide training data into ``(forget, retain)`` by class, by row, by id or by a random fraction.
 
-    Both are of the kind that was given: Images, a pair of tensors, or a Subset of the dataset. What had to
-    be read first, such as a DataFrame or a DataLoader with a collate function, becomes a pair of tensors.
+    Both are views of the data: parts of Images are Images, those of a pair, a table or a DataLoader with a
+    collate function unpack into tensors, ``x, y = forget``, and those of a dataset give out its items,
+    ``forget[0]``. Each has ``labels``, ``owners``, ``names`` and a length.
 
     Say in exactly one way what must be forgotten: ``classes``, ``indices``, ``index``, ``mask``, ``ids`` or
     ``fraction``.
@@ -133,7 +129,7 @@ def split(
         mask: a truth value for each sample, as ``frame.age > 90``. The index of a Series must be that of the
             data.
         ids: the user's own ids, text or whole numbers, in what ``id_of`` names. Several samples may have one
-            id, and all of them go. Both parts know their ids, as ``subjects``.
+            id, and all of them go. Both parts know whose they are, as ``owners``.
         fraction: a share of the samples, drawn at random.
         seed: of that draw.
         label: the column or key of the label.
@@ -156,7 +152,7 @@ def split(
         >>> forget[1].tolist(), retain[1].tolist()
         ([0, 0], [1, 1, 2, 2])
         >>> forget, retain = split((x, y), ids=["b"], id_of=["a", "b", "a", "b", "c", "c"])
-        >>> forget[1].tolist(), retain.subjects
+        >>> forget.labels.tolist(), retain.owners
         ([0, 1], ('a', 'a', 'c', 'c'))
     """
     options = {
@@ -170,17 +166,13 @@ def split(
             " and ".join(given) or "none",
             "say in one way what must be forgotten",
         )
-    form, what = Form(label, id_of, adapt), "the dataset"
-    named = classes is not None and _named(classes)
-    data = accepted({what: dataset}, form)[what]
-    if ids is not None and not subjects_in(data):
-        data = with_subjects(data, found) if (found := subjects_of(data)) else data
-    n, known = length(data), forgotten_by(after)
-    data = _knowing_ids(data, known)
-    before = forgotten_in(data, known)
+    known = forgotten_by(after)
+    data = _training_data(dataset, Form(label, id_of, adapt, owned=ids is not None), known)
+    n, before = len(data), known.among(data)
     if classes is not None:
-        wanted = numbers_of_names(data, classes) if named else _whole_numbers(classes, "classes")
-        gone = rows_of_classes(labels_of(data, what), wanted)
+        named = _named(classes)
+        numbers = numbers_of_names(data, classes, label) if named else _whole_numbers(classes, "classes")
+        gone = rows_of_classes(data.labels, numbers)
     elif mask is not None or (indices is not None and _are_truths(indices)):
         gone = _of_mask(n, mask if indices is None else indices, row_names(dataset))
     elif indices is not None:
@@ -192,7 +184,7 @@ def split(
             raise DataError("a DataFrame, whose rows index= names", type(dataset).__name__, fix)
         gone = torch.from_numpy(rows_named(names, index))
     elif ids is not None:
-        gone = rows_of_ids(subjects_in(data), ids)
+        gone = rows_of_ids(data.owners, ids)
     else:
         gone = _of_fraction(n, fraction, seed)
     if bool((gone & before).any()) and classes is None and fraction is None:
@@ -205,28 +197,28 @@ def split(
             f"{int(gone.sum())} of {int((~before).sum())} samples to forget",
             "choose fewer or more of them",
         )
-    return _select(data, gone.nonzero()[:, 0]), _select(data, stays.nonzero()[:, 0])
+    return data.select(gone), data.select(stays)
 
 
-def left_after(after: Any, dataset: Data, form: Form) -> Any:
+def left_after(after: Any, dataset: Data, form: Form) -> Samples:
     """The dataset without what was forgotten before."""
-    what = "the dataset"
     known = forgotten_by(after)
-    data = _knowing_ids(accepted({what: dataset}, form)[what], known)
-    left = (~forgotten_in(data, known)).nonzero()[:, 0]
-    if not len(left):
+    data = _training_data(dataset, form, known)
+    left = ~known.among(data)
+    if not left.any():
         raise DataError("something that was not forgotten", "nothing", "pass the whole training data")
-    return _select(data, left)
+    return data.select(left)
 
 
-def _knowing_ids(data: Any, known: Forgotten) -> Any:
-    """Data with the ids that its items may have in third place, if ids were forgotten."""
-    if not known.ids or subjects_in(data):
-        return data
-    try:
-        return with_subjects(data, found) if (found := subjects_of(data)) else data
-    except DataError:  # what is in third place is no id
-        return data
+def _training_data(dataset: Data, form: Form, known: Forgotten) -> Samples:
+    """The dataset as samples, with the ids that items may have in third place if ids were forgotten."""
+    what = "the dataset"
+    if known.ids and not form.owned:
+        try:
+            return accepted({what: dataset}, replace(form, owned=True))[what]
+        except DataError:  # what is in third place is no id
+            pass
+    return accepted({what: dataset}, form)[what]
 
 
 def _named(classes: Any) -> bool:
@@ -235,9 +227,9 @@ def _named(classes: Any) -> bool:
     return any(isinstance(c, str) for c in (list(classes) if several else [classes]))
 
 
-def numbers_of_names(data: Data, classes: Any) -> list[int]:
+def numbers_of_names(data: Samples, classes: Any, label: str | None = None) -> list[int]:
     """The numbers of classes that were named."""
-    names, wanted = names_of(data), [classes] if isinstance(classes, str) else list(classes)
+    names, wanted = known_names(data, label), [classes] if isinstance(classes, str) else list(classes)
     if not names:
         raise DataError("whole numbers as classes", brief(wanted[0]), "pass classes=[0, 1], say")
     if absent := [c for c in wanted if c not in names]:
@@ -325,19 +317,6 @@ def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:
     order = torch.randperm(n, generator=torch.Generator().manual_seed(checked_seed(seed)))
     gone[order[: max(1, round(fraction * n))]] = True
     return gone
-
-
-def _select(dataset: Any, index: Tensor) -> Any:
-    if isinstance(dataset, (Images, Pair)):
-        return dataset.select(index)
-    if isinstance(dataset, (tuple, list)):
-        cast = all(isinstance(part, np.ndarray) for part in inputs.leaves(dataset[0]))
-        x, y = pair_of(dataset, "the dataset")
-        y = torch.as_tensor(y)
-        return Pair((inputs.take(x, index), y[index]), rows=index, whole=dataset[0], cast=cast)
-    if subjects := subjects_in(dataset):
-        return Owned(dataset, index.tolist(), [subjects[i] for i in index.tolist()])
-    return Subset(dataset, index.tolist())
 
 
 def _ranges(classes: set[int]) -> str:

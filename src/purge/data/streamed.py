@@ -1,8 +1,8 @@
 """Images that are too many to keep: decoded where they lie, whenever a batch needs them.
 
-They are :class:`Images` in all else: the same pixels, scaled, moved and coloured in the same way, so that a
-run on them gives the same weights. What cannot be known without reading every image is taken from ``SAMPLE``
-of them: their size, and the mean and spread of their channels.
+In all else they are like those in memory: a :class:`Shelf` takes the place of the tensor of pixels in
+:class:`purge.Images`, so that a run on them gives the same weights. What cannot be known without reading
+every image is taken from ``SAMPLE`` of them: their size, and the mean and spread of their channels.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from purge.core.errors import DataError
 from purge.data.cache import check_parts, mean_and_std, names_in
 from purge.data.decode import Form, decode, form_from, header, threads
 from purge.data.formats.source import Array, Encoded, Source
-from purge.data.images import Images
-from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead
 
 SAMPLE = 1024  # images that stand for all of them
 LARGE = 8 << 30  # bytes of files from which on images are streamed unless the caller says otherwise
@@ -32,7 +29,7 @@ LARGE = 8 << 30  # bytes of files from which on images are streamed unless the c
 class Shelf:
     """What a tensor of pixels is to Images: indexed by rows, each decoded when it is asked for."""
 
-    device = torch.device("cpu")
+    device, decodes = torch.device("cpu"), True
 
     def __init__(self, part: Encoded, form: Form, workers: int) -> None:
         self.part, self._form, self._workers = part, form, workers
@@ -59,55 +56,6 @@ class Shelf:
             got, fix = f"{self.part.paths[row]}, which cannot be read", "repair or remove it"
             raise DataError("images that can be decoded", got, fix)
         return found
-
-
-class Streamed(Images):
-    """Images on a disk, decoded in threads and copied to the device ahead of use, batch by batch."""
-
-    streamed = True
-
-    def __init__(
-        self, shelf: Shelf, labels: Tensor, *, mean: Sequence[float], std: Sequence[float],
-        size: int | None = None, channels: int | None = None, names: Sequence[str] = (),
-        paths: Sequence[str] = (), source: str = "", device_fraction: float = DEVICE_FRACTION,
-        transform: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:  # fmt: skip
-        form = torch.zeros(1, dtype=torch.uint8).expand(shelf.shape)  # takes a single byte
-        super().__init__(
-            form, labels, mean=mean, std=std, size=size, channels=channels, names=names, paths=paths,
-            source=source, device_fraction=device_fraction,
-        )  # fmt: skip
-        self._store: Any = shelf
-        self.transform = transform
-        self._shape = None if transform is None else self._transformed_shape()
-
-    @property
-    def pixels(self) -> Tensor:
-        """The stored pixels (N, C, H, W), uint8: all of them are decoded."""
-        return self._on_host(torch.arange(len(self)))
-
-    @property
-    def reads(self) -> int:
-        """How many images were decoded so far, of these and all others of their source."""
-        shelf: Shelf = self._store
-        return shelf.reads
-
-    @property
-    def resident(self) -> bool:
-        """Never: the pixels are on a disk."""
-        return False
-
-    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Images:
-        """The same images delivered to another device as floats of ``dtype``."""
-        there = self.select(torch.arange(len(self)))
-        there.dtype = dtype
-        there._deliver_to(torch.empty(0, device=device).device)
-        return there
-
-    def _copies(self, order: Order) -> Iterator[Tensor]:
-        if self.device.type == "cuda":
-            return copied_ahead(self._on_host, order, self.device)
-        return (self._on_host(index.cpu()).to(self.device) for index in order)
 
 
 def is_large(source: Source) -> bool:

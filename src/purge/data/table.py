@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, brief
+from purge.data.backends import Tensors
 from purge.data.formats.source import class_names
 from purge.data.formats.tables import Table, numbers, read_table, texts
 from purge.data.inputs import Inputs, take
 from purge.data.load import held_out
-from purge.data.own import Columns, Rows
+from purge.data.samples import Origin, Samples
 
 LONGEST_ID = 1000  # characters
 FEW = 20  # rows up to which as many classes may be in a table as there are rows
@@ -36,7 +37,7 @@ def load_table(
     names: Sequence[str] = (),
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-) -> tuple[Rows, Rows | None]:
+) -> tuple[Samples, Samples | None]:
     """The training and test rows of a table; None for the test rows if there are none.
 
     Args:
@@ -59,25 +60,27 @@ def load_table(
         raise DataError("different columns as --label, --text and --id", got, "name each column once")
     classes = [_filled(table, label, "--label") for table in tables]
     order, y = _numbered(classes, names, label, tables[0].path)
-    subjects = [_ids(table, id) for table in tables]
+    owners = [_ids(table, id) for table in tables]
     x = _tokens(tables, text, encode) if text is not None else _features(tables, {label, id})
-    scale: dict[str, tuple[float, ...]] = {}
+    scale: tuple[tuple[float, ...], tuple[float, ...]] = (), ()  # mean and std
     if test is None and hold_out:
         places = [torch.from_numpy(rows) for rows in held_out(y[0].numpy(), split_seed)]
     else:
         places = [torch.arange(len(part)) for part in y]
     if text is None:
         scale, x = _scaled(x, places[0], mean, std)
-    parts, own = [Columns(*part) for part in zip(x, y, strict=True)], subjects
+    own = owners
+    tables_of = [Tensors(part, mean=scale[0], std=scale[1]) for part in x]
     if test is None:  # both are rows of one table
-        parts, own = parts * len(places), own * len(places)
+        tables_of, y, own = tables_of * len(places), y * len(places), own * len(places)
     digest = hashlib.sha256(
         "\0".join([t.digest for t in tables] + list(map(str, (label, text, id)))).encode()
     )
     made = [
-        Rows(part, rows, names=order, source=f"{digest.hexdigest()}-{which}",
-             subjects=tuple(mine[i] for i in rows.tolist()) if mine else (), **scale)
-        for part, rows, mine, which in zip(parts, places, own, ("train", "test"), strict=False)
+        Samples(part, labels[rows], rows=rows, ids=rows, origin=Origin(f"{digest.hexdigest()}-{which}"),
+                names=order, owners=tuple(mine[i] for i in rows.tolist()) if mine else (), cut=True)
+        for part, labels, rows, mine, which in zip(
+            tables_of, y, places, own, ("train", "test"), strict=False)
     ]  # fmt: skip
     return made[0], made[1] if len(made) > 1 else None
 
@@ -158,7 +161,7 @@ def _features(tables: list[Table], others: set[str | None]) -> list[Inputs]:
 
 def _scaled(
     x: list[Tensor], train: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[dict[str, tuple[float, ...]], list[Inputs]]:
+) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], list[Inputs]]:
     """Each column minus its mean, divided by its spread, in float32; and both of these."""
     own, width = x[0][train], x[0].shape[1]
     spread = own.std(0, correction=0)
@@ -174,4 +177,4 @@ def _scaled(
     scaled = [((part - found["mean"]) / found["std"]).float() for part in x]
     if not all(bool(part.isfinite().all()) for part in scaled):
         raise DataError("finite numbers after scaling", "infinity", "take out columns of huge numbers")
-    return {key: tuple(value.tolist()) for key, value in found.items()}, [*scaled]
+    return (tuple(found["mean"].tolist()), tuple(found["std"].tolist())), [*scaled]

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError, RunError, first_line
-from purge.data.augmented import Augmented
 from purge.data.inputs import Inputs
 from purge.data.prefetch import Order
 from purge.data.samples import Samples
@@ -65,9 +64,9 @@ class Ranks:
 
     def stream(self, samples: Samples, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """This rank's rows of the batches of ``order``; images are moved as in the joint batch."""
-        if self.world > 1 and isinstance(samples, Augmented):
-            return samples.stream(order, [self.part(len(index)) for index in order])
-        return samples.stream(self.of_each(order))
+        if self.world == 1:
+            return samples.stream(order)
+        return samples.stream(order, own=[self.part(len(index)) for index in order])
 
     # -- what ranks tell each other ------------------------------------------------------------
 

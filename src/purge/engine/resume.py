@@ -18,8 +18,7 @@ from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
 from purge.core.threads import saw_threads
-from purge.data.images import Images
-from purge.data.samples import Samples, streamed
+from purge.data.samples import Samples
 from purge.engine.dist import Ranks
 from purge.engine.store import cpu_copies, data_digest, read_tensors, write_tensors
 from purge.models.checkpoint import digest, tensors_of
@@ -72,7 +71,7 @@ def kept_epochs(folder: Path, *, resumable: bool) -> str:
 def identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
     """What must be the same for a training to resume: recipe, seed, untrained model and data."""
     # items read from a dataset may differ each time
-    few = 0 if streamed(samples) and not isinstance(samples, Images) else 256
+    few = 0 if samples.streamed and samples.pixel_shape is None else 256
     return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": data_digest(samples, few)}
 
 

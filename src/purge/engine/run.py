@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError, RunError
 from purge.core.progress import progress_line
-from purge.data.augmented import Augmentation, Augmented, Change, plain
-from purge.data.identity import steady
-from purge.data.images import Images
+from purge.data.augmented import Augmentation, Change, Drawn, plain
 from purge.data.prefetch import Order
 from purge.data.samples import Batch, Samples
 from purge.data.split import Split, matched_to
@@ -143,11 +141,11 @@ class Run:
         seed of the run; the order of the samples does not depend on them.
         """
         if self._augment is None:
-            return None if steady(samples) else samples
+            return None if samples.steady else samples
         named = isinstance(self._augment, Augmentation)
-        if self._augment == Augmentation() or (named and not isinstance(samples, Images)):
+        if self._augment == Augmentation() or (named and samples.pixel_shape is None):
             return None
-        return Augmented(samples, self._augment, self._moves)
+        return samples.changed(Drawn(self._augment, self._moves))
 
     def as_trained(self, samples: Samples) -> Samples:
         """The samples as a model is trained on them: changed at random where it is known how."""

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map
 from purge.core.errors import MethodError
 from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
-from purge.data.augmented import Augment, Augmentation, Augmented
+from purge.data.augmented import Augment, Augmentation, Drawn
 from purge.data.samples import Samples, few
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.dist import ALONE, Ranks
@@ -273,7 +273,8 @@ def _batches(
     ranks: Ranks,
 ) -> Iterator[tuple[Any, Tensor]]:
     """The batches of an epoch; those of several sets are stacked: (models, batch, …)."""
-    changed = [Augmented(own, recipe.augmentation, g) for own, g in zip(samples, generators, strict=True)]
+    how = recipe.augmentation
+    changed = [own.changed(Drawn(how, g)) for own, g in zip(samples, generators, strict=True)]
     if len(changed) == 1:
         return ranks.stream(changed[0], orders[0].to(device))
     streams = [own.stream(order.to(device)) for own, order in zip(changed, orders, strict=True)]

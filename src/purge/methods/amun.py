@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.data.joined import Joined
-from purge.data.samples import Samples, Tensors, batches, part_of, value_range
+from purge.data.joined import one_after_another, samples_of
+from purge.data.samples import Samples, batches, part_of, value_range
 from purge.engine.losses import mean_where
 from purge.engine.run import not_finite
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
@@ -69,7 +69,7 @@ class Amun(Method):
         beside = self._neighbours(frozen_copy(model), split.forget, run.device)
         data = [split.retain, part_of(split.forget, self._trained_on(split))]
         changed = [run.as_trained(part) for part in data if len(part)]
-        both, known = Joined([beside, *changed]), len(beside)
+        both, known = one_after_another([beside, *changed]), len(beside)
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(both) / self.batch_size)
         for i, (b,) in run.batches(both, epochs=self.epochs, batch_size=self.batch_size):
@@ -90,7 +90,7 @@ class Amun(Method):
         stays = ~torch.isin(split.forget.labels, gone)
         return (stays if self.own is None else torch.full_like(stays, self.own)).nonzero()[:, 0]
 
-    def _neighbours(self, teacher: nn.Module, forget: Samples, device: torch.device) -> Tensors:
+    def _neighbours(self, teacher: nn.Module, forget: Samples, device: torch.device) -> Samples:
         """x' and y' of every forget sample that has another answer near it."""
         low, high = value_range(forget, "amun")
         found = [self._nearest(teacher, x, y, low, high) for x, y in batches(forget, self.batch_size)]
@@ -102,7 +102,7 @@ class Amun(Method):
         if not bool(other.any()):
             what = "another answer of the model near at least one forgotten sample"
             raise MethodError(what, "none", "raise radius, or choose another method")
-        return Tensors(torch.cat(found)[other.to(device)], labels[other], device)
+        return samples_of(torch.cat(found)[other.to(device)], labels[other], device)
 
     def _nearest(self, teacher: nn.Module, x: Tensor, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """For each sample of a batch a point near it that the teacher gives another label."""

@@ -34,8 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.data.images import Images
-from purge.data.joined import Joined, joined
+from purge.data.joined import joined, one_after_another
 from purge.data.samples import Samples, part_of
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.methods.registry import resolve_method
@@ -117,9 +116,9 @@ def _turn(split: Split, rows: Tensor, waiting: list[Tensor], device: torch.devic
 def _together(retain: Samples, later: Samples, device: torch.device) -> Samples:
     """Both as one set, of images if both are: only those are augmented by name."""
     both = [retain, later]
-    if all(isinstance(part, Images) for part in both):
+    if all(part.pixel_shape is not None for part in both):
         return joined([(part, torch.arange(len(part))) for part in both], device)
-    return Joined(both)
+    return one_after_another(both)
 
 
 def _named(words: str) -> Method:

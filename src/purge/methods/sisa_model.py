@@ -27,8 +27,9 @@ from purge.core.errors import FileError, MethodError, ModelError, PurgeError, Ru
 from purge.core.files import read_json, told, write_json
 from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
+from purge.data.accept import accepted
 from purge.data.identity import identities
-from purge.data.samples import Data, Samples, few, length, part_of
+from purge.data.samples import Data, Samples, few, part_of
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
@@ -100,13 +101,14 @@ def _prepared(
 ) -> tuple[SisaModel, Samples, Tensor]:
     """An untrained ensemble, its data and the identities of the samples, all of them checked."""
     recipe = plan.recipe
-    if plan.shards > (n := length(dataset)):  # before there is a model for each of them
+    samples = accepted({"the dataset": dataset})["the dataset"]
+    if plan.shards > (n := len(samples)):  # before there is a model for each of them
         raise MethodError(f"no more shards than samples, {n}", str(plan.shards), "train with fewer shards")
     nets = [_fresh(model, plan, shard) for shard in range(plan.shards)]
     at = choose_device(device, model if isinstance(model, nn.Module) else nets[0])
     sisa = SisaModel([net.to(at) for net in nets], plan)
     with seeded(plan.seed, at):  # a dataset may draw random numbers
-        samples = training_data(nets[0], dataset, at)
+        samples = training_data(nets[0], samples, at)
     check_batch_size(sisa, recipe.batch_size)
     check_augment(samples, recipe.augment, recipe.colour)
     parameters_to_train(sisa)

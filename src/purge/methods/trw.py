@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError, ModelError
-from purge.data.joined import Joined
+from purge.data.joined import one_after_another
 from purge.data.samples import few
 from purge.engine.losses import mean_where
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
@@ -72,7 +72,7 @@ class TiltedReweighting(Method):
             }
 
         one_step = run.recorded(step)
-        both = Joined([split.retain, split.forget])
+        both = one_after_another([split.retain, split.forget])
         for _, (b,) in run.batches(both, epochs=self.epochs, batch_size=self.batch_size):
             forgotten = b.rows >= kept
             q = torch.where(forgotten[:, None], wanted[(b.rows - kept).clamp_min(0)], labels[b.y])

@@ -38,7 +38,8 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data import inputs
-from purge.data.samples import Samples, Tensors, few, joined
+from purge.data.joined import samples_of
+from purge.data.samples import Samples, few, joined
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.forward import forward
@@ -102,7 +103,7 @@ class UNSIR(Method):
                 optimizer.step()
             shown.append(noise.detach()[: self.noise_shown])
             named.append(y[: self.noise_shown].cpu())
-        return Tensors(torch.cat(shown), torch.cat(named), device)
+        return samples_of(torch.cat(shown), torch.cat(named), device)
 
     def _impair_order(self, noise: Samples, chosen: Tensor, run: Run) -> tuple[list[Tensor], list[Tensor]]:
         """For each impair step the rows of its batch in the retain set, and those in the noise."""

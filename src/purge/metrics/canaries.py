@@ -28,7 +28,6 @@ from scipy.stats import binom
 
 from purge.core.errors import MetricError
 from purge.data.canaries import Canaries
-from purge.data.samples import as_samples
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import margins
 from purge.metrics.metric import Metric
@@ -90,7 +89,7 @@ def epsilon_canaries(planted: Canaries, *, confidence: float = 0.95, delta: floa
 
 
 def _measured(subject: Subject, planted: Canaries, confidence: float, delta: float) -> dict[str, Value]:
-    samples = as_samples(planted.samples, device_of(subject.model), "the canaries")
+    samples = planted.samples.to(device_of(subject.model))
     scores = logits(subject.model, samples).double().log_softmax(1).cpu().numpy()
     phi, included = margins(scores, samples.labels.numpy()), planted.included.numpy()
     bound, guesses = best_bound(phi, included, confidence, delta)

@@ -27,7 +27,7 @@ from purge.core.progress import progress_line
 from purge.core.settings import as_dict, normalise, setting
 from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
-from purge.data.samples import Samples, part_of, streamed
+from purge.data.samples import Samples, part_of
 from purge.data.split import Split
 from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
@@ -219,7 +219,7 @@ class Ensemble:
             return False
         small = sum(p.numel() for p in self._model.parameters()) < SMALL
         wanted = self.shadows.together
-        return (small and not streamed(self.split.retain)) if wanted is None else wanted
+        return (small and not self.split.retain.streamed) if wanted is None else wanted
 
     def _fitted(self, kind: Kind, group: dict[int, Samples]) -> Iterator[tuple[int, nn.Module]]:
         models, seeds = [self._drawn(kind, i) for i in group], [self._seed(kind, i) for i in group]
@@ -376,7 +376,7 @@ class Ensemble:
             [(name, _code(type(m)), m.extra_repr()) for name, m in self._model.named_modules()],
             digest(self._drawn("original", 0)),
             as_dict(self.shadows.recipe),
-            [data_digest(p, 64 if streamed(p) else None) for p in parts if p is not None],
+            [data_digest(p, 64 if p.streamed else None) for p in parts if p is not None],
             self.seed,
             self.device.type,  # decides whether bf16 is the default
         )

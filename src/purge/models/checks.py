@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from purge.core.errors import DataError, MethodError, ModelError, PurgeError, did_you_mean, first_line
 from purge.data import inputs
+from purge.data.accept import as_samples
 from purge.data.augmented import Augmentation, Change, check_change
-from purge.data.images import Images, as_labels
+from purge.data.images import as_labels
 from purge.data.overlap import overlap
-from purge.data.samples import Data, GivenLabels, Lazy, Samples, as_samples, batches, few
+from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
@@ -37,22 +38,18 @@ KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
 def make_split(
-    model: nn.Module, forget: Data, retain: Data, test: Data | None, at: torch.device, *,
-    truth: GivenLabels | None = None, triggered: Data | None = None,
-) -> Split:  # fmt: skip
-    """Forget, retain and test as samples on the device, fit for each other and for the model.
+    model: nn.Module, given: Mapping[str, Samples], at: torch.device, *, truth: GivenLabels | None = None
+) -> Split:
+    """Forget, retain and test on the device, fit for each other and for the model.
 
-    ``truth`` and ``triggered`` are what an audit may also be given: see :class:`Split`.
+    ``triggered`` among them, and ``truth``, are what an audit may also be given: see :class:`Split`.
     """
-    dtype = _dtype(model)
-    more = {"test": test, "triggered": triggered}
-    given = {"forget": forget, "retain": retain, **{k: v for k, v in more.items() if v is not None}}
-    parts = {what: as_samples(data, at, what, dtype) for what, data in given.items()}
-    classes = _sound(model, parts, forget)
-    copies = overlap(given, parts)
+    parts = {what: samples.to(at, _dtype(model)) for what, samples in given.items()}
+    classes = _sound(model, parts)
+    copies = overlap(parts)
     there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
     gone = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
-    names = tuple(getattr(forget, "names", ()))
+    names = parts["forget"].names
     right = None if truth is None else _right_labels(truth, len(parts["forget"]), classes)
     return Split(
         parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names, truth=right,
@@ -151,7 +148,7 @@ def check_knows(model: nn.Module, retain: Samples, what: str) -> None:
 def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
     """Training data as samples on the device, fit for the model."""
     samples = as_samples(dataset, at, "the dataset", _dtype(model))
-    _sound(model, {"the dataset": samples}, dataset)
+    _sound(model, {"the dataset": samples})
     return samples
 
 
@@ -164,13 +161,13 @@ def check_batch_size(model: nn.Module, size: int) -> None:
 def check_augment(samples: Samples, augment: str, colour: float) -> None:
     """Only images can be moved, flipped and coloured."""
     by = [augment] * (augment != "none") + ["colour"] * (colour > 0)
-    if by and not isinstance(samples, Images):
+    if by and samples.pixel_shape is None:
         raise MethodError(
             f"purge.Images to augment by {' and '.join(by)}",
             "other data",
             "augment in the dataset itself and set augment=none, colour=0",
         )
-    if augment == "turn" and isinstance(samples, Images) and len(set(samples.pixel_shape[1:])) > 1:
+    if augment == "turn" and samples.pixel_shape and len(set(samples.pixel_shape[1:])) > 1:
         _, h, w = samples.pixel_shape
         raise MethodError("square images to turn", f"{h}×{w} pixels", "set augment=flip")
 
@@ -224,7 +221,7 @@ def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] |
     return wanted
 
 
-def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
+def _sound(model: nn.Module, parts: dict[str, Samples]) -> int:
     """Each part has samples, finite inputs and labels below K; K is returned."""
     for what, samples in parts.items():
         if len(samples) == 0:
@@ -241,7 +238,7 @@ def _sound(model: nn.Module, parts: dict[str, Samples], data: Data) -> int:
                 f"{shapes[what]} in {what}",
                 "prepare all sets in the same way",
             )
-    names = getattr(data, "names", ())
+    names = parts[first].names
     if names and len(names) != classes:
         raise ModelError(
             f"a model with {len(names)} outputs, one per class of the data",
@@ -330,13 +327,9 @@ def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
 
 
 def _finite_inputs(samples: Samples, what: str) -> None:
-    if isinstance(samples, (Images, Lazy)):  # bytes are finite; lazy data is too large to read for this
+    if samples.streamed:  # too large to read for this
         return
-    at = 0
-    for x, y in batches(samples, 4096):
-        for t in (t for t in inputs.leaves(x) if t.is_floating_point()):
-            if not bool(torch.isfinite(t).all()):
-                row = at + int((~torch.isfinite(t.reshape(len(t), -1))).any(1).nonzero()[0])
-                got = f"NaN or infinity in sample {row}"
-                raise DataError(f"finite inputs in {what}", got, "clean the data")
-        at += len(y)
+    seen = samples.look()
+    if seen is not None and seen.not_finite is not None:
+        got = f"NaN or infinity in sample {seen.not_finite}"
+        raise DataError(f"finite inputs in {what}", got, "clean the data")

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import BrokenModelError, ModelError, first_line
-from purge.data.images import Images
 from purge.data.inputs import apply, leaves
 from purge.data.samples import Samples, in_batches
 from purge.models.hooks import training_flags_kept
@@ -195,7 +194,9 @@ def at_once(rows: int | None) -> Iterator[None]:
 def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Any, Tensor]]:
     """The samples (those at ``index``) in the batches of a pass without gradients."""
     small = (
-        isinstance(samples, Images) and samples.device.type == "cuda" and math.prod(samples.shape) <= SMALL
+        samples.pixel_shape is not None
+        and samples.device.type == "cuda"
+        and math.prod(samples.shape) <= SMALL
     )
     size = SMALL_BATCH if small else EVAL_BATCH
     return samples.stream(in_batches(samples, min(size, _at_once.get() or size), index))

@@ -13,7 +13,6 @@ import torch
 from purge.core.errors import DataError, LedgerError, PurgeError
 from purge.core.files import as_json
 from purge.data.identity import fingerprints
-from purge.data.samples import as_samples
 from purge.requests.grounds import DELIVERED, Grounds, choice_of, delivered_choice, expected_of
 from purge.requests.records import Version
 from purge.runs.folder import facts_of, read_model, same_scale
@@ -103,7 +102,7 @@ def _begins_with(new: Grounds, previous: Grounds | None) -> None:
     n = 0 if previous is None else len(previous.train)
     if previous is not None and len(new.train) >= n:
         first = new.train.select(torch.arange(n))
-        a, b = (as_samples(data, torch.device("cpu"), "the data") for data in (previous.train, first))
+        a, b = (data.to("cpu") for data in (previous.train, first))
         if torch.equal(fingerprints(a), fingerprints(b)) and torch.equal(a.labels, b.labels):
             return
     got, fix = "other rows in their places", "append new rows, or let the data carry ids"

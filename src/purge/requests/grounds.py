@@ -10,15 +10,15 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, FileError
 from purge.core.schema import build
-from purge.data.images import Images
 from purge.data.own import is_function
+from purge.data.samples import Samples
 from purge.requests.records import Request, Version
 from purge.runs.folder import DataChoice, RunFile, choose_data, facts_of, gone_of, trusted
 from purge.runs.folder import Request as Rows
@@ -29,22 +29,18 @@ if TYPE_CHECKING:
 DELIVERED = "delivery"  # the kind of entry that says that the training data is another one now
 
 
-def subjects_of(data: Any) -> tuple[str, ...]:
+def subjects_of(data: Samples) -> tuple[str, ...]:
     """Whose each row is, as text: the ids that the data carries, or its paths, or else the row numbers."""
-    own = tuple(getattr(data, "subjects", None) or ())
-    if own:
-        if len(own) != len(data):
-            got = f"{len(own)} for {len(data)} samples"
-            raise DataError("one id per sample of the training data", got, "give each sample its own")
-        return own
+    if data.owners:
+        return data.owners
     if data.paths:
         return tuple(data.paths[i] for i in data.ids.tolist())
     return tuple(map(str, range(len(data))))
 
 
-def ids_of(data: Any) -> str:
+def ids_of(data: Samples) -> str:
     """What tells whose a row is: ``ids`` of the data, ``paths`` of images, or the numbers of ``rows``."""
-    return "ids" if getattr(data, "subjects", None) else "paths" if data.paths else "rows"
+    return "ids" if data.owners else "paths" if data.paths else "rows"
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,8 @@ class Grounds:
     """Training and test data, and whose each training sample is."""
 
     choice: DataChoice
-    train: Images
-    test: Images
+    train: Samples
+    test: Samples
     subjects: tuple[str, ...]
     ids: str  # what tells whose a row is, see ids_of
     held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
@@ -67,7 +63,7 @@ class Grounds:
         whose, ids = subjects_of(train), ids_of(train)
         held_out = subjects_of(test) if ids_of(test) == ids != "rows" else ()
         for part in (train, test):
-            part.subjects = ()  # only the ledger knows whose a row is: no run folder may name anyone
+            part.owners = ()  # only the ledger knows whose a row is: no run folder may name anyone
         return cls(choice, train, test, whose, ids, held_out)
 
     def check_ids(self, before: str | None) -> None:
@@ -132,7 +128,7 @@ class Grounds:
         found: Rows = {"forget_classes": classes} if classes else {}
         return {**found, "forget_ids": single} if single else found
 
-    def test_without(self, classes: Iterable[int]) -> Images:
+    def test_without(self, classes: Iterable[int]) -> Samples:
         """The test data without some classes: no number may rest on samples of a class that is gone."""
         gone = torch.tensor(sorted(classes), dtype=torch.long)
         return self.test.select(~torch.isin(self.test.labels, gone))

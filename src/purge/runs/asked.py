@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, FileError, brief, did_you_mean
-from purge.data.images import Images
-from purge.data.samples import GivenLabels
+from purge.data.samples import GivenLabels, Samples
 from purge.data.split import rows_of_classes, rows_of_indices
 
 # {"forget_classes": […]}, {"forget_ids": […]} (positions), {"forget_subjects": […]} (the user's own ids as
@@ -32,7 +31,7 @@ def check_request(request: Request, where: str) -> None:
             raise FileError(what, brief(wrong[0]), "use the file that purge wrote")
 
 
-def request_of(train: Images, classes: Sequence[str], ids: Path | None, *, words: str) -> Request:
+def request_of(train: Samples, classes: Sequence[str], ids: Path | None, *, words: str) -> Request:
     """What to forget, as run.json has it; ``words``: the stem of the two options that say so.
 
     A model may be trained without classes and samples, as the reference for several requests.
@@ -42,7 +41,7 @@ def request_of(train: Images, classes: Sequence[str], ids: Path | None, *, words
     found: Request = {}
     if classes:
         found["forget_classes"] = sorted({_class_number(c, train.names) for c in classes})
-    if ids is not None and subjects_in(train):
+    if ids is not None and train.owners:
         found["forget_subjects"] = _read_subjects(ids, train)
     elif ids is not None:
         found["forget_ids"] = _read_ids(ids, train)
@@ -54,7 +53,7 @@ def both(a: Request, b: Request) -> Request:
     return {key: sorted({*a.get(key, []), *b.get(key, [])}) for key in sorted({*a, *b})}
 
 
-def cut(train: Images, request: Request, before: Request | None = None) -> tuple[Images, Images]:
+def cut(train: Samples, request: Request, before: Request | None = None) -> tuple[Samples, Samples]:
     """Split training images into forget and retain; what was gone ``before`` is not retained."""
     forget, gone = rows_of(train, request), rows_of(train, before or {})
     retain = ~forget & ~gone
@@ -64,7 +63,7 @@ def cut(train: Images, request: Request, before: Request | None = None) -> tuple
     return train.select(forget), train.select(retain)
 
 
-def rows_of(train: Images, request: Request) -> Tensor:
+def rows_of(train: Samples, request: Request) -> Tensor:
     """A mask (N,) of the training images that a request names."""
     found = torch.zeros(len(train), dtype=torch.bool)
     if "forget_classes" in request:
@@ -76,23 +75,18 @@ def rows_of(train: Images, request: Request) -> Tensor:
     return found
 
 
-def subjects_in(train: Images) -> tuple[str, ...]:
-    """Whose each sample is, as text; empty where nobody said so."""
-    return tuple(getattr(train, "subjects", ()))
-
-
-def _rows_of_subjects(train: Images, wanted: Sequence[str]) -> Tensor:
+def _rows_of_subjects(train: Samples, wanted: Sequence[str]) -> Tensor:
     """A mask (N,) of the samples of these people; one who is no longer in the data has none."""
-    if not (known := subjects_in(train)):
+    if not (known := train.owners):
         got, fix = "data without ids", "name their column with --id"
         raise DataError("ids of the samples, as the run forgot some by their ids", got, fix)
     asked = set(wanted)
     return torch.tensor([subject in asked for subject in known])
 
 
-def _read_subjects(path: Path, train: Images) -> list[str]:
+def _read_subjects(path: Path, train: Samples) -> list[str]:
     """The user's own ids, one per line."""
-    found, known = set(_lines_of(path, "ids")), set(subjects_in(train))
+    found, known = set(_lines_of(path, "ids")), set(train.owners)
     if absent := sorted(found - known):
         more = f" and {len(absent) - MOST_IDS_SHOWN} more" if len(absent) > MOST_IDS_SHOWN else ""
         got = ", ".join(map(brief, absent[:MOST_IDS_SHOWN])) + more
@@ -126,7 +120,7 @@ def _class_number(given: str, names: Sequence[str]) -> int:
     raise DataError("the number or the name of a class", brief(given), did_you_mean(given, list(names)))
 
 
-def _read_ids(path: Path, train: Images) -> list[int]:
+def _read_ids(path: Path, train: Samples) -> list[int]:
     """Positions in the training data: numbers, or paths as the data has them, one per line."""
     position = _positions(train)
     found = set[int]()
@@ -144,12 +138,12 @@ def _read_ids(path: Path, train: Images) -> list[int]:
     return sorted(found)
 
 
-def _positions(train: Images) -> dict[str, int]:
+def _positions(train: Samples) -> dict[str, int]:
     """Paths of training images, as the data has them → positions; empty if they have none."""
     return {train.paths[id]: i for i, id in enumerate(train.ids.tolist())} if train.paths else {}
 
 
-def _not_an_id(path: Path, line: str, train: Images) -> DataError:
+def _not_an_id(path: Path, line: str, train: Samples) -> DataError:
     if not train.paths:
         return DataError(f"whole numbers in {path.name}", brief(line), "write one sample number per line")
     why = "which is held out for testing" if line in train.paths else "which is not there"
@@ -160,7 +154,7 @@ def _not_an_id(path: Path, line: str, train: Images) -> DataError:
 # -- right labels of mislabelled samples --------------------------------------------------------
 
 
-def read_truth(path: Path, train: Images, forget: Tensor) -> GivenLabels:
+def read_truth(path: Path, train: Samples, forget: Tensor) -> GivenLabels:
     """The right labels of the forget samples, which a mask (N,) of the training data names, in its order.
 
     A line of the file is a label, by number or name, for the next of these samples; or ``SAMPLE,LABEL``, in

@@ -13,9 +13,9 @@ from purge.core.errors import DataError, brief
 from purge.core.plugins import current_folder_importable, named
 from purge.data.catalog import DATASETS
 from purge.data.formats.tables import ENDINGS, is_table, read_table
-from purge.data.images import Images
 from purge.data.load import divided, load_parts
 from purge.data.own import from_function, is_function
+from purge.data.samples import Samples
 from purge.data.table import Encode, load_table
 from purge.models import builders
 
@@ -43,7 +43,7 @@ class DataChoice:
     transform: str | None = None  # module:function, applied to batches of images
     stream: bool | None = None  # decode images when they are needed; None: if they are large
 
-    def load(self, *, progress: bool) -> tuple[Images, Images | None]:
+    def load(self, *, progress: bool) -> tuple[Samples, Samples | None]:
         """The training and test data; None for the test data if all of it was trained on."""
         if is_function(self.data):
             return self._from_function()
@@ -77,7 +77,7 @@ class DataChoice:
             got = f"--all-trained for {Path(self.data).name}, which has test data"
             raise DataError("data without test data for --all-trained", got, "leave it out")
 
-    def _from_table(self) -> tuple[Images, Images | None]:
+    def _from_table(self) -> tuple[Samples, Samples | None]:
         """Rows of a file."""
         path = Path(self.data)
         if not is_table(path):
@@ -99,12 +99,11 @@ class DataChoice:
                     "a model of Hugging Face for --text, whose tokenizer is in DIR", "another", fix
                 )
             encode, names = builders.tokenizer(self.tokenizer)
-        found = load_table(
+        return load_table(
             path, label=self.label_column, text=self.text_column, id=self.id_column, encode=encode,
             test=None if self.test_file is None else Path(self.test_file), names=names,
             split_seed=self.split_seed, hold_out=self.held_out is not False, mean=self.mean, std=self.std,
         )  # fmt: skip
-        return cast("tuple[Images, Images | None]", found)
 
     def _transform(self) -> Callable[[Tensor], Tensor] | None:
         """The user's own function of a batch of images; whoever chose it has seen to it that it may run."""
@@ -127,7 +126,7 @@ class DataChoice:
                 option = name.partition("_")[0]
                 raise DataError(what.format(option), f"--{option} for {Path(self.data).name}", "leave it out")
 
-    def _from_function(self) -> tuple[Images, Images]:
+    def _from_function(self) -> tuple[Samples, Samples]:
         self._refuse_all_trained()
         self._refuse(f"data of a function without --{{}}; prepare it in {self.data}", NOT_OF_FUNCTIONS)
-        return cast("tuple[Images, Images]", from_function(self.data))  # Rows has all that is used below
+        return from_function(self.data)

@@ -17,9 +17,9 @@ from purge.core.schema import build
 from purge.data.augmented import Augmentation
 from purge.data.catalog import DATASETS
 from purge.data.formats.readers import is_pattern
-from purge.data.images import Images
 from purge.data.own import is_function
 from purge.data.prefetch import say_once
+from purge.data.samples import Samples
 from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
 from purge.models import zoo
@@ -298,7 +298,7 @@ def augmentation_of(checkpoint: Path, facts: RunFile) -> Augmentation | None:
     return build(Recipe, given, f"settings of {checkpoint / 'run.json'}").augmentation
 
 
-def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool = False) -> nn.Module:
+def read_model(checkpoint: Path, name: str | None, images: Samples, trust: bool = False) -> nn.Module:
     """Build the model that is named, or else the run's, for these images, and load its weights.
 
     Weights that are not those that run.json recorded are refused.
@@ -315,14 +315,14 @@ def read_model(checkpoint: Path, name: str | None, images: Images, trust: bool =
     return built
 
 
-def build_for(name: str, images: Images, *, pretrained: bool = False) -> nn.Module:
+def build_for(name: str, images: Samples, *, pretrained: bool = False) -> nn.Module:
     """A model with an output for each class of the images and an input of their shape."""
     channels, *sides = images.shape if images.shape else (1,)  # of a table: how many columns
     size = min(sides) if sides else None
     return zoo.build(name, classes=len(images.names), channels=channels, size=size, pretrained=pretrained)
 
 
-def same_data(facts: RunFile, choice: DataChoice, images: Images) -> None:
+def same_data(facts: RunFile, choice: DataChoice, images: Samples) -> None:
     """Warn if the sample numbers of a run may no longer mean the same images."""
     split = (facts.split_seed, facts.held_out) == (choice.split_seed, choice.held_out is not False)
     changed = facts.source not in (None, images.source) or not split

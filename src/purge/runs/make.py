@@ -16,8 +16,8 @@ from purge.api import audit, train, train_sharded, unlearn
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.augmented import Augmentation
-from purge.data.images import Images
 from purge.data.request import DeletionRequest
+from purge.data.samples import Samples
 from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
@@ -54,14 +54,14 @@ from purge.runs.weights import WEIGHTS, check_weights
 from purge.verdict.roles import Role, Slot
 
 
-def fresh_model(name: str, images: Images, *, seed: int, pretrained: bool = False) -> nn.Module:
+def fresh_model(name: str, images: Samples, *, seed: int, pretrained: bool = False) -> nn.Module:
     """A model for these images, initialised from a seed; the caller's random numbers are untouched."""
     with seeded(checked_seed(seed), torch.device("cpu")):
         return build_for(name, images, pretrained=pretrained)
 
 
 def facts_for(
-    name: str, choice: DataChoice, data: Images, request: Request, *, original: Path | None = None,
+    name: str, choice: DataChoice, data: Samples, request: Request, *, original: Path | None = None,
     gone: Request | None = None, deployed: tuple[Path, str | None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What run.json must say so that the model and its data can be found again.
@@ -82,10 +82,10 @@ def facts_for(
 
 
 def train_run(
-    out: Path, name: str, choice: DataChoice, data: Images, request: Request, *, seed: int,
-    recipe: Mapping[str, Any], test: Images | None = None, pretrained: bool = False,
+    out: Path, name: str, choice: DataChoice, data: Samples, request: Request, *, seed: int,
+    recipe: Mapping[str, Any], test: Samples | None = None, pretrained: bool = False,
     shards: int | None = None, slices: int = 1, vote: Vote = "mean", log_updates: Path | None = None,
-    log_only: Images | None = None, device: str | None = None, progress: bool = True, title: str = "",
+    log_only: Samples | None = None, device: str | None = None, progress: bool = True, title: str = "",
     resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
@@ -117,8 +117,8 @@ def check_finished(out: Path, model: str, data: str, seed: int, request: Request
 
 
 def unlearn_run(
-    model: nn.Module, name: str, forget: Images, retain: Images, *, facts: RunFile, method: str,
-    settings: Mapping[str, Any], test: Images | None, seed: int, device: str | None = None,
+    model: nn.Module, name: str, forget: Samples, retain: Samples, *, facts: RunFile, method: str,
+    settings: Mapping[str, Any], test: Samples | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
     request: DeletionRequest | None = None, check: bool = True, checkpoint: Path | None = None,
     augment: str | Augmentation | None = None,
@@ -147,7 +147,7 @@ def unlearn_run(
 
 
 def check_recorded(
-    run: Path, facts: RunFile, model: nn.Module, data: Images, test: Images | None, device: str | None
+    run: Path, facts: RunFile, model: nn.Module, data: Samples, test: Samples | None, device: str | None
 ) -> None:
     """Refuse a model that does on its test data other than its run recorded: it is not the same data."""
     fix = (
@@ -180,7 +180,7 @@ def _near(found: float, recorded: float, points: float, n: int) -> bool:
 
 
 def audit_run(
-    run: Path, facts: RunFile, choice: DataChoice, data: Images, test: Images | None, request: Request, *,
+    run: Path, facts: RunFile, choice: DataChoice, data: Samples, test: Samples | None, request: Request, *,
     model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
     shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
     truth: Path | None = None,
@@ -263,7 +263,7 @@ def _models_in_words(
     return found
 
 
-def _same_request(path: Path, data: Images, gone: Request) -> None:
+def _same_request(path: Path, data: Samples, gone: Request) -> None:
     """Refuse a retrained model that was trained without other samples than those that had to be forgotten.
 
     Of a file of weights nothing is known, and of a run folder without a request neither: they are taken.

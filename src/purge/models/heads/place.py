@@ -11,7 +11,6 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from purge.core.errors import DataError, ModelError
 from purge.data.augmented import plain
-from purge.data.identity import steady
 from purge.data.samples import Data, Samples, batches, few
 from purge.models.checks import check_classifier, training_data
 from purge.models.copies import copied
@@ -71,7 +70,7 @@ def features_of(
 ) -> tuple[Tensor, Tensor]:
     """What a head is fed for each sample, (N, D) on the CPU, and the labels (N,)."""
     samples = plain(samples)
-    if not steady(samples):
+    if not samples.steady:
         got, fix = "items that change whenever they are read", "pass the data without random transforms"
         raise DataError("data with fixed features", got, fix)
     rows = []

@@ -1,0 +1,341 @@
+"""Where samples lie, but for images: tensors, items of a dataset, several sets as one."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from purge.core.errors import DataError, PurgeError, first_line
+from purge.core.plugins import processes_without_current_folder
+from purge.data import inputs
+from purge.data.identity import Seen
+from purge.data.inputs import Inputs
+from purge.data.items import ADAPT, Form, Item, collated
+from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
+from purge.data.ragged import Shapes, shapes_of, stretched
+from purge.data.samples import CPU, Backend, Samples
+
+RESIDENT_BYTES = 2 << 30  # items up to this size are read once and kept as tensors
+ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
+CHUNK = 256  # items that are read at a time
+
+
+class Tensors(Backend):
+    """Inputs as tensors: on the device if they fit, else copied ahead of use.
+
+    ``cast``: floats take the type of the model, as those of NumPy do. ``mean`` and ``std``: how the columns
+    of a table were scaled.
+    """
+
+    def __init__(
+        self, x: Inputs, device: torch.device = CPU, *, pads: Sequence[Any] = (), cast: bool = False,
+        mean: Sequence[float] = (), std: Sequence[float] = (),
+    ) -> None:  # fmt: skip
+        self.x, self.device, self.pads, self.cast = inputs.apply(Tensor.detach, x), device, tuple(pads), cast
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.home, self.shapes = inputs.leaves(self.x)[0].device, shapes_of(self.x)
+        self.seen = Seen()
+        self._as: dict[torch.dtype, Tensors] = {}  # the same as floats of another type
+
+    def __len__(self) -> int:
+        return inputs.count(self.x)
+
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensors, Tensor | None]:
+        """Tensors on the device if they fit, in the type of the model."""
+        there = copy.copy(self._of_type(dtype))
+        there.device = device
+        if there._resident:
+            return there, rows
+        size = there.bytes(len(there) if rows is None else len(rows))
+        if fits(size, device):
+            x = there.x if rows is None else there.raw(rows)
+            there.x, there.home, there.seen, there._as = inputs.to(x, device), device, Seen(), {}
+            return there, None
+        say_once(
+            f"The inputs ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
+            f"memory of {device}: they stay in host memory and are copied ahead of use."
+        )
+        return there, rows
+
+    def _of_type(self, dtype: torch.dtype) -> Tensors:
+        floats = [t.dtype for t in inputs.leaves(self.x) if t.is_floating_point()]
+        if not self.cast or all(own == dtype for own in floats):
+            return self
+        if dtype not in self._as:
+            there = self._as[dtype] = copy.copy(self)
+            there.x = inputs.apply(lambda t: t.to(dtype) if t.is_floating_point() else t, self.x)
+            there.seen, there._as = Seen(), {}
+        return self._as[dtype]
+
+    @property
+    def _resident(self) -> bool:
+        return all(t.device == self.device for t in inputs.leaves(self.x))
+
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
+        """The rows on the device."""
+        return inputs.to(self.raw(rows), self.device)
+
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
+        """The rows of each batch, copied ahead if they are not on the device."""
+        if self._resident:
+            return map(self.take, order)
+        return copied_ahead(self.raw, list(order), self.device)
+
+    def raw(self, rows: Tensor) -> Inputs:
+        """The rows where they are."""
+        return inputs.apply(lambda t: t[rows.to(t.device)], self.x)
+
+    def bytes(self, rows: int) -> int:
+        """How many bytes so many rows take."""
+        return rows * inputs.size(self.x) // max(1, len(self))
+
+    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Tensors:
+        """Rows that were padded, padded to other shapes."""
+        there = copy.copy(self)
+        there.x, there.shapes = stretched(self.x, shapes, pads, what), shapes
+        there.pads, there._as = tuple(pads), {}
+        return there
+
+
+class Items(Backend):
+    """Items of a map-style dataset, read when a batch needs them.
+
+    ``collate``: the caller's function, which pads items of unequal length to ``shapes`` with ``pads``.
+    """
+
+    streamed = True  # what could be kept has become tensors
+
+    def __init__(
+        self, dataset: Any, n: int, form: Form, collate: Callable[[Any], Any] | None, what: str
+    ) -> None:
+        self.dataset, self.form, self.collate, self.what = dataset, form, collate, what
+        self.device, self._n = CPU, n
+        self.seen = Seen()
+        self._facts: dict[str, Any] = {}  # found out once for all copies: size of an item, do they differ?
+
+    def __len__(self) -> int:
+        return self._n
+
+    # -- what they are ---------------------------------------------------------------------------
+
+    @property
+    def moving(self) -> bool:  # type: ignore[override]  # it takes reading to know
+        """Does the dataset draw random numbers for its items? Reads some of them again and again.
+
+        A transform that is applied with p = 0.1 is missed with a probability of 0.9^READS, below 1e-7.
+        """
+        if "moving" not in self._facts:
+            with _undisturbed():
+                self._facts["moving"] = self._differ_when_read_again()
+            if self._facts["moving"]:
+                say_once(
+                    "Items of the data differ when read again (random transforms?): every pass reads "
+                    "them anew."
+                )
+        return bool(self._facts["moving"])
+
+    def _differ_when_read_again(self) -> bool:
+        items = min(ITEMS, len(self))
+        for i in range(items):
+            at = i * len(self) // items
+            first = inputs.leaves(self.item(at))
+            for _ in range(math.ceil(READS / items)):
+                again = inputs.leaves(self.item(at))
+                if any(a.shape == b.shape and not _same(a, b) for a, b in zip(first, again, strict=False)):
+                    return True
+        return False
+
+    def bytes(self, rows: int) -> int:
+        """How many bytes so many items take, if all take as much as the first one."""
+        if "size" not in self._facts:
+            self._facts["size"] = inputs.size(self.item(0))
+        return rows * int(self._facts["size"])
+
+    def keeps(self, rows: int) -> bool:
+        """Can so many items be read once and kept?"""
+        size = self.bytes(rows)
+        if size > RESIDENT_BYTES:
+            say_once(
+                f"The inputs ({size / 1e9:.1f} GB) are too large to keep: a DataLoader reads them in every "
+                "pass."
+            )
+        return size <= RESIDENT_BYTES and not self.moving
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def item(self, i: int) -> Inputs:
+        """The inputs of one item, if it is an input and a label."""
+        made = self.guarded(lambda: self.read([self.dataset[i]], check=True))
+        return made.x
+
+    def read(self, items: Sequence[Any], check: bool = False) -> Item:
+        """Some items as a batch: inputs, labels and owners."""
+        return collated(items, self.form, self.collate, self.what, check=check)
+
+    def chunks(self, rows: Sequence[int] | None = None) -> Iterator[Item]:
+        """All items (those at ``rows``) in order, a batch at a time; each is read once."""
+        order = None if rows is None else torch.utils.data.Subset(self.dataset, rows)
+        # A generator of its own: a loader would draw from the caller's.
+        loader = DataLoader(order or self.dataset, CHUNK, collate_fn=list, generator=torch.Generator())
+        found = iter(loader)
+        while (items := self.guarded(lambda: next(found, None))) is not None:
+            yield self.guarded(partial(self.read, items))
+
+    def guarded(self, call: Callable[[], Any]) -> Any:
+        """What a call returns; what the caller's own code raises in it is told in a line."""
+        try:
+            return call()
+        except PurgeError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever the caller's own code may raise
+            by = "adapt or the dataset" if self.form.adapt is not None else "the dataset or its collate_fn"
+            got, fix = first_line(error), f"correct {by}, or pass {ADAPT}"
+            what = f"inputs and a label from each item of {self.what}"
+            raise DataError(what, got, fix) from error
+
+    def kept(self, rows: Tensor | None) -> Backend:
+        """The items in memory, if they can be kept."""
+        n = len(self) if rows is None else len(rows)
+        if n == 0 or not self.keeps(n):
+            return self
+        xs = [self._fitted(made.x) for made in self.chunks(None if rows is None else rows.tolist())]
+        return Tensors(self.guarded(lambda: inputs.join(xs)), self.device, pads=self.pads)
+
+    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Items:
+        """The same items, padded to other shapes when they are read."""
+        there = copy.copy(self)
+        there.shapes, there.pads = shapes, tuple(pads)
+        return there
+
+    def with_dataset(self, change: Callable[[Any], Any]) -> Items:
+        """The same items of a changed dataset, which is the same one for all parts of the data."""
+        if "changed" not in self._facts:
+            self._facts["changed"] = self
+            dataset = change(self.dataset)
+            if dataset is not self.dataset:
+                there = self._facts["changed"] = copy.copy(self)
+                there.dataset, there.seen, there._facts = dataset, Seen(), {}
+        changed: Items = self._facts["changed"]
+        return self if changed is self else changed._on(self.device)
+
+    def _on(self, device: torch.device) -> Items:
+        there = copy.copy(self)
+        there.device = device
+        return there
+
+    def _fitted(self, x: Inputs) -> Inputs:
+        return stretched(x, self.shapes, self.pads, self.what) if self.shapes else x
+
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Items, Tensor | None]:
+        """The same items, brought to another device batch by batch."""
+        return self._on(device), rows
+
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
+        """The items at some rows, collated."""
+        return inputs.to(self.raw(rows), self.device)
+
+    def raw(self, rows: Tensor) -> Inputs:
+        """The items at some rows, on the CPU."""
+        return self._collated([self.dataset[i] for i in rows.tolist()])
+
+    def _collated(self, items: Sequence[Any]) -> Inputs:
+        return self._fitted(self.read(items).x)
+
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
+        """The items of each batch, read ahead by worker processes for a GPU."""
+        for_gpu = self.device.type == "cuda"
+        loader = DataLoader(
+            self.dataset,
+            batch_sampler=[index.tolist() for index in order],
+            collate_fn=self._collated,
+            num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
+            pin_memory=for_gpu,
+        )
+        with processes_without_current_folder():  # where they are started anew, not forked
+            batches = iter(loader)
+        return (inputs.to(x, self.device) for x in batches)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Random numbers that a dataset draws within the block are drawn again after it."""
+    before, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([]):
+            yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(arrays)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal in every number; NaN equals NaN."""
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+class Several(Backend):
+    """Rows of several sets as one, each read in its own way; for those too large to keep."""
+
+    def __init__(self, parts: Sequence[Samples]) -> None:
+        self.parts, self.device, self.seen = parts, parts[0].device, Seen()
+        self.streamed = any(part.streamed for part in parts)
+        self.moving = not all(part.steady for part in parts)
+        self._ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Several, Tensor | None]:
+        """The parts, each delivered to the device."""
+        return (self if device == self.device else Several([p.to(device, dtype) for p in self.parts])), rows
+
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
+        """The samples at some rows."""
+        return next(self.stream([rows]))
+
+    def raw(self, rows: Tensor) -> Inputs:
+        """The samples at some rows."""
+        return self.take(rows)
+
+    def bytes(self, rows: int) -> int:
+        """How many bytes so many rows take, on average."""
+        return rows * sum(part.bytes for part in self.parts) // len(self)
+
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
+        """The samples of each batch; every set reads its own ahead."""
+        order = [index.cpu() for index in order]
+        owners = [torch.bucketize(index, self._ends, right=True) for index in order]
+        streams = []
+        for n, (part, end) in enumerate(zip(self.parts, self._ends, strict=True)):
+            own = [index[owner == n] - (end - len(part)) for index, owner in zip(order, owners, strict=True)]
+            streams.append(iter(part.stream([index for index in own if len(index)])))
+        # Which sets have rows in a batch is found now, so that nothing is read between two batches.
+        present = [owner.unique().tolist() for owner in owners]
+        backs = [owner.argsort(stable=True).argsort() for owner in owners]
+        return self._mixed(streams, present, backs)
+
+    @staticmethod
+    def _mixed(
+        streams: Sequence[Iterator[tuple[Any, Tensor]]], present: list[list[int]], backs: list[Tensor]
+    ) -> Iterator[Inputs]:
+        """Batches made of one from each set that is present, their rows put back in order."""
+        for sets, back in zip(present, backs, strict=True):
+            x = inputs.join([next(streams[n])[0] for n in sets])
+            yield inputs.apply(lambda t, back=back: t[back.to(t.device)], x)
