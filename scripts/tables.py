@@ -159,6 +159,7 @@ MADE_BY = {  # where a file is not the default of a benchmark, or a folder not a
     "speed_earlier.json": "`uv run python benchmarks/speed.py`, before the last changes",
     "samples": "`uv run purge bench configs/samples.yaml --only salun --only l1-sparse --only finetune "
     "--only scrub --only munba --only lotus --out results/samples`, cut off by a limit",
+    "rivals": "`uv run purge bench configs/rivals.yaml`, cut off by a limit",
     "speed_224_again.json": "`uv run python benchmarks/speed.py --size 224 --runs 3`, cut off by a limit",
 }
 
@@ -174,7 +175,9 @@ def _made_by(name: str) -> str:
 
 def _origins(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Hardware and commit of a file, and of its rows where they have their own."""
-    for part in (content, *(p for key in ("rows", "sizes", "runs") for p in content.get(key, []))):
+    parts = [content.get(key, []) for key in ("rows", "sizes", "runs")]
+    each = [one for part in parts for one in (part.values() if isinstance(part, dict) else part)]
+    for part in (content, *each):
         if "commit" in part:
             on = part.get("hardware") or content["hardware"]
             yield on["gpu"] or f"{on['machine']}, {on['cpus']} cores", str(part["commit"])
