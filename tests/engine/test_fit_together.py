@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.engine.trainer import Recipe, fit
 from purge.models.checkpoint import digest
 from tests.nets import blobs, plain_mlp, small_conv, small_mlp

@@ -16,9 +16,9 @@ from torch import nn
 import purge
 from purge.core.errors import DataError, FileError, MethodError, ModelError, RunError
 from purge.core.settings import flat_fields
+from purge.data.accept import as_samples
 from purge.data.identity import identities
 from purge.data.images import Images
-from purge.data.samples import as_samples
 from purge.data.split import split
 from purge.engine.trainer import Recipe, one_cycle
 from purge.methods import sisa_model as module
@@ -527,7 +527,7 @@ def test_data_that_differs_each_time_it_is_read_is_refused(monkeypatch):
         def __getitem__(self, i):
             return torch.randn(6), self.targets[i]
 
-    monkeypatch.setattr(purge.data.samples, "RESIDENT_BYTES", 1)
+    monkeypatch.setattr(purge.data.backends, "RESIDENT_BYTES", 1)
     with pytest.raises(DataError, match="differ when read again"):
         train(Moving())
 
@@ -546,7 +546,7 @@ def test_a_dataset_that_is_read_again_in_every_pass(monkeypatch):
 
     data = Large()
     kept_whole = train((x, y), shards=2)
-    monkeypatch.setattr(purge.data.samples, "RESIDENT_BYTES", 1)
+    monkeypatch.setattr(purge.data.backends, "RESIDENT_BYTES", 1)
     model = train(data, shards=2)
     assert torch.equal(model.ids, kept_whole.ids)
     gone, kept = split(data, indices=[0, 7])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import purge
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.methods.purge.layers import _hidden
 from purge.metrics.subject import Subject
 from purge.models.checks import make_split

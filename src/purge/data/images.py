@@ -223,6 +223,16 @@ class Images(Samples):
         return self.backend.shape
 
     @property
+    def size(self) -> int | None:
+        """Side of the square images that a model sees; None: the pixels' own."""
+        return self.backend.size
+
+    @property
+    def channels(self) -> int:
+        """Of the images that a model sees."""
+        return self.backend.channels
+
+    @property
     def transform(self) -> Callable[[Tensor], Tensor] | None:
         """What is applied last."""
         return self.backend.transform
