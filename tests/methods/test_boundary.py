@@ -22,10 +22,9 @@ from purge.methods.boundary import BoundaryExpand, BoundaryShrink
 from purge.methods.iewp import IEWP, _influence
 from purge.methods.unsir import UNSIR, _some_of_each
 from purge.models.checkpoint import digest
-from purge.models.checks import make_split
 from purge.models.copies import frozen_copy
 from purge.models.forward import logits_of
-from tests.nets import NETWORKS, WithLogits, blobs
+from tests.nets import NETWORKS, WithLogits, blobs, split_of
 
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 WHOLE = 1000  # a batch size beyond every set
@@ -377,7 +376,7 @@ def test_unsir_noise_impair_and_repair(case, norm):
 def made(model, forget, retain, seed=0, **changes):
     """The noise that a run would show to a copy of the model, and its classes."""
     twin, cpu = copy.deepcopy(model), torch.device("cpu")
-    split = make_split(twin, forget, retain, None, cpu)
+    split = split_of(twin, forget, retain, None)
     noise = drawn(seed, lambda: UNSIR(**changes)._noise(twin, split, cpu))
     return noise.take(torch.arange(len(noise)))
 
@@ -447,7 +446,10 @@ class Shuffles:
 
 def test_unsir_shuffles_noise_among_the_samples():
     """In a pass each noise sample comes up as often as asked, each retained one once."""
-    noise, chosen = samples_of(torch.zeros(6, 1), torch.zeros(6), torch.device("cpu")), torch.arange(100, 190)
+    noise, chosen = (
+        samples_of(torch.zeros(6, 1), torch.zeros(6).long(), torch.device("cpu")),
+        torch.arange(100, 190),
+    )
     method = UNSIR(noise_repeats=5, batch_size=12, min_steps=1)
     at_r, at_n = method._impair_order(noise, chosen, Shuffles())
     assert len(at_r) == len(at_n) == (90 + 6 * 5) // 12
@@ -461,7 +463,10 @@ def test_unsir_shuffles_noise_among_the_samples():
 
 def test_unsir_has_as_little_noise_as_its_authors():
     """One class of CIFAR-10: 60 of 9,060 rows in the notebook; the port of later comparisons has 5 %."""
-    noise, chosen = samples_of(torch.zeros(3, 1), torch.zeros(3), torch.device("cpu")), torch.arange(9000)
+    noise, chosen = (
+        samples_of(torch.zeros(3, 1), torch.zeros(3).long(), torch.device("cpu")),
+        torch.arange(9000),
+    )
     at_r, at_n = UNSIR()._impair_order(noise, chosen, Shuffles())
     share = sum(map(len, at_n)) / sum(len(r) + len(n) for r, n in zip(at_r, at_n, strict=True))
     assert len(at_r) == math.ceil(9060 / 256)
@@ -544,7 +549,7 @@ def test_iewp_alternates_up_the_entropy_and_down_the_retain_loss(case, norm, bet
 
 def test_iewp_weights_are_the_norms_of_single_samples(case):
     model, forget, retain = case
-    split = make_split(model, forget, retain, None, torch.device("cpu"))
+    split = split_of(model, forget, retain, None)
     got = _influence(model, split.forget)
     assert torch.allclose(got.double(), influence(model, *forget), rtol=1e-4)
     assert float(got.mean()) == pytest.approx(1)

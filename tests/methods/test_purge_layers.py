@@ -19,18 +19,18 @@ from purge.methods.purge.layers import MOST, SHRINKAGE, _quartered, _some, discr
 from purge.methods.purge.targets import Scene
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
-from purge.models.checks import make_split
 from purge.models.copies import frozen_copy
 from purge.models.forward import logits
 from purge.models.inspect import anatomy
 from purge.models.zoo import build
+from tests.nets import split_of
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def split(digits, base):
-    return make_split(base, digits.forget, digits.retain, None, CPU)
+    return split_of(base, digits.forget, digits.retain, None)
 
 
 def said(model, split, own=None):
@@ -66,7 +66,7 @@ def test_an_opinion_by_hand():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 6), nn.Linear(6, 4)).eval()
     x, y = torch.randn(40, 3), torch.arange(40) % 3
-    data = make_split(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None, CPU)
+    data = split_of(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None)
     own = logits(model, data.forget)
     with torch.no_grad():
         layers = [model[0], model[:2]]
@@ -86,7 +86,7 @@ def test_an_opinion_by_hand():
 def test_a_model_without_layers_below_the_last_speaks_for_itself():
     model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3)).eval()
     x, y = torch.randn(12, 3), torch.arange(12) % 3
-    data = make_split(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None, CPU)
+    data = split_of(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None)
     own = logits(model, data.forget)
     assert torch.equal(said(model, data), own)
 
@@ -147,7 +147,7 @@ def test_layers_tell_what_the_outputs_do_not():
     forget = torch.stack([torch.ones(60), torch.zeros(60), torch.zeros(60), truth], 1) + 0.1 * torch.randn(
         60, 4
     )
-    parts = make_split(model, (forget, torch.zeros(60).long()), (retain, y), None, CPU)
+    parts = split_of(model, (forget, torch.zeros(60).long()), (retain, y), None)
     own = logits(model, parts.forget)
     right = [(z[:, 1:].argmax(1) * 2 - 1 == truth).float().mean() for z in (own, said(model, parts, own))]
     assert right[0] < 0.8
@@ -165,7 +165,7 @@ def test_a_layer_that_is_too_wide_is_not_asked():
         nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(8 * 30 * 30, 5), nn.Tanh(), nn.Linear(5, 3)
     )
     x, y = torch.randn(30, 1, 32, 32), torch.arange(30) % 3
-    parts = make_split(model, (x[y == 0], y[y == 0]), (x[y != 0], y[y != 0]), None, CPU)
+    parts = split_of(model, (x[y == 0], y[y == 0]), (x[y != 0], y[y != 0]), None)
     asked = []
     original = opinions.discriminant
 

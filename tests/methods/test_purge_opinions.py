@@ -18,10 +18,10 @@ from purge.engine.stopping import Stopping
 from purge.methods import Masked, Pull
 from purge.methods.purge.layers import look, neighbours_say
 from purge.methods.purge.targets import HELD, Scene, held_out
-from purge.models.checks import make_split
 from purge.models.copies import frozen_copy
 from purge.models.forward import logits
 from tests.golden.record import small_net
+from tests.nets import split_of
 
 CPU = torch.device("cpu")
 ALL = ("own", "views", "layers", "neighbours", "copy")
@@ -54,7 +54,7 @@ class Shifts:
 
 @pytest.fixture(scope="module")
 def split(digits, base):
-    return make_split(base, digits.forget, digits.retain, None, CPU)
+    return split_of(base, digits.forget, digits.retain, None)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def single():
     model = nn.Linear(4, 3).eval()
     x, y = torch.randn(300, 4), torch.arange(300) % 3
     unseen = torch.randn(90, 4), torch.arange(90) % 3
-    return model, make_split(model, (x[:60], y[:60]), (x[60:], y[60:]), unseen, CPU)
+    return model, split_of(model, (x[:60], y[:60]), (x[60:], y[60:]), unseen)
 
 
 # -- each opinion ------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_neighbours_by_hand():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 6), nn.Linear(6, 4)).eval()
     x, y = torch.randn(40, 3), torch.arange(40) % 3
-    data = make_split(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None, CPU)
+    data = split_of(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None)
     own = logits(model, data.forget)
     place = scene_of(model, data)
     known = look(place.teacher, data.retain, 4, place.run)
@@ -122,7 +122,7 @@ def test_fewer_retained_samples_than_neighbours_and_no_hidden_layer(single):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 6), nn.Linear(6, 3)).eval()
     x, y = torch.randn(9, 3), torch.arange(9) % 3
-    data = make_split(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None, CPU)
+    data = split_of(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None)
     assert aimed(Masked(opinions=("neighbours",)), model, data).target.isfinite().all()
     model, data = single
     own, asked = (aimed(Masked(opinions=(name,)), model, data).target for name in ("own", "neighbours"))
@@ -181,13 +181,9 @@ def test_what_is_held_out_is_a_seeded_tenth(digits, base, split):
     assert (len(held), len(rest)) == (130, len(split.retain) - 130)
     counts = held.bincount(minlength=10) + rest.bincount(minlength=10)
     assert torch.equal(counts, split.retain.labels.bincount(minlength=10))
-    many = make_split(
-        nn.Linear(1, 2), *[(torch.randn(n, 1), torch.arange(n) % 2) for n in (4, 20_000)], None, CPU
-    )
+    many = split_of(nn.Linear(1, 2), *[(torch.randn(n, 1), torch.arange(n) % 2) for n in (4, 20_000)], None)
     assert len(held_out(many.retain, scene_of(nn.Linear(1, 2), many).run)[0]) == HELD
-    one = make_split(
-        nn.Linear(1, 2), *[(torch.randn(n, 1), torch.zeros(n).long()) for n in (4, 1)], None, CPU
-    )
+    one = split_of(nn.Linear(1, 2), *[(torch.randn(n, 1), torch.zeros(n).long()) for n in (4, 1)], None)
     assert [len(p) for p in held_out(one.retain, scene_of(nn.Linear(1, 2), one).run)] == [1, 1]
 
 
@@ -209,7 +205,7 @@ def test_without_test_data_hidden_layers_tell_what_unseen_samples_get(samples, d
         return float((wanted.exp() * (wanted - (p + 1e-7).log())).sum(1).mean())
 
     without, beside = (
-        aimed(Masked(), base, make_split(base, forget, retain, test, CPU)) for test in (None, digits.test)
+        aimed(Masked(), base, split_of(base, forget, retain, test)) for test in (None, digits.test)
     )
     assert "estimated from 130 retained" in caplog.text
     assert far(without.target) < min(far(beside.target) + 0.01, far(logits(base, forget).softmax(1)))
@@ -220,7 +216,7 @@ def test_without_test_data_hidden_layers_tell_what_unseen_samples_get(samples, d
 
 def test_levels_by_hand_where_there_is_no_test_data(samples):
     base, _, forget, retain = samples
-    data = make_split(base, forget, retain, None, CPU)
+    data = split_of(base, forget, retain, None)
     got = aimed(Masked(opinions=("own",)), base, data)
     place = scene_of(base, data)
     with seeded(0, CPU):

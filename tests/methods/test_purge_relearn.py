@@ -18,10 +18,10 @@ from purge.methods.purge.relearn import BATCH, LR, relearned
 from purge.methods.purge.targets import Scene
 from purge.methods.registry import METHODS
 from purge.models.checkpoint import digest
-from purge.models.checks import make_split
 from purge.models.copies import frozen_copy, reinitialised
 from purge.models.forward import logits
 from purge.models.small_resnet import SmallResNet
+from tests.nets import split_of
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def weights_of(model):
 
 @pytest.fixture(scope="module")
 def split(digits, base):
-    return make_split(base, digits.forget, digits.retain, None, CPU)
+    return split_of(base, digits.forget, digits.retain, None)
 
 
 def test_weights_are_mixed_with_fresh_ones_and_the_teacher_stays(base, split):
@@ -70,7 +70,7 @@ def test_steps_are_nesterov_steps_from_the_mixture_by_hand():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double().eval()
     x, y = torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % 3
-    data = make_split(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None, CPU)
+    data = split_of(model, (x[y == 0], y[y == 0]), (x[y > 0], y[y > 0]), None)
     got = student(model, data, share=0.5, steps=3)  # every batch is the whole retain set
     with seeded(0, CPU):
         fresh = reinitialised(model)
@@ -187,7 +187,7 @@ def test_single_samples_are_not_suppressed(digits, base):
     )
     rest = torch.ones(len(y), dtype=torch.bool)
     rest[few] = False
-    mixed = make_split(base, (x[few], y[few]), (x[rest], y[rest]), None, CPU)
+    mixed = split_of(base, (x[few], y[few]), (x[rest], y[rest]), None)
     method = replace(METHODS["purge-pull"].method, {"suppression": 0.1})
     known = logits(frozen_copy(base), mixed.retain, torch.arange(20))
     levels = method._levels(mixed, torch.tensor([0]), None, known)
