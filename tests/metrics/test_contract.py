@@ -281,10 +281,10 @@ def test_audit_leaves_all_three_models_as_they_were(case, name):
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_cleans_up_after_itself(case, name):
     # audit() works on copies; here the metric is given the model itself
+    parts = ("forget", "retain", "test", "triggered")
     split = SimpleNamespace(
-        classes=3, forget_classes=frozenset({0}), single=False,
-        **{part: samples_of(*getattr(case, part), torch.device("cpu")) for part in ("forget", "retain", "test", "triggered")},
-        truth=case.truth,
+        classes=3, forget_classes=frozenset({0}), single=False, truth=case.truth,
+        **{part: samples_of(*getattr(case, part), torch.device("cpu")) for part in parts},
     )  # fmt: skip
     models = [mixed(i) for i in range(3)]
     before = [state(m) for m in models]
