@@ -103,10 +103,12 @@ class Pixels(Backend):
 
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Tensor]:
         """Batches of images, read ahead where they are not on the device."""
-        order = list(order)
-        each: Sequence[Tensor | None] | Tensor = [None] * len(order) if moves is None else moves
         if self.resident or self.device.type != "cuda":
-            return (self.take(rows, move) for rows, move in zip(order, each, strict=True))
+            if moves is None:
+                return map(self.take, order)
+            return (self.take(rows, move) for rows, move in zip(order, moves, strict=True))
+        order = list(order)
+        each = [None] * len(order) if moves is None else moves
         copies = copied_ahead(self.raw, order, self.device)
         return (self._from_host(x, move) for x, move in zip(copies, each, strict=True))
 
