@@ -13,9 +13,10 @@ from torchvision.transforms import v2
 
 import purge
 from purge.core.errors import MethodError
+from purge.data.accept import as_samples
 from purge.data.augmented import Augment, plain
 from purge.data.images import Images, draw_colours, draw_moves, recoloured
-from purge.data.samples import Tensors, as_samples, part_of
+from purge.data.samples import part_of
 from purge.models.checkpoint import digest
 from tests.augmenting import Augmenting
 from tests.data.test_augmented import PLAIN, RANDOM, Flipped, images_net, pictures
@@ -66,7 +67,7 @@ def test_images_are_changed_by_name(name):
     how = {"pad": 2 if "crop" in name else 0, "flip": name != "crop", "turn": name == "turn"}
     moves = draw_moves(24, **how, generator=torch.Generator().manual_seed(0 ^ 0xA06)).view(3, 8, -1)
     for rows, move, batch in zip(seen["order"], moves, seen["batches"], strict=True):
-        x, y = seen["split"].retain.take(rows, move)
+        x, y = next(iter(seen["split"].retain.moved([rows], [move])))
         assert torch.equal(batch.x, x)
         assert torch.equal(batch.y, y)
         assert torch.equal(batch.y, seen["split"].retain.labels[rows])
@@ -78,7 +79,8 @@ def test_colours_follow_the_moves():
     moves = draw_moves(24, pad=0, flip=True, generator=g).view(3, 8, -1)
     colours = draw_colours(24, 3, 0.3, g).view(3, 8, 3, 2)
     for rows, move, colour, batch in zip(seen["order"], moves, colours, seen["batches"], strict=True):
-        torch.testing.assert_close(batch.x, recoloured(seen["split"].retain.take(rows, move)[0], colour))
+        ((x, _),) = seen["split"].retain.moved([rows], [move])
+        torch.testing.assert_close(batch.x, recoloured(x, colour))
 
 
 def test_a_colour_alone_is_a_change():
@@ -180,7 +182,7 @@ def test_a_dataset_with_random_transforms_augments_itself(kind):
     assert result.info["augment"] == "by the data itself"
     assert seen["changed"] is seen["split"].retain
     wanted = as_samples(Subset(pictures(PLAIN), range(20, 60)), CPU, "plain")
-    assert isinstance(seen["plain"], Tensors)  # it is read once
+    assert not seen["plain"].streamed  # it is read once
     rows = torch.arange(40)
     torch.testing.assert_close(seen["plain"].take(rows)[0], wanted.take(rows)[0])
     assert torch.equal(seen["plain"].labels, seen["split"].retain.labels)

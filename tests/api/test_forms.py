@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import purge
 from purge.core.errors import DataError
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from tests.nets import blobs, plain_mlp
 from tests.refusals import assert_sentence
 
@@ -130,8 +130,7 @@ def test_a_set_without_a_class_has_the_numbers_of_the_model(
 ) -> None:
     """Sorted among themselves, bees and cats would be 0 and 1."""
     if not keep:
-        monkeypatch.setattr("purge.data.accept.RESIDENT_BYTES", 10)
-        monkeypatch.setattr("purge.data.samples.RESIDENT_BYTES", 10)
+        monkeypatch.setattr("purge.data.backends.RESIDENT_BYTES", 10)
     make = FORMS["names"][0]
     model = purge.train(plain_mlp(), make(X, Y), epochs=20, lr=0.1, progress=False).model
     forget, retain = purge.split(make(X[Y > 0], Y[Y > 0]), classes="cat")
@@ -319,14 +318,10 @@ def test_texts_need_a_collate_function() -> None:
 
 
 def test_a_collated_set_too_large_to_keep_is_read_in_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from purge.data import accept
-    from purge.data.samples import Lazy
-
     rows, kept = texts(), as_samples(DataLoader(texts(), collate_fn=padded), CPU, "x")
-    monkeypatch.setattr(accept, "RESIDENT_BYTES", 10)
-    monkeypatch.setattr("purge.data.samples.RESIDENT_BYTES", 10)
+    monkeypatch.setattr("purge.data.backends.RESIDENT_BYTES", 10)
     found = as_samples(DataLoader(rows, collate_fn=padded), CPU, "x")
-    assert isinstance(found, Lazy)
+    assert found.streamed
     index = torch.tensor([3, 0, 39])
     for a, b in zip(found.take(index), kept.take(index), strict=True):
         assert torch.equal(a, b) if isinstance(a, Tensor) else all(torch.equal(a[k], b[k]) for k in b)

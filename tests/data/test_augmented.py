@@ -14,8 +14,10 @@ from torchvision.datasets import FakeData
 from torchvision.transforms import v2
 
 import purge
-from purge.data.augmented import deterministic, without_random_transforms
-from purge.data.samples import Lazy, Tensors, as_samples, differ_when_read_again
+from purge.data.accept import accepted, as_samples
+from purge.data.augmented import deterministic, plain
+from purge.data.backends import Items
+from purge.data.items import Form
 from tests.nets import blobs, small_mlp
 
 CPU = torch.device("cpu")
@@ -35,15 +37,19 @@ class Flipped(Dataset[Any]):
         return x.flip(0) if torch.rand(()) < self.p else x, int(self.y[i])
 
 
+def moving(data: Dataset[Any]) -> bool:
+    return Items(data, len(data), Form(), None, "the data").moving
+
+
 @pytest.mark.parametrize("n", [1, 5, 40])
 def test_a_rare_flip_is_always_found(n):
     data = Flipped(0.1, n)  # two readings of eight items missed it in a fifth of the cases
     found = 0
     for seed in range(300):
         torch.manual_seed(seed)
-        found += differ_when_read_again(data, "the data")
+        found += moving(data)
     assert found == 300
-    assert not differ_when_read_again(Flipped(0.0, n), "the data")
+    assert not moving(Flipped(0.0, n))
 
 
 def test_data_that_is_not_a_number_is_not_random():
@@ -51,7 +57,7 @@ def test_data_that_is_not_a_number_is_not_random():
         def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
             return torch.tensor([float("nan"), 1.0]), 0
 
-    assert not differ_when_read_again(Holes(0.0), "the data")
+    assert not moving(Holes(0.0))
 
 
 # -- what an audit reads -----------------------------------------------------------------------
@@ -88,32 +94,32 @@ def test_an_audit_reads_torchvision_data_without_its_random_transforms(kind):
     before = copy.deepcopy(RANDOM[kind])
     train, test = pictures(RANDOM[kind]), pictures(RANDOM[kind], seed=1)
     forget, retain = purge.split(train, indices=range(20))
-    assert as_samples(forget, CPU, "forget").moving  # for training they stay
+    assert not as_samples(forget, CPU, "forget").steady  # for training they stay
     given = {"metrics": "quick", "progress": False}
     report = purge.audit(images_net(0), forget, retain, test, **given)
     plain_train, plain_test = pictures(PLAIN), pictures(PLAIN, seed=1)
-    plain = purge.audit(images_net(0), *purge.split(plain_train, indices=range(20)), plain_test, **given)
+    want = purge.audit(images_net(0), *purge.split(plain_train, indices=range(20)), plain_test, **given)
     assert "augmented" not in report.info
-    for name, value in plain.values.items():
+    for name, value in want.values.items():
         assert report[name].value == (None if value.value is None else pytest.approx(value.value, abs=1e-6))
     assert train.transform is RANDOM[kind]  # the caller's data is untouched
     assert repr(RANDOM[kind]) == repr(before)
-    assert isinstance(as_samples(train, CPU, "train"), Lazy)
+    assert not as_samples(train, CPU, "train").steady
 
 
 def test_parts_of_one_dataset_stay_parts_of_one_dataset():
     train = pictures(RANDOM["v1"])
-    forget, retain, none = without_random_transforms(Subset(train, [0, 1]), Subset(train, [2]), None)
-    assert forget.dataset is retain.dataset
-    assert forget.dataset is not train
-    assert none is None
+    forget, retain = (plain(part) for part in purge.split(train, indices=[0, 1]))
+    assert forget.steady
+    assert forget.origin.same(retain.origin)
     with pytest.raises(purge.PurgeError, match="1 in both"):
         purge.audit(images_net(0), Subset(train, [0, 1, 2]), Subset(train, [2, 3, 4]), None, progress=False)
 
 
 def test_data_without_random_transforms_is_passed_on():
-    pair, plain, images = blobs(), pictures(PLAIN), Flipped(0.1)
-    assert without_random_transforms(pair, plain, images) == (pair, plain, images)
+    for data in (blobs(), pictures(PLAIN), Flipped(0.1)):
+        samples = accepted({"x": data})["x"]
+        assert plain(samples) is samples
 
 
 @pytest.mark.parametrize("parts", [("forget",), ("retain", "test"), ("forget", "retain", "test")])
@@ -151,13 +157,6 @@ def test_random_crops_become_crops_of_the_centre():
 
 
 def test_data_that_would_change_its_shape_is_left_alone():
-    sizes = transforms.Compose([transforms.ToTensor(), v2.RandomResize(8, 9), transforms.Pad(0)])
-    data = pictures(sizes)
-    assert without_random_transforms(data, data, None)[0] is data
-
-
-def test_training_still_reads_random_data_anew():
-    data = Flipped(0.1)
-    torch.manual_seed(0)
-    assert isinstance(as_samples(data, CPU, "the data"), Lazy)
-    assert isinstance(as_samples(Flipped(0.0), CPU, "the data"), Tensors)
+    sizes = transforms.Compose([transforms.ToTensor(), v2.RandomResize(8, 9), transforms.RandomErasing(1.0)])
+    samples = accepted({"x": pictures(sizes)})["x"]
+    assert plain(samples) is samples

@@ -73,7 +73,7 @@ def test_writing_to_mapped_images_does_not_change_the_cache(tmp_path, cache):
     tree(tmp_path / "own", {"a": 5, "b": 5})
     train, _ = load(tmp_path / "own")
     before = load(tmp_path / "own")[0].pixels.clone()
-    train._store.fill_(7)
+    train.backend.store.fill_(7)
     assert torch.equal(load(tmp_path / "own")[0].pixels, before)
 
 

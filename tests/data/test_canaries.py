@@ -9,7 +9,7 @@ from torch.utils.data import Subset, TensorDataset
 
 import purge
 from purge.core.errors import DataError, PurgeError
-from purge.data.samples import as_samples, labels_of
+from purge.data.accept import as_samples
 
 CPU = torch.device("cpu")
 X = torch.arange(400.0).reshape(200, 2)
@@ -44,7 +44,7 @@ def test_forget_and_retain_are_cut_by_its_rows():
     planted = purge.plant_canaries((X, Y), 60, seed=3)
     forget, retain = purge.split(planted.data, indices=planted.rows)
     assert torch.equal(forget[0], planted.samples[0][planted.included])
-    assert len(retain[1]) == 140
+    assert len(retain) == 140
 
 
 def test_coins_are_fair_and_independent_of_the_labels_and_of_each_other():
@@ -98,7 +98,7 @@ def test_data_of_every_kind_gives_the_record_of_a_pair(data):
     assert torch.equal(planted.rows, pair.rows)
     assert torch.equal(planted.included, pair.included)
     for ours, theirs in ((planted.data, pair.data), (planted.samples, pair.samples)):
-        assert torch.equal(labels_of(ours, "data"), theirs[1])
+        assert torch.equal(ours.labels, theirs[1])
         samples = as_samples(ours, CPU, "data")
         x, y = samples.take(torch.tensor([0, 7]))
         assert torch.equal(y, theirs[1][[0, 7]])

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from purge.core.errors import DataError
-from purge.data.ids import rows_of_ids, subjects_of
+from purge.data.accept import accepted
+from purge.data.ids import rows_of_ids
+from purge.data.items import Form
 from tests.refusals import assert_sentence
 
 IDS = ("c-17", "c-4", "c-17", "7")
@@ -49,34 +51,40 @@ FORMS: dict[str, tuple[Any, Any]] = {
 }
 
 
+def owners_of(data: Any, id_of: Any = None) -> tuple[str, ...]:
+    return accepted({"x": data}, Form(id_of=id_of, owned=True))["x"].owners
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_ids_are_found(form: str) -> None:
-    assert subjects_of(*FORMS[form]) == IDS
+    assert owners_of(*FORMS[form]) == IDS
 
 
 def test_parts_know_theirs() -> None:
-    assert subjects_of(Subset(Subset(TUPLES, [3, 1, 0]), [1, 2])) == ("c-4", "c-17")
-    assert subjects_of(TensorDataset(X, Y, torch.tensor([5, 5, 6, 7]))) == ("5", "5", "6", "7")
+    assert owners_of(Subset(Subset(TUPLES, [3, 1, 0]), [1, 2])) == ("c-4", "c-17")
+    assert owners_of(TensorDataset(X, Y, torch.tensor([5, 5, 6, 7]))) == ("5", "5", "6", "7")
     one = uuid.UUID(int=3)
-    assert subjects_of((X, Y), [one, one, 3, np.int64(4)]) == (str(one), str(one), "3", "4")
+    assert owners_of((X, Y), [one, one, 3, np.int64(4)]) == (str(one), str(one), "3", "4")
     missing = pd.Series([1, None, 3, 4]), pd.Series([1, None, 3, 4], dtype="Int64"), [1, None, 3, np.nan]
-    assert [subjects_of((X, Y), ids)[:3] for ids in missing] == [("1", "", "3")] * 3
+    assert [owners_of((X, Y), ids)[:3] for ids in missing] == [("1", "", "3")] * 3
 
 
-@pytest.mark.parametrize("data", [TensorDataset(X, Y), (X, Y), DICTS, FRAME, Items((X[0], 0))])
+@pytest.mark.parametrize(
+    "data", [TensorDataset(X, Y), (X, Y), FRAME.drop(columns="customer"), Items((X[0], 0))]
+)
 def test_data_without_ids_has_none(data: Any) -> None:
-    assert subjects_of(data) == ()
+    assert owners_of(data) == ()
 
 
 REFUSED: dict[str, tuple[str, Any]] = {
-    "no such column": ("did you mean 'customer'", lambda: subjects_of(FRAME, "custmer")),
-    "no such key": ("did you mean 'customer'", lambda: subjects_of(DICTS, "custmer")),
-    "no such position": ("a position in items of 3", lambda: subjects_of(TUPLES, 5)),
-    "no such tensor": ("a position of 2 tensors", lambda: subjects_of(TensorDataset(X, Y), 2)),
-    "a key of a pair": ("ids of a pair", lambda: subjects_of((X, Y), "customer")),
-    "a list too short": ("one id per sample in id_of, 4, got 3", lambda: subjects_of((X, Y), IDS[:3])),
-    "ids are lists": ("text or whole numbers", lambda: subjects_of((X, Y), [[1], [2], [3], [4]])),
-    "ids are broken numbers": ("got 0.5", lambda: subjects_of((X, Y), [0.5, 1, 2, 3])),
+    "no such column": ("did you mean 'customer'", lambda: owners_of(FRAME, "custmer")),
+    "no such key": ("did you mean 'customer'", lambda: owners_of(DICTS, "custmer")),
+    "no such position": ("a position in items of 3", lambda: owners_of(TUPLES, 5)),
+    "no such tensor": ("a position of 2 tensors", lambda: owners_of(TensorDataset(X, Y), 2)),
+    "a key of a pair": ("ids of a pair", lambda: owners_of((X, Y), "customer")),
+    "a list too short": ("one id per sample in id_of, 4, got 3", lambda: owners_of((X, Y), IDS[:3])),
+    "ids are lists": ("text or whole numbers", lambda: owners_of((X, Y), [[1], [2], [3], [4]])),
+    "ids are broken numbers": ("got 0.5", lambda: owners_of((X, Y), [0.5, 1, 2, 3])),
     "unknown": ("got 'x'", lambda: rows_of_ids(IDS, ["c-17", "x"])),
     "many unknown": ("'a', 'b', 'c' and 2 more", lambda: rows_of_ids(IDS, list("abcde"))),
     "none wanted": ("got none", lambda: rows_of_ids(IDS, [])),
@@ -97,6 +105,6 @@ def test_refused(case: str) -> None:
 @given(st.lists(st.one_of(st.text(min_size=1), st.integers()), min_size=1, max_size=30), st.data())
 def test_rows_are_those_of_the_wanted(ids: list[Any], data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(ids), min_size=1))
-    subjects = subjects_of((torch.zeros(len(ids), 1), torch.zeros(len(ids))), ids)
+    owners = owners_of((torch.zeros(len(ids), 1), torch.zeros(len(ids)).long()), ids)
     text = {str(w) for w in wanted}
-    assert rows_of_ids(subjects, wanted).tolist() == [str(i) in text for i in ids]
+    assert rows_of_ids(owners, wanted).tolist() == [str(i) in text for i in ids]

@@ -133,16 +133,21 @@ def test_moves_are_padding_cropping_and_flipping(data):
     assert torch.equal(found, want)
 
 
+def taken(found: Images, rows: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+    """One batch of images, moved."""
+    return next(iter(found.moved([rows], None if moves is None else [moves])))
+
+
 def test_no_move_changes_nothing():
     raw = pixels(height=5, width=7)
     assert torch.equal(moved(raw, EVERY, torch.zeros(12, 3, dtype=torch.long)), raw)
     found = images(size=12, **CONSTANTS)
-    assert torch.equal(found.take(EVERY, torch.zeros(12, 3, dtype=torch.long))[0], found.take(EVERY)[0])
+    assert torch.equal(taken(found, EVERY, torch.zeros(12, 3, dtype=torch.long))[0], found.take(EVERY)[0])
 
 
 def test_moves_happen_at_the_stored_size_and_before_resizing():
     moves = torch.tensor([[2, -1, 1]]).repeat(12, 1)
-    x, y = images(size=16, **CONSTANTS).take(EVERY, moves)
+    x, y = taken(images(size=16, **CONSTANTS), EVERY, moves)
     want = torch.stack([slowly(image, 2, -1, 1) for image in pixels()])
     assert torch.equal(x, Images(want, EVERY % 3, size=16, **CONSTANTS).take(EVERY)[0])
     assert torch.equal(y, EVERY % 3)
@@ -208,17 +213,17 @@ def test_a_stream_is_a_sequence_of_takes(order, moving, part):
     found = images(size=12, **CONSTANTS)
     found = found.select(EVERY.flip(0)) if part else found
     moves = [drawn(i, n=len(index), pad=2, flip=True) for i, index in enumerate(order)] if moving else None
-    streamed = list(found.stream(order, moves))
+    streamed = list(found.moved(order, moves))
     assert len(streamed) == len(order)
     for i, (x, y) in enumerate(streamed):
-        want = found.take(order[i], moves[i] if moves else None)
+        want = taken(found, order[i], moves[i] if moves else None)
         assert torch.equal(x, want[0])
         assert torch.equal(y, want[1])
 
 
 def test_a_stream_with_moves_for_fewer_batches_is_refused():
     with pytest.raises(ValueError, match="shorter"):
-        list(images().stream(ORDERS[0], [drawn(0, n=4, pad=1, flip=True)]))
+        list(images().moved(ORDERS[0], [drawn(0, n=4, pad=1, flip=True)]))
 
 
 def test_parts_share_the_pixels_and_parts_of_parts_too():
@@ -228,7 +233,7 @@ def test_parts_share_the_pixels_and_parts_of_parts_too():
     part = whole.select(torch.tensor([10, 4, 7, 1]))
     nested = part.select(torch.tensor([3, 0]))
     for found, rows in ((part, [10, 4, 7, 1]), (nested, [1, 10])):
-        assert found._store.data_ptr() == raw.data_ptr()
+        assert found.backend.store.data_ptr() == raw.data_ptr()
         assert torch.equal(found.pixels, raw[rows])
         assert found.labels.tolist() == [i % 3 for i in rows]
         assert found.ids.tolist() == rows
@@ -238,7 +243,7 @@ def test_parts_share_the_pixels_and_parts_of_parts_too():
         assert found[0][1] == rows[0] % 3
     moves = drawn(0, n=2, pad=2, flip=True)
     assert torch.equal(
-        nested.take(torch.tensor([1, 0]), moves)[0], whole.take(torch.tensor([10, 1]), moves)[0]
+        taken(nested, torch.tensor([1, 0]), moves)[0], taken(whole, torch.tensor([10, 1]), moves)[0]
     )
     assert len(whole) == 12
     assert len(part.select(torch.tensor([], dtype=torch.long))) == 0
@@ -248,7 +253,7 @@ def test_the_same_device_gives_the_same_images():
     found = images(size=12, **CONSTANTS).select(EVERY.flip(0))
     there = found.to("cpu")
     assert there is not found
-    assert there._store.data_ptr() == found._store.data_ptr()
+    assert there.backend.store.data_ptr() == found.backend.store.data_ptr()
     assert torch.equal(there.take(EVERY)[0], found.take(EVERY)[0])
     assert there.resident
     assert there.device == torch.device("cpu")
@@ -358,7 +363,7 @@ def test_images_kept_in_host_memory_are_the_same_images(size, part, caplog):
         host = whole.to("cuda")
         again = whole.to("cuda:0")
     assert [r.getMessage().count("stay in host memory") for r in caplog.records] == [1]
-    whole.device_fraction = 0.5
+    whole.backend.device_fraction = 0.5
     there = whole.to("cuda")
     assert len(caplog.records) == 1
     assert there.resident
@@ -366,19 +371,20 @@ def test_images_kept_in_host_memory_are_the_same_images(size, part, caplog):
     for far in (host, again):
         assert not far.resident
         assert far.pixels.device.type == "cpu"
-        assert far._store.data_ptr() == whole._store.data_ptr()
+        assert far.backend.store.data_ptr() == whole.backend.store.data_ptr()
     g = torch.Generator().manual_seed(1)
     order = torch.stack([torch.randperm(40, generator=g)[:16] for _ in range(9)])
     moves = drawn(2, n=order.numel(), pad=3, flip=True).view(9, 16, 3)
     for given_order in (order, list(order), order.cuda()):
         for given_moves in (None, moves, moves.cuda()):
             streamed = zip(
-                host.stream(given_order, given_moves), there.stream(given_order, given_moves), strict=True
+                host.moved(given_order, given_moves), there.moved(given_order, given_moves), strict=True
             )
             for i, (a, b) in enumerate(streamed):
-                plain = whole.take(order[i], None if given_moves is None else moves[i])
-                taken = host.take(order[i], None if given_moves is None else moves[i])
-                for x, y in (a, b, taken):
+                plain, far = (
+                    taken(one, order[i], None if given_moves is None else moves[i]) for one in (whole, host)
+                )
+                for x, y in (a, b, far):
                     assert x.device.type == y.device.type == "cuda"
                     assert torch.equal(x, b[0])
                     assert torch.equal(y.cpu(), plain[1])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from purge.data.accept import as_samples
 from purge.data.images import Images
 from purge.data.joined import joined
-from purge.data.samples import Lazy, as_samples
 from tests.nets import blobs
 
 CPU = torch.device("cpu")
@@ -27,11 +27,12 @@ class Read(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("form", ["tensors", "read", "mixed"])
-def test_rows_of_several_sets_are_one_set(form):
+def test_rows_of_several_sets_are_one_set(form, monkeypatch):
     raw = [blobs(20, seed=0), blobs(9, seed=1), blobs(14, seed=2)]
     sets = [as_samples(pair, CPU, "data") for pair in raw]
     if form != "tensors":
-        lazy = [Lazy(Read(*pair), pair[1], CPU) for pair in raw]
+        monkeypatch.setattr("purge.data.backends.RESIDENT_BYTES", 10)
+        lazy = [as_samples(Read(*pair), CPU, "data") for pair in raw]
         sets = lazy if form == "read" else [lazy[0], sets[1], lazy[2]]
     rows = [torch.tensor([3, 1, 19]), torch.arange(9), torch.tensor([13, 0])]
     x, y = (torch.cat([pair[k][at] for pair, at in zip(raw, rows, strict=True)]) for k in (0, 1))

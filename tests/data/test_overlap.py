@@ -12,16 +12,16 @@ from torch.utils.data import Subset, TensorDataset
 
 import purge
 from purge.core.errors import DataError
+from purge.data import backends
 from purge.data import overlap as module
-from purge.data import samples
-from purge.data.overlap import TOLERATED, content_hashes, near_copies, overlap
-from purge.data.samples import as_samples
+from purge.data.accept import accepted, as_samples
+from purge.data.overlap import TOLERATED, near_copies, overlap
 
 CPU = torch.device("cpu")
 
 
 def apart(**sets):
-    return overlap(sets, {name: as_samples(data, CPU, name) for name, data in sets.items()})
+    return overlap({what: samples.to(CPU) for what, samples in accepted(sets).items()})
 
 
 def rows(numbers, width: int = 3):
@@ -107,7 +107,7 @@ def test_parts_of_one_source_are_told_apart_by_their_rows_whatever_they_contain(
 
 
 def test_a_whole_dataset_and_a_part_of_it_are_of_one_source(monkeypatch):
-    monkeypatch.setattr(samples, "RESIDENT_BYTES", 10)
+    monkeypatch.setattr(backends, "RESIDENT_BYTES", 10)
 
     class Plain(TensorDataset):
         """Read item by item, as datasets of files are."""
@@ -117,23 +117,21 @@ def test_a_whole_dataset_and_a_part_of_it_are_of_one_source(monkeypatch):
 
     x, y = rows(range(40))
     whole, other = Plain(x, y, y), Plain(x[:10] + 100, y[:10], y[:10])
-    assert isinstance(as_samples(whole, CPU, "test"), samples.Lazy)
+    assert as_samples(whole, CPU, "test").streamed
     with pytest.raises(DataError, match="got 10 in both"):
         apart(forget=Subset(whole, range(10)), retain=Subset(whole, range(10, 40)), test=whole)
     found = apart(forget=Subset(whole, range(10)), retain=Subset(whole, range(10, 40)), test=other)
     assert set(found.values()) == {None}, "what is too large to keep is not read for this"
 
 
-def test_the_hash_sees_every_byte_and_the_label():
-    x = torch.zeros(1, 13, dtype=torch.uint8)  # not a multiple of eight bytes
+def test_the_digest_sees_every_byte_and_the_label():
+    x = torch.zeros(1, 13, dtype=torch.uint8)
     every = torch.cat([x, torch.eye(13, dtype=torch.uint8), 128 * torch.eye(13, dtype=torch.uint8)])
     for dtype in (torch.uint8, torch.float32, torch.float64, torch.bfloat16):
-        table = as_samples((every.to(dtype), torch.zeros(27).long()), CPU, "x")
-        relabelled = as_samples((every.to(dtype), torch.ones(27).long()), CPU, "x")
-        both = torch.cat([content_hashes(table, False), content_hashes(relabelled, False)])
-        assert len(both.unique()) == 54
+        tables = [as_samples((every.to(dtype), torch.full((27,), y)), CPU, "x") for y in (0, 1)]
+        assert len({one for table in tables for one in table.look().each()}) == 54
     nested = as_samples(({"a": every.float(), "b": every.flip(0).float()}, torch.zeros(27).long()), CPU, "x")
-    assert len(content_hashes(nested, False).unique()) == 27
+    assert len(set(nested.look().each())) == 27
 
 
 CHANGES = {
@@ -170,7 +168,7 @@ def test_other_images_are_not_nearly_identical():
 
 
 def test_near_copies_are_found_among_real_digits(digits):
-    found = overlap(vars(digits), vars(digits))
+    found = overlap(vars(digits))
     assert found == {
         "exact": 0, "near": 0, "near_same_label": 0, "compared": len(digits.forget), "test_forget": 0,
         "test_retain": 0,

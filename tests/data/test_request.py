@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import purge
 from purge.core.errors import DataError
+from purge.data.accept import accepted, as_samples
 from purge.data.request import DeletionRequest, content_digest, contents, described
-from purge.data.samples import as_samples
 from purge.models.checks import make_split
 from tests.nets import blobs, small_mlp
 
@@ -78,8 +78,9 @@ def test_other_fields_are_text(wrong):
 
 
 def facts(forget, retain, test=None) -> dict:
-    split = make_split(small_mlp(), forget, retain, test, CPU)
-    return {**described(split, forget), **contents(split)}
+    given = {"forget": forget, "retain": retain, **({} if test is None else {"test": test})}
+    split = make_split(small_mlp(), accepted(given), CPU)
+    return {**described(split), **contents(split)}
 
 
 def test_row_numbers_of_every_kind_of_data_that_knows_them():
@@ -141,7 +142,7 @@ def test_a_digest_knows_content_label_and_number_but_not_order(monkeypatch):
     other = x.clone()
     other[4, 2] = torch.nextafter(other[4, 2], torch.tensor(9.0))
     assert len({of(x, y), of(other, y), of(x, y.flip(0)), of(x[:5], y[:5])}) == 4
-    monkeypatch.setattr("purge.data.request.BLOCK", 1)  # one sample at a time
+    monkeypatch.setattr("purge.data.identity.BLOCK", 1)  # one sample at a time
     assert of(x, y) == expected_digest(x, y)
     nested = content_digest(as_samples(({"a": x, "b": y * 2}, y), CPU, "data"))
     each = sorted(
@@ -162,9 +163,10 @@ class Noisy(Dataset):
 
 def test_what_cannot_be_digested_or_is_too_large_is_left_open(monkeypatch):
     assert content_digest(as_samples(Noisy(), CPU, "data")) is None
-    monkeypatch.setattr("purge.data.request.DIGESTED_BYTES", 100)
+    monkeypatch.setattr("purge.data.backends.RESIDENT_BYTES", 100)
     x, y = blobs()
-    found = facts(*purge.split((x, y), indices=range(40)), (x + 1, y))
+    items, test = ([*zip(x + more, y.tolist(), strict=True)] for more in (0, 1))
+    found = facts(*purge.split(items, indices=range(40)), test)
     assert (found["retain_content"], found["test_content"]) == (None, None)
     assert found["forget_content"] == expected_digest(x[:40], y[:40])  # whatever its size
 

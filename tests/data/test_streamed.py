@@ -12,7 +12,8 @@ from torch.utils.data import Dataset, Subset
 
 import purge
 from purge.core.errors import DataError, FileError, PurgeError
-from purge.data import overlap, samples, streamed
+from purge.data import backends, overlap, streamed
+from purge.data.accept import accepted, as_samples
 from purge.data.cache import clear, entries
 from purge.data.formats import tar
 from purge.data.formats.parquet import _row_group
@@ -37,8 +38,8 @@ def test_streamed_images_are_those_that_are_kept(written, form):
     gone = load(written[form], stream=True, mean=kept[0].mean, std=kept[0].std)
     g = torch.Generator().manual_seed(3)
     for a, b in zip(kept, gone, strict=True):
-        assert isinstance(b, streamed.Streamed)
-        assert not isinstance(a, streamed.Streamed)
+        assert b.streamed
+        assert not a.streamed
         assert torch.equal(a.pixels, b.pixels)
         assert torch.equal(a.labels, b.labels)
         assert (a.paths, a.names, a.mean, a.std, a.shape) == (b.paths, b.names, b.mean, b.std, b.shape)
@@ -79,9 +80,9 @@ def test_a_run_on_streamed_images_gives_the_same_bits(written, request_):
 
 def test_what_is_too_large_is_streamed_without_being_asked(written, monkeypatch):
     monkeypatch.setattr(streamed, "LARGE", 1000)
-    assert isinstance(load(written["folder"])[0], streamed.Streamed)
-    assert not isinstance(load(written["folder"], stream=False)[0], streamed.Streamed)
-    assert not isinstance(load(written["folder"], skip_bad=True)[0], streamed.Streamed)
+    assert load(written["folder"])[0].streamed
+    assert not load(written["folder"], stream=False)[0].streamed
+    assert not load(written["folder"], skip_bad=True)[0].streamed
     with pytest.raises(DataError, match="either stream or skip_bad"):
         load(written["folder"], stream=True, skip_bad=True)
     with pytest.raises(DataError, match="read one by one"):
@@ -138,7 +139,7 @@ def known() -> nn.Module:
 
 
 def reads_of(model: nn.Module, n: int, listed: str, monkeypatch, *, apart: bool = False) -> int:
-    monkeypatch.setattr(samples, "RESIDENT_BYTES", 1000)
+    monkeypatch.setattr(backends, "RESIDENT_BYTES", 1000)
     data = Counted(n, listed=listed)
     forget, retain = Subset(data, range(40)), Subset(data, range(40, n))
     if apart:
@@ -166,20 +167,19 @@ def test_labels_that_nothing_lists_cost_a_pass(known, monkeypatch):
 
 
 def test_labels_that_disagree_with_the_items_are_not_believed(monkeypatch):
-    monkeypatch.setattr(samples, "RESIDENT_BYTES", 10)
+    monkeypatch.setattr(backends, "RESIDENT_BYTES", 10)
     data = Counted(40, listed="labels")
     data.labels = [0] * 40
-    assert samples.as_samples(data, torch.device("cpu"), "x").labels.tolist() == [i % 4 for i in range(40)]
+    assert as_samples(data, torch.device("cpu"), "x").labels.tolist() == [i % 4 for i in range(40)]
 
 
 def test_copies_between_large_sets_are_found_where_they_are_looked_for(monkeypatch):
-    monkeypatch.setattr(samples, "RESIDENT_BYTES", 10)
+    monkeypatch.setattr(backends, "RESIDENT_BYTES", 10)
     monkeypatch.setattr(overlap, "LOOKED", 100)
 
     def found(forget, retain):
-        sets = {"forget": forget, "retain": retain}
-        at = torch.device("cpu")
-        return overlap.overlap(sets, {k: samples.as_samples(v, at, k) for k, v in sets.items()})
+        sets = accepted({"forget": forget, "retain": retain})
+        return overlap.overlap({what: samples.to("cpu") for what, samples in sets.items()})
 
     part = found(Counted(400, start=10**6), Counted(400))
     assert part["exact"] is None

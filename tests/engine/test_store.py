@@ -10,8 +10,8 @@ import torch
 from filelock import FileLock
 
 from purge.core.errors import FileError
+from purge.data.accept import as_samples
 from purge.data.images import Images
-from purge.data.samples import as_samples
 from purge.engine import store
 from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
 from tests.nets import blobs, small_mlp

@@ -205,8 +205,8 @@ def test_the_line_runs(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             )
     elif row == "people with ids of your own":
         forget, retain = found
-        assert set(forget.subjects) == {"c-17", "c-40"}
-        assert not set(forget.subjects) & set(retain.subjects)
+        assert set(forget.owners) == {"c-17", "c-40"}
+        assert not set(forget.owners) & set(retain.owners)
     elif row == "the same form wanted back":
         assert set(torch.load("forgotten.ckpt", weights_only=True)) == {"epoch", "state_dict"}
     elif row.startswith("a `.ckpt`"):

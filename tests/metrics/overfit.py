@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from purge.metrics.subject import Subject
-from purge.models.checks import make_split
+from tests.nets import split_of
 
 Pair = tuple[Tensor, Tensor]
 
@@ -39,7 +39,7 @@ def by_heart(data: Pair, seed: int, steps: int = 150, start: nn.Module | None = 
 
 def subject(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others: Subject | None) -> Subject:
     """A model under audit, beside others."""
-    made = Subject(model, make_split(model, forget, retain, test, torch.device("cpu")))
+    made = Subject(model, split_of(model, forget, retain, test))
     for name, other in others.items():
         setattr(made, name, other)
     return made

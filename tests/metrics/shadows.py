@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.data.split import Split
 from purge.engine.trainer import Recipe
 from purge.methods import FineTune

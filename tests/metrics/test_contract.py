@@ -14,6 +14,7 @@ from torch import nn
 
 import purge
 from purge.core.errors import MetricError, ModelError
+from purge.data.joined import samples_of
 from purge.metrics import registry
 from purge.metrics.registry import PANELS
 from purge.metrics.subject import Subject
@@ -280,10 +281,10 @@ def test_audit_leaves_all_three_models_as_they_were(case, name):
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_cleans_up_after_itself(case, name):
     # audit() works on copies; here the metric is given the model itself
+    parts = ("forget", "retain", "test", "triggered")
     split = SimpleNamespace(
-        classes=3, forget_classes=frozenset({0}), single=False,
-        **{part: samples(*getattr(case, part)) for part in ("forget", "retain", "test", "triggered")},
-        truth=case.truth,
+        classes=3, forget_classes=frozenset({0}), single=False, truth=case.truth,
+        **{part: samples_of(*getattr(case, part), torch.device("cpu")) for part in parts},
     )  # fmt: skip
     models = [mixed(i) for i in range(3)]
     before = [state(m) for m in models]
@@ -291,14 +292,6 @@ def test_a_metric_cleans_up_after_itself(case, name):
     subject.retrained, subject.original = retrained, original
     subject.value(METRICS[name])
     assert [state(m) for m in models] == before
-
-
-def samples(x: torch.Tensor, y: torch.Tensor) -> SimpleNamespace:
-    class Held(SimpleNamespace):
-        def __len__(self) -> int:
-            return len(y)
-
-    return Held(labels=y, take=lambda i: (x[i], y[i]), stream=lambda order: ((x[i], y[i]) for i in order))
 
 
 def test_a_metric_that_fails_leaves_models_and_random_numbers_alone(case):

@@ -14,7 +14,7 @@ from torch import nn
 
 import purge
 from purge.core.errors import MethodError, ModelError
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.data.split import Split
 from purge.engine.trainer import fit
 from purge.methods import FineTune

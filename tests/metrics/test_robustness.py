@@ -39,8 +39,7 @@ from purge.metrics.robustness import (
     to_int8,
 )
 from purge.metrics.subject import Subject
-from purge.models.checks import make_split
-from tests.nets import NETWORKS, small_mlp
+from tests.nets import NETWORKS, small_mlp, split_of
 
 CPU = torch.device("cpu")
 GONE = 1  # the class that a narrow network must spend a direction on
@@ -49,7 +48,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def subject(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others) -> Subject:
-    return Subject(model, make_split(model, forget, retain, test, CPU), **others)
+    return Subject(model, split_of(model, forget, retain, test), **others)
 
 
 def of(pair: Pair, wanted: torch.Tensor) -> Pair:

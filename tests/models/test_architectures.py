@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Dataset
 
 import purge
-from purge.data import samples as data
+from purge.data import accept as data
 from purge.methods.purge.restart import PUSH_EVERY
 from purge.models.checkpoint import digest
 from purge.models.inspect import anatomy
@@ -167,8 +167,8 @@ def test_a_dataset_too_large_for_memory_is_read_batch_by_batch(monkeypatch, tens
         return digest(purge.unlearn(base, Plain(forget), Plain(retain), progress=False, **steps).model)
 
     in_memory = unlearned()
-    monkeypatch.setattr(data, "RESIDENT_BYTES", 1000)
-    assert isinstance(data.as_samples(Plain(forget), torch.device("cpu"), "forget"), data.Lazy)
+    monkeypatch.setattr("purge.data.backends.RESIDENT_BYTES", 1000)
+    assert data.as_samples(Plain(forget), torch.device("cpu"), "forget").streamed
     assert unlearned() == in_memory
 
 

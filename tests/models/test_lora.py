@@ -136,6 +136,6 @@ def test_drawn_anew_adapters_begin_without_a_say():
                 p.normal_()
     fresh = reinitialised(model)
     assert all(torch.equal(p, dict(model.named_parameters())[n]) for n, p in frozen(fresh).items())
-    data = purge.data.samples.as_samples(sentences(8), torch.device("cpu"), "data")
+    data = purge.data.accept.as_samples(sentences(8), torch.device("cpu"), "data")
     torch.testing.assert_close(logits(fresh, data), logits(base, data))
     assert not torch.allclose(logits(model, data), logits(base, data), atol=1e-3)

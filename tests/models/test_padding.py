@@ -9,10 +9,10 @@ from torch import nn
 
 import purge
 from purge.metrics.subject import Subject
-from purge.models.checks import make_split
 from purge.models.forward import answered, evaluating, forward
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
+from tests.nets import split_of
 from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ class Tokenwise(nn.Module):
 
 
 def subject(model, data, test):
-    return Subject(model, make_split(model, *purge.split(data, classes=[0]), test, CPU))
+    return Subject(model, split_of(model, *purge.split(data, classes=[0]), test))
 
 
 @pytest.mark.parametrize("make", [bert, distilbert, roberta])

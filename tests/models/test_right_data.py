@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import purge
 from purge.core.errors import DataError
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.models.checks import check_knows
 from tests.nets import blobs, small_mlp
 

@@ -79,7 +79,7 @@ def test_stacked_models_count_each() -> None:
 
 
 def _samples() -> Any:
-    from purge.data.samples import as_samples
+    from purge.data.accept import as_samples
 
     return as_samples((X, Y), torch.device("cpu"), "the dataset", torch.float32)
 
@@ -239,7 +239,7 @@ def test_the_work_of_training_and_of_retraining() -> None:
 
 
 def test_a_resumed_training_has_the_work_of_a_whole_one(tmp_path: Any) -> None:
-    from purge.data.samples import as_samples
+    from purge.data.accept import as_samples
 
     samples, recipe = as_samples((X, Y), torch.device("cpu"), "x", torch.float32), Recipe(epochs=4)
     state = tmp_path / "state.pt"

@@ -135,8 +135,8 @@ def test_a_killed_batch_whose_ids_left_the_data_is_given_up(
     gone, there = ask(ledger, 1), ask(ledger, 6)
     killed_at(MOMENTS["it is in its place"], lambda: run(Ledger(ledger.name)))
     train, test = people.data()
-    whose = tuple("" if one == person(1) else one for one in train.subjects)  # type: ignore[attr-defined]
-    train.subjects = whose  # type: ignore[attr-defined]
+    whose = tuple("" if one == person(1) else one for one in train.owners)
+    train.owners = whose
     monkeypatch.setattr(people, "data", lambda: (train, test))
     outcome = run(ledger)
     assert (outcome.state, outcome.requests, outcome.not_found) == ("done", (there,), (gone,))

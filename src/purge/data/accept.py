@@ -99,14 +99,14 @@ def _owners(samples: Samples, form: Form) -> Sequence[str]:
     if not isinstance(form.id_of, (str, int, np.integer)):
         return owners_listed(form.id_of, len(samples))
     base = samples.origin.data
-    if base is None:
+    if base is None or are_arrays(base):
         raise no_owners(form.id_of, "the ids of a pair of arrays, one per sample,")
     found = owners_in_columns(base, form.id_of)
     if found is None and isinstance(base, TensorDataset):
         found = owners_in_table(base, form.id_of)
     if found is not None:
         return [found[i] for i in samples.ids.tolist()]
-    return as_text([owner_in(base[i], form, "the data") for i in samples.ids.tolist()], "the ids")
+    return as_text([owner_in(base[i], form) for i in samples.ids.tolist()], "the ids")
 
 
 # -- what sets that belong together must share --------------------------------------------------
@@ -237,12 +237,14 @@ def _from_frame(frame: Any, form: Form, what: str) -> Samples:
         records = frame.to_dict("records")
         return _read(_Rows(len(records), records.__getitem__), form, what, origin=origin)
     label = label_column(frame, form.label, what)
-    left = frame.drop(columns=[label, *([form.id_of] if isinstance(form.id_of, str) else [])])
+    named = isinstance(form.id_of, str)
+    owners = owners_in_columns(frame, form.id_of) if named else None
+    left = frame.drop(columns=[label, *([form.id_of] if named else [])])
     y, names, worded = _numbered(frame[label], len(frame), what)
     x = torch.as_tensor(frame_values(left, what))
     return Samples(
-        Tensors(x, cast=True), y, origin=origin, names=names, worded=worded, columns=tuple(left.columns),
-        paired=True,
+        Tensors(x, cast=True), y, origin=origin, owners=owners or (), names=names, worded=worded,
+        columns=tuple(left.columns), paired=True,
     )  # fmt: skip
 
 

@@ -103,10 +103,12 @@ class Pixels(Backend):
 
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Tensor]:
         """Batches of images, read ahead where they are not on the device."""
-        order = list(order)
-        each: Sequence[Tensor | None] | Tensor = [None] * len(order) if moves is None else moves
         if self.resident or self.device.type != "cuda":
-            return (self.take(rows, move) for rows, move in zip(order, each, strict=True))
+            if moves is None:
+                return map(self.take, order)
+            return (self.take(rows, move) for rows, move in zip(order, moves, strict=True))
+        order = list(order)
+        each = [None] * len(order) if moves is None else moves
         copies = copied_ahead(self.raw, order, self.device)
         return (self._from_host(x, move) for x, move in zip(copies, each, strict=True))
 
@@ -221,6 +223,16 @@ class Images(Samples):
     def shape(self) -> tuple[int, ...]:
         """Channels, height and width of what :meth:`take` gives."""
         return self.backend.shape
+
+    @property
+    def size(self) -> int | None:
+        """Side of the square images that a model sees; None: the pixels' own."""
+        return self.backend.size
+
+    @property
+    def channels(self) -> int:
+        """Of the images that a model sees."""
+        return self.backend.channels
 
     @property
     def transform(self) -> Callable[[Tensor], Tensor] | None:

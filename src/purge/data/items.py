@@ -12,7 +12,7 @@ from torch import Tensor
 
 from purge.core.errors import DataError, brief, did_you_mean
 from purge.data import inputs
-from purge.data.ids import IdOf
+from purge.data.ids import IdOf, no_owners
 from purge.data.inputs import Inputs
 
 # Where items that are dicts keep their inputs. What models of Hugging Face take by name goes together;
@@ -78,7 +78,7 @@ def collated(
             stacked([as_tensors(x, what) for x, _, _ in made], what), [y for _, y, _ in made],
             [who for *_, who in made],
         )  # fmt: skip
-    owners = [owner_in(item, form, what) for item in items]
+    owners = [owner_in(item, form) for item in items]
     if collate is not None:
         x, y = input_and_label(collate(list(items)), what, form.label)
         x = as_tensors(x, what)
@@ -100,7 +100,7 @@ def _check_item(x: Any, y: Any, what: str) -> None:
         raise DataError(f"whole numbers as labels in {what}", type(y).__name__, fix)
 
 
-def owner_in(item: Any, form: Form, what: str) -> Any:
+def owner_in(item: Any, form: Form) -> Any:
     """The owner that an item names: under the key or at the position of the form, or in third place."""
     key = form.id_of
     if key is None and not (form.owned and isinstance(item, (tuple, list)) and len(item) > 2):
@@ -114,8 +114,8 @@ def owner_in(item: Any, form: Form, what: str) -> Any:
         return item[key]
     at = 2 if key is None else key
     if not isinstance(item, (tuple, list)) or isinstance(at, str) or not -len(item) <= at < len(item):
-        fix = "name where the id is, or pass the ids themselves"
-        raise DataError(f"a position or key of the items of {what} as id_of", brief(key), fix)
+        where = f"a position in items of {len(item)}" if isinstance(item, (tuple, list)) else "another way"
+        raise no_owners(key, where)
     return item[at]
 
 

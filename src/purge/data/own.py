@@ -53,6 +53,8 @@ def _whole(samples: Samples, data: Any, what: str) -> Samples:
     if samples.backend.dataset is not None:
         got = "items that differ when read again, or take too much memory"
         raise DataError(f"{what} that can be kept as tensors", got, "leave out random transforms")
+    if getattr(data, "subjects", ()):  # the name until 0.2
+        raise DataError(f"owners as the ids in {what}", "subjects", "rename the attribute to owners")
     if not len(samples):
         raise DataError(f"samples in {what}", "none", "return a set that is not empty")
     if samples.pixel_shape is not None:

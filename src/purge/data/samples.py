@@ -305,7 +305,15 @@ class Samples:
         return self.moved(cut(order, own))
 
     def moved(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Inputs, Tensor]]:
-        """Batches one after the other, with images moved as ``draw_moves`` says."""
+        """Batches one after the other, with their images moved.
+
+        Args:
+            order: the rows of each batch.
+            moves: how the images of each batch are moved, as ``draw_moves`` gives it; by default not at all.
+
+        Returns:
+            An iterator over inputs and labels.
+        """
         rows = order if self.rows is None else (self._at(index) for index in order)
         each = iter(self.backend.stream(rows, moves))
         return ((x, self._y[index.to(self.device)]) for index, x in zip(order, each, strict=True))
@@ -353,7 +361,15 @@ class Samples:
         return there
 
     def relabelled(self, labels: Tensor, names: Sequence[str] | None = None) -> Self:
-        """The same samples with other labels (N,), or with the classes in another order."""
+        """The same samples with other labels.
+
+        Args:
+            labels: the number of each one's class, (N,).
+            names: of all classes in their new order; by default as before.
+
+        Returns:
+            A copy that shares the data.
+        """
         there = copy.copy(self)
         there.labels, there.names = labels, self.names if names is None else tuple(names)
         there._y, there._kept = labels.to(self.device), None
@@ -369,7 +385,16 @@ class Samples:
         return there
 
     def over(self, backend: Backend, rows: Tensor | None = None, **changes: Any) -> Self:
-        """The same samples as they are kept elsewhere: all of a backend, or these rows of it."""
+        """The same samples as they are kept elsewhere.
+
+        Args:
+            backend: where they are.
+            rows: which rows of it; by default all.
+            **changes: attributes that are others there.
+
+        Returns:
+            A copy.
+        """
         there = copy.copy(self)
         there.backend, there.rows, there._kept, there._host = backend, rows, None, None
         for key, value in changes.items():
@@ -378,7 +403,14 @@ class Samples:
         return there
 
     def changed(self, change: Change | None) -> Self:
-        """The same samples, changed at random whenever they are read."""
+        """The same samples, changed at random whenever they are read.
+
+        Args:
+            change: how; None: not at all.
+
+        Returns:
+            A copy that shares the data.
+        """
         there = copy.copy(self)
         there._change = change
         return there
