@@ -27,8 +27,8 @@ import purge
 from purge.core.files import write_json
 from purge.models.checks import training_data
 from purge.models.forward import logits
-from purge.requests.audits import Group, Subjects
-from purge.requests.grounds import Grounds
+from purge.ledger.audits import Group, Subjects
+from purge.ledger.grounds import Grounds
 from purge.result import environment
 from purge.runs.folder import DataChoice
 from purge.runs.make import fresh_model

@@ -16,7 +16,7 @@ SRC = ROOT / "src" / "purge"
 ROWS = [
     ["cli"],
     ["serve"],
-    ["bench", "requests"],
+    ["bench", "ledger"],
     ["runs"],
     ["api"],
     ["metrics"],

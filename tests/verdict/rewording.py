@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from purge.ledger import policy
 from purge.report import words
-from purge.requests import policy
 
 
 def tables() -> list[dict[Any, Any]]:
