@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 import purge
 from purge.core.files import write_json
+from purge.ledger.audits import AuditedModel, Group
+from purge.ledger.data import OwnedData
 from purge.models.checks import training_data
 from purge.models.forward import logits
-from purge.ledger.audits import Group, Subjects
-from purge.ledger.grounds import Grounds
 from purge.result import environment
 from purge.runs.folder import DataChoice
 from purge.runs.make import fresh_model
@@ -68,7 +68,7 @@ def compared(a: nn.Module, b: nn.Module, test: Any, stays: Tensor) -> dict[str, 
 
 def sequence(kind: str, seed: int) -> list[dict[str, Any]]:
     """Every step of one sequence."""
-    grounds = Grounds.load(DataChoice("digits"))
+    grounds = OwnedData.load(DataChoice("digits"))
     train, test, labels = grounds.train, grounds.test, grounds.train.labels
 
     def trained(keep: Tensor, seed: int) -> tuple[nn.Module, float]:
@@ -116,13 +116,13 @@ def sequence(kind: str, seed: int) -> list[dict[str, Any]]:
 def earlier(
     model: nn.Module,
     reference: nn.Module,
-    grounds: Grounds,
+    grounds: OwnedData,
     groups: list[Group],
     gone: Tensor,
     whole: list[int],
 ) -> dict[str, Any]:
     """What is still known of all requests so far: the attack beside Retrain's, and the classes."""
-    a, b = (Subjects.of(m, grounds, device="cpu", seed=0) for m in (model, reference))
+    a, b = (AuditedModel.of(m, grounds, device="cpu", seed=0) for m in (model, reference))
     singles = []
     for group in groups:
         rows = group.rows & ~torch.isin(grounds.train.labels, torch.tensor(whole))
@@ -139,8 +139,8 @@ def earlier(
     return {**found, "worst_class": max(known, default=None)}
 
 
-def _mia(subjects: Subjects, group: Group, gone: Tensor, whole: list[int]) -> float:
-    value = subjects.known(group, gone, whole)["mia"].value
+def _mia(audited: AuditedModel, group: Group, gone: Tensor, whole: list[int]) -> float:
+    value = audited.known(group, gone, whole)["mia"].value
     assert value is not None
     return value
 

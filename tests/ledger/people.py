@@ -18,16 +18,16 @@ def person(i: int) -> str:
 def data(rows: int = ROWS) -> tuple[Images, Images]:
     train, test = load("digits", progress=False)
     part = train.select(torch.arange(rows))
-    part.subjects = tuple(person(i // 3) for i in range(rows))  # type: ignore[attr-defined]
+    part.owners = tuple(person(i // 3) for i in range(rows))
     return part, test
 
 
 def grown() -> tuple[Images, Images]:
     """More of the same; person 1 is back with two new rows."""
     train, test = data(ROWS + MORE)
-    whose = list(train.subjects)  # type: ignore[attr-defined]
+    whose = list(train.owners)
     whose[ROWS + 5] = whose[ROWS + 6] = person(1)
-    train.subjects = tuple(whose)  # type: ignore[attr-defined]
+    train.owners = tuple(whose)
     return train, test
 
 
@@ -52,10 +52,10 @@ def cleaned() -> tuple[Images, Images]:
     """The grown data without the rows of persons 0 to 4, as after a clean-up of the store."""
     train, test = grown()
     gone = {person(i) for i in range(5)}
-    stays = torch.tensor([one not in gone for one in train.subjects])  # type: ignore[attr-defined]
+    stays = torch.tensor([one not in gone for one in train.owners])
     part = train.select(stays)
-    left = zip(train.subjects, stays.tolist(), strict=True)  # type: ignore[attr-defined]
-    part.subjects = tuple(one for one, s in left if s)  # type: ignore[attr-defined]
+    left = zip(train.owners, stays.tolist(), strict=True)
+    part.owners = tuple(one for one, s in left if s)
     return part, test
 
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purge.core.errors import FileError, LedgerError, PurgeError
-from purge.ledger.chain import Link
+from purge.ledger.chain import Kind, Link
 from purge.ledger.ledger import Ledger, verify_export
-from purge.ledger.schema import TRIGGERS
+from purge.ledger.tables import TRIGGERS
 
 FIELDS = ("seq", "at", "kind", "payload", "previous", "hash")
 STATE = ("requests", "subjects", "batches", "runs", "versions", "audits")
@@ -34,7 +34,8 @@ def filled(place, **options):
         ledger.start_batch([1], {"method": "purge"})
         with ledger.together():
             ledger.add_version("/models/1", "d1", "d0", batch=1)
-            ledger.add_run("/models/1", kind="unlearn", batch=1)
+            row = {"run": 1, "folder": "/models/1", "kind": "unlearn", "batch": 1, "about": {}}
+            ledger.record(Kind.RUN, row)  # as older ledgers have it
             ledger.add_audit("d1", requests=[1], passed=True, found={"mia": 0.5}, batch=1)
             ledger.finish_batch(1, version="d1")
         return ledger.head()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purge.core.errors import DataError
-from purge.ledger.dates import day, month_after, period
+from purge.ledger.intake import day, month_after, period
 from purge.ledger.records import Request
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from purge.ledger.inbox import take_in
+from purge.ledger.intake import take_in
 from purge.ledger.ledger import Ledger
 from purge.ledger.policy import Policy
 from tests.cli.commands import command

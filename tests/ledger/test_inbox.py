@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from purge.core.errors import FileError
-from purge.ledger.inbox import take_in
+from purge.ledger.intake import take_in
 from purge.ledger.ledger import Ledger
 from tests.cli.commands import command, good
 from tests.ledger.killing import killed_at

@@ -147,13 +147,11 @@ def test_versions_runs_and_audits(ledger):
     assert (new.batch, new.kind, new.folder) == (1, "unlearned", "/models/1")
     assert ledger.versions() == [base, new]
     assert ledger.current() == new
-    run = ledger.add_run("/runs/1", kind="unlearn", about={"seconds": 1.5})
-    assert ledger.runs() == [run]
     audit = ledger.add_audit("d1", requests=[2, 1], passed=False, found={"fa_test": 0.03}, folder="/runs/1")
     assert (audit.requests, audit.passed, audit.found) == ((1, 2), False, {"fa_test": 0.03})
     assert ledger.add_audit("d1").passed is None
     assert ledger.verify().ok
-    json.dumps([one.to_dict() for one in (base, run, audit)])  # all of it is JSON
+    json.dumps([one.to_dict() for one in (base, audit)])  # all of it is JSON
 
 
 def test_together_is_all_or_nothing(ledger):
@@ -263,7 +261,6 @@ def test_a_bad_request_is_refused_and_nothing_written(ledger, given):
         lambda ledger: ledger.add_version("/x", "d", None, kind="better"),
         lambda ledger: ledger.add_version("/x\udcff", "d", None, kind="base"),
         lambda ledger: ledger.add_version("/x", "d", None, kind="base", batch=1),
-        lambda ledger: ledger.add_run("/x", kind="unlearn", batch="1"),
         lambda ledger: ledger.add_audit("d", requests=[2]),
         lambda ledger: ledger.add_audit("d", batch=10**30),
         lambda ledger: ledger.append("request", {}),

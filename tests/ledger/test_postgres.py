@@ -54,7 +54,6 @@ def test_a_life_on_a_server(ledger, url, tmp_path):
     with ledger.together():
         ledger.add_version("/v1", "d1", "d0", batch=batch.number)
         ledger.add_audit("d1", requests=[1], passed=True, found={"mia": 0.51})
-        ledger.add_run("/v1", kind="unlearn", batch=batch.number)
         ledger.finish_batch(batch.number, version="d1")
     with Ledger(url, tmp_path / "key") as again:
         assert [r.state for r in again.requests()] == ["done", "held"]

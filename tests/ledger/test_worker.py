@@ -16,13 +16,12 @@ import torch
 from purge.core.errors import BusyError, DataError, FileError, LedgerError, MetricError
 from purge.ledger import worker
 from purge.ledger.audits import Group, measure
-from purge.ledger.delivery import deliver
-from purge.ledger.grounds import Grounds
-from purge.ledger.hooks import HookFailed
+from purge.ledger.data import OwnedData, deliver
 from purge.ledger.ledger import Ledger
-from purge.ledger.making import Making
+from purge.ledger.plan import HookFailed, Outcome, make_plan
 from purge.ledger.policy import Policy, Spent
-from purge.ledger.worker import Outcome, init
+from purge.ledger.version import NextVersion
+from purge.ledger.worker import init
 from purge.runs.folder import DataChoice, facts_of, read_model
 from purge.runs.make import fresh_model
 from tests.ledger import people
@@ -135,8 +134,8 @@ def test_a_killed_batch_whose_ids_left_the_data_is_given_up(
     gone, there = ask(ledger, 1), ask(ledger, 6)
     killed_at(MOMENTS["it is in its place"], lambda: run(Ledger(ledger.name)))
     train, test = people.data()
-    whose = tuple("" if one == person(1) else one for one in train.subjects)  # type: ignore[attr-defined]
-    train.subjects = whose  # type: ignore[attr-defined]
+    whose = tuple("" if one == person(1) else one for one in train.owners)
+    train.owners = whose
     monkeypatch.setattr(people, "data", lambda: (train, test))
     outcome = run(ledger)
     assert (outcome.state, outcome.requests, outcome.not_found) == ("done", (there,), (gone,))
@@ -255,10 +254,10 @@ def test_the_retain_budget_is_counted_from_the_first_version(ledger: Ledger):
     ask(ledger, 1)
     run(ledger, settings={"steps": 40})
     number = ask(ledger, 2)
-    plan = worker._plan("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
-    making = Making.begin(ledger, plan, [ledger.request(number)], keep=True, today=TODAY)
+    plan = make_plan("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
+    making = NextVersion.begin(ledger, plan, [ledger.request(number)], keep=True, today=TODAY)
     losses = []
-    data = making.grounds.train.select(~making.all_gone)
+    data = making.data.train.select(~making.all_forgotten)
     x, y = data.take(torch.arange(len(data)))
     models = [read_model(Path(v.folder), None, data, True).eval() for v in ledger.versions()]
     for model in models:
@@ -274,7 +273,7 @@ def test_what_came_back_is_not_accepted(ledger: Ledger):
     assert run(ledger, settings={"steps": 30}).found["held_out"]["3"]["value"] < 0.2
     data, _ = people.data()
     original = read_model(Path(ledger.versions()[0].folder), None, data, True)
-    grounds = Grounds.load(DataChoice(DATA))
+    grounds = OwnedData.load(DataChoice(DATA))
     gone = grounds.train.labels == 3
     then = ledger.audits()[-1].found["groups"][0]["values"]
     group = Group(1, "classes", (1,), gone, (3,), True, then)
@@ -287,7 +286,7 @@ def test_what_came_back_is_not_accepted(ledger: Ledger):
 
 
 def test_an_attack_on_few_samples_accuses_nobody():
-    grounds = Grounds.load(DataChoice(DATA))
+    grounds = OwnedData.load(DataChoice(DATA))
     model, then = fresh_model("tests.ledger.people:mlp", grounds.train, seed=0), {"mia": {"value": -1.0}}
     for n, accused in ((9, False), (10, True)):
         gone = torch.arange(people.ROWS) < n
@@ -418,7 +417,7 @@ def test_a_run_that_breaks_leaves_the_requests_open(ledger: Ledger, monkeypatch:
         raise RuntimeError(f"secret {person(1)}")
 
     with monkeypatch.context() as patch:
-        patch.setattr("purge.ledger.making.batch_report", breaks)
+        patch.setattr("purge.ledger.version.batch_report", breaks)
         with pytest.raises(RuntimeError):
             run(ledger)
     request = ledger.request(number)
@@ -466,8 +465,8 @@ def test_two_workers(ledger: Ledger):
 # -- killed ------------------------------------------------------------------------------------
 
 MOMENTS = {
-    "the batch is written down": "purge.ledger.making.unlearn_run",
-    "the model is unlearned": "purge.ledger.making.batch_report",
+    "the batch is written down": "purge.ledger.version.unlearn_run",
+    "the model is unlearned": "purge.ledger.version.batch_report",
     "it is audited": "purge.ledger.worker.write_json",
     "it is in its place": "purge.ledger.worker.check_weights",
     "the ledger is told": "purge.ledger.ledger.Ledger.finish_batch",

@@ -335,7 +335,7 @@ def fake_version(made: Site, place: Path, name: str = "version-0001") -> None:
     folder = place / name
     folder.mkdir(parents=True)
     (folder / "audit.json").write_text(json.dumps(full_report()))
-    made.ledger.append("settings", {"versions": str(place), "keep_for_audit": True})
+    made.ledger.record("settings", {"versions": str(place), "keep_for_audit": True})
     made.ledger.add_version(folder, "ab" * 32, None, kind="base")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purge.ledger import policy
+from purge.ledger import words as policy
 from purge.report import words
 
 

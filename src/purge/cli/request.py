@@ -81,13 +81,12 @@ def add(
 
     Of ids only keyed hashes are kept. Remove the file with the ids when you no longer need it.
     """
-    from purge.ledger.asked import asked
-    from purge.ledger.keys import id_texts
+    from purge.ledger.intake import checked_request, id_texts
 
     names = None if ids is None else ids_in(ids)
     given = {"ids": names, "classes": classes or None, "received": received, "due": due}
     given |= {"basis": basis, "note": note}
-    asked(given, id_texts)  # a bad request makes no ledger
+    checked_request(given, id_texts)  # a bad request makes no ledger
     with open_ledger(ledger, key, sign, must_exist=False) as book:
         request = book.add_many([given])[0]
         show(request.to_dict(), f"Request {request.number} is due on {request.due}.", json_)
@@ -222,7 +221,7 @@ def export(
 
 def ids_in(file: Path) -> list[str]:
     """The ids in a file, one a line."""
-    from purge.ledger.words import ids_from
+    from purge.ledger.intake import ids_from
 
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

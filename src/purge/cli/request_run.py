@@ -17,7 +17,7 @@ from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
-    from purge.ledger.worker import Outcome
+    from purge.ledger.plan import Outcome
 
 __all__ = ["app"]
 
@@ -103,7 +103,7 @@ def run(
     from purge.ledger.audits import METRICS
     from purge.metrics.registry import PANELS
 
-    outcome: worker.Outcome | None = None
+    outcome: Outcome | None = None
     if record is not None:
         ending.tells(
             lambda ended: write_json(record, {**asdict(ended), "outcome": outcome and outcome.facts()})
@@ -188,7 +188,7 @@ def deliver(
     """Write down that the training data has grown; people who come back in it are refused."""
     import dataclasses
 
-    from purge.ledger.delivery import deliver
+    from purge.ledger.data import deliver
 
     with open_ledger(ledger, key, sign) as book:
         found = deliver(
@@ -219,7 +219,7 @@ def watch(
 
     Exits 2 if a file is no request; the others are taken in.
     """
-    from purge.ledger.inbox import take_in
+    from purge.ledger.intake import take_in
 
     while True:
         with open_ledger(ledger, key, sign, must_exist=False) as book:

@@ -13,22 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from purge.api import audit
+from purge import Metric, Report, Value, audit
 from purge.core.threads import threads_for
 from purge.data.samples import Samples, part_of
 from purge.data.split import Split
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
-from purge.ledger.grounds import Grounds
+from purge.ledger.data import OwnedData
 from purge.metrics.bootstrap import mean_value
-from purge.metrics.metric import Metric
 from purge.metrics.registry import resolve_metrics
 from purge.metrics.subject import Subject
-from purge.metrics.value import Value
 from purge.models.checks import training_data
 from purge.models.copies import copied
 from purge.models.forward import logits
-from purge.result import Report
 from purge.verdict.compare import Sign
 from purge.verdict.rules import FEWEST
 
@@ -38,6 +35,9 @@ TELLS = {
     "classes": ("fa_test", "fa_train"),
     "samples": ("mia", "fa_train"),
 }  # what would rise if it came back
+
+
+TOO_SMALL = f"fewer than {FEWEST} samples: the attack on them tells little"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Subjects:
+class AuditedModel:
     """A model on the device, with the data as it wants it."""
 
     model: nn.Module
@@ -64,27 +64,28 @@ class Subjects:
     seed: int
 
     @classmethod
-    def of(cls, model: nn.Module, grounds: Grounds, *, device: str | None, seed: int) -> Subjects:
+    def of(cls, model: nn.Module, data: OwnedData, *, device: str | None, seed: int) -> AuditedModel:
         """A copy of the model, which is only looked at."""
         at = choose_device(device, model)
         own = copied(model, at)
         own.eval()
-        return cls(own, training_data(own, grounds.train, at), training_data(own, grounds.test, at), at, seed)
+        return cls(own, training_data(own, data.train, at), training_data(own, data.test, at), at, seed)
 
     def answers(self) -> Tensor:
         """The class that the model gives to each test sample, (M,)."""
         with seeded(self.seed, self.device), threads_for(self.model, self.device):
             return logits(self.model, self.test).argmax(1).cpu()
 
-    def known(self, group: Group, gone: Tensor, gone_classes: Sequence[int]) -> dict[str, Value]:
+    def known(self, group: Group, forgotten: Tensor, classes: Sequence[int]) -> dict[str, Value]:
         """What the model still knows about a group of forgotten samples."""
         labels = self.train.labels
         own = set(labels[group.rows].unique().tolist())
-        there = set(labels[~gone].unique().tolist())
-        others = torch.tensor(sorted(set(gone_classes) - own), dtype=torch.long)
+        there = set(labels[~forgotten].unique().tolist())
+        others = torch.tensor(sorted(set(classes) - own), dtype=torch.long)
         unseen = (~torch.isin(self.test.labels, others)).nonzero()[:, 0]
         split = Split(
-            part_of(self.train, group.rows.nonzero()[:, 0]), part_of(self.train, (~gone).nonzero()[:, 0]),
+            part_of(self.train, group.rows.nonzero()[:, 0]),
+            part_of(self.train, (~forgotten).nonzero()[:, 0]),
             part_of(self.test, unseen) if len(unseen) else None, _classes(self.train, self.test),
             frozenset(own - there),
         )  # fmt: skip
@@ -98,111 +99,116 @@ def _classes(*parts: Samples) -> int:
 
 
 def batch_report(
-    model: nn.Module, grounds: Grounds, rows: Tensor, gone: Tensor, gone_classes: Sequence[int], *,
+    model: nn.Module, data: OwnedData, rows: Tensor, forgotten: Tensor, classes: Sequence[int], *,
     original: nn.Module | None, metrics: Sequence[Metric], seed: int, device: str | None, progress: bool,
 ) -> Report:  # fmt: skip
-    """The audit of what a batch forgot; ``gone``: all that was forgotten, this batch included."""
-    own = set(grounds.train.labels[rows].unique().tolist())
-    test = grounds.test_without(set(gone_classes) - own)
+    """The audit of what a batch forgot, its ``rows``.
+
+    ``forgotten`` and ``classes``: all that was forgotten, this batch included.
+    """
+    own = set(data.train.labels[rows].unique().tolist())
+    test = data.test_without(set(classes) - own)
     return audit(
-        model, grounds.train.select(rows), grounds.train.select(~gone), test if len(test) else None,
+        model, data.train.select(rows), data.train.select(~forgotten), test if len(test) else None,
         original=original, metrics=list(metrics), seed=seed, device=device, progress=progress,
     )  # fmt: skip
 
 
 def measure(
-    model: nn.Module, grounds: Grounds, groups: Sequence[Group], gone: Tensor, gone_classes: Sequence[int], *,
+    model: nn.Module, data: OwnedData, groups: Sequence[Group], forgotten: Tensor, classes: Sequence[int], *,
     first: nn.Module | None, max_return: float, seed: int, device: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What a version knows of all that was forgotten, and what became of the rest, as plain values.
 
-    ``first``: the first version of the chain. ``gone``: a mask of all that was forgotten, classes included.
+    ``first``: the first version of the chain. ``forgotten``: a mask of all that was, ``classes`` included.
     """
-    subjects = Subjects.of(model, grounds, device=device, seed=seed)
-    answers, truth = subjects.answers(), grounds.test.labels
+    audited = AuditedModel.of(model, data, device=device, seed=seed)
+    answers, truth = audited.answers(), data.test.labels
     right = (answers == truth).numpy()
-    stays = ~torch.isin(truth, torch.tensor(sorted(gone_classes), dtype=torch.long))
-    labels = grounds.train.labels
-    found: dict[str, Any] = {
+    stays = ~torch.isin(truth, torch.tensor(sorted(classes), dtype=torch.long))
+    tested = []
+    for group in groups:
+        why, values = _values(audited, group, forgotten, classes, right)
+        tested.append(_compared(group, values, why, max_return))
+    return {
         "n": {
-            "training": len(grounds.train), "forgotten": int(gone.sum()), "retained": int((~gone).sum()),
-            "test": len(truth), "test_stays": int(stays.sum()),
+            "training": len(data.train), "forgotten": int(forgotten.sum()),
+            "retained": int((~forgotten).sum()), "test": len(truth), "test_stays": int(stays.sum()),
         },
-        "classes": {"gone": list(gone_classes), "stay": sorted(set(labels[~gone].unique().tolist()))},
+        "classes": {
+            "gone": list(classes), "stay": sorted(set(data.train.labels[~forgotten].unique().tolist())),
+        },
         "held_out": {
             str(c): asdict(mean_value(right[(truth == c).numpy()], seed))
-            for c in gone_classes
+            for c in classes
             if bool((truth == c).any())
         },
-        "groups": [_group(subjects, g, gone, gone_classes, right, truth, max_return) for g in groups],
+        "groups": tested,
+        "stays": _stays(right, answers, truth, stays, first, data, device, seed),
     }  # fmt: skip
-    found["stays"] = _stays(right, answers, truth, stays, first, grounds, device, seed)
-    return found
 
 
-def _group(
-    subjects: Subjects, group: Group, gone: Tensor, gone_classes: Sequence[int], right: Any, truth: Tensor,
-    max_return: float,
-) -> dict[str, Any]:  # fmt: skip
-    """One group: its values, or why it cannot be tested, and whether it came back."""
-    about: dict[str, Any] = {
-        "batch": group.batch, "kind": group.kind, "requests": list(group.requests),
-        "classes": list(group.classes), "n": int(group.rows.sum()),
-    }  # fmt: skip
-    values: dict[str, Value] = {}
-    why = ""
+def _values(
+    audited: AuditedModel, group: Group, forgotten: Tensor, classes: Sequence[int], right: Any
+) -> tuple[str, dict[str, Value]]:
+    """Why a group cannot be tested on its samples, if so, and its values."""
     if group.then is not None and not group.kept:
         why = "its samples may not be kept for audits"
     elif not group.rows.any():
         why = "its samples are no longer in the training data, or their classes are gone as a whole"
     else:
-        values = subjects.known(group, gone, gone_classes)
-    if why and group.kind == "classes":  # a class can be told from held-out samples alone
-        of = torch.isin(truth, torch.tensor(group.classes, dtype=torch.long)).numpy()
-        if of.any():
-            values = {"fa_test": mean_value(right[of], subjects.seed)}
-    tested = bool(values)
-    about |= {"tested": tested, "why": why, "values": {name: asdict(v) for name, v in values.items()}}
-    few = group.kind == "samples" and about["n"] < FEWEST
-    about["note"] = f"fewer than {FEWEST} samples: the attack on them tells little" if tested and few else ""
-    tells = [name for name in TELLS[group.kind] if not (few and name == "mia")]
-    before = {name: ((group.then or {}).get(name) or {}).get("value") for name in tells}
-    back = [name for name in tells if _returned(values.get(name), before[name], max_return)]
-    about["returned"] = [f"{name} rose from {before[name]:.3f} to {values[name].value:.3f}" for name in back]
-    return about
+        return "", audited.known(group, forgotten, classes)
+    of = torch.isin(audited.test.labels.cpu(), torch.tensor(group.classes, dtype=torch.long)).numpy()
+    if group.kind == "classes" and of.any():  # a class can be told from held-out samples alone
+        return why, {"fa_test": mean_value(right[of], audited.seed)}
+    return why, {}
 
 
-def _returned(now: Value | None, before: float | None, most: float) -> bool:
-    """Has a number risen since, beyond chance and by more than is allowed?"""
-    if now is None or now.value is None or before is None:
-        return False
-    return Sign.ABOVE.holds((now.value if now.low is None else now.low) - before, most)
+def _compared(group: Group, values: Mapping[str, Value], why: str, max_return: float) -> dict[str, Any]:
+    """What the ledger keeps of a group: its values, and which of them rose since it was forgotten."""
+    n = int(group.rows.sum())
+    too_small = group.kind == "samples" and n < FEWEST
+    returned = []
+    for name in TELLS[group.kind]:
+        now, before = values.get(name), ((group.then or {}).get(name) or {}).get("value")
+        if now is None or now.value is None or before is None or (too_small and name == "mia"):
+            continue
+        surely = now.value if now.low is None else now.low  # beyond chance
+        if Sign.ABOVE.holds(surely - before, max_return):
+            returned.append(f"{name} rose from {before:.3f} to {now.value:.3f}")
+    return {
+        "batch": group.batch, "kind": group.kind, "requests": list(group.requests),
+        "classes": list(group.classes), "n": n, "tested": bool(values), "why": why,
+        "values": {name: asdict(value) for name, value in values.items()},
+        "note": TOO_SMALL if values and too_small else "", "returned": returned,
+    }  # fmt: skip
 
 
 def _stays(
-    right: Any, answers: Tensor, truth: Tensor, stays: Tensor, first: nn.Module | None, grounds: Grounds,
+    right: Any, answers: Tensor, truth: Tensor, stays: Tensor, first: nn.Module | None, data: OwnedData,
     device: str | None, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Accuracy on test data of the classes that stay, now and at the beginning of the chain."""
     at = stays.numpy()
     if not at.any():
         return {"why": "the test data has no sample of a class that stays", "drift": None, "distance": None}
-    found: dict[str, Any] = {"now": asdict(mean_value(right[at], seed)), "drift": None, "distance": None}
+    now = asdict(mean_value(right[at], seed))
     if first is None:
-        return {**found, "why": "the first version of the chain is no longer there"}
-    before = Subjects.of(first, grounds, device=device, seed=seed).answers()
+        why = "the first version of the chain is no longer there"
+        return {"now": now, "drift": None, "distance": None, "why": why}
+    before = AuditedModel.of(first, data, device=device, seed=seed).answers()
     was = (before == truth).numpy()[at]
-    differ = (before != answers).numpy()[at]
     return {
-        **found, "why": "", "first": asdict(mean_value(was, seed)),
-        "drift": float(was.mean() - right[at].mean()), "distance": float(differ.mean()),
+        "now": now, "why": "", "first": asdict(mean_value(was, seed)),
+        "drift": float(was.mean() - right[at].mean()),
+        "distance": float((before != answers).numpy()[at].mean()),
     }  # fmt: skip
 
 
-def returned(found: Mapping[str, Any]) -> list[str]:
+def returned(measured: Mapping[str, Any]) -> list[str]:
     """What came back that was forgotten before, each in words."""
     return [
         f"{group['kind']} forgotten in batch {group['batch']} came back: {line}"
-        for group in found["groups"]
+        for group in measured["groups"]
         for line in group["returned"]
     ]

@@ -16,33 +16,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from purge.core.errors import DataError
 from purge.core.files import below, told, write_json, write_text
-from purge.ledger.chain import NOT_FOUND
-from purge.ledger.dates import now
+from purge.ledger.chain import Kind, now
 from purge.ledger.records import Audit, Request, Version
+from purge.ledger.words import AUDITED, NOT_PROMISED, RETRAINED, STATE
 from purge.report.tables import shown
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
-
-NOT_PROMISED = (
-    "That the model is the one that a training without this data would have given: deletion by unlearning is "
-    "approximate, and its audits bound what their attacks can find, no more.",
-    "That an attack which was not tried would fail as well.",
-    "Anything about copies of the data, backups, earlier versions of the model that are kept or were handed "
-    "on, or answers that the model gave before.",
-    "That the request was justified, or complete: the ledger acts on the ids and classes that it was given.",
-    "That nobody who could write to the database and to all copies of its head has written both anew.",
-)
-RETRAINED = "This version was trained from the start without the data of this request."
-STATES = {
-    "open": "open: not carried out yet", "held": "on hold: not carried out", "running": "being carried out",
-    "done": "carried out", "withdrawn": "withdrawn",
-}  # fmt: skip
-WORDS = {
-    "fa_train": "right answers on the forgotten samples",
-    "fa_test": "right answers on unseen samples of the same classes",
-    "mia": "how well an attack tells forgotten from unseen samples (0.5: not at all)",
-}
 
 
 def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = None) -> dict[str, Any]:
@@ -81,7 +61,7 @@ def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = N
 
 def hashes_of(ledger: Ledger, number: int) -> list[str]:
     """The keyed hashes of the ids that a request names."""
-    for entry in ledger.entries("request"):
+    for entry in ledger.entries(Kind.REQUEST):
         if entry.payload["request"] == number:
             return list(entry.payload["subjects"])
     return []
@@ -101,7 +81,7 @@ def _request(request: Request) -> dict[str, Any]:
     return {
         "number": request.number, "received": str(request.received), "due": str(request.due),
         "basis": request.basis, "classes": list(request.classes), "subjects": request.subjects,
-        "state": request.state, "state_in_words": STATES[request.state], "done": request.done,
+        "state": request.state, "state_in_words": STATE[request.state], "done": request.done,
         "in_time": None if request.done is None else request.done[:10] <= str(request.due),
     }  # fmt: skip
 
@@ -110,13 +90,13 @@ def _not_found(ledger: Ledger, request: Request) -> int | None:
     """How many ids or classes of a request that waits were not found; None: this is not why it does."""
     if request.state not in ("open", "held") or request.why is None:
         return None
-    told = [one.payload for one in ledger.entries(NOT_FOUND) if one.payload["request"] == request.number]
+    told = [one.payload for one in ledger.entries(Kind.NOT_FOUND) if one.payload["request"] == request.number]
     return told[-1]["missing"] if told and told[-1]["reason"] == request.why else None
 
 
 def _without_rows(ledger: Ledger, batch: int) -> list[int]:
     """The requests of a batch of which no row was left to forget."""
-    ends = [one.payload for one in ledger.entries("batch-done") if one.payload["batch"] == batch]
+    ends = [one.payload for one in ledger.entries(Kind.BATCH_DONE) if one.payload["batch"] == batch]
     return list(ends[-1].get("without_rows", ())) if ends else []  # older ledgers do not say it
 
 
@@ -182,7 +162,7 @@ def _value(name: str, value: Mapping[str, Any]) -> str:
 
 def certificate_page(content: Mapping[str, Any]) -> str:
     """The certificate as one page of HTML that needs no other file."""
-    return _environment().get_template("certificate.html.j2").render(c=content, words=WORDS)
+    return _environment().get_template("certificate.html.j2").render(c=content, words=AUDITED)
 
 
 def write_certificate(

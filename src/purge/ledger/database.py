@@ -1,23 +1,29 @@
-"""Opening the database of a ledger, and its transactions."""
+"""The database of a ledger: opening it, its transactions, and the lock of the one worker that it may have."""
 
 from __future__ import annotations
 
 import os
+import platform
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect, text
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
-from purge.core.errors import FileError, LedgerError, brief
-from purge.ledger import schema
+from purge.core.errors import BusyError, FileError, LedgerError, PurgeError, brief
+from purge.core.files import told
+from purge.ledger import tables
+from purge.ledger.chain import now
 
 WAIT = 60  # seconds for another process that writes
 LOCK = 0x7075726765  # "purge": the number of our advisory locks in a PostgreSQL database
 WRITES = "purge_writes"
+POLL = 0.2  # seconds between two looks at a lock on a server
 
 
 class Database:
@@ -39,7 +45,7 @@ class Database:
         if self.file and not self.file.exists():
             return False
         with self.reading() as connection:
-            return schema.found_version(connection) is not None
+            return tables.version_of(connection) is not None
 
     def mark(self) -> tuple[Any, ...] | None:
         """Changes with every transaction that has written; None: this database has no such thing."""
@@ -57,7 +63,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the ledger."""
-        with self._told(), self.engine.connect() as connection:
+        with self._in_one_line(), self.engine.connect() as connection:
             if self.file is None:  # SQLite has no other way
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -68,7 +74,7 @@ class Database:
         """A transaction for one process at a time; nothing is written if it raises."""
         if self.file and not os.access(self.file.parent, os.W_OK):
             raise FileError(f"a folder that can be written, {self.file.parent}", "none", "choose another")
-        with self._told(), self.engine.connect().execution_options(**{WRITES: True}) as connection:
+        with self._in_one_line(), self.engine.connect().execution_options(**{WRITES: True}) as connection:
             with connection.begin():
                 yield connection
 
@@ -76,25 +82,25 @@ class Database:
         """Make the tables, or bring those of an older version up to date; True if the ledger is new."""
         if connection.dialect.name == "postgresql":  # two processes would make the same tables
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-        version = schema.found_version(connection)
+        version = tables.version_of(connection)
         if version is None:
             if self.file and inspect(connection).get_table_names():
                 raise LedgerError(f"a ledger at {self.name}", "another database", "choose another file")
-            schema.create(connection)
+            tables.create(connection)
             return True
         self.known(version)
-        if version < schema.VERSION:
-            schema.migrate(connection, version)
+        if version < tables.VERSION:
+            tables.migrate(connection, version)
         return False
 
     def known(self, version: int) -> None:
         """Refuse the tables of a version that is not known here."""
-        if not 1 <= version <= schema.VERSION:
+        if not 1 <= version <= tables.VERSION:
             got, fix = f"one of version {version}", "update purge"
-            raise LedgerError(f"a ledger of version 1 to {schema.VERSION} at {self.name}", got, fix)
+            raise LedgerError(f"a ledger of version 1 to {tables.VERSION} at {self.name}", got, fix)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _in_one_line(self) -> Iterator[None]:
         """Turn an error of the database into one line. It quotes no row: rows hold what users wrote."""
         try:
             yield
@@ -104,8 +110,8 @@ class Database:
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
             first = " ".join((str(cause) or type(cause).__name__).splitlines()[:1])
-            if isinstance(error, DatabaseError) and schema.REFUSAL in str(cause):
-                raise LedgerError("entries to be added", "a change of an entry", schema.REFUSAL) from None
+            if isinstance(error, DatabaseError) and tables.REFUSAL in str(cause):
+                raise LedgerError("entries to be added", "a change of an entry", tables.REFUSAL) from None
             fix = "check the path, the permissions and whether the file is whole"
             if self.file is None:
                 fix = "check that the server runs and who may use it"
@@ -151,3 +157,79 @@ def _engine(url: URL, patience: float) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+# -- one worker at a time: locks are those of the system or the server, so a kill releases them -
+
+
+@contextmanager
+def working(database: Database, wait: float | None) -> Iterator[None]:
+    """The ledger is this worker's until the block ends.
+
+    Another one waits for ``wait`` seconds, or not at all, and is then told who works since when.
+    """
+    patience = max(0.0, wait or 0.0)
+    file = database.file
+    took = _file_lock(database, file, patience) if file else _server_lock(database, patience)
+    with took:
+        row = {
+            "one": 1,
+            "who": f"process {os.getpid()} on {platform.node() or 'this machine'}",
+            "since": now(),
+        }
+        with database.writing() as connection:
+            connection.execute(tables.worker.delete())
+            connection.execute(tables.worker.insert().values(row))
+        try:
+            yield
+        finally:
+            with (
+                suppress(PurgeError),
+                database.writing() as connection,
+            ):  # the row is only what is told to others
+                connection.execute(tables.worker.delete())
+
+
+@contextmanager
+def _file_lock(database: Database, file: Path, wait: float) -> Iterator[None]:
+    # The resolved path: two ways to name the same ledger must not be two locks.
+    path = file.resolve()
+    lock = FileLock(path.with_name(path.name + ".lock"), timeout=wait)
+    with told(path):
+        try:
+            lock.acquire()
+        except Timeout:  # an OSError too
+            raise _busy(database) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _server_lock(database: Database, wait: float) -> Iterator[None]:
+    # A number per schema: several ledgers may share a database.
+    ask, release = (
+        text(f"SELECT {function}({LOCK % 2**31}, hashtext(current_schema()))")
+        for function in ("pg_try_advisory_lock", "pg_advisory_unlock")
+    )
+    end = time.monotonic() + wait
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while not connection.execute(ask).scalar_one():
+            if time.monotonic() >= end:
+                raise _busy(database)
+            time.sleep(POLL)
+        try:
+            yield
+        finally:
+            try:
+                connection.execute(release)
+            except SQLAlchemyError:  # a server that went away has released it
+                connection.invalidate()
+
+
+def _busy(database: Database) -> BusyError:
+    with database.reading() as connection:
+        row = connection.execute(select(tables.worker.c.who, tables.worker.c.since)).first()
+    got = f"{row.who}, at work since {row.since}" if row else "another that is just beginning or ending"
+    return BusyError(f"{database.name} for this worker alone", got, "wait for it to end, or pass wait")

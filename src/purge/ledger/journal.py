@@ -18,13 +18,12 @@ from sqlalchemy.exc import DatabaseError
 
 from purge.core.errors import FileError, LedgerError, brief
 from purge.core.files import atomically, told
-from purge.ledger import chain, checking, schema
-from purge.ledger.asked import text
-from purge.ledger.database import WAIT, Database
-from purge.ledger.dates import now
+from purge.ledger import chain, tables
+from purge.ledger.chain import Kind
+from purge.ledger.database import WAIT, Database, working
+from purge.ledger.intake import text
 from purge.ledger.keys import IdKey, Signer, public_key
 from purge.ledger.records import Entry, Head, Verification
-from purge.ledger.working import working
 
 KEY = "PURGE_LEDGER_KEY"  # names the file of the key
 Place = str | os.PathLike[str]
@@ -78,14 +77,14 @@ class Journal:
             raise FileError(f"a ledger at {self.name}", "none", "check the path; purge request add makes one")
         if there:
             with self._db.reading() as connection:
-                version = schema.found_version(connection)
+                version = tables.version_of(connection)
             self._db.known(version or 0)
         elif self._key_file is None:
             what, fix = "a file for the key that hashes ids", f"pass key, or set ${KEY}"
             raise LedgerError(what, "none, and PostgreSQL has no place beside it", fix)
         elif self._key_file.exists():
             IdKey(self._key_file)  # refused here, no file of a database is left behind
-        if not there or version != schema.VERSION:
+        if not there or version != tables.VERSION:
             with self._db.writing() as connection:
                 if self._db.prepare(connection):
                     self._begin(connection)
@@ -108,17 +107,17 @@ class Journal:
     def _begin(self, connection: Connection) -> None:
         """Write the first entry of a new ledger, and make its key if there is none."""
         key = IdKey.made(Path(str(self._key_file)))
-        start = {"one": 1, "version": schema.VERSION, "entries": 0, "hash": chain.START, "signer": None}
-        connection.execute(schema.head.insert().values(start))
+        start = {"one": 1, "version": tables.VERSION, "entries": 0, "hash": chain.START, "signer": None}
+        connection.execute(tables.head.insert().values(start))
         about = {"ledger": secrets.token_hex(8), "ids": "hmac-sha256", "check": key.check()}
-        self._append(connection, [("ledger", about)])
+        self._append(connection, [(Kind.LEDGER, about)])
 
     def _id_key(self) -> IdKey:
         if self._key is None:
             if self._key_file is None:
                 raise LedgerError("the key of the ledger", "none", f"pass key, or set ${KEY}")
             key = IdKey(self._key_file)
-            t = schema.entries
+            t = tables.entries
             query = select(*t.c).where(t.c.seq == 1)
             first = chain.Link(*self._rows(lambda c: c.execute(query).one()))
             if first.right_hash() != first.hash:
@@ -134,15 +133,15 @@ class Journal:
 
     def _sign_with(self, file: Path) -> None:
         with self._db.reading() as connection:
-            known = connection.execute(select(schema.head.c.signer)).scalar_one()
+            known = connection.execute(select(tables.head.c.signer)).scalar_one()
         signer = Signer(file) if known else Signer.made(file)
         if known is None:
             with self._writing() as connection:  # another process may be about to sign it, too
-                known = connection.execute(select(schema.head.c.signer)).scalar_one()
+                known = connection.execute(select(tables.head.c.signer)).scalar_one()
                 if known is None:
                     self._signer = signer
-                    connection.execute(schema.head.update().values(signer=signer.public))
-                    self._append(connection, [("signer", {"public": signer.public})])
+                    connection.execute(tables.head.update().values(signer=signer.public))
+                    self._append(connection, [(Kind.SIGNER, {"public": signer.public})])
                     known = signer.public
         if known != signer.public:
             got = f"another one in {file}"
@@ -164,7 +163,7 @@ class Journal:
             return
         with self._db.writing() as connection:
             # The row of the head first: on a server, it keeps other writers waiting until this one ends.
-            connection.execute(select(schema.head.c.entries).with_for_update()).scalar_one()
+            connection.execute(select(tables.head.c.entries).with_for_update()).scalar_one()
             self._thread.connection = connection
             try:
                 yield connection
@@ -182,23 +181,23 @@ class Journal:
 
     def _append(self, connection: Connection, new: Sequence[tuple[str, Mapping[str, Any]]]) -> Head:
         """Add entries to the chain, and what follows from them to the tables."""
-        head = connection.execute(select(*schema.head.c)).one()
+        head = connection.execute(select(*tables.head.c)).one()
         if head.signer and (self._signer is None or self._signer.public != head.signer):
             got = "one without the key that signs"
             raise LedgerError(f"a writer of {self.name}, which is signed", got, "pass sign with its key")
-        seq, last, at = head.entries, head.hash, now()
+        seq, last, at = head.entries, head.hash, chain.now()
         links: list[dict[str, Any]] = []
         rows: list[chain.Change] = []
         for kind, payload in new:
             seq += 1
-            link = chain.link(seq, at, kind, payload, last)
+            link = chain.link(seq, at, str(kind), payload, last)
             signature = self._signer.sign(link.hash) if self._signer and head.signer else None
             links.append(link._replace(signature=signature)._asdict())
             rows.extend(chain.changes(kind, at, payload))
             last = link.hash
-        connection.execute(schema.entries.insert(), links)
+        connection.execute(tables.entries.insert(), links)
         _apply(connection, rows)
-        connection.execute(schema.head.update().values(entries=seq, hash=last))
+        connection.execute(tables.head.update().values(entries=seq, hash=last))
         return Head(seq, last)
 
     def append(self, kind: str, payload: Mapping[str, Any]) -> Entry:
@@ -211,12 +210,16 @@ class Journal:
         Returns:
             The entry.
         """
-        if not isinstance(kind, str) or not kind or kind in chain.OWN:
+        if not isinstance(kind, str) or not kind or kind in chain.BY_NAME:
             raise LedgerError("a kind of entry of your own", brief(kind), "choose another name")
         if not isinstance(payload, Mapping):
             raise LedgerError("a dict as payload", type(payload).__name__, "give each value a name")
+        return self.record(text(kind, "kind"), payload)
+
+    def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:
+        """Add an entry, of a kind of the ledger's own too, as its parts do; callers use :meth:`append`."""
         with self._writing() as connection:
-            head = self._append(connection, [(text(kind, "kind"), dict(payload))])
+            head = self._append(connection, [(kind, dict(payload))])
         return self.entries(start=head.entries)[0]
 
     def entries(self, kind: str | None = None, *, start: int = 1, end: int | None = None) -> list[Entry]:
@@ -230,18 +233,18 @@ class Journal:
         Returns:
             The entries in their order.
         """
-        t = schema.entries
+        t = tables.entries
         query = select(*t.c).where(t.c.seq >= start).order_by(t.c.seq)
-        query = query if kind is None else query.where(t.c.kind == kind)
+        query = query if kind is None else query.where(t.c.kind == str(kind))
         query = query if end is None else query.where(t.c.seq <= end)
-        found = self._rows(lambda c: [chain.Link(*row) for row in c.execute(query)])
+        links = self._rows(lambda c: [chain.Link(*row) for row in c.execute(query)])
         return [
-            Entry(one.seq, one.at, one.kind, self._sound(json.loads, one.payload), one.hash) for one in found
+            Entry(one.seq, one.at, one.kind, self._sound(json.loads, one.payload), one.hash) for one in links
         ]
 
     def head(self) -> Head:
         """The end of the chain. Keep it elsewhere: ``verify(head=…)`` then finds what was cut off."""
-        h = schema.head.c
+        h = tables.head.c
         return Head(*self._rows(lambda c: c.execute(select(h.entries, h.hash)).one()))
 
     def mark(self) -> tuple[Any, ...] | None:
@@ -275,10 +278,10 @@ class Journal:
             ``ok``, or the first entry that was touched.
         """
         wanted = public_key(Path(public)) if public else self._signer.public if self._signer else None
-        anchor = anchored(head)
+        anchor = chain.read_head(head)
         with self._db.reading() as connection:
             try:
-                return checking.verify_database(connection, wanted, anchor)
+                return tables.verify_database(connection, wanted, anchor)
             except (DatabaseError, UnicodeError):
                 return Verification(False, 0, None, "the database is damaged: it cannot be read to its end")
 
@@ -298,10 +301,10 @@ class Journal:
             raise FileError(f"no file at {file}", "one", fix)
         if self._db.file and file.exists() and file.samefile(self._db.file):
             raise FileError("another file than the ledger itself", str(file), "choose another name")
-        t = schema.entries
+        t = tables.entries
         query = select(*t.c).order_by(t.c.seq)
         with self._db.reading() as connection, told(file):
-            lines = checking.export_lines(chain.Link(*row) for row in connection.execute(query))
+            lines = chain.export_lines(chain.Link(*row) for row in connection.execute(query))
 
             def write(temporary: Path) -> None:
                 with temporary.open("w", encoding="utf-8", newline="\n") as out:
@@ -312,7 +315,7 @@ class Journal:
 
     # -- tables, for Ledger -----------------------------------------------------------------
 
-    def _add(self, kind: str, table: Table, row: dict[str, Any]) -> None:
+    def _add(self, kind: Kind, table: Table, row: dict[str, Any]) -> None:
         """Append an entry that adds a row with the next number."""
         with self._writing() as connection:
             self._append(connection, [(kind, row | {kind: next_number(connection, table)})])
@@ -324,12 +327,11 @@ class Journal:
         number = table.c.number
         query = select(*table.c).where(*where).order_by(number.desc() if newest else number)
         query = query if at_most is None else query.limit(at_most).offset(skip)
-        found = [dict(row) for row in self._rows(lambda c: list(c.execute(query).mappings()))]
-        for row in found:
-            for name, read in READ.items():
-                if name in row:
-                    row[name] = self._sound(read, row[name])
-        return found
+        rows = [dict(row) for row in self._rows(lambda c: list(c.execute(query).mappings()))]
+        for row in rows:
+            for name in READ.keys() & row.keys():
+                row[name] = self._sound(READ[name], row[name])
+        return rows
 
     def _sound(self, read: Callable[[Any], T], value: Any) -> T:
         """A value of the database, read; one that was touched may not be readable."""
@@ -344,18 +346,7 @@ def verify_export(
     path: Place, *, public: Place | None = None, head: Head | str | None = None
 ) -> Verification:
     """Check a file that a ledger was exported to: nothing was touched, and it is whole."""
-    return checking.verify_export(Path(path), public_key(Path(public)) if public else None, anchored(head))
-
-
-def anchored(head: Head | str | None) -> Head | None:
-    """The end of a chain from its text."""
-    if head is None or isinstance(head, Head):
-        return head
-    count, _, digest = str(head).strip().partition(":")
-    if not count.isdecimal() or len(digest) != len(chain.START):
-        fix = "pass what verify or export has told, COUNT:HASH"
-        raise LedgerError("the end of a chain as head", brief(head), fix)
-    return Head(int(count), digest)
+    return chain.check_export(Path(path), public_key(Path(public)) if public else None, chain.read_head(head))
 
 
 def next_number(connection: Connection, table: Table) -> int:
@@ -365,12 +356,12 @@ def next_number(connection: Connection, table: Table) -> int:
 
 def _apply(connection: Connection, rows: list[chain.Change]) -> None:
     """Write what follows from entries to the tables: new rows first, since others may change them."""
-    for name, table in schema.DERIVED.items():
+    for name, table in tables.DERIVED.items():
         if new := [row.values for row in rows if row.new and row.table == name]:
             connection.execute(table.insert(), new)
     changed = [row for row in rows if not row.new]
     for (name, columns), some in groupby(changed, key=lambda row: (row.table, tuple(row.values))):
-        table = schema.DERIVED[name]
+        table = tables.DERIVED[name]
         update = table.update().where(table.c.number == bindparam("of"))
         update = update.values({column: bindparam(f"to_{column}") for column in columns})
         connection.execute(

@@ -10,11 +10,10 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterable
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purge.core.errors import DataError, FileError, LedgerError
+from purge.core.errors import FileError, LedgerError
 from purge.core.files import told
 
 if TYPE_CHECKING:
@@ -87,39 +86,9 @@ class IdKey:
 
     def hashes(self, ids: Iterable[str]) -> list[str]:
         """One keyed hash per id, each different id hashed once."""
-        known: dict[str, str] = {}
-        found = []
-        for one in ids:
-            if one not in known:
-                known[one] = hmac.digest(self._key, b"id:" + one.encode(), "sha256").hex()
-            found.append(known[one])
-        return found
-
-
-def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
-    """Ids as text, where ``blank`` allows for rows that are nobody's. No message here shows an id."""
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise DataError("a list of ids", f"one {type(ids).__name__}", "pass a list")
-    texts = []
-    for position, one in enumerate(ids):
-        if isinstance(one, Integral) and not isinstance(one, bool):  # also a number of NumPy
-            one = str(one)
-        if not isinstance(one, str):
-            got = f"a {type(one).__name__} at position {position}"
-            raise DataError("ids as text", got, "write each as text, as the data has it")
-        if not (blank or one.strip()) or not _encodable(one):
-            got = f"an empty or unreadable one at position {position}"
-            raise DataError("ids as text", got, "leave it out")
-        texts.append(one)
-    return texts
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        texts = list(ids)
+        known = {one: hmac.digest(self._key, b"id:" + one.encode(), "sha256").hex() for one in set(texts)}
+        return [known[one] for one in texts]
 
 
 # -- the key that signs entries ---------------------------------------------------------------

@@ -10,13 +10,11 @@ from typing import Any
 from sqlalchemy import func, select
 
 from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
-from purge.ledger import schema, words
-from purge.ledger.asked import asked, text
-from purge.ledger.chain import NOT_FOUND
-from purge.ledger.dates import day
+from purge.ledger import tables, words
+from purge.ledger.chain import Kind
+from purge.ledger.intake import checked_request, day, id_texts, text
 from purge.ledger.journal import Journal, Place, next_number, verify_export
-from purge.ledger.keys import id_texts
-from purge.ledger.records import STATES, Audit, Batch, Entry, Request, Run, Version
+from purge.ledger.records import STATES, Audit, Batch, Entry, Request, Version
 
 __all__ = ["Ledger", "verify_export"]
 
@@ -84,15 +82,15 @@ class Ledger(Journal):
         Returns:
             The requests, with their numbers.
         """
-        new = [asked(one, self.hashes) for one in requests]
+        new = [checked_request(one, self.hashes) for one in requests]
         if not new:
             return []
         with self._writing() as connection:
-            first = next_number(connection, schema.requests)
+            first = next_number(connection, tables.requests)
             for number, one in enumerate(new, first):
                 one["request"] = number
-            self._append(connection, [("request", one) for one in new])
-            return self._requests(schema.requests.c.number >= first)
+            self._append(connection, [(Kind.REQUEST, one) for one in new])
+            return self._requests(tables.requests.c.number >= first)
 
     def requests(
         self, state: str | Sequence[str] | None = None, due_by: date | str | None = None, *,
@@ -113,7 +111,7 @@ class Ledger(Journal):
         where = _where(state, due_by)
         return [
             Request(**row)
-            for row in self._table(schema.requests, *where, newest=newest, skip=skip, at_most=at_most)
+            for row in self._table(tables.requests, *where, newest=newest, skip=skip, at_most=at_most)
         ]
 
     def count(self, due_by: date | str | None = None) -> dict[str, int]:
@@ -125,10 +123,10 @@ class Ledger(Journal):
         Returns:
             The number for each state.
         """
-        state = schema.requests.c.state
+        state = tables.requests.c.state
         query = select(state, func.count()).where(*_where(None, due_by)).group_by(state)
-        found = self._rows(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
-        return {name: found.get(name, 0) for name in STATES}
+        counts = self._rows(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
+        return {name: counts.get(name, 0) for name in STATES}
 
     def request(self, number: int) -> Request:
         """One request.
@@ -145,12 +143,12 @@ class Ledger(Journal):
         """The requests with these numbers; one that is not there is refused."""
         wanted = list(numbers)
         odd = [one for one in wanted if type(one) is not int or not 0 < one < MOST]
-        number = schema.requests.c.number
+        number = tables.requests.c.number
         parts = [] if odd else _in_parts(wanted)
-        found = {r.number: r for some in parts for r in self._requests(number.in_(some))}
-        if missing := odd or [one for one in wanted if one not in found]:
+        known = {r.number: r for some in parts for r in self._requests(number.in_(some))}
+        if missing := odd or [one for one in wanted if one not in known]:
             raise NumberError("the number of a request", brief(missing[0]), "see purge request list")
-        return [found[one] for one in wanted]
+        return [known[one] for one in wanted]
 
     def history(self, number: int) -> list[Entry]:
         """Every entry about a request, in their order: it was added, held, part of a batch, audited.
@@ -165,7 +163,7 @@ class Ledger(Journal):
         return [one for one in self.entries() if _concerns(one, number)]
 
     def _requests(self, *where: Any) -> list[Request]:
-        return [Request(**row) for row in self._table(schema.requests, *where)]
+        return [Request(**row) for row in self._table(tables.requests, *where)]
 
     def hold(self, number: int, reason: str) -> Request:
         """Let an open request wait.
@@ -177,7 +175,7 @@ class Ledger(Journal):
         Returns:
             The request as it is now.
         """
-        return self._step("hold", number, ["open"], text(reason, "reason"))
+        return self._step(Kind.HOLD, number, ["open"], text(reason, "reason"))
 
     def release(self, number: int) -> Request:
         """Let a request that was held go on.
@@ -188,7 +186,7 @@ class Ledger(Journal):
         Returns:
             The request as it is now.
         """
-        return self._step("release", number, ["held"])
+        return self._step(Kind.RELEASE, number, ["held"])
 
     def withdraw(self, number: int, reason: str) -> Request:
         """Take back a request that shall not be done.
@@ -200,7 +198,7 @@ class Ledger(Journal):
         Returns:
             The request as it is now.
         """
-        return self._step("withdraw", number, ["open", "held"], text(reason, "reason"))
+        return self._step(Kind.WITHDRAW, number, ["open", "held"], text(reason, "reason"))
 
     def not_found(self, number: int, missing: int) -> Request:
         """Write down that an open request was left out of a batch: some of its ids are in no data.
@@ -218,11 +216,11 @@ class Ledger(Journal):
             request = self.request(number)
             reason = words.not_found(request, missing)
             if request.state == "open" and request.why != reason:  # somebody may have held it in the meantime
-                told = {"request": number, "missing": missing, "reason": reason}
-                self._append(connection, [(NOT_FOUND, told)])
+                payload = {"request": number, "missing": missing, "reason": reason}
+                self._append(connection, [(Kind.NOT_FOUND, payload)])
             return self.request(number)
 
-    def _step(self, kind: str, number: int, possible: list[str], reason: str | None = None) -> Request:
+    def _step(self, kind: Kind, number: int, possible: list[str], reason: str | None = None) -> Request:
         with self._writing() as connection:
             state = self.request(number).state
             if state not in possible:
@@ -254,8 +252,8 @@ class Ledger(Journal):
         Returns:
             Whether each is among the requests, in the same order.
         """
-        s, r = schema.subjects.c, schema.requests.c
-        query = select(s.hash).distinct().join_from(schema.subjects, schema.requests, s.request == r.number)
+        s, r = tables.subjects.c, tables.requests.c
+        query = select(s.hash).distinct().join_from(tables.subjects, tables.requests, s.request == r.number)
         query = query.where(r.state != "withdrawn")
         known = self._rows(lambda c: set(c.execute(query).scalars()))
         return [one in known for one in self._hashes_of_rows(ids)]
@@ -271,7 +269,7 @@ class Ledger(Journal):
             Whether each row does, in the same order.
         """
         wanted = self._some([numbers] if isinstance(numbers, int) else numbers)
-        s = schema.subjects.c
+        s = tables.subjects.c
         known: set[str] = set()
         for some in _in_parts([request.number for request in wanted]):
             query = select(s.hash).where(s.request.in_(some))
@@ -289,13 +287,13 @@ class Ledger(Journal):
             How many of each, in the order of the numbers.
         """
         wanted = [request.number for request in self._some(numbers)]
-        known, s = set(self._hashes_of_rows(subjects)), schema.subjects.c
-        found = dict.fromkeys(wanted, 0)
+        known, s = set(self._hashes_of_rows(subjects)), tables.subjects.c
+        counts = dict.fromkeys(wanted, 0)
         for some in _in_parts(wanted):
             query = select(s.request, s.hash).where(s.request.in_(some))
             for number, one in self._rows(lambda c, query=query: c.execute(query).all()):  # type: ignore[misc]
-                found[number] += one not in known
-        return [found[number] for number in wanted]
+                counts[number] += one not in known
+        return [counts[number] for number in wanted]
 
     def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
         return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
@@ -323,9 +321,9 @@ class Ledger(Journal):
                 if request.state != "open":
                     got = f"number {request.number}, which is {request.state}"
                     raise LedgerError("open requests in a batch", got, "leave it out")
-            number = next_number(connection, schema.batches)
+            number = next_number(connection, tables.batches)
             self._append(
-                connection, [("batch", {"batch": number, "requests": members, "about": about or {}})]
+                connection, [(Kind.BATCH, {"batch": number, "requests": members, "about": about or {}})]
             )
             return self.batch(number)
 
@@ -346,7 +344,7 @@ class Ledger(Journal):
         """
         made = None if version is None else text(version, "version")
         return self._end_batch(
-            number, "batch-done", {"version": made, "without_rows": sorted(without_rows)}, about
+            number, Kind.BATCH_DONE, {"version": made, "without_rows": sorted(without_rows)}, about
         )
 
     def fail_batch(self, number: int, reason: str, *, about: Mapping[str, Any] | None = None) -> Batch:
@@ -360,10 +358,10 @@ class Ledger(Journal):
         Returns:
             The batch as it is now.
         """
-        return self._end_batch(number, "batch-failed", {"reason": text(reason, "reason")}, about)
+        return self._end_batch(number, Kind.BATCH_FAILED, {"reason": text(reason, "reason")}, about)
 
     def _end_batch(
-        self, number: int, kind: str, more: dict[str, Any], about: Mapping[str, Any] | None
+        self, number: int, kind: Kind, more: dict[str, Any], about: Mapping[str, Any] | None
     ) -> Batch:
         with self._writing() as connection:
             batch = self.batch(number)
@@ -371,8 +369,8 @@ class Ledger(Journal):
                 raise LedgerError(
                     "a batch that runs", f"number {number}, which is {batch.state}", "start one"
                 )
-            told = {"batch": number, "requests": list(batch.requests), **more}
-            self._append(connection, [(kind, {**told, "about": {**batch.about, **(about or {})}})])
+            payload = {"batch": number, "requests": list(batch.requests), **more}
+            self._append(connection, [(kind, payload | {"about": {**batch.about, **(about or {})}})])
             return self.batch(number)
 
     def batch(self, number: int) -> Batch:
@@ -385,19 +383,19 @@ class Ledger(Journal):
             The batch.
         """
         here = type(number) is int and 0 < number < MOST
-        where = schema.batches.c.number == (number if here else 0)
-        found = [Batch(**row) for row in self._table(schema.batches, where)]
-        if not found:
+        where = tables.batches.c.number == (number if here else 0)
+        batches = [Batch(**row) for row in self._table(tables.batches, where)]
+        if not batches:
             raise NumberError("the number of a batch", brief(number), "see purge request list")
-        return found[0]
+        return batches[0]
 
     def batches(self) -> list[Batch]:
         """All batches in their order."""
-        return [Batch(**row) for row in self._table(schema.batches)]
+        return [Batch(**row) for row in self._table(tables.batches)]
 
     def unfinished_batch(self) -> Batch | None:
         """The batch that is neither done nor failed: one runs, or its worker was killed."""
-        running = self._table(schema.batches, schema.batches.c.state == "running")
+        running = self._table(tables.batches, tables.batches.c.state == "running")
         return Batch(**running[0]) if running else None
 
     def add_version(
@@ -422,38 +420,16 @@ class Ledger(Journal):
         row = {**self._place(folder, batch), "digest": text(digest, "digest"), "kind": kind}
         if parent is not None and parent not in {version.digest for version in self.versions()}:
             raise LedgerError("the digest of a version as parent", brief(parent), "add that version first")
-        self._add("version", schema.versions, row | {"parent": parent, "about": about or {}})
+        self._add(Kind.VERSION, tables.versions, row | {"parent": parent, "about": about or {}})
         return self.versions()[-1]
 
     def versions(self) -> list[Version]:
         """All versions of the model in their order."""
-        return [Version(**row) for row in self._table(schema.versions)]
+        return [Version(**row) for row in self._table(tables.versions)]
 
     def current(self) -> Version | None:
         """The newest version of the model."""
         return (self.versions() or [None])[-1]  # type: ignore[list-item]
-
-    def add_run(
-        self, folder: Place, *, kind: str, batch: int | None = None, about: Mapping[str, Any] | None = None
-    ) -> Run:
-        """Write down a run folder that a batch made.
-
-        Args:
-            folder: where it is.
-            kind: what it is, in a word.
-            batch: the number of the batch.
-            about: further facts for the record, plain JSON values.
-
-        Returns:
-            The run, with its number.
-        """
-        row = {**self._place(folder, batch), "kind": text(kind, "kind"), "about": about or {}}
-        self._add("run", schema.runs, row)
-        return self.runs()[-1]
-
-    def runs(self) -> list[Run]:
-        """All runs in their order."""
-        return [Run(**row) for row in self._table(schema.runs)]
 
     def add_audit(
         self, version: str, *, requests: Iterable[int] = (), passed: bool | None = None,
@@ -474,12 +450,12 @@ class Ledger(Journal):
         """
         about = sorted({request.number for request in self._some(requests)})
         row = {"version": text(version, "version"), "requests": about, "passed": passed, "found": found or {}}
-        self._add("audit", schema.audits, row | self._place(folder, batch))
+        self._add(Kind.AUDIT, tables.audits, row | self._place(folder, batch))
         return self.audits()[-1]
 
     def audits(self) -> list[Audit]:
         """All audits in their order."""
-        rows = self._table(schema.audits)
+        rows = self._table(tables.audits)
         return [Audit(**{**r, "passed": None if r["passed"] is None else bool(r["passed"])}) for r in rows]
 
     def _place(self, folder: Place | None, batch: int | None) -> dict[str, Any]:
@@ -491,7 +467,7 @@ class Ledger(Journal):
 
 def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list[Any]:
     """The conditions on requests in some states, due by a day."""
-    t = schema.requests.c
+    t = tables.requests.c
     where: list[Any] = []
     if state is not None:
         states = [state] if isinstance(state, str) else list(state)

@@ -15,16 +15,11 @@ from purge.core.errors import DataError
 from purge.core.files import read_yaml
 from purge.core.schema import build
 from purge.core.settings import normalise, setting
+from purge.ledger.words import POLICY
 from purge.verdict.compare import Sign
 from purge.verdict.numbers import scaled
 
-WORDS = {  # of each bound that was passed, in the order in which they are said
-    "requests": "{} requests since the last training, the policy allows {}",
-    "age": "the last training was {} days ago, the policy allows {}",
-    "share": "{:.1f} % of the training data was forgotten since the last training, the policy allows {:g} %",
-    "drift": "{:.1f} % of retained accuracy lost since the last training, the policy allows {:g} %",
-    "distance": "{:.1f} % of answers differ from those after the last training, the policy allows {:g} %",
-}
+BOUNDS = ("requests", "age", "share", "drift", "distance")
 UNITS = {"share": "share", "drift": "share", "distance": "share"}  # the others are counts
 
 
@@ -65,13 +60,13 @@ class Policy:
     def reasons(self, spent: Spent) -> list[str]:
         """Why no further deletion may follow, each in words; empty if one may."""
         return [
-            WORDS[name].format(*(scaled(value, UNITS.get(name, "")) for value in pair))
+            POLICY[name].format(*(scaled(value, UNITS.get(name, "")) for value in pair))
             for name, pair in self.exceeded(spent).items()
         ]
 
     def exceeded(self, spent: Spent) -> dict[str, tuple[float, float]]:
         """The bounds that a chain has passed: name → how far it has gone, and how far it may go."""
-        pairs = {name: (getattr(spent, name), getattr(self, f"max_{name}")) for name in WORDS}
+        pairs = {name: (getattr(spent, name), getattr(self, f"max_{name}")) for name in BOUNDS}
         both = {name: pair for name, pair in pairs.items() if None not in pair}
         return {name: pair for name, pair in both.items() if Sign.ABOVE.holds(*pair)}
 
@@ -95,12 +90,12 @@ class Spent:
         return asdict(self)
 
 
-def as_policy(given: Policy | str | os.PathLike[str] | None) -> Policy:
+def as_policy(policy: Policy | str | os.PathLike[str] | None) -> Policy:
     """A policy, the file of one, or the default."""
-    if given is None or isinstance(given, Policy):
-        return given or Policy()
-    if not isinstance(given, (str, os.PathLike)):
+    if policy is None or isinstance(policy, Policy):
+        return policy or Policy()
+    if not isinstance(policy, (str, os.PathLike)):
         raise DataError(
-            "a purge.Policy or the path of one", type(given).__name__, "pass Policy(max_share=0.1)"
+            "a purge.Policy or the path of one", type(policy).__name__, "pass Policy(max_share=0.1)"
         )
-    return Policy.read(given)
+    return Policy.read(policy)

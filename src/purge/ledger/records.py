@@ -17,13 +17,13 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them: dates as text, tuples as lists."""
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, date):
                 value = value.isoformat()
-            found[field.name] = list(value) if isinstance(value, tuple) else value
-        return found
+            content[field.name] = list(value) if isinstance(value, tuple) else value
+        return content
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,6 @@ class Version(Record):
     digest: str
     parent: str | None
     kind: str  # base, unlearned or retrained
-    batch: int | None = None
-    added: str = ""
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Run(Record):
-    """A run folder that a batch made."""
-
-    number: int
-    folder: str
-    kind: str
     batch: int | None = None
     added: str = ""
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)

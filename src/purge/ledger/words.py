@@ -6,11 +6,44 @@ from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from purge.core.errors import DataError
 from purge.ledger.records import Request, Verification
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
+
+# -- of a certificate ------------------------------------------------------------------------
+
+NOT_PROMISED = (
+    "That the model is the one that a training without this data would have given: deletion by unlearning is "
+    "approximate, and its audits bound what their attacks can find, no more.",
+    "That an attack which was not tried would fail as well.",
+    "Anything about copies of the data, backups, earlier versions of the model that are kept or were handed "
+    "on, or answers that the model gave before.",
+    "That the request was justified, or complete: the ledger acts on the ids and classes that it was given.",
+    "That nobody who could write to the database and to all copies of its head has written both anew.",
+)
+RETRAINED = "This version was trained from the start without the data of this request."
+STATE = {
+    "open": "open: not carried out yet", "held": "on hold: not carried out", "running": "being carried out",
+    "done": "carried out", "withdrawn": "withdrawn",
+}  # fmt: skip
+AUDITED = {
+    "fa_train": "right answers on the forgotten samples",
+    "fa_test": "right answers on unseen samples of the same classes",
+    "mia": "how well an attack tells forgotten from unseen samples (0.5: not at all)",
+}
+
+# -- of a policy: each bound that was passed ---------------------------------------------------
+
+POLICY = {
+    "requests": "{} requests since the last training, the policy allows {}",
+    "age": "the last training was {} days ago, the policy allows {}",
+    "share": "{:.1f} % of the training data was forgotten since the last training, the policy allows {:g} %",
+    "drift": "{:.1f} % of retained accuracy lost since the last training, the policy allows {:g} %",
+    "distance": "{:.1f} % of answers differ from those after the last training, the policy allows {:g} %",
+}
+
+# -- of requests, entries and runs -------------------------------------------------------------
 
 HIDDEN = (
     "subjects",
@@ -90,15 +123,3 @@ def _came_of(facts: Mapping[str, Any]) -> str:
     if facts["version"] is None:
         return f"Batch {batch}: {some} done; nothing of them was left to forget, so the model stays as it is."
     return f"Batch {batch}: {some} done; version {facts['version']} ({facts['kind']}) is {facts['folder']}."
-
-
-def ids_from(raw: bytes, place: str) -> list[str]:
-    """The ids in a file, one a line. What is wrong with it is said without showing any."""
-    fix = "write one id a line, as UTF-8"
-    try:
-        found = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
-    except ValueError:
-        raise DataError(f"text in {place}", "something else", fix) from None
-    if not found:
-        raise DataError(f"ids in {place}", "none", fix)
-    return found

@@ -11,35 +11,47 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from purge.core.errors import DataError, LedgerError, PurgeError, brief
+from purge import Metric
+from purge.core.errors import LedgerError, PurgeError
 from purge.core.files import read_json, told, write_json
-from purge.core.plugins import current_folder_importable
-from purge.core.settings import checked_seed
 from purge.ledger.audits import METRICS
-from purge.ledger.grounds import DELIVERED, checked_version
-from purge.ledger.hooks import Hook, call_hook, checked_hook
-from purge.ledger.making import RETRAINED, UNLEARNED, Making, last_training, whole
-from purge.ledger.order import entry_of, ordered_by, unknown
-from purge.ledger.policy import Policy, Spent, as_policy
-from purge.ledger.records import Batch, Request, Version
-from purge.ledger.settings import SETTINGS, settings_of
+from purge.ledger.chain import Kind
+from purge.ledger.data import checked_version
+from purge.ledger.plan import (
+    Hook,
+    Outcome,
+    Plan,
+    call_hook,
+    check_days,
+    checked_hook,
+    chosen,
+    make_plan,
+    settings_of,
+)
+from purge.ledger.policy import Policy, Spent
+from purge.ledger.records import Batch, Version
+from purge.ledger.version import (
+    RETRAINED,
+    UNLEARNED,
+    NextVersion,
+    entry_of,
+    last_training,
+    ordered_by,
+    unknown,
+    whole,
+)
 from purge.ledger.words import not_found
-from purge.methods.registry import resolve_method
-from purge.metrics.metric import Metric
-from purge.metrics.registry import read_conditions, resolve_metrics
 from purge.runs.weights import check_weights
-from purge.verdict.compare import Condition
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
 
-DUE = "retraining-due"  # the kind of entry that says that a policy is used up
-ABOUT = "batch.json"  # in the folder of a version: what the ledger is told about it
+ABOUT = "batch.json"  # in the folder of a version: what the ledger keeps of it
 
 
 # -- the first version -------------------------------------------------------------------------
@@ -67,92 +79,13 @@ def init(
     with ledger.together():
         if ledger.current() is not None:
             raise LedgerError("a ledger without a version", "one that has some", "purge request run goes on")
-        ledger.append(SETTINGS, {"versions": str(place.absolute()), "keep_for_audit": bool(keep_for_audit)})
+        ledger.record(
+            Kind.SETTINGS, {"versions": str(place.absolute()), "keep_for_audit": bool(keep_for_audit)}
+        )
         return ledger.add_version(folder, str(facts.digest), None, kind="base", about={"model": facts.model})
 
 
-# -- what is asked of a run --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a batch is carried out. It stands in the record of the batch: who goes on with it does the same."""
-
-    method: str
-    settings: dict[str, Any]
-    metrics: tuple[Metric, ...]
-    gates: tuple[Condition, ...]
-    fail_if: tuple[str, ...]
-    policy: Policy
-    retrain: bool
-    seed: int
-    device: str | None
-    trust: bool
-    progress: bool
-
-    def record(self, ledger: Ledger) -> dict[str, Any]:
-        """What the ledger keeps of it, with the version and the data that it begins with."""
-        current = ledger.current()
-        return {
-            "method": self.method, "settings": {k: str(v) for k, v in self.settings.items()},
-            "metrics": [m.name for m in self.metrics], "fail_if": list(self.fail_if), "seed": self.seed,
-            "policy": self.policy.to_dict(), "retrain": self.retrain,
-            "parent": None if current is None else current.digest,
-            "deliveries": len(ledger.entries(DELIVERED)),
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run did.
-
-    ``state``: ``nothing`` was due; ``done``; ``missed``, a gate or the policy, so that the version before
-    stays and the requests are open; ``due``, a retraining, which the policy leaves to somebody else;
-    ``not-found``, of all requests that were due, some ids are not in the data. ``not_found``: the requests
-    that stay open for that reason, whatever was done about the others.
-    """
-
-    state: Literal["nothing", "done", "missed", "due", "not-found"]
-    requests: tuple[int, ...] = ()
-    batch: int | None = None
-    version: int | None = None
-    folder: str | None = None
-    kind: str | None = None  # unlearned or retrained; None: the model did not have to change
-    reasons: tuple[str, ...] = ()
-    found: Mapping[str, Any] = field(default_factory=dict)
-    not_found: tuple[int, ...] = ()
-
-    @property
-    def code(self) -> int:
-        """For schedulers: 0 done or nothing to do, 1 if something that was due is left open."""
-        return int(self.state in ("missed", "due") or bool(self.not_found))
-
-    def facts(self) -> dict[str, Any]:
-        """Numbers and paths, for hooks and programs."""
-        keys = ("state", "batch", "version", "folder", "kind")
-        return {
-            **{key: getattr(self, key) for key in keys}, "requests": list(self.requests),
-            "reasons": list(self.reasons), "not_found": list(self.not_found),
-        }  # fmt: skip
-
-
-def chosen(
-    ledger: Ledger, *, due: int | None, everything: bool, every: int | None, today: date
-) -> list[Request]:
-    """The open requests that a run is about, those with the nearest deadline first."""
-    if every is not None:
-        ended = [b.ended for b in ledger.batches() if b.state == "done" and b.ended]
-        if ended and (today - date.fromisoformat(max(ended)[:10])).days < every:
-            return []
-    by = None if everything or every is not None or due is None else today + timedelta(days=due)
-    return sorted(ledger.requests("open", by), key=lambda r: (r.due, r.number))
-
-
-def _checked_days(value: Any, name: str, low: int) -> None:
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or not low <= value < 10**6
-    ):
-        raise DataError(f"a whole number from {low} up as {name}", brief(value), f"pass {name}={max(low, 7)}")
+# -- a run -------------------------------------------------------------------------------------
 
 
 def run(
@@ -187,49 +120,49 @@ def run(
         after: likewise, after it has ended.
         progress: show progress on stderr.
     """
-    plan = _plan(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
+    plan = make_plan(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
     for value, name, low in ((due, "due", 0), (at_most, "at_most", 1), (every, "every", 1)):
-        _checked_days(value, name, low)
+        check_days(value, name, low)
     before, after = checked_hook(before, "before"), checked_hook(after, "after")
     day = today or datetime.now(UTC).date()
     with ledger.working(wait):
         folder, keep = settings_of(ledger)
-        batch, making = _unfinished(ledger, plan, folder, keep=keep, today=day)
+        batch, new = _unfinished(ledger, plan, folder, keep=keep, today=day)
         left: tuple[str, ...] = ()
-        if batch is None or making is None:
+        if batch is None or new is None:
             wanted = chosen(ledger, due=due, everything=everything, every=every, today=day)
             if not wanted:
                 aged = _aged(ledger, plan.policy, day)
                 return Outcome("due", reasons=tuple(aged)) if aged else Outcome("nothing")
             # Refuses before anything begins.
-            making = Making.begin(ledger, plan, wanted, keep=keep, today=day, at_most=at_most)
+            new = NextVersion.begin(ledger, plan, wanted, keep=keep, today=day, at_most=at_most)
             if (target := _target(ledger, folder)).exists():  # of a batch that has not begun yet, it is not
                 raise unknown(target)
-            left = _left_out(ledger, making)
-            taken = [request.number for request in making.requests]
-            reasons = making.used_up() if taken else _aged(ledger, plan.policy, day)
+            left = _left_out(ledger, new)
+            taken = [request.number for request in new.requests]
+            reasons = new.used_up() if taken else _aged(ledger, plan.policy, day)
             if not taken or (reasons and plan.policy.action == "say" and not retrain):
                 if taken:
-                    ledger.append(DUE, {"requests": taken, "reasons": reasons})
+                    ledger.record(Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
                 outcome = Outcome(
                     "due" if reasons else "not-found", tuple(taken), reasons=(*reasons, *left),
-                    not_found=tuple(making.missing),
+                    not_found=tuple(new.missing),
                 )  # fmt: skip
                 call_hook(after, "after", outcome.facts())
                 return outcome
             call_hook(before, "before", {"requests": taken})
             batch = ledger.start_batch(taken, plan.record(ledger))
-        outcome = _carried_out(ledger, batch, making, folder)
-        outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(making.missing))
+        outcome = _carried_out(ledger, batch, new, folder)
+        outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(new.missing))
     call_hook(after, "after", outcome.facts())
     return outcome
 
 
-def _left_out(ledger: Ledger, making: Making) -> tuple[str, ...]:
+def _left_out(ledger: Ledger, new: NextVersion) -> tuple[str, ...]:
     """Write down which requests are left out since an id of theirs is in no data, and say it."""
     lines = []
     with ledger.together():
-        for number, missing in making.missing.items():
+        for number, missing in new.missing.items():
             request = ledger.not_found(number, missing)
             lines.append(f"Request {number} stays open, {not_found(request, missing)}.")
     if lines:
@@ -245,27 +178,9 @@ def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
     return policy.reasons(Spent(age=(today - last_training(versions)).days))
 
 
-def _plan(
-    method: str, settings: Mapping[str, Any] | None, metrics: Any, fail_if: Sequence[str], policy: Any,
-    retrain: bool, seed: int, device: str | None, trust: bool, progress: bool,
-) -> Plan:  # fmt: skip
-    """Everything that can be refused without data."""
-    named = any(isinstance(m, str) and ":" in m for m in ([metrics] if isinstance(metrics, str) else metrics))
-    with current_folder_importable(named or ":" in method):
-        resolve_method(method, settings or {})
-        wanted = tuple(resolve_metrics(list(metrics) if isinstance(metrics, tuple) else metrics))
-    if isinstance(fail_if, str):
-        raise DataError("a list of conditions as fail_if", brief(fail_if), f"pass [{brief(fail_if)}]")
-    gates = tuple(read_conditions(fail_if, wanted))
-    return Plan(
-        method, dict(settings or {}), wanted, gates, tuple(fail_if), as_policy(policy), retrain,
-        checked_seed(seed), device, trust, progress,
-    )  # fmt: skip
-
-
 def _unfinished(
     ledger: Ledger, plan: Plan, folder: Path, *, keep: bool, today: date
-) -> tuple[Batch | None, Making | None]:
+) -> tuple[Batch | None, NextVersion | None]:
     """The batch of a worker that was killed, if this one would do the same; otherwise it is given up."""
     batch = ledger.unfinished_batch()
     if batch is None:
@@ -277,15 +192,15 @@ def _unfinished(
         return None, None
     taken = [ledger.request(number) for number in batch.requests]
     try:
-        making = Making.begin(ledger, plan, taken, keep=keep, today=today)
+        new = NextVersion.begin(ledger, plan, taken, keep=keep, today=today)
     except PurgeError as error:  # its requests must not be stuck in it
         _given_up(ledger, batch, folder, _joined([str(error)]))
         raise
-    if making.missing:
+    if new.missing:
         why = "its worker was ended, and the data does not hold all of its ids any more"
         _given_up(ledger, batch, folder, why)
         return None, None
-    return batch, making
+    return batch, new
 
 
 def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
@@ -308,9 +223,9 @@ def _target(ledger: Ledger, folder: Path) -> Path:
 # -- carrying out ------------------------------------------------------------------------------
 
 
-def _carried_out(ledger: Ledger, batch: Batch, making: Making, folder: Path) -> Outcome:
+def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -> Outcome:
     stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
-    order = making.order(batch)
+    order = new.order(batch)
     try:  # whatever lies where a batch works must be its own
         for left in (stage / UNLEARNED, stage / RETRAINED):
             if whole(left):
@@ -321,14 +236,14 @@ def _carried_out(ledger: Ledger, batch: Batch, making: Making, folder: Path) -> 
         ledger.fail_batch(batch.number, _joined([str(error)]))
         raise
     if target.exists():
-        return _finished(ledger, batch, making, target, stage)
-    if making.nothing_to_forget():
+        return _finished(ledger, batch, new, target, stage)
+    if new.nothing_to_forget():
         ledger.finish_batch(batch.number, about={"rows": 0}, without_rows=batch.requests)
         return Outcome("done", batch.requests, batch.number)
     try:
         with told(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        made, about, reasons = making.made(stage, order)
+        made, about, reasons = new.made(stage, order)
         if reasons:
             with ledger.together():
                 ledger.add_audit(
@@ -353,19 +268,19 @@ def _carried_out(ledger: Ledger, batch: Batch, making: Making, folder: Path) -> 
         ledger.fail_batch(batch.number, _joined([why]))
         shutil.rmtree(stage, ignore_errors=True)
         raise
-    return _finished(ledger, batch, making, target, stage)
+    return _finished(ledger, batch, new, target, stage)
 
 
-def _finished(ledger: Ledger, batch: Batch, making: Making, target: Path, stage: Path) -> Outcome:
+def _finished(ledger: Ledger, batch: Batch, new: NextVersion, target: Path, stage: Path) -> Outcome:
     """Tell the ledger about a version that is in its place: version, audit and batch at once."""
     about = read_json(target / ABOUT)
     check_weights(target, about["digest"], whole=False)
     _on_disk(target)
-    told_of = {key: about[key] for key in ("method", "rows", "spent", "ids")}
+    kept = {key: about[key] for key in ("method", "rows", "spent", "ids")}
     with ledger.together():
         version = ledger.add_version(
-            target.absolute(), about["digest"], making.parent.digest, kind=about["kind"], batch=batch.number,
-            about=told_of,
+            target.absolute(), about["digest"], new.parent.digest, kind=about["kind"], batch=batch.number,
+            about=kept,
         )  # fmt: skip
         tested = {n for g in about["found"]["groups"] if g["tested"] for n in g["requests"]}
         ledger.add_audit(
@@ -374,7 +289,7 @@ def _finished(ledger: Ledger, batch: Batch, making: Making, target: Path, stage:
         )  # fmt: skip
         ledger.finish_batch(
             batch.number, version=about["digest"], about={"rows": about["rows"]},
-            without_rows=making.without_rows(),
+            without_rows=new.without_rows(),
         )  # fmt: skip
     shutil.rmtree(stage, ignore_errors=True)
     return Outcome(

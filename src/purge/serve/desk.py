@@ -13,12 +13,12 @@ from typing import Any
 from purge.core.errors import DataError, FileError, LedgerError, NumberError, PurgeError
 from purge.core.files import read_json
 from purge.ledger import words
-from purge.ledger.asked import text
 from purge.ledger.certificate import certificate_of, certificate_page, hashes_of
-from purge.ledger.dates import now
+from purge.ledger.chain import now
+from purge.ledger.intake import text
 from purge.ledger.ledger import Ledger
+from purge.ledger.plan import settings_of
 from purge.ledger.records import STATES, Entry, Request, Verification, Version
-from purge.ledger.settings import settings_of
 from purge.serve.runner import Runner
 
 WAITING = ("open", "held", "running")

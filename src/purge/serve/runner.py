@@ -19,10 +19,10 @@ from typing import Any
 from purge.core.errors import BusyError, Exit, FileError
 from purge.core.files import read_json
 from purge.core.schema import build
-from purge.ledger.dates import now
+from purge.ledger.chain import now
 from purge.ledger.ledger import Ledger
+from purge.ledger.plan import settings_of
 from purge.ledger.records import RunRecord
-from purge.ledger.settings import settings_of
 from purge.ledger.words import came_of
 
 PATIENCE = 10.0  # seconds for a worker to end when the page is closed

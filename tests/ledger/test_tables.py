@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from purge.core.errors import FileError, LedgerError
-from purge.ledger import schema
+from purge.ledger import tables
 from purge.ledger.chain import START, link
 from purge.ledger.keys import IdKey
 from purge.ledger.ledger import Ledger
@@ -86,7 +86,7 @@ def test_a_ledger_of_version_1_is_brought_up_to_date(old, tmp_path):
         with ledger.working():
             ledger.start_batch([1, 2])
         assert ledger.verify().ok
-    assert version_of(old) == schema.VERSION
+    assert version_of(old) == tables.VERSION
     Ledger(tmp_path / "new.db").close()
     assert shape(old) == shape(tmp_path / "new.db")
     with Ledger(old) as again:
@@ -94,17 +94,17 @@ def test_a_ledger_of_version_1_is_brought_up_to_date(old, tmp_path):
 
 
 def test_there_is_a_step_for_every_version():
-    assert len(schema.STEPS) == schema.VERSION - 1
+    assert len(tables.STEPS) == tables.VERSION - 1
 
 
 def test_a_migration_that_breaks_leaves_the_old_ledger(old, monkeypatch):
     before = old.read_bytes()
 
     def breaks(connection):
-        schema._to_2(connection)
+        tables._to_2(connection)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(schema, "STEPS", (breaks,))
+    monkeypatch.setattr(tables, "STEPS", (breaks,))
     with pytest.raises(ZeroDivisionError):
         Ledger(old)
     assert version_of(old) == 1

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect, text
+from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect, select, text
+
+from purge.ledger.chain import TABLES, Link, Walk
+from purge.ledger.records import Head, Verification
 
 VERSION = 2  # of the tables
 
@@ -63,10 +66,7 @@ by_request = Index("purge_subjects_by_request", subjects.c.request)
 by_deadline = Index("purge_requests_by_deadline", requests.c.state, requests.c.due)
 worker = _table("worker", _number("one"), _text("who"), _text("since"))  # not of the chain: who works now
 
-DERIVED = {
-    "requests": requests, "subjects": subjects, "batches": batches, "runs": runs, "versions": versions,
-    "audits": audits,
-}  # fmt: skip
+DERIVED = {name: metadata.tables[f"purge_{name}"] for name in TABLES}
 
 # -- the chain only grows ---------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ def _to_2(connection: Connection) -> None:
 STEPS: tuple[Callable[[Connection], None], ...] = (_to_2,)
 
 
-def found_version(connection: Connection) -> int | None:
+def version_of(connection: Connection) -> int | None:
     """The version of the tables in a database; None if it has no ledger."""
     if not inspect(connection).has_table(head.name):
         return None
@@ -156,3 +156,61 @@ def migrate(connection: Connection, version: int) -> None:
     for step in STEPS[version - 1 :]:
         step(connection)
     connection.execute(head.update().values(version=VERSION))
+
+
+# -- is all as the chain says? ----------------------------------------------------------------
+
+
+def verify_database(connection: Connection, public: str | None, anchor: Head | None) -> Verification:
+    """Check the chain in a database, its head, the tables that follow from it, and its triggers."""
+    walk = Walk(public, anchor)
+    rows = connection.execute(select(*entries.c).order_by(entries.c.seq))
+    walk.along(Link(*row) for row in rows)
+    if walk.bad:
+        return walk.verdict()
+    missing, why = _cut(connection, walk)
+    if missing:
+        walk.bad = missing, str(why)
+    return walk.verdict(why or _differs(connection, walk) or _unsafe(connection))
+
+
+def _cut(connection: Connection, walk: Walk) -> tuple[int | None, str | None]:
+    """The first entry that the head tells of and that is not there; or what else is wrong with the head."""
+    row = connection.execute(select(*head.c)).first()
+    if row is None:
+        return None, "the record of the end of the chain is missing"
+    if isinstance(row.entries, int) and row.entries > walk.count:
+        return walk.count + 1, f"the chain ends after {walk.count} of {row.entries} entries"
+    if (row.entries, row.hash, row.signer) != (walk.count, walk.last, walk.signer):
+        return None, "the record of the end of the chain tells of another end"
+    return None, None
+
+
+def _differs(connection: Connection, walk: Walk) -> str | None:
+    """The first row of a table that does not follow from the chain."""
+    for name, table in DERIVED.items():
+        keys = [column.name for column in table.primary_key]
+        derived = walk.tables[name]
+        seen = 0
+        for row in connection.execute(select(*table.c)).mappings():
+            key = tuple(row[part] for part in keys)
+            if derived.get(key) != dict(row):
+                got = "is not in the chain" if key not in derived else "differs from the chain"
+                return f"the table of {name}: {_which(name, key)} {got}"
+            seen += 1
+        if seen != len(derived):
+            return f"the table of {name}: {len(derived) - seen} of {len(derived)} rows are missing"
+    return None
+
+
+def _which(name: str, key: tuple[Any, ...]) -> str:
+    return f"a subject of request {key[1]}" if name == "subjects" else f"row {key[0]}"
+
+
+def _unsafe(connection: Connection) -> str | None:
+    if missing := unprotected(connection):
+        return f"the trigger {missing[0]}, which keeps entries from being changed, is missing or changed"
+    if connection.dialect.name != "sqlite":
+        return None
+    sound = connection.execute(text("PRAGMA integrity_check(1)")).scalar() == "ok"
+    return None if sound else "the file is damaged: SQLite finds its pages or indexes wrong"
