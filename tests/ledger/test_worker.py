@@ -417,7 +417,7 @@ def test_a_run_that_breaks_leaves_the_requests_open(ledger: Ledger, monkeypatch:
         raise RuntimeError(f"secret {person(1)}")
 
     with monkeypatch.context() as patch:
-        patch.setattr("purge.ledger.version.batch_report", breaks)
+        patch.setattr("purge.ledger.version.audit_rows", breaks)
         with pytest.raises(RuntimeError):
             run(ledger)
     request = ledger.request(number)
@@ -466,7 +466,7 @@ def test_two_workers(ledger: Ledger):
 
 MOMENTS = {
     "the batch is written down": "purge.ledger.version.unlearn_run",
-    "the model is unlearned": "purge.ledger.version.batch_report",
+    "the model is unlearned": "purge.ledger.version.audit_rows",
     "it is audited": "purge.ledger.worker.write_json",
     "it is in its place": "purge.ledger.worker.check_weights",
     "the ledger is told": "purge.ledger.ledger.Ledger.finish_batch",

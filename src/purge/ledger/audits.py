@@ -15,14 +15,10 @@ from torch import Tensor, nn
 
 from purge import Metric, Report, Value, audit
 from purge.core.threads import threads_for
-from purge.data.samples import Samples, part_of
-from purge.data.split import Split
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.ledger.data import OwnedData
 from purge.metrics.bootstrap import mean_value
-from purge.metrics.registry import resolve_metrics
-from purge.metrics.subject import Subject
 from purge.models.checks import training_data
 from purge.models.copies import copied
 from purge.models.forward import logits
@@ -53,58 +49,23 @@ class Group:
     then: Mapping[str, Any] | None = None  # its values right after it was forgotten; None: this is that time
 
 
-@dataclass(frozen=True)
-class AuditedModel:
-    """A model on the device, with the data as it wants it."""
-
-    model: nn.Module
-    train: Samples
-    test: Samples
-    device: torch.device
-    seed: int
-
-    @classmethod
-    def of(cls, model: nn.Module, data: OwnedData, *, device: str | None, seed: int) -> AuditedModel:
-        """A copy of the model, which is only looked at."""
-        at = choose_device(device, model)
-        own = copied(model, at)
-        own.eval()
-        return cls(own, training_data(own, data.train, at), training_data(own, data.test, at), at, seed)
-
-    def answers(self) -> Tensor:
-        """The class that the model gives to each test sample, (M,)."""
-        with seeded(self.seed, self.device), threads_for(self.model, self.device):
-            return logits(self.model, self.test).argmax(1).cpu()
-
-    def known(self, group: Group, forgotten: Tensor, classes: Sequence[int]) -> dict[str, Value]:
-        """What the model still knows about a group of forgotten samples."""
-        labels = self.train.labels
-        own = set(labels[group.rows].unique().tolist())
-        there = set(labels[~forgotten].unique().tolist())
-        others = torch.tensor(sorted(set(classes) - own), dtype=torch.long)
-        unseen = (~torch.isin(self.test.labels, others)).nonzero()[:, 0]
-        split = Split(
-            part_of(self.train, group.rows.nonzero()[:, 0]),
-            part_of(self.train, (~forgotten).nonzero()[:, 0]),
-            part_of(self.test, unseen) if len(unseen) else None, _classes(self.train, self.test),
-            frozenset(own - there),
-        )  # fmt: skip
-        subject = Subject(self.model, split, seed=self.seed)
-        with seeded(self.seed, self.device), threads_for(self.model, self.device):
-            return {k: v for metric in resolve_metrics(LATER) for k, v in subject.named(metric).items()}
+def answers(model: nn.Module, data: OwnedData, *, seed: int, device: str | None) -> Tensor:
+    """The class that a model gives to each test sample, (M,)."""
+    at = choose_device(device, model)
+    own = copied(model, at)
+    own.eval()
+    with seeded(seed, at), threads_for(own, at):
+        return logits(own, training_data(own, data.test, at)).argmax(1).cpu()
 
 
-def _classes(*parts: Samples) -> int:
-    return 1 + max(int(part.labels.max()) for part in parts)
-
-
-def batch_report(
+def audit_rows(
     model: nn.Module, data: OwnedData, rows: Tensor, forgotten: Tensor, classes: Sequence[int], *,
-    original: nn.Module | None, metrics: Sequence[Metric], seed: int, device: str | None, progress: bool,
+    metrics: Sequence[str | Metric] = LATER, original: nn.Module | None = None, seed: int = 0,
+    device: str | None = None, progress: bool = False,
 ) -> Report:  # fmt: skip
-    """The audit of what a batch forgot, its ``rows``.
+    """The audit of some forgotten rows, such as those of a batch.
 
-    ``forgotten`` and ``classes``: all that was forgotten, this batch included.
+    ``forgotten`` and ``classes``: all that was forgotten, these rows included.
     """
     own = set(data.train.labels[rows].unique().tolist())
     test = data.test_without(set(classes) - own)
@@ -122,13 +83,18 @@ def measure(
 
     ``first``: the first version of the chain. ``forgotten``: a mask of all that was, ``classes`` included.
     """
-    audited = AuditedModel.of(model, data, device=device, seed=seed)
-    answers, truth = audited.answers(), data.test.labels
-    right = (answers == truth).numpy()
+    now, truth = answers(model, data, seed=seed, device=device), data.test.labels
+    right = (now == truth).numpy()
     stays = ~torch.isin(truth, torch.tensor(sorted(classes), dtype=torch.long))
     tested = []
     for group in groups:
-        why, values = _values(audited, group, forgotten, classes, right)
+        why, values = _untested(group), dict[str, Value]()
+        if not why:
+            report = audit_rows(model, data, group.rows, forgotten, classes, seed=seed, device=device)
+            values = {name: report[name] for name in LATER}
+        elif group.kind == "classes":  # a class can be told from held-out samples alone
+            of = torch.isin(truth, torch.tensor(group.classes, dtype=torch.long)).numpy()
+            values = {"fa_test": mean_value(right[of], seed)} if of.any() else {}
         tested.append(_compared(group, values, why, max_return))
     return {
         "n": {
@@ -144,24 +110,17 @@ def measure(
             if bool((truth == c).any())
         },
         "groups": tested,
-        "stays": _stays(right, answers, truth, stays, first, data, device, seed),
+        "stays": _stays(right, now, truth, stays, first, data, device, seed),
     }  # fmt: skip
 
 
-def _values(
-    audited: AuditedModel, group: Group, forgotten: Tensor, classes: Sequence[int], right: Any
-) -> tuple[str, dict[str, Value]]:
-    """Why a group cannot be tested on its samples, if so, and its values."""
+def _untested(group: Group) -> str:
+    """Why a group cannot be tested on its samples; empty if it can."""
     if group.then is not None and not group.kept:
-        why = "its samples may not be kept for audits"
-    elif not group.rows.any():
-        why = "its samples are no longer in the training data, or their classes are gone as a whole"
-    else:
-        return "", audited.known(group, forgotten, classes)
-    of = torch.isin(audited.test.labels.cpu(), torch.tensor(group.classes, dtype=torch.long)).numpy()
-    if group.kind == "classes" and of.any():  # a class can be told from held-out samples alone
-        return why, {"fa_test": mean_value(right[of], audited.seed)}
-    return why, {}
+        return "its samples may not be kept for audits"
+    if not group.rows.any():
+        return "its samples are no longer in the training data, or their classes are gone as a whole"
+    return ""
 
 
 def _compared(group: Group, values: Mapping[str, Value], why: str, max_return: float) -> dict[str, Any]:
@@ -185,23 +144,23 @@ def _compared(group: Group, values: Mapping[str, Value], why: str, max_return: f
 
 
 def _stays(
-    right: Any, answers: Tensor, truth: Tensor, stays: Tensor, first: nn.Module | None, data: OwnedData,
+    right: Any, now: Tensor, truth: Tensor, stays: Tensor, first: nn.Module | None, data: OwnedData,
     device: str | None, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Accuracy on test data of the classes that stay, now and at the beginning of the chain."""
     at = stays.numpy()
     if not at.any():
         return {"why": "the test data has no sample of a class that stays", "drift": None, "distance": None}
-    now = asdict(mean_value(right[at], seed))
+    accuracy = asdict(mean_value(right[at], seed))
     if first is None:
         why = "the first version of the chain is no longer there"
-        return {"now": now, "drift": None, "distance": None, "why": why}
-    before = AuditedModel.of(first, data, device=device, seed=seed).answers()
+        return {"now": accuracy, "drift": None, "distance": None, "why": why}
+    before = answers(first, data, seed=seed, device=device)
     was = (before == truth).numpy()[at]
     return {
-        "now": now, "why": "", "first": asdict(mean_value(was, seed)),
+        "now": accuracy, "why": "", "first": asdict(mean_value(was, seed)),
         "drift": float(was.mean() - right[at].mean()),
-        "distance": float((before != answers).numpy()[at].mean()),
+        "distance": float((before != now).numpy()[at].mean()),
     }  # fmt: skip
 
 

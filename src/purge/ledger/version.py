@@ -20,13 +20,16 @@ from torch import Tensor, nn
 
 from purge import DeletionRequest
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
+from purge.engine.precision import choose_device
 from purge.engine.resume import STATE
-from purge.ledger.audits import AuditedModel, Group, batch_report, measure, returned
+from purge.ledger.audits import Group, audit_rows, measure, returned
 from purge.ledger.chain import Kind
 from purge.ledger.data import OwnedData, choice_of, expected_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import Batch, Request, Version
 from purge.methods.registry import resolve_method
+from purge.models.checks import training_data
+from purge.models.copies import copied
 from purge.models.forward import logits
 from purge.report.findings import broken_words
 from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
@@ -288,18 +291,20 @@ class NextVersion:
 
     def _budget(self, model: nn.Module) -> dict[str, Any]:
         """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
-        stop = resolve_method(self.plan.method, self.plan.settings).stop
+        plan = self.plan
+        stop = resolve_method(plan.method, plan.settings).stop
         first = self._first_model()
         if stop.retain_budget is None or first is None or self.first.digest == self.parent.digest:
             return {}
+        at = choose_device(plan.device, model)
+        rows = (~self.all_forgotten).nonzero()[:, 0][: stop.check_samples]
         losses = []
         for one in (first, model):
-            audited = AuditedModel.of(one, self.data, device=self.plan.device, seed=self.plan.seed)
-            at = (~self.all_forgotten).nonzero()[:, 0][: stop.check_samples]
-            z = logits(audited.model, audited.train, at)
-            losses.append(
-                max(F.cross_entropy(z, audited.train.labels[at].to(z.device)).item(), stop.retain_floor)
-            )
+            own = copied(one, at)
+            own.eval()
+            data = training_data(own, self.data.train, at)
+            z = logits(own, data, rows)
+            losses.append(max(F.cross_entropy(z, data.labels[rows].to(z.device)).item(), stop.retain_floor))
         return {"stop": {"retain_budget": stop.retain_budget * losses[0] / losses[1]}}
 
     def _trained(self, folder: Path, order: Order) -> Path:
@@ -331,7 +336,7 @@ class NextVersion:
         plan, data, facts = self.plan, self.data, facts_of(folder)
         model = read_model(folder, None, data.train, plan.trust)
         first = self._first_model()
-        report = batch_report(
+        report = audit_rows(
             model, data, self.rows, self.all_forgotten, self.classes, original=first,
             metrics=plan.metrics, seed=plan.seed, device=plan.device, progress=plan.progress,
         )  # fmt: skip
