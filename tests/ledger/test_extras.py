@@ -30,6 +30,23 @@ def test_a_ledger_needs_no_torch():
     assert done.stdout == "Ledger\n", done.stderr
 
 
+def test_a_ledger_needs_the_extra_and_nothing_else_does(tmp_path):
+    """In one line with the extra's name; training and other commands go on without it."""
+    code = (
+        "import sys; sys.modules['sqlalchemy'] = None\n"
+        "import purge.cli.app; sys.argv = ['purge', *sys.argv[1:]]; purge.cli.app.main()"
+    )
+    for argv, status in (("request list", 2), ("request verify x.jsonl", 2), ("list methods", 0)):
+        argv = [sys.executable, "-c", code, *argv.split()]
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == status, done.stderr
+        if status:
+            assert done.stderr.startswith("Error: Expected the package sqlalchemy")
+            assert "pip install 'purge-unlearning[ledger]'" in done.stderr
+            assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_needs_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(LedgerError, match=r"pip install 'purge-unlearning\[postgres\]'"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
+
+from purge.core.errors import LedgerError
 
 if TYPE_CHECKING:
     from purge.ledger.certificate import certificate_of, write_certificate
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from purge.ledger.plan import Outcome
     from purge.ledger.policy import Policy
     from purge.ledger.worker import init, run
+
+if importlib.util.find_spec("sqlalchemy") is None:
+    raise LedgerError("the package sqlalchemy, for ledgers", "none", "pip install 'purge-unlearning[ledger]'")
 
 # The module of each name; imported when first used, since what carries requests out needs torch.
 _HOMES = {
