@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 import purge
 from purge.core.files import write_json
+from purge.ledger.audits import Group, answers, audit_rows
+from purge.ledger.data import OwnedData
 from purge.models.checks import training_data
 from purge.models.forward import logits
-from purge.requests.audits import Group, Subjects
-from purge.requests.grounds import Grounds
 from purge.result import environment
 from purge.runs.folder import DataChoice
 from purge.runs.make import fresh_model
@@ -68,7 +68,7 @@ def compared(a: nn.Module, b: nn.Module, test: Any, stays: Tensor) -> dict[str, 
 
 def sequence(kind: str, seed: int) -> list[dict[str, Any]]:
     """Every step of one sequence."""
-    grounds = Grounds.load(DataChoice("digits"))
+    grounds = OwnedData.load(DataChoice("digits"))
     train, test, labels = grounds.train, grounds.test, grounds.train.labels
 
     def trained(keep: Tensor, seed: int) -> tuple[nn.Module, float]:
@@ -116,31 +116,31 @@ def sequence(kind: str, seed: int) -> list[dict[str, Any]]:
 def earlier(
     model: nn.Module,
     reference: nn.Module,
-    grounds: Grounds,
+    grounds: OwnedData,
     groups: list[Group],
     gone: Tensor,
     whole: list[int],
 ) -> dict[str, Any]:
     """What is still known of all requests so far: the attack beside Retrain's, and the classes."""
-    a, b = (Subjects.of(m, grounds, device="cpu", seed=0) for m in (model, reference))
     singles = []
     for group in groups:
         rows = group.rows & ~torch.isin(grounds.train.labels, torch.tensor(whole))
         if group.kind == "samples" and rows.any():
             singles.append(Group(group.batch, "samples", group.requests, rows))
-    gaps = [_mia(a, g, gone, whole) - _mia(b, g, gone, whole) for g in singles]
+    gaps = [_mia(model, grounds, g, gone, whole) - _mia(reference, grounds, g, gone, whole) for g in singles]
     found: dict[str, Any] = {"mia_gaps": gaps, "mia": None, "mia_retrained": None}
     if singles:
         together = torch.stack([g.rows for g in singles]).any(0)
         pooled = Group(0, "samples", (), together)
-        found |= {"mia": _mia(a, pooled, gone, whole), "mia_retrained": _mia(b, pooled, gone, whole)}
-    answers, truth = a.answers(), grounds.test.labels
-    known = [float((answers == truth)[truth == c].double().mean()) for c in whole]
+        for name, one in (("mia", model), ("mia_retrained", reference)):
+            found[name] = _mia(one, grounds, pooled, gone, whole)
+    given, truth = answers(model, grounds, seed=0, device="cpu"), grounds.test.labels
+    known = [float((given == truth)[truth == c].double().mean()) for c in whole]
     return {**found, "worst_class": max(known, default=None)}
 
 
-def _mia(subjects: Subjects, group: Group, gone: Tensor, whole: list[int]) -> float:
-    value = subjects.known(group, gone, whole)["mia"].value
+def _mia(model: nn.Module, data: OwnedData, group: Group, gone: Tensor, whole: list[int]) -> float:
+    value = audit_rows(model, data, group.rows, gone, whole, metrics=("mia",), device="cpu")["mia"].value
     assert value is not None
     return value
 

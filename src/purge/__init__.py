@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from purge import callbacks, data, heads, methods, metrics, models, requests
+    from purge import callbacks, data, heads, ledger, methods, metrics, models
     from purge.api import audit, train, train_sharded, unlearn
     from purge.core.errors import PurgeError
     from purge.data.augmented import Augmentation
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from purge.data.request import DeletionRequest
     from purge.data.split import split
     from purge.engine.stopping import Stopping
+    from purge.ledger.ledger import Ledger
     from purge.methods.base import Method
     from purge.methods.registry import list_methods
     from purge.metrics.canaries import epsilon_canaries
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from purge.models.export import export
     from purge.models.sklearn import from_sklearn
     from purge.models.zoo import build, list_models
-    from purge.requests.ledger import Ledger
     from purge.result import Report, Result
 
 __version__ = "0.2.0"
@@ -40,7 +40,7 @@ __version__ = "0.2.0"
 # The module of each public name; they are imported when first used, since torch takes seconds to import.
 _HOMES = {
     "Augmentation": "data.augmented", "DeletionRequest": "data.request", "Images": "data.images",
-    "Ledger": "requests.ledger", "Method": "methods.base", "Metric": "metrics.metric",
+    "Ledger": "ledger.ledger", "Method": "methods.base", "Metric": "metrics.metric",
     "PurgeError": "core.errors",
     "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
@@ -50,14 +50,18 @@ _HOMES = {
     "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.canaries",
     "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
 }  # fmt: skip
-_ROOMS = ("callbacks", "data", "heads", "methods", "metrics", "models", "requests")
+_ROOMS = {
+    "callbacks": "callbacks", "data": "data", "heads": "heads", "ledger": "ledger", "methods": "methods",
+    "metrics": "metrics", "models": "models",
+    "requests": "ledger",  # its name until 0.3; scripts of schedulers have it
+}  # fmt: skip
 
 __all__ = [
     "Augmentation", "DeletionRequest", "Images", "Ledger", "Method", "Metric", "PurgeError", "Report",
     "Result", "Shadows", "Stopping", "Value", "audit", "build", "callbacks", "data",
-    "epsilon_canaries", "export", "from_sklearn", "heads", "list_datasets", "list_methods", "list_metrics",
-    "list_models", "load", "load_weights", "methods", "metrics", "models", "plant_canaries", "requests",
-    "split", "train", "train_sharded", "unlearn",
+    "epsilon_canaries", "export", "from_sklearn", "heads", "ledger", "list_datasets", "list_methods",
+    "list_metrics", "list_models", "load", "load_weights", "methods", "metrics", "models",
+    "plant_canaries", "split", "train", "train_sharded", "unlearn",
 ]  # fmt: skip
 
 
@@ -65,7 +69,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         found = getattr(importlib.import_module(f"purge.{_HOMES[name]}"), name)
     elif name in _ROOMS:
-        found = importlib.import_module(f"purge.{name}")
+        found = importlib.import_module(f"purge.{_ROOMS[name]}")
     else:
         raise AttributeError(f"module 'purge' has no attribute {name!r}")
     globals()[name] = found

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden import record
+from tests.golden import ledger, record
 
 RECORDED = json.loads((record.HERE / "methods.json").read_text())
 SAME_MACHINE = RECORDED["machine"] == record.machine()
@@ -59,3 +59,23 @@ def test_an_audit_finds_what_it_did(scene):
 def test_a_bench_makes_the_tables_it_did(tmp_path, monkeypatch):
     monkeypatch.setenv("PURGE_COMMIT", "COMMIT")
     assert record.of_bench(tmp_path) == (record.HERE / "bench.txt").read_text(encoding="utf-8")
+
+
+def same(ours: Any, theirs: Any, where: str = "") -> None:
+    """The same keys, texts and, within rounding, numbers."""
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys(), where
+        for key, value in theirs.items():
+            same(ours[key], value, f"{where}.{key}")
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs), where
+        for i, value in enumerate(theirs):
+            same(ours[i], value, f"{where}[{i}]")
+    else:
+        assert close(ours, theirs, 1e-9 if SAME_MACHINE else 0.3), (where, ours, theirs)
+
+
+def test_a_ledger_tells_the_story_it_did(tmp_path):
+    """Kinds and payloads of its chain, certificates and their pages; times, folders and hashes are masked."""
+    recorded = json.loads((ledger.HERE / "ledger.json").read_text(encoding="utf-8"))
+    same(ledger.story(tmp_path), recorded)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from purge.requests.ledger import Ledger
-from tests.requests.conftest import _hurry, base, trained  # noqa: F401
+from purge.ledger.ledger import Ledger
+from tests.ledger.conftest import _hurry, base, trained  # noqa: F401
 from tests.serve.pages import Site, site
 
 TODAY = date.today()

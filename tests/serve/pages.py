@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from purge.requests.ledger import Ledger
+from purge.ledger.ledger import Ledger
 from purge.serve.app import make_app
 from purge.serve.desk import Desk
 from purge.serve.guard import Doors

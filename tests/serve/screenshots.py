@@ -9,14 +9,14 @@ from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
-from purge.requests.ledger import Ledger
-from purge.requests.policy import Policy
-from purge.requests.worker import init, run
+from purge.ledger.ledger import Ledger
+from purge.ledger.policy import Policy
+from purge.ledger.worker import init, run
 from purge.runs.folder import DataChoice
 from purge.runs.make import train_run
+from tests.ledger.conftest import DATA, MODEL
+from tests.ledger.people import person
 from tests.report.test_page import CHROMIUM, FLAGS
-from tests.requests.conftest import DATA, MODEL
-from tests.requests.people import person
 from tests.serve.pages import ROOT, served
 from tests.serve.test_browser import window
 from tests.serve.test_pages import touch

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from purge.requests.ledger import Ledger
-from purge.requests.worker import init
+from purge.ledger.ledger import Ledger
+from purge.ledger.worker import init
+from tests.ledger.people import person
 from tests.report.test_page import CHROMIUM, FLAGS
-from tests.requests.people import person
 from tests.serve.pages import Server, served
 from tests.serve.test_pages import touch
 

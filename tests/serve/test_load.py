@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from purge.requests.ledger import Ledger
-from purge.requests.worker import init
+from purge.ledger.ledger import Ledger
+from purge.ledger.worker import init
 from tests.cli.commands import command, good
-from tests.requests import server
-from tests.requests.people import person
+from tests.ledger import server
+from tests.ledger.people import person
 from tests.serve.pages import ROOT, csrf, load, served, site
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from purge.requests.ledger import Ledger
-from purge.requests.worker import init
+from purge.ledger.ledger import Ledger
+from purge.ledger.worker import init
 from purge.serve import desk as desk_module
 from purge.serve import runner as runner_module
 from purge.serve.desk import MOST_IDS, SHOWN
@@ -335,7 +335,7 @@ def fake_version(made: Site, place: Path, name: str = "version-0001") -> None:
     folder = place / name
     folder.mkdir(parents=True)
     (folder / "audit.json").write_text(json.dumps(full_report()))
-    made.ledger.append("settings", {"versions": str(place), "keep_for_audit": True})
+    made.ledger.record("settings", {"versions": str(place), "keep_for_audit": True})
     made.ledger.add_version(folder, "ab" * 32, None, kind="base")
 
 
@@ -468,7 +468,7 @@ def test_a_run_that_is_killed_is_shown(page: Site, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_real_run_by_the_api(base: Path, tmp_path: Path) -> None:
-    from tests.requests.people import person
+    from tests.ledger.people import person
 
     ledger = Ledger(tmp_path / "requests.db")
     init(ledger, base)

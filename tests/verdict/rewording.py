@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from purge.ledger import words as policy
 from purge.report import words
-from purge.requests import policy
 
 
 def tables() -> list[dict[Any, Any]]:

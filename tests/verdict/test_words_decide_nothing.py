@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from purge.bench.tables import Goal
+from purge.ledger.policy import Policy, Spent
 from purge.metrics.value import Value
 from purge.report import words
-from purge.requests.policy import Policy, Spent
 from purge.result import Report
 from purge.verdict import rules
 from purge.verdict.judge import verdict_of

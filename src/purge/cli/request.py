@@ -16,8 +16,8 @@ from purge.cli.printing import say, show
 from purge.core.errors import Exit, FileError
 
 if TYPE_CHECKING:
-    from purge.requests.ledger import Ledger
-    from purge.requests.records import Request
+    from purge.ledger.ledger import Ledger
+    from purge.ledger.records import Request
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -44,7 +44,7 @@ def open_ledger(
     ledger: str | None, key: Path | None = None, sign: Path | None = None, *, must_exist: bool = True
 ) -> Ledger:
     """The ledger that the options name."""
-    from purge.requests.ledger import Ledger
+    from purge.ledger.ledger import Ledger
 
     place = ledger or os.environ.get("PURGE_LEDGER") or "requests.db"
     return Ledger(place, key, sign=sign, must_exist=must_exist)
@@ -81,13 +81,12 @@ def add(
 
     Of ids only keyed hashes are kept. Remove the file with the ids when you no longer need it.
     """
-    from purge.requests.asked import asked
-    from purge.requests.keys import id_texts
+    from purge.ledger.intake import checked_request, id_texts
 
     names = None if ids is None else ids_in(ids)
     given = {"ids": names, "classes": classes or None, "received": received, "due": due}
     given |= {"basis": basis, "note": note}
-    asked(given, id_texts)  # a bad request makes no ledger
+    checked_request(given, id_texts)  # a bad request makes no ledger
     with open_ledger(ledger, key, sign, must_exist=False) as book:
         request = book.add_many([given])[0]
         show(request.to_dict(), f"Request {request.number} is due on {request.due}.", json_)
@@ -104,8 +103,8 @@ def list_(
     debug: opt.Debug = False,
 ) -> None:
     """List deletion requests, with the days that are left."""
+    from purge.ledger.words import shown
     from purge.report.tables import listing
-    from purge.requests.words import shown
 
     with open_ledger(ledger) as book:
         found = book.requests(state=state, due_by=due_by)
@@ -121,8 +120,8 @@ def list_(
 @app.command("show")
 def show_(number: Number, ledger: LedgerAt = None, json_: opt.Json = False, debug: opt.Debug = False) -> None:
     """Show one request: how it stands, and every entry about it."""
+    from purge.ledger.words import history, shown
     from purge.report.tables import listing
-    from purge.requests.words import history, shown
 
     with open_ledger(ledger) as book:
         content = shown(book.request(number), date.today())
@@ -191,10 +190,10 @@ def verify(
 
     Keep the end of the chain that it prints somewhere else: --head then shows that nothing was cut off.
     """
-    from purge.requests.words import verified
+    from purge.ledger.words import verified
 
     if export is not None:
-        from purge.requests.ledger import verify_export
+        from purge.ledger.ledger import verify_export
 
         verdict = verify_export(export, public=public, head=head)
     else:
@@ -222,7 +221,7 @@ def export(
 
 def ids_in(file: Path) -> list[str]:
     """The ids in a file, one a line."""
-    from purge.requests.words import ids_from
+    from purge.ledger.intake import ids_from
 
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
@@ -232,7 +231,7 @@ def ids_in(file: Path) -> list[str]:
 
 
 def _row(request: Request, today: date) -> list[str]:
-    from purge.requests.words import about, days_left, shown
+    from purge.ledger.words import about, days_left, shown
 
     remark, told = request.hold or request.why or request.note or "", shown(request, today)
     return [

@@ -17,7 +17,7 @@ from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
-    from purge.requests.worker import Outcome
+    from purge.ledger.plan import Outcome
 
 __all__ = ["app"]
 
@@ -45,7 +45,7 @@ def init(
 
     For example: purge request init runs/base
     """
-    from purge.requests.worker import init
+    from purge.ledger.worker import init
 
     with open_ledger(ledger, key, sign, must_exist=False) as book:
         version = init(book, run, versions=versions, keep_for_audit=not no_kept_samples)
@@ -99,11 +99,11 @@ def run(
     or another worker, 3 something that broke.
     """
     from purge.core.files import write_json
+    from purge.ledger import worker
+    from purge.ledger.audits import METRICS
     from purge.metrics.registry import PANELS
-    from purge.requests import worker
-    from purge.requests.audits import METRICS
 
-    outcome: worker.Outcome | None = None
+    outcome: Outcome | None = None
     if record is not None:
         ending.tells(
             lambda ended: write_json(record, {**asdict(ended), "outcome": outcome and outcome.facts()})
@@ -126,7 +126,7 @@ def run(
 
 
 def _words(outcome: Outcome) -> str:
-    from purge.requests.words import came_of
+    from purge.ledger.words import came_of
 
     first = came_of(outcome.facts())
     if outcome.version is None:
@@ -160,7 +160,7 @@ def certificate(
 
     For example: purge request certificate 17 --out certificates
     """
-    from purge.requests.certificate import write_certificate
+    from purge.ledger.certificate import write_certificate
 
     with open_ledger(ledger, key) as book:
         paths = write_certificate(book, number, out, ids=None if ids is None else ids_in(ids))
@@ -188,7 +188,7 @@ def deliver(
     """Write down that the training data has grown; people who come back in it are refused."""
     import dataclasses
 
-    from purge.requests.delivery import deliver
+    from purge.ledger.data import deliver
 
     with open_ledger(ledger, key, sign) as book:
         found = deliver(
@@ -219,7 +219,7 @@ def watch(
 
     Exits 2 if a file is no request; the others are taken in.
     """
-    from purge.requests.inbox import take_in
+    from purge.ledger.intake import take_in
 
     while True:
         with open_ledger(ledger, key, sign, must_exist=False) as book:

@@ -68,7 +68,7 @@ def serve(
         return
     _check(host, tokens, public_url)
     _needs_extra()
-    from purge.requests.ledger import Ledger
+    from purge.ledger.ledger import Ledger
     from purge.serve.app import make_app
     from purge.serve.desk import Desk
     from purge.serve.runner import Runner

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import purge
 from purge.core.errors import BusyError, DataError, FileError, LedgerError, NumberError, PurgeError
-from purge.requests import words
+from purge.ledger import words
 from purge.serve.tokens import ROLES, Token
 
 STATIC = Path(__file__).with_name("static")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from purge.requests.words import shown
+from purge.ledger.words import shown
 from purge.serve.answers import API
 from purge.serve.desk import LONGEST_PAGE, MOST_IDS, PAGE, SHOWN, Desk
 from purge.serve.roles import needs

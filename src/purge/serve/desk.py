@@ -12,13 +12,13 @@ from typing import Any
 
 from purge.core.errors import DataError, FileError, LedgerError, NumberError, PurgeError
 from purge.core.files import read_json
-from purge.requests import words
-from purge.requests.asked import text
-from purge.requests.certificate import certificate_of, certificate_page, hashes_of
-from purge.requests.dates import now
-from purge.requests.ledger import Ledger
-from purge.requests.records import STATES, Entry, Request, Verification, Version
-from purge.requests.settings import settings_of
+from purge.ledger import words
+from purge.ledger.certificate import certificate_of, certificate_page, hashes_of
+from purge.ledger.chain import now
+from purge.ledger.intake import text
+from purge.ledger.ledger import Ledger
+from purge.ledger.plan import settings_of
+from purge.ledger.records import STATES, Entry, Request, Verification, Version
 from purge.serve.runner import Runner
 
 WAITING = ("open", "held", "running")

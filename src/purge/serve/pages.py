@@ -12,7 +12,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
 from purge.core.errors import DataError, PurgeError, expected
-from purge.requests.words import ids_from, verified
+from purge.ledger.intake import ids_from
+from purge.ledger.words import verified
 from purge.serve.answers import page, refused, status_of, visitor
 from purge.serve.api import Number, PageNumber, described
 from purge.serve.desk import SHOWN, Desk, readable

@@ -19,11 +19,11 @@ from typing import Any
 from purge.core.errors import BusyError, Exit, FileError
 from purge.core.files import read_json
 from purge.core.schema import build
-from purge.requests.dates import now
-from purge.requests.ledger import Ledger
-from purge.requests.records import RunRecord
-from purge.requests.settings import settings_of
-from purge.requests.words import came_of
+from purge.ledger.chain import now
+from purge.ledger.ledger import Ledger
+from purge.ledger.plan import settings_of
+from purge.ledger.records import RunRecord
+from purge.ledger.words import came_of
 
 PATIENCE = 10.0  # seconds for a worker to end when the page is closed
 STAYS = "The version before is still the current one, and the next run goes on."

@@ -1,0 +1,292 @@
+"""The training data of a ledger: whose each row is, which rows requests name, and deliveries of new data.
+
+Rows are looked up anew from the ledger each time, by keyed hashes of the ids in the data and by classes. So
+data that grew, or came in another order, changes nothing about who was forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from purge.core.errors import DataError, FileError, LedgerError, PurgeError
+from purge.core.files import as_json
+from purge.core.schema import build
+from purge.data.identity import fingerprints
+from purge.data.own import is_function
+from purge.data.samples import Samples
+from purge.ledger.chain import Kind
+from purge.ledger.records import Request, Version
+from purge.runs.folder import (
+    DataChoice,
+    RunFile,
+    choose_data,
+    facts_of,
+    gone_of,
+    read_model,
+    same_scale,
+    trusted,
+)
+from purge.runs.folder import Request as Rows
+
+if TYPE_CHECKING:
+    from purge.ledger.ledger import Ledger
+
+
+def subjects_of(data: Samples) -> tuple[str, ...]:
+    """Whose each row is, as text: the ids that the data carries, or its paths, or else the row numbers."""
+    if data.owners:
+        return data.owners
+    if data.paths:
+        return tuple(data.paths[i] for i in data.ids.tolist())
+    return tuple(map(str, range(len(data))))
+
+
+def ids_of(data: Samples) -> str:
+    """What tells whose a row is: ``ids`` of the data, ``paths`` of images, or the numbers of ``rows``."""
+    return "ids" if data.owners else "paths" if data.paths else "rows"
+
+
+@dataclass(frozen=True)
+class OwnedData:
+    """Training and test data, and whose each training sample is."""
+
+    choice: DataChoice
+    train: Samples
+    test: Samples
+    subjects: tuple[str, ...]
+    ids: str  # what tells whose a row is, see ids_of
+    held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
+
+    @classmethod
+    def load(cls, choice: DataChoice, *, progress: bool = False) -> OwnedData:
+        """Read the data."""
+        train, test = choice.load(progress=progress)
+        if test is None:
+            raise _without_test(choice.data)
+        whose, ids = subjects_of(train), ids_of(train)
+        held_out = subjects_of(test) if ids_of(test) == ids != "rows" else ()
+        for part in (train, test):
+            part.owners = ()  # only the ledger knows whose a row is: no run folder may name anyone
+        return cls(choice, train, test, whose, ids, held_out)
+
+    def check_ids(self, before: str | None) -> None:
+        """Refuse data whose rows are told apart in another way: who was forgotten would be lost."""
+        if before not in (None, self.ids):
+            words = {"ids": "ids of its own", "paths": "paths of images", "rows": "row numbers alone"}
+            fix = "let the data carry the same ids as before"
+            raise DataError(f"training data with {words[str(before)]}", f"some with {words[self.ids]}", fix)
+
+    def class_numbers(self, requests: Iterable[Request]) -> list[int]:
+        """The classes that requests name; one that the data does not know is refused."""
+        names, numbers = list(self.train.names), set[int]()
+        for request in requests:
+            for name in request.classes:
+                if names.count(name) == 1:
+                    numbers.add(names.index(name))
+                elif name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(names):
+                    numbers.add(int(name))
+                else:
+                    fix = f"withdraw request {request.number}, or hold it, and add one with the right name"
+                    what = f"a class of the data in request {request.number}"
+                    raise DataError(what, f"{name!r}, which is none or several", fix)
+        return sorted(numbers)
+
+    def missing(
+        self, ledger: Ledger, requests: Sequence[Request], versions: Iterable[Version]
+    ) -> Iterator[int]:
+        """For each request: how many of its ids, or classes, are not found in the data.
+
+        Those of the test part are, as long as all ``versions`` since the last training stand on this very
+        data: in other data they may have been in the other part.
+        """
+        there = set(self.train.labels.unique().tolist())
+        known = self.subjects + (self.held_out if self._are_of(versions) else ())
+        ids = ledger.missing([request.number for request in requests], known)
+        for request, unknown in zip(requests, ids, strict=True):  # an unknown class is refused in its turn
+            yield unknown + sum(c not in there for c in self.class_numbers([request]))
+
+    def _are_of(self, versions: Iterable[Version]) -> bool:
+        """Did all of these versions stand on this data?"""
+        try:
+            return all(facts_of(Path(one.folder)).source == self.train.source for one in versions)
+        except FileError:  # of one that is no longer there, nobody knows
+            return False
+
+    def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
+        """A mask (N,) of the training samples that requests name, by id or by class."""
+        rows = torch.zeros(len(self.train), dtype=torch.bool)
+        if not requests:
+            return rows
+        if any(request.subjects for request in requests):
+            rows |= torch.tensor(ledger.match([request.number for request in requests], self.subjects))
+        classes = torch.tensor(self.class_numbers(requests), dtype=torch.long)
+        return rows | torch.isin(self.train.labels, classes)
+
+    def recorded(self, ledger: Ledger, requests: Sequence[Request], rows: Tensor) -> Rows:
+        """The same as run.json has it: classes that are in the data, and the numbers of other rows."""
+        there = set(self.train.labels.unique().tolist())
+        classes = [c for c in self.class_numbers(requests) if c in there]
+        whole = torch.isin(self.train.labels, torch.tensor(classes, dtype=torch.long))
+        single = (rows & ~whole).nonzero()[:, 0].tolist()
+        named: Rows = {"forget_classes": classes} if classes else {}
+        return {**named, "forget_ids": single} if single else named
+
+    def test_without(self, classes: Iterable[int]) -> Samples:
+        """The test data without some classes: no number may rest on samples of a class that is gone."""
+        without = torch.tensor(sorted(classes), dtype=torch.long)
+        return self.test.select(~torch.isin(self.test.labels, without))
+
+
+def checked_version(folder: Path) -> RunFile:
+    """What a run folder says about itself, if it can be the first version of a ledger."""
+    if not folder.is_dir():
+        raise FileError(f"a run folder at {folder}", "no folder", "name one that purge train has written")
+    facts = facts_of(folder)
+    if facts.digest is None or facts.data is None or facts.model is None:
+        fix = "make one with purge train --data NAME --model NAME --out DIR"
+        raise FileError(f"a run folder that names its data and model in {folder}", "one that does not", fix)
+    if not facts.held_out:
+        raise _without_test(str(folder))
+    if facts.preset is not None or gone_of(facts):  # the ledger would not know what it must not be taught
+        fix = "begin with the trained model, and add what it had to forget as requests"
+        raise FileError(f"a model trained on all of its data in {folder}", "one that has forgotten some", fix)
+    return facts
+
+
+def _without_test(name: str) -> DataError:
+    got = f"{name}, of which all was trained on"
+    return DataError(
+        "data that the model was not trained on, for the audits of a ledger",
+        got,
+        "train one without --all-trained",
+    )
+
+
+# -- which data: that of the first version, or of the last delivery -----------------------------
+
+
+def choice_of(ledger: Ledger, version: Version, *, trust: bool) -> DataChoice:
+    """The data that the next version stands on: that of the last delivery, or else of the version's run."""
+    facts = facts_of(Path(version.folder))
+    deliveries = ledger.entries(Kind.DELIVERY)
+    if not deliveries:
+        return choose_data(
+            facts, data=None, data_dir=None, size=None, split_seed=None, skip_bad=False, trust=trust
+        )
+    choice = build(DataChoice, deliveries[-1].payload["choice"], "the last delivery", ignore_unknown=True)
+    if is_function(choice.data):
+        trusted(choice.data, "the ledger", trust, option="--trust")
+    # Files have lists where a choice has tuples.
+    scale = {key: None if (v := getattr(choice, key)) is None else tuple(v) for key in ("mean", "std")}
+    return dataclasses.replace(choice, mean=scale["mean"], std=scale["std"])
+
+
+def expected_of(ledger: Ledger, version: Version) -> tuple[str | None, str | None]:
+    """How rows were told apart until now, and the fingerprint of the data, where these are known."""
+    if deliveries := ledger.entries(Kind.DELIVERY):
+        return deliveries[-1].payload.get("ids"), deliveries[-1].payload.get("source")
+    return version.about.get("ids"), facts_of(Path(version.folder)).source
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came with a delivery."""
+
+    rows: int  # of the training data from now on
+    before: int  # of the training data until now
+    people: int  # who asked to be forgotten and have more rows than before
+    came_back: int  # how many rows more
+
+
+def deliver(
+    ledger: Ledger, data: str, *, data_dir: Path | None = None, split_seed: int | None = None,
+    leave_out: bool = False, trust: bool = False, wait: float | None = None,
+) -> Delivery:  # fmt: skip
+    """Write down that the training data is another one from now on: all of it, old and new.
+
+    The next version is made with it. Rows of people who asked to be forgotten, and who have more of them than
+    before, are refused; with ``leave_out`` the data is taken and these rows are never used.
+
+    Args:
+        ledger: with a version.
+        data: the name, folder, file or ``module:function`` of the whole training data.
+        data_dir: where named data sets are.
+        split_seed: draws the fifth that is held out if the data has no test part.
+        leave_out: take the data, and use no row of those people.
+        trust: may code that run folders and the ledger name be imported?
+        wait: seconds to wait for a worker.
+    """
+    with ledger.working(wait):
+        current = ledger.current()
+        if current is None:
+            raise LedgerError("a ledger with a model", "none", "purge request init RUN")
+        facts = facts_of(Path(current.folder))
+        # Read like the data that the model was trained on; a function brings its own scale and size.
+        own = is_function(data)
+        choice = choose_data(
+            facts, data=data, data_dir=data_dir, size=None, split_seed=split_seed, skip_bad=False,
+            mean=None if own else facts.mean, std=None if own else facts.std,
+        )  # fmt: skip
+        if own:
+            choice = dataclasses.replace(choice, size=None)
+        new = OwnedData.load(choice)
+        if facts.names and tuple(facts.names) != tuple(new.train.names):
+            raise DataError(
+                "the classes of the current version", "others", "deliver data with the same classes"
+            )
+        same_scale(facts, choice, "current")
+        read_model(Path(current.folder), None, new.train, trust)  # it must fit
+        new.check_ids(expected_of(ledger, current)[0])
+        previous = _previous(ledger, current, trust)
+        if previous is not None:
+            new.check_ids(previous.ids)
+        if new.ids == "rows":
+            _begins_with(new, previous)
+        old = Counter(() if previous is None else previous.subjects)
+        more = {one: n - old[one] for one, n in Counter(new.subjects).items() if n > old[one]}
+        suppressed = ledger.suppressed(list(more))
+        people = [one for one, forgotten in zip(more, suppressed, strict=True) if forgotten]
+        rows = sum(more[one] for one in people)
+        delivery = Delivery(len(new.train), old.total(), len(people), rows)
+        if people and not leave_out:
+            got = f"{rows} rows of {len(people)} who did"
+            fix = "remove them from the data, or pass leave_out (--leave-out), and no version will use them"
+            raise DataError("new data of people who did not ask to be forgotten", got, fix)
+        payload = {
+            "choice": dataclasses.asdict(choice),
+            "source": new.train.source,
+            "ids": new.ids,
+            **dataclasses.asdict(delivery),
+        }
+        as_json(payload)
+        ledger.record(Kind.DELIVERY, payload)
+    return delivery
+
+
+def _previous(ledger: Ledger, current: Version, trust: bool) -> OwnedData | None:
+    """The training data until now; None if it is no longer there."""
+    choice = choice_of(ledger, current, trust=trust)
+    try:
+        return OwnedData.load(choice)
+    except PurgeError:
+        return None
+
+
+def _begins_with(new: OwnedData, previous: OwnedData | None) -> None:
+    """Refuse data in which a row number means another sample than before."""
+    n = 0 if previous is None else len(previous.train)
+    if previous is not None and len(new.train) >= n:
+        first = new.train.select(torch.arange(n))
+        a, b = (data.to("cpu") for data in (previous.train, first))
+        if torch.equal(fingerprints(a), fingerprints(b)) and torch.equal(a.labels, b.labels):
+            return
+    got, fix = "other rows in their places", "append new rows, or let the data carry ids"
+    raise DataError(f"the {n} rows until now at the beginning of the data, which has no ids", got, fix)

@@ -1,0 +1,214 @@
+"""What comes in: checks of a request, its dates, lists of ids, and a folder of request files."""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from purge.core.errors import DataError, FileError, PurgeError, brief, did_you_mean
+from purge.core.files import read_yaml, told
+from purge.ledger.chain import Kind
+
+if TYPE_CHECKING:
+    from purge.ledger.ledger import Ledger
+
+LONGEST = 1000  # characters of a basis, note or reason
+FIELDS = ("ids", "classes", "received", "due", "basis", "note")  # of a request that is added
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which no database can keep
+ENDINGS = (".json", ".yaml", ".yml")
+SETTLE = 2.0  # seconds: a file that changed since then may still be written
+LARGEST = 64 << 20  # bytes
+
+
+def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str]]) -> dict[str, Any]:
+    """What the chain keeps of a new request, but for its number; ``hashes`` makes keyed hashes of ids."""
+    for name in request:
+        if name not in FIELDS:
+            raise DataError("a field of a request", brief(name), did_you_mean(str(name), FIELDS))
+    ids, classes = request.get("ids"), request.get("classes")
+    if (ids is None) == (classes is None):
+        got = "neither" if ids is None else "both"
+        raise DataError("ids or classes of a request", got, "pass one of the two")
+    subjects = sorted(set(hashes(ids))) if ids is not None else []  # their order tells nothing
+    names = [] if classes is None else list(dict.fromkeys(text(one, "a class") for one in _listed(classes)))
+    if not subjects and not names:
+        raise DataError("at least one id or class in a request", "none", "leave the request out")
+    received, due = period(request.get("received"), request.get("due"))
+    kept = {"received": received.isoformat(), "due": due.isoformat(), "classes": names, "subjects": subjects}
+    kept["basis"] = text(request.get("basis", "erasure request"), "basis")
+    if request.get("note") is not None:
+        kept["note"] = text(request["note"], "note")
+    return kept
+
+
+def _listed(classes: Any) -> list[Any]:
+    if isinstance(classes, (str, bytes)) or not isinstance(classes, Iterable):
+        raise DataError("a list of classes", brief(classes), "pass a list")
+    return [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in classes]
+
+
+def text(value: Any, name: str) -> str:
+    """Text that any database can keep."""
+    good = isinstance(value, str) and value.strip() and len(value) <= LONGEST and "\0" not in value
+    if not good or SURROGATE.search(value):
+        raise DataError(f"text as {name}, of at most {LONGEST} characters", brief(value), "write a sentence")
+    return str(value)
+
+
+# -- ids: no message shows one ----------------------------------------------------------------
+
+
+def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
+    """Ids as text, where ``blank`` allows for rows that are nobody's. No message here shows an id."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise DataError("a list of ids", f"one {type(ids).__name__}", "pass a list")
+    texts = []
+    for position, one in enumerate(ids):
+        if isinstance(one, Integral) and not isinstance(one, bool):  # also a number of NumPy
+            one = str(one)
+        if not isinstance(one, str):
+            got = f"a {type(one).__name__} at position {position}"
+            raise DataError("ids as text", got, "write each as text, as the data has it")
+        if not (blank or one.strip()) or SURROGATE.search(one):
+            got = f"an empty or unreadable one at position {position}"
+            raise DataError("ids as text", got, "leave it out")
+        texts.append(one)
+    return texts
+
+
+def ids_from(raw: bytes, place: str) -> list[str]:
+    """The ids in a file, one a line. What is wrong with it is said without showing any."""
+    fix = "write one id a line, as UTF-8"
+    try:
+        ids = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
+    except ValueError:
+        raise DataError(f"text in {place}", "something else", fix) from None
+    if not ids:
+        raise DataError(f"ids in {place}", "none", fix)
+    return ids
+
+
+# -- dates: days without a time, so that no time zone can move one ----------------------------
+
+
+def day(value: Any, name: str) -> date:
+    """A date from a date or from text in the form of ISO 8601; of a time, the date where it was written.
+
+    >>> day("2026-11-01", "received"), day("2026-11-01T23:30:00-08:00", "received")
+    (datetime.date(2026, 11, 1), datetime.date(2026, 11, 1))
+    """
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    try:
+        return datetime.fromisoformat(value).date()
+    except (TypeError, ValueError):
+        what = f"a date in the form of ISO 8601 as {name}"
+        raise DataError(what, brief(value), "write 2026-11-01, say") from None
+
+
+def month_after(start: date) -> date:
+    """The same day of the next month, or its last day if it is shorter.
+
+    >>> str(month_after(date(2028, 1, 31))), str(month_after(date(2026, 12, 5)))
+    ('2028-02-29', '2027-01-05')
+    """
+    year, month = start.year + start.month // 12, start.month % 12 + 1
+    try:
+        return date(year, month, min(start.day, calendar.monthrange(year, month)[1]))
+    except (ValueError, IndexError):
+        raise DataError("a year before 9999", str(start), "check the date") from None
+
+
+def period(received: Any, due: Any) -> tuple[date, date]:
+    """When a request came and when it is due: a month later, if nothing else is said."""
+    came = day(received, "received")
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)  # it may be tomorrow already, further east
+    if came > tomorrow:
+        raise DataError("a request that was received by now", f"received {came}", "check the date")
+    end = month_after(came) if due is None else day(due, "due")
+    if end < came:
+        raise DataError(f"a request of {came} to be due later", f"due {end}", "check both dates")
+    return came, end
+
+
+# -- a folder into which request files are dropped --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a folder held."""
+
+    requests: list[int]  # that were added
+    known: int  # files that had been taken in before
+    refused: dict[str, str]  # file → why; it stays where it is
+
+
+def take_in(
+    ledger: Ledger, folder: str | os.PathLike[str], *, keep: bool = False, settle: float = SETTLE
+) -> Taken:
+    """Add the requests in the files of a folder, once each, and remove these files.
+
+    A file is YAML or JSON with the keys ``ids`` or ``classes``, ``received``, and maybe ``due``, ``basis``
+    and ``note``. It holds ids: unless ``keep`` is true it is removed once the ledger has it. Write it under
+    another name and rename it, or it may be read half written; one that changed in the last ``settle``
+    seconds waits.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise FileError(f"a folder at {place}", "none", "make it, or check the path")
+    requests: list[int] = []
+    refused: dict[str, str] = {}
+    known, again = {entry.payload["file"] for entry in ledger.entries(Kind.TAKEN)}, 0
+    for path in sorted(place.iterdir()):
+        if path.suffix.lower() not in ENDINGS or path.name.startswith(".") or not path.is_file():
+            continue
+        if path.is_symlink() or time.time() - path.stat().st_mtime < settle:
+            continue
+        try:
+            content = _read(path)
+            mark = ledger.hashes([_mark(path)])[0]  # keyed: nobody can try out what was in it
+            if mark in known:
+                again += 1
+            else:
+                with ledger.together():
+                    added = ledger.add(**content)
+                    ledger.record(Kind.TAKEN, {"file": mark, "requests": [added.number]})
+                known.add(mark)
+                requests.append(added.number)
+        except PurgeError as error:
+            refused[path.name] = str(error)
+            continue
+        if not keep:
+            with told(path):
+                path.unlink()
+    return Taken(requests, again, refused)
+
+
+def _mark(path: Path) -> str:
+    """A file by its name and content."""
+    return f"{path.name}:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The arguments of ``Ledger.add`` in a file; what is wrong is said without quoting it: it holds ids."""
+    what, fix = "a request in the file", "write ids or classes, received, and maybe due, basis and note"
+    if path.stat().st_size > LARGEST:
+        raise FileError(what, f"more than {LARGEST >> 20} MB", "split it")
+    try:
+        content = read_yaml(path)  # JSON is YAML
+    except PurgeError:
+        raise FileError(what, "no keys and values of YAML or JSON", fix) from None
+    if not {"received"} <= content.keys() <= set(FIELDS):
+        raise FileError(what, "other keys, or none for received", fix)
+    return content

@@ -1,0 +1,369 @@
+"""The database of a ledger and the chain in it: opening, appending, verifying, exporting."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import Connection, Table, bindparam, func, select
+from sqlalchemy.exc import DatabaseError
+
+from purge.core.errors import FileError, LedgerError, brief
+from purge.core.files import atomically, told
+from purge.ledger import chain, tables
+from purge.ledger.chain import Kind
+from purge.ledger.database import WAIT, Database, working
+from purge.ledger.intake import text
+from purge.ledger.keys import IdKey, Signer, public_key
+from purge.ledger.records import Entry, Head, Verification
+
+KEY = "PURGE_LEDGER_KEY"  # names the file of the key
+Place = str | os.PathLike[str]
+T = TypeVar("T")
+
+
+def _json(text: str) -> Any:
+    """What JSON says; lists become tuples."""
+    value = json.loads(text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+# The columns that are kept as text, and how each is read.
+READ: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("about", "found", "requests", "classes"), _json),
+    **dict.fromkeys(("received", "due"), date.fromisoformat),
+}
+
+
+class Journal:
+    """A chain of entries in a database, and the tables that follow from it."""
+
+    def __init__(
+        self, url: Place, key: Place | None = None, *, sign: Place | None = None, must_exist: bool = False,
+        patience: float = WAIT,
+    ) -> None:  # fmt: skip
+        self._db = Database(url, patience)
+        self.name = self._db.name  # without a password
+        named = key or os.environ.get(KEY)
+        place = named or (f"{self._db.file}.key" if self._db.file else None)
+        self._key_file = None if place is None else Path(place)
+        self._key: IdKey | None = None
+        self._signer: Signer | None = None
+        self._thread = threading.local()  # its `connection` is the transaction that is open
+        if sign is not None:
+            Signer.possible(Path(sign))  # before a ledger is made that would not be signed
+        try:
+            self._prepare(must_exist)
+            if key:
+                self._id_key()  # a wrong one is refused now, not when it is first needed
+            if sign is not None:
+                self._sign_with(Path(sign))
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, must_exist: bool) -> None:
+        """Make the ledger, or bring its tables up to date."""
+        there = self._db.exists()
+        if must_exist and not there:
+            raise FileError(f"a ledger at {self.name}", "none", "check the path; purge request add makes one")
+        if there:
+            with self._db.reading() as connection:
+                version = tables.version_of(connection)
+            self._db.known(version or 0)
+        elif self._key_file is None:
+            what, fix = "a file for the key that hashes ids", f"pass key, or set ${KEY}"
+            raise LedgerError(what, "none, and PostgreSQL has no place beside it", fix)
+        elif self._key_file.exists():
+            IdKey(self._key_file)  # refused here, no file of a database is left behind
+        if not there or version != tables.VERSION:
+            with self._db.writing() as connection:
+                if self._db.prepare(connection):
+                    self._begin(connection)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self._db.engine.dispose()
+
+    # -- keys -------------------------------------------------------------------------------
+
+    def _begin(self, connection: Connection) -> None:
+        """Write the first entry of a new ledger, and make its key if there is none."""
+        key = IdKey.made(Path(str(self._key_file)))
+        start = {"one": 1, "version": tables.VERSION, "entries": 0, "hash": chain.START, "signer": None}
+        connection.execute(tables.head.insert().values(start))
+        about = {"ledger": secrets.token_hex(8), "ids": "hmac-sha256", "check": key.check()}
+        self._append(connection, [(Kind.LEDGER, about)])
+
+    def _id_key(self) -> IdKey:
+        if self._key is None:
+            if self._key_file is None:
+                raise LedgerError("the key of the ledger", "none", f"pass key, or set ${KEY}")
+            key = IdKey(self._key_file)
+            t = tables.entries
+            query = select(*t.c).where(t.c.seq == 1)
+            first = chain.Link(*self._rows(lambda c: c.execute(query).one()))
+            if first.right_hash() != first.hash:
+                fix = "see purge request verify; restore the ledger from a backup"
+                raise LedgerError(f"the first entry of {self.name} as it was", "one that was touched", fix)
+            if first.content().get("check") != key.check():
+                got = f"another one in {self._key_file}"
+                raise LedgerError(
+                    f"the key of {self.name}", got, "name the file that was made with the ledger"
+                )
+            self._key = key
+        return self._key
+
+    def _sign_with(self, file: Path) -> None:
+        with self._db.reading() as connection:
+            known = connection.execute(select(tables.head.c.signer)).scalar_one()
+        signer = Signer(file) if known else Signer.made(file)
+        if known is None:
+            with self._writing() as connection:  # another process may be about to sign it, too
+                known = connection.execute(select(tables.head.c.signer)).scalar_one()
+                if known is None:
+                    self._signer = signer
+                    connection.execute(tables.head.update().values(signer=signer.public))
+                    self._append(connection, [(Kind.SIGNER, {"public": signer.public})])
+                    known = signer.public
+        if known != signer.public:
+            got = f"another one in {file}"
+            raise LedgerError(f"the key that signs {self.name}", got, "name the file that was used before")
+        self._signer = signer
+
+    # -- transactions -----------------------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is written in the block is written at its end, all of it or nothing."""
+        with self._writing():
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        if (outer := self._transaction()) is not None:
+            yield outer
+            return
+        with self._db.writing() as connection:
+            # The row of the head first: on a server, it keeps other writers waiting until this one ends.
+            connection.execute(select(tables.head.c.entries).with_for_update()).scalar_one()
+            self._thread.connection = connection
+            try:
+                yield connection
+            finally:
+                self._thread.connection = None
+
+    def _transaction(self) -> Connection | None:
+        return getattr(self._thread, "connection", None)
+
+    def _rows(self, read: Callable[[Connection], T]) -> T:
+        if (outer := self._transaction()) is not None:
+            return read(outer)
+        with self._db.reading() as connection:
+            return read(connection)
+
+    def _append(self, connection: Connection, new: Sequence[tuple[str, Mapping[str, Any]]]) -> Head:
+        """Add entries to the chain, and what follows from them to the tables."""
+        head = connection.execute(select(*tables.head.c)).one()
+        if head.signer and (self._signer is None or self._signer.public != head.signer):
+            got = "one without the key that signs"
+            raise LedgerError(f"a writer of {self.name}, which is signed", got, "pass sign with its key")
+        seq, last, at = head.entries, head.hash, chain.now()
+        links: list[dict[str, Any]] = []
+        rows: list[chain.Change] = []
+        for kind, payload in new:
+            seq += 1
+            link = chain.link(seq, at, str(kind), payload, last)
+            signature = self._signer.sign(link.hash) if self._signer and head.signer else None
+            links.append(link._replace(signature=signature)._asdict())
+            rows.extend(chain.changes(kind, at, payload))
+            last = link.hash
+        connection.execute(tables.entries.insert(), links)
+        _apply(connection, rows)
+        connection.execute(tables.head.update().values(entries=seq, hash=last))
+        return Head(seq, last)
+
+    def append(self, kind: str, payload: Mapping[str, Any]) -> Entry:
+        """Add an entry of a kind of your own: it stands in the chain and changes no request.
+
+        Args:
+            kind: its name.
+            payload: what it says, plain JSON values. Put in no id and no sample: entries are never removed.
+
+        Returns:
+            The entry.
+        """
+        if not isinstance(kind, str) or not kind or kind in chain.BY_NAME:
+            raise LedgerError("a kind of entry of your own", brief(kind), "choose another name")
+        if not isinstance(payload, Mapping):
+            raise LedgerError("a dict as payload", type(payload).__name__, "give each value a name")
+        return self.record(text(kind, "kind"), payload)
+
+    def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:
+        """Add an entry, of a kind of the ledger's own too, as its parts do; callers use :meth:`append`."""
+        with self._writing() as connection:
+            head = self._append(connection, [(kind, dict(payload))])
+        return self.entries(start=head.entries)[0]
+
+    def entries(self, kind: str | None = None, *, start: int = 1, end: int | None = None) -> list[Entry]:
+        """The entries of the chain.
+
+        Args:
+            kind: only those of this kind.
+            start: from this number on.
+            end: up to this number.
+
+        Returns:
+            The entries in their order.
+        """
+        t = tables.entries
+        query = select(*t.c).where(t.c.seq >= start).order_by(t.c.seq)
+        query = query if kind is None else query.where(t.c.kind == str(kind))
+        query = query if end is None else query.where(t.c.seq <= end)
+        links = self._rows(lambda c: [chain.Link(*row) for row in c.execute(query)])
+        return [
+            Entry(one.seq, one.at, one.kind, self._sound(json.loads, one.payload), one.hash) for one in links
+        ]
+
+    def head(self) -> Head:
+        """The end of the chain. Keep it elsewhere: ``verify(head=…)`` then finds what was cut off."""
+        h = tables.head.c
+        return Head(*self._rows(lambda c: c.execute(select(h.entries, h.hash)).one()))
+
+    def mark(self) -> tuple[Any, ...] | None:
+        """Equal to an earlier one if nothing was written in between; None: ask the ledger itself."""
+        return self._db.mark()
+
+    # -- one worker, and whether all is as it was written -----------------------------------
+
+    def working(self, wait: float | None = None) -> AbstractContextManager[None]:
+        """Within ``with ledger.working():`` no other worker has the ledger; requests can still be added.
+
+        A worker that was killed no longer has it.
+
+        Args:
+            wait: another worker waits for at most so many seconds, and is then refused with a BusyError that
+                says who works since when.
+
+        Returns:
+            A context for ``with``.
+        """
+        return working(self._db, wait)
+
+    def verify(self, *, public: Place | None = None, head: Head | str | None = None) -> Verification:
+        """Walk the chain and say whether anything was touched since it was written.
+
+        Args:
+            public: a PEM file with the public key of a signed ledger; default: that of ``sign``.
+            head: an end of the chain that was kept elsewhere, as ``head()`` gives it or as its text.
+
+        Returns:
+            ``ok``, or the first entry that was touched.
+        """
+        wanted = public_key(Path(public)) if public else self._signer.public if self._signer else None
+        anchor = chain.read_head(head)
+        with self._db.reading() as connection:
+            try:
+                return tables.verify_database(connection, wanted, anchor)
+            except (DatabaseError, UnicodeError):
+                return Verification(False, 0, None, "the database is damaged: it cannot be read to its end")
+
+    def export(self, path: Place, *, force: bool = False) -> Head:
+        """Write the chain to a file of JSON lines, which :func:`verify_export` checks without the ledger.
+
+        Args:
+            path: the file.
+            force: overwrite one that is there.
+
+        Returns:
+            The end of the chain.
+        """
+        file = Path(path)
+        if file.exists() and not force:
+            fix = "choose another name, or overwrite with force"
+            raise FileError(f"no file at {file}", "one", fix)
+        if self._db.file and file.exists() and file.samefile(self._db.file):
+            raise FileError("another file than the ledger itself", str(file), "choose another name")
+        t = tables.entries
+        query = select(*t.c).order_by(t.c.seq)
+        with self._db.reading() as connection, told(file):
+            lines = chain.export_lines(chain.Link(*row) for row in connection.execute(query))
+
+            def write(temporary: Path) -> None:
+                with temporary.open("w", encoding="utf-8", newline="\n") as out:
+                    out.writelines(f"{line}\n" for line in lines)
+
+            atomically(file, write)
+        return self.head()
+
+    # -- tables, for Ledger -----------------------------------------------------------------
+
+    def _add(self, kind: Kind, table: Table, row: dict[str, Any]) -> None:
+        """Append an entry that adds a row with the next number."""
+        with self._writing() as connection:
+            self._append(connection, [(kind, row | {kind: next_number(connection, table)})])
+
+    def _table(
+        self, table: Table, *where: Any, newest: bool = False, skip: int = 0, at_most: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The rows of a table in their order, or the newest first."""
+        number = table.c.number
+        query = select(*table.c).where(*where).order_by(number.desc() if newest else number)
+        query = query if at_most is None else query.limit(at_most).offset(skip)
+        rows = [dict(row) for row in self._rows(lambda c: list(c.execute(query).mappings()))]
+        for row in rows:
+            for name in READ.keys() & row.keys():
+                row[name] = self._sound(READ[name], row[name])
+        return rows
+
+    def _sound(self, read: Callable[[Any], T], value: Any) -> T:
+        """A value of the database, read; one that was touched may not be readable."""
+        try:
+            return read(value)
+        except (ValueError, TypeError):
+            fix = "see purge request verify; restore it from a backup"
+            raise LedgerError(f"rows that can be read in {self.name}", "others", fix) from None
+
+
+def verify_export(
+    path: Place, *, public: Place | None = None, head: Head | str | None = None
+) -> Verification:
+    """Check a file that a ledger was exported to: nothing was touched, and it is whole."""
+    return chain.check_export(Path(path), public_key(Path(public)) if public else None, chain.read_head(head))
+
+
+def next_number(connection: Connection, table: Table) -> int:
+    """The number of the next row."""
+    return int(connection.execute(select(func.coalesce(func.max(table.c.number), 0) + 1)).scalar_one())
+
+
+def _apply(connection: Connection, rows: list[chain.Change]) -> None:
+    """Write what follows from entries to the tables: new rows first, since others may change them."""
+    for name, table in tables.DERIVED.items():
+        if new := [row.values for row in rows if row.new and row.table == name]:
+            connection.execute(table.insert(), new)
+    changed = [row for row in rows if not row.new]
+    for (name, columns), some in groupby(changed, key=lambda row: (row.table, tuple(row.values))):
+        table = tables.DERIVED[name]
+        update = table.update().where(table.c.number == bindparam("of"))
+        update = update.values({column: bindparam(f"to_{column}") for column in columns})
+        connection.execute(
+            update, [{"of": row.key[0], **{f"to_{c}": row.values[c] for c in columns}} for row in some]
+        )

@@ -1,0 +1,140 @@
+"""What a ledger hands out: requests, batches, versions and the rest, as plain frozen dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Literal
+
+State = Literal["open", "held", "running", "done", "withdrawn"]
+STATES: tuple[State, ...] = ("open", "held", "running", "done", "withdrawn")
+
+
+class Record:
+    """Something of a ledger, which can be written as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them: dates as text, tuples as lists."""
+        content: dict[str, Any] = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, date):
+                value = value.isoformat()
+            content[field.name] = list(value) if isinstance(value, tuple) else value
+        return content
+
+
+@dataclass(frozen=True)
+class Request(Record):
+    """A deletion request, as it stands now."""
+
+    number: int
+    received: date
+    due: date
+    basis: str
+    state: State
+    subjects: int  # how many different ids it names
+    classes: tuple[str, ...]  # the classes it names
+    hold: str | None = None  # why it must wait, if it is held
+    note: str | None = None
+    why: str | None = None  # why the last batch with it failed, or left it out, or why it was withdrawn
+    batch: int | None = None  # the last batch that it was part of
+    done: str | None = None  # when it was done, in UTC
+    added: str = ""  # when it was written down, in UTC
+
+    def days_left(self, today: date) -> int:
+        """Days until it is due; negative if it is overdue."""
+        return (self.due - today).days
+
+    def waits(self) -> bool:
+        """Is it still to be done, now or after a hold?"""
+        return self.state in ("open", "held", "running")
+
+
+@dataclass(frozen=True)
+class Batch(Record):
+    """Requests that are done together, by one unlearning."""
+
+    number: int
+    requests: tuple[int, ...]
+    state: Literal["running", "done", "failed"]
+    started: str
+    ended: str | None = None
+    why: str | None = None  # why it failed
+    version: str | None = None  # digest of the model that came of it
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Version(Record):
+    """A version of the model."""
+
+    number: int
+    folder: str
+    digest: str
+    parent: str | None
+    kind: str  # base, unlearned or retrained
+    batch: int | None = None
+    added: str = ""
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Audit(Record):
+    """What an audit found about a version and some requests."""
+
+    number: int
+    version: str  # digest
+    passed: bool | None
+    requests: tuple[int, ...]
+    batch: int | None = None
+    folder: str | None = None
+    added: str = ""
+    found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry(Record):
+    """One entry of the chain."""
+
+    seq: int
+    at: str
+    kind: str
+    payload: Mapping[str, Any]
+    hash: str
+
+
+@dataclass(frozen=True)
+class Head(Record):
+    """The end of the chain. Kept elsewhere, it shows later that no entry was cut off or replaced."""
+
+    entries: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.entries}:{self.hash}"
+
+
+@dataclass(frozen=True)
+class RunRecord(Record):
+    """How a process that carried requests out has ended; ``purge request run --record`` writes it."""
+
+    code: int
+    error: str = ""  # the class of what was raised
+    message: str = ""  # of a bad request
+    log: str = ""  # the file with the traceback
+    outcome: dict[str, Any] | None = None  # what Outcome.facts() gave
+
+
+@dataclass(frozen=True)
+class Verification(Record):
+    """What verifying a ledger found."""
+
+    ok: bool
+    entries: int  # how many were walked
+    first_bad: int | None = None  # the first entry that was touched
+    why: str | None = None
+    head: str | None = None  # the end of the chain as it was found, see Head
+    signed: bool = False  # were signatures checked, with a key from outside of the ledger?

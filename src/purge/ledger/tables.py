@@ -1,0 +1,216 @@
+"""The tables of a ledger, in SQLite and PostgreSQL alike, and how an older ledger becomes one of today.
+
+``purge_entries`` is the chain, which triggers keep from being changed. The other tables follow from it; they
+are there to be searched, and `verify` derives them anew and compares. ``purge_head`` says how long the chain
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect, select, text
+
+from purge.ledger.chain import TABLES, Link, Walk
+from purge.ledger.records import Head, Verification
+
+VERSION = 2  # of the tables
+
+metadata = MetaData()
+
+
+def _table(name: str, *columns: Any) -> Table:
+    return Table(f"purge_{name}", metadata, *columns)
+
+
+def _number(name: str = "number") -> Column[int]:
+    return Column(name, Integer, primary_key=True, autoincrement=False)
+
+
+def _text(name: str, *, empty: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=empty)
+
+
+head = _table(
+    "head", _number("one"), Column("version", Integer, nullable=False),
+    Column("entries", Integer, nullable=False), _text("hash"), _text("signer", empty=True),
+)  # fmt: skip
+entries = _table(
+    "entries", _number("seq"), _text("at"), _text("kind"), _text("payload"), _text("previous"), _text("hash"),
+    _text("signature", empty=True),
+)  # fmt: skip
+requests = _table(
+    "requests", _number(), _text("added"), _text("received"), _text("due"), _text("basis"), _text("state"),
+    Column("subjects", Integer, nullable=False), _text("classes"), _text("hold", empty=True),
+    _text("note", empty=True), _text("why", empty=True), Column("batch", Integer), _text("done", empty=True),
+)  # fmt: skip
+subjects = _table("subjects", Column("hash", Text, primary_key=True), _number("request"))
+batches = _table(
+    "batches", _number(), _text("requests"), _text("state"), _text("started"), _text("ended", empty=True),
+    _text("why", empty=True), _text("version", empty=True), _text("about"),
+)  # fmt: skip
+runs = _table(
+    "runs", _number(), _text("folder"), _text("kind"), Column("batch", Integer), _text("added"),
+    _text("about"),
+)  # fmt: skip
+versions = _table(
+    "versions", _number(), _text("folder"), _text("digest"), _text("parent", empty=True), _text("kind"),
+    Column("batch", Integer), _text("added"), _text("about"),
+)  # fmt: skip
+audits = _table(
+    "audits", _number(), _text("version"), Column("passed", Integer), _text("requests"),
+    Column("batch", Integer), _text("folder", empty=True), _text("added"), _text("found"),
+)  # fmt: skip
+by_request = Index("purge_subjects_by_request", subjects.c.request)
+by_deadline = Index("purge_requests_by_deadline", requests.c.state, requests.c.due)
+worker = _table("worker", _number("one"), _text("who"), _text("since"))  # not of the chain: who works now
+
+DERIVED = {name: metadata.tables[f"purge_{name}"] for name in TABLES}
+
+# -- the chain only grows ---------------------------------------------------------------------
+
+REFUSAL = "entries of a ledger are never changed"
+TRIGGERS = {
+    "sqlite": {
+        f"purge_entries_no_{word}": f"CREATE TRIGGER purge_entries_no_{word} BEFORE {event} ON purge_entries "
+        f"{when}BEGIN SELECT RAISE(ABORT, '{REFUSAL}'); END"
+        for word, event, when in (
+            ("update", "UPDATE", ""),
+            ("delete", "DELETE", ""),
+            # INSERT OR REPLACE deletes without a word to the trigger above.
+            ("gap", "INSERT", "WHEN NEW.seq <> (SELECT COALESCE(MAX(seq), 0) + 1 FROM purge_entries) "),
+        )
+    },
+    "postgresql": {
+        "purge_entries_no_change": "CREATE TRIGGER purge_entries_no_change BEFORE UPDATE OR DELETE "
+        "ON purge_entries FOR EACH ROW EXECUTE FUNCTION purge_refuse()",
+        "purge_entries_no_truncate": "CREATE TRIGGER purge_entries_no_truncate BEFORE TRUNCATE "
+        "ON purge_entries FOR EACH STATEMENT EXECUTE FUNCTION purge_refuse()",
+    },
+}
+BODY = f" BEGIN RAISE EXCEPTION '{REFUSAL}'; END "
+FUNCTION = f"CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS $${BODY}$$"
+
+
+def protect(connection: Connection) -> None:
+    """Make the triggers that refuse to change or remove an entry."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        connection.execute(text(FUNCTION))
+    for statement in TRIGGERS[dialect].values():
+        connection.execute(text(statement))
+
+
+def unprotected(connection: Connection) -> list[str]:
+    """The triggers that are missing, switched off or not as they were made."""
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'purge_entries'"
+        found = {row.name: row.sql for row in connection.execute(text(query))}
+        return [name for name, sql in TRIGGERS[dialect].items() if found.get(name) != sql]
+    query = (
+        "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+        "WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') AND prosrc = :body"
+    )
+    there = set(connection.execute(text(query), {"body": BODY}).scalars())
+    return [name for name in TRIGGERS[dialect] if name not in there]
+
+
+# -- versions of the tables -------------------------------------------------------------------
+
+
+def _to_2(connection: Connection) -> None:
+    """Who works now; requests by deadline, subjects by request."""
+    for statement in (
+        "CREATE TABLE purge_worker "
+        "(one INTEGER NOT NULL PRIMARY KEY, who TEXT NOT NULL, since TEXT NOT NULL)",
+        "CREATE INDEX purge_requests_by_deadline ON purge_requests (state, due)",
+        "CREATE INDEX purge_subjects_by_request ON purge_subjects (request)",
+    ):
+        connection.execute(text(statement))
+
+
+# What makes version n + 1 of a ledger of version n, in order: the first is for version 1. A step is plain
+# SQL, since it must stay as it is when the tables above change again.
+STEPS: tuple[Callable[[Connection], None], ...] = (_to_2,)
+
+
+def version_of(connection: Connection) -> int | None:
+    """The version of the tables in a database; None if it has no ledger."""
+    if not inspect(connection).has_table(head.name):
+        return None
+    # Only these two columns are sure to be there in a ledger of any version.
+    version = connection.execute(text("SELECT version FROM purge_head WHERE one = 1")).scalar_one()
+    return version if isinstance(version, int) else 0
+
+
+def create(connection: Connection) -> None:
+    """Make the tables of a new ledger."""
+    metadata.create_all(connection)
+    protect(connection)
+
+
+def migrate(connection: Connection, version: int) -> None:
+    """Bring the tables of an older ledger up to date; the chain stays as it is."""
+    for step in STEPS[version - 1 :]:
+        step(connection)
+    connection.execute(head.update().values(version=VERSION))
+
+
+# -- is all as the chain says? ----------------------------------------------------------------
+
+
+def verify_database(connection: Connection, public: str | None, anchor: Head | None) -> Verification:
+    """Check the chain in a database, its head, the tables that follow from it, and its triggers."""
+    walk = Walk(public, anchor)
+    rows = connection.execute(select(*entries.c).order_by(entries.c.seq))
+    walk.along(Link(*row) for row in rows)
+    if walk.bad:
+        return walk.verdict()
+    missing, why = _cut(connection, walk)
+    if missing:
+        walk.bad = missing, str(why)
+    return walk.verdict(why or _differs(connection, walk) or _unsafe(connection))
+
+
+def _cut(connection: Connection, walk: Walk) -> tuple[int | None, str | None]:
+    """The first entry that the head tells of and that is not there; or what else is wrong with the head."""
+    row = connection.execute(select(*head.c)).first()
+    if row is None:
+        return None, "the record of the end of the chain is missing"
+    if isinstance(row.entries, int) and row.entries > walk.count:
+        return walk.count + 1, f"the chain ends after {walk.count} of {row.entries} entries"
+    if (row.entries, row.hash, row.signer) != (walk.count, walk.last, walk.signer):
+        return None, "the record of the end of the chain tells of another end"
+    return None, None
+
+
+def _differs(connection: Connection, walk: Walk) -> str | None:
+    """The first row of a table that does not follow from the chain."""
+    for name, table in DERIVED.items():
+        keys = [column.name for column in table.primary_key]
+        derived = walk.tables[name]
+        seen = 0
+        for row in connection.execute(select(*table.c)).mappings():
+            key = tuple(row[part] for part in keys)
+            if derived.get(key) != dict(row):
+                got = "is not in the chain" if key not in derived else "differs from the chain"
+                return f"the table of {name}: {_which(name, key)} {got}"
+            seen += 1
+        if seen != len(derived):
+            return f"the table of {name}: {len(derived) - seen} of {len(derived)} rows are missing"
+    return None
+
+
+def _which(name: str, key: tuple[Any, ...]) -> str:
+    return f"a subject of request {key[1]}" if name == "subjects" else f"row {key[0]}"
+
+
+def _unsafe(connection: Connection) -> str | None:
+    if missing := unprotected(connection):
+        return f"the trigger {missing[0]}, which keeps entries from being changed, is missing or changed"
+    if connection.dialect.name != "sqlite":
+        return None
+    sound = connection.execute(text("PRAGMA integrity_check(1)")).scalar() == "ok"
+    return None if sound else "the file is damaged: SQLite finds its pages or indexes wrong"

@@ -1,0 +1,316 @@
+"""Carrying requests out: what is due is unlearned at once, audited, and only then marked done.
+
+A batch is written down first. The new model is made in a hidden folder, audited there, and renamed to
+``version-000K``. Then one transaction of the ledger adds the version, its audit and the end of the batch.
+A worker that is killed anywhere leaves either an unfinished batch, with which the next one goes on, or a
+finished one; the version before stays the current one until that transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from purge import Metric
+from purge.core.errors import LedgerError, PurgeError
+from purge.core.files import read_json, told, write_json
+from purge.ledger.audits import METRICS
+from purge.ledger.chain import Kind
+from purge.ledger.data import checked_version
+from purge.ledger.plan import (
+    Hook,
+    Outcome,
+    Plan,
+    call_hook,
+    check_days,
+    checked_hook,
+    chosen,
+    make_plan,
+    settings_of,
+)
+from purge.ledger.policy import Policy, Spent
+from purge.ledger.records import Batch, Version
+from purge.ledger.version import (
+    RETRAINED,
+    UNLEARNED,
+    NextVersion,
+    entry_of,
+    last_training,
+    ordered_by,
+    unknown,
+    whole,
+)
+from purge.ledger.words import not_found
+from purge.runs.weights import check_weights
+
+if TYPE_CHECKING:
+    from purge.ledger.ledger import Ledger
+
+ABOUT = "batch.json"  # in the folder of a version: what the ledger keeps of it
+
+
+# -- the first version -------------------------------------------------------------------------
+
+
+def init(
+    ledger: Ledger, run: str | os.PathLike[str], *, versions: str | os.PathLike[str] | None = None,
+    keep_for_audit: bool = True,
+) -> Version:  # fmt: skip
+    """Write down the model that requests begin with, and where later versions shall be.
+
+    Args:
+        ledger: which has no version yet.
+        run: the run folder of the deployed model, made by ``purge train``.
+        versions: the folder for later versions; default: ``versions`` beside the SQLite file.
+        keep_for_audit: may forgotten samples be kept, to test later that they stay forgotten? If not, later
+            audits look at held-out samples of forgotten classes only.
+    """
+    folder = Path(run).absolute()
+    facts = checked_version(folder)
+    check_weights(folder, facts.digest, whole=False)
+    if versions is None and "://" in ledger.name:
+        raise LedgerError("a folder for versions", "none, and the ledger is no file", "pass versions")
+    place = Path(versions) if versions is not None else Path(ledger.name).parent / "versions"
+    with ledger.together():
+        if ledger.current() is not None:
+            raise LedgerError("a ledger without a version", "one that has some", "purge request run goes on")
+        ledger.record(
+            Kind.SETTINGS, {"versions": str(place.absolute()), "keep_for_audit": bool(keep_for_audit)}
+        )
+        return ledger.add_version(folder, str(facts.digest), None, kind="base", about={"model": facts.model})
+
+
+# -- a run -------------------------------------------------------------------------------------
+
+
+def run(
+    ledger: Ledger, *, due: int | None = 7, everything: bool = False, at_most: int | None = None,
+    every: int | None = None, today: date | None = None, wait: float | None = None, method: str = "purge",
+    settings: Mapping[str, Any] | None = None, metrics: str | Metric | Sequence[str | Metric] = METRICS,
+    fail_if: Sequence[str] = (), policy: Policy | str | os.PathLike[str] | None = None, retrain: bool = False,
+    seed: int = 0, device: str | None = None, trust: bool = False, before: Hook | None = None,
+    after: Hook | None = None, progress: bool = False,
+) -> Outcome:  # fmt: skip
+    """Carry out the requests that are due, all of them by one unlearning.
+
+    A request of which an id is in no data is left out: nothing of it is done, it stays open and says so.
+
+    Args:
+        ledger: with a first version, see :func:`init`.
+        due: take requests whose deadline is at most so many days away; None: whenever it is.
+        everything: take all open requests.
+        at_most: take no more than so many, those with the nearest deadline.
+        every: take all open requests, unless the last batch was done less than so many days ago.
+        today: the day it is; default: by the clock, in UTC.
+        wait: seconds to wait for another worker; then a BusyError says who it is.
+        method: how to unlearn, as in :func:`purge.unlearn`; ``settings`` are its settings.
+        metrics: what the audit of the batch measures; ``fail_if``: conditions on these numbers, as in
+            ``purge audit``. If one holds, the version before stays and the requests stay open.
+        policy: how far a chain of deletions may go; a :class:`Policy` or its YAML file.
+        retrain: train anew, whatever the policy says.
+        seed: for everything random.
+        device: default: a GPU if there is one.
+        trust: may code that run folders and the ledger name be imported?
+        before: a command or a function, called before a batch begins; if it fails, nothing is begun.
+        after: likewise, after it has ended.
+        progress: show progress on stderr.
+    """
+    plan = make_plan(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
+    for value, name, low in ((due, "due", 0), (at_most, "at_most", 1), (every, "every", 1)):
+        check_days(value, name, low)
+    before, after = checked_hook(before, "before"), checked_hook(after, "after")
+    day = today or datetime.now(UTC).date()
+    with ledger.working(wait):
+        folder, keep = settings_of(ledger)
+        batch, new = _unfinished(ledger, plan, folder, keep=keep, today=day)
+        left: tuple[str, ...] = ()
+        if batch is None or new is None:
+            wanted = chosen(ledger, due=due, everything=everything, every=every, today=day)
+            if not wanted:
+                aged = _aged(ledger, plan.policy, day)
+                return Outcome("due", reasons=tuple(aged)) if aged else Outcome("nothing")
+            # Refuses before anything begins.
+            new = NextVersion.begin(ledger, plan, wanted, keep=keep, today=day, at_most=at_most)
+            if (target := _target(ledger, folder)).exists():  # of a batch that has not begun yet, it is not
+                raise unknown(target)
+            left = _left_out(ledger, new)
+            taken = [request.number for request in new.requests]
+            reasons = new.used_up() if taken else _aged(ledger, plan.policy, day)
+            if not taken or (reasons and plan.policy.action == "say" and not retrain):
+                if taken:
+                    ledger.record(Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
+                outcome = Outcome(
+                    "due" if reasons else "not-found", tuple(taken), reasons=(*reasons, *left),
+                    not_found=tuple(new.missing),
+                )  # fmt: skip
+                call_hook(after, "after", outcome.facts())
+                return outcome
+            call_hook(before, "before", {"requests": taken})
+            batch = ledger.start_batch(taken, plan.record(ledger))
+        outcome = _carried_out(ledger, batch, new, folder)
+        outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(new.missing))
+    call_hook(after, "after", outcome.facts())
+    return outcome
+
+
+def _left_out(ledger: Ledger, new: NextVersion) -> tuple[str, ...]:
+    """Write down which requests are left out since an id of theirs is in no data, and say it."""
+    lines = []
+    with ledger.together():
+        for number, missing in new.missing.items():
+            request = ledger.not_found(number, missing)
+            lines.append(f"Request {number} stays open, {not_found(request, missing)}.")
+    if lines:
+        lines.append("An id is compared as it is written: withdraw such a request, and add it anew.")
+    return tuple(lines)
+
+
+def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
+    """Why a chain of deletions has lasted too long, though nothing is to be deleted today."""
+    versions = ledger.versions()
+    if versions[-1].kind != "unlearned":
+        return []
+    return policy.reasons(Spent(age=(today - last_training(versions)).days))
+
+
+def _unfinished(
+    ledger: Ledger, plan: Plan, folder: Path, *, keep: bool, today: date
+) -> tuple[Batch | None, NextVersion | None]:
+    """The batch of a worker that was killed, if this one would do the same; otherwise it is given up."""
+    batch = ledger.unfinished_batch()
+    if batch is None:
+        return None, None
+    now = plan.record(ledger)
+    if {key: batch.about.get(key) for key in now} != now:
+        why = "its worker was ended, and the next was asked to do it in another way"
+        _given_up(ledger, batch, folder, why)
+        return None, None
+    taken = [ledger.request(number) for number in batch.requests]
+    try:
+        new = NextVersion.begin(ledger, plan, taken, keep=keep, today=today)
+    except PurgeError as error:  # its requests must not be stuck in it
+        _given_up(ledger, batch, folder, _joined([str(error)]))
+        raise
+    if new.missing:
+        why = "its worker was ended, and the data does not hold all of its ids any more"
+        _given_up(ledger, batch, folder, why)
+        return None, None
+    return batch, new
+
+
+def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
+    """End a batch that nobody goes on with, and remove its work."""
+    ledger.fail_batch(batch.number, why)
+    shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
+    left = _target(ledger, folder)
+    if ordered_by(left, entry_of(ledger, batch)):
+        shutil.rmtree(left)
+
+
+def _stage(ledger: Ledger, folder: Path, batch: Batch) -> Path:
+    return folder / f".batch-{entry_of(ledger, batch)[:16]}"
+
+
+def _target(ledger: Ledger, folder: Path) -> Path:
+    return folder / f"version-{len(ledger.versions()) + 1:04d}"
+
+
+# -- carrying out ------------------------------------------------------------------------------
+
+
+def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -> Outcome:
+    stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
+    order = new.order(batch)
+    try:  # whatever lies where a batch works must be its own
+        for left in (stage / UNLEARNED, stage / RETRAINED):
+            if whole(left):
+                order.check(left)
+        if target.exists():
+            order.check(target)
+    except PurgeError as error:
+        ledger.fail_batch(batch.number, _joined([str(error)]))
+        raise
+    if target.exists():
+        return _finished(ledger, batch, new, target, stage)
+    if new.nothing_to_forget():
+        ledger.finish_batch(batch.number, about={"rows": 0}, without_rows=batch.requests)
+        return Outcome("done", batch.requests, batch.number)
+    try:
+        with told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        made, about, reasons = new.made(stage, order)
+        if reasons:
+            with ledger.together():
+                ledger.add_audit(
+                    about["digest"],
+                    requests=batch.requests,
+                    passed=False,
+                    found=about["found"],
+                    batch=batch.number,
+                )
+                ledger.fail_batch(batch.number, _joined(reasons))
+            shutil.rmtree(stage, ignore_errors=True)
+            return Outcome(
+                "missed", batch.requests, batch.number, kind=about["kind"], reasons=tuple(reasons),
+                found=about["found"],
+            )  # fmt: skip
+        write_json(made / ABOUT, about)
+        with told(target):
+            os.rename(made, target)
+    except Exception as error:
+        # What our own errors say names no id; others may quote anything.
+        why = str(error) if isinstance(error, PurgeError) else f"something broke: {type(error).__name__}"
+        ledger.fail_batch(batch.number, _joined([why]))
+        shutil.rmtree(stage, ignore_errors=True)
+        raise
+    return _finished(ledger, batch, new, target, stage)
+
+
+def _finished(ledger: Ledger, batch: Batch, new: NextVersion, target: Path, stage: Path) -> Outcome:
+    """Tell the ledger about a version that is in its place: version, audit and batch at once."""
+    about = read_json(target / ABOUT)
+    check_weights(target, about["digest"], whole=False)
+    _on_disk(target)
+    kept = {key: about[key] for key in ("method", "rows", "spent", "ids")}
+    with ledger.together():
+        version = ledger.add_version(
+            target.absolute(), about["digest"], new.parent.digest, kind=about["kind"], batch=batch.number,
+            about=kept,
+        )  # fmt: skip
+        tested = {n for g in about["found"]["groups"] if g["tested"] for n in g["requests"]}
+        ledger.add_audit(
+            about["digest"], requests=tested | {*batch.requests}, passed=True, found=about["found"],
+            batch=batch.number, folder=target.absolute(),
+        )  # fmt: skip
+        ledger.finish_batch(
+            batch.number, version=about["digest"], about={"rows": about["rows"]},
+            without_rows=new.without_rows(),
+        )  # fmt: skip
+    shutil.rmtree(stage, ignore_errors=True)
+    return Outcome(
+        "done", batch.requests, batch.number, version.number, str(target.absolute()), about["kind"],
+        found=about["found"],
+    )  # fmt: skip
+
+
+def _on_disk(folder: Path) -> None:
+    """Wait until a folder is on the disk: the ledger must not know a version that a power cut takes away."""
+    with told(folder):
+        for path in (*(p for p in folder.iterdir() if p.is_file()), folder, folder.parent):
+            if os.name == "nt" and path.is_dir():  # Windows opens no folders
+                continue
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
+
+def _joined(reasons: Sequence[str]) -> str:
+    text = " ".join(reasons)
+    return text if len(text) <= 900 else f"{text[:900]}…"

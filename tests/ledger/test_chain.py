@@ -1,0 +1,458 @@
+"""Whoever touches a ledger is found out, and the first entry that was touched is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from purge.core.errors import FileError, LedgerError, PurgeError
+from purge.ledger.chain import Kind, Link
+from purge.ledger.ledger import Ledger, verify_export
+from purge.ledger.tables import TRIGGERS
+
+FIELDS = ("seq", "at", "kind", "payload", "previous", "hash")
+STATE = ("requests", "subjects", "batches", "runs", "versions", "audits")
+
+
+def filled(place, **options):
+    """A ledger in which everything has happened."""
+    with Ledger(place, **options) as ledger:
+        ledger.add(ids=["ada", "bob"], received="2026-01-31", note="by letter")
+        ledger.add_many(
+            [{"classes": ["cat"], "received": "2026-02-01"}, {"ids": ["eve"], "received": "2026-02-02"}]
+        )
+        ledger.hold(2, "court")
+        ledger.add_version("/models/0", "d0", None, kind="base")
+        ledger.start_batch([1], {"method": "purge"})
+        with ledger.together():
+            ledger.add_version("/models/1", "d1", "d0", batch=1)
+            row = {"run": 1, "folder": "/models/1", "kind": "unlearn", "batch": 1, "about": {}}
+            ledger.record(Kind.RUN, row)  # as older ledgers have it
+            ledger.add_audit("d1", requests=[1], passed=True, found={"mia": 0.5}, batch=1)
+            ledger.finish_batch(1, version="d1")
+        return ledger.head()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    place = tmp_path_factory.mktemp("ledger") / "requests.db"
+    filled(place)
+    return place
+
+
+@pytest.fixture
+def copy(original, tmp_path):
+    place = tmp_path / "requests.db"
+    shutil.copy(original, place)
+    return place
+
+
+def sql(place, *statements):
+    """What somebody does with the file by hand, having removed what keeps entries from being changed."""
+    with closing(sqlite3.connect(place)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        for name in TRIGGERS["sqlite"]:
+            connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+        for one in statements:
+            connection.execute(*([one] if isinstance(one, str) else one))
+        for statement in TRIGGERS["sqlite"].values():
+            connection.execute(statement)
+        connection.commit()
+
+
+def verdict(place, **options):
+    with Ledger(place, must_exist=True) as ledger:
+        return ledger.verify(**options)
+
+
+def dump(place):
+    """All that the database says."""
+    with closing(sqlite3.connect(place)) as connection:
+        connection.text_factory = bytes
+        names = [f"purge_{name}" for name in ("head", "entries", *STATE)]
+        return [connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in names]
+
+
+def test_the_hash_is_what_the_page_says(original):
+    """Computed by hand, from the documentation alone."""
+    with closing(sqlite3.connect(original)) as connection:
+        rows = connection.execute(
+            "SELECT seq, at, kind, payload, previous, hash FROM purge_entries ORDER BY seq"
+        )
+        before = "0" * 64
+        for seq, at, kind, payload, previous, digest in rows:
+            assert previous == before
+            entry = {"seq": seq, "at": at, "kind": kind, "payload": json.loads(payload), "previous": previous}
+            line = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+            before = hashlib.sha256(line.encode()).hexdigest()
+            assert digest == before
+        assert seq == 11
+
+
+def test_an_untouched_ledger_is_right(original):
+    found = verdict(original)
+    assert (found.ok, found.entries, found.first_bad, found.why) == (True, 11, None, None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_change_of_any_field_is_found_and_named(original, tmp_path_factory, data):
+    place = tmp_path_factory.mktemp("touched") / "requests.db"
+    shutil.copy(original, place)
+    seq = data.draw(st.integers(1, 11), "entry")
+    field = data.draw(st.sampled_from(FIELDS[1:]), "field")
+    with closing(sqlite3.connect(place)) as connection:
+        query = f"SELECT CAST({field} AS BLOB) FROM purge_entries WHERE seq = ?"
+        (value,) = connection.execute(query, (seq,)).fetchone()
+    at = data.draw(st.integers(0, len(value) - 1), "byte")
+    new = data.draw(st.integers(0, 255).filter(lambda byte: byte != value[at]), "value")
+    changed = value[:at] + bytes([new]) + value[at + 1 :]
+    sql(place, (f"UPDATE purge_entries SET {field} = CAST(? AS TEXT) WHERE seq = ?", (changed, seq)))
+    found = verdict(place)
+    assert not found.ok
+    assert found.first_bad == seq
+    assert f"entry {seq}:" in found.why
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_byte_of_the_file_is_found_or_means_nothing(original, tmp_path_factory, data):
+    """A file has bytes that say nothing, in free space. Any other is found: by the chain, or by SQLite."""
+    content = bytearray(original.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1), "byte")
+    content[at] ^= data.draw(st.integers(1, 255), "change")
+    place = tmp_path_factory.mktemp("touched") / "requests.db"
+    place.write_bytes(content)
+    untouched = False
+    with suppress(PurgeError):  # one line, where the file cannot be opened at all
+        untouched = verdict(place).ok
+    if untouched:
+        assert dump(place) == dump(original)
+
+
+@pytest.mark.parametrize("value", [None, 5, 5.5, b"\xff\x00"])
+@pytest.mark.parametrize("field", ["at", "payload", "hash"])
+def test_a_field_of_another_type_is_found(copy, field, value):
+    if value is None:
+        schema = "PRAGMA writable_schema = ON", "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')"
+        with closing(sqlite3.connect(copy)) as connection:
+            for one in schema:
+                connection.execute(one)
+            connection.commit()
+    sql(copy, (f"UPDATE purge_entries SET {field} = ? WHERE seq = 4", (value,)))
+    assert verdict(copy).first_bad == 4
+
+
+def test_a_whole_entry_that_was_written_anew_is_found_at_the_next(copy):
+    """Somebody who knows how gives the changed entry its right hash: the next one does not carry it."""
+    with closing(sqlite3.connect(copy)) as connection:
+        row = connection.execute(
+            "SELECT at, kind, payload, previous FROM purge_entries WHERE seq = 3"
+        ).fetchone()
+    at, kind, payload, previous = row
+    content = json.loads(payload) | {"due": "2030-01-01"}
+    entry = {"seq": 3, "at": at, "kind": kind, "payload": content, "previous": previous}
+    digest = hashlib.sha256(json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    sql(copy, ("UPDATE purge_entries SET payload = ?, hash = ? WHERE seq = 3", (text, digest)))
+    assert verdict(copy).first_bad == 4
+
+
+def test_an_entry_has_one_way_to_be_written(copy):
+    """The last entry and the head, written anew with right hashes: a key that stands there twice is found."""
+    with closing(sqlite3.connect(copy)) as connection:
+        row = connection.execute(
+            "SELECT at, kind, payload, previous FROM purge_entries WHERE seq = 11"
+        ).fetchone()
+    at, kind, payload, previous = row
+    odd = payload.replace('"batch":1', '"batch":2,"batch":1')
+    assert json.loads(odd) == json.loads(payload)
+    digest = Link(11, at, kind, odd, previous, "").right_hash()
+    sql(
+        copy,
+        ("UPDATE purge_entries SET payload = ?, hash = ? WHERE seq = 11", (odd, digest)),
+        ("UPDATE purge_head SET hash = ?", (digest,)),
+    )
+    assert verdict(copy).first_bad == 11
+
+
+def test_a_hash_is_found_wherever_it_was_touched(original, tmp_path):
+    """In its entry, in the table of subjects, and in the index that searches it."""
+    with Ledger(original) as ledger:
+        needle = ledger.hashes(["eve"])[0].encode()
+    content = original.read_bytes()
+    places = [found.start() for found in re.finditer(needle, content)]
+    assert len(places) >= 3
+    for at in places:
+        touched = bytearray(content)
+        touched[at + 40] ^= 1
+        (tmp_path / "requests.db").write_bytes(touched)
+        assert not verdict(tmp_path / "requests.db").ok
+
+
+@pytest.mark.parametrize("seq", [1, 5, 11])
+def test_an_entry_that_was_removed_is_named(copy, seq):
+    sql(copy, f"DELETE FROM purge_entries WHERE seq = {seq}")
+    assert verdict(copy).first_bad == seq
+
+
+def test_two_entries_that_changed_places_are_found(copy):
+    sql(
+        copy,
+        "UPDATE purge_entries SET seq = 99 WHERE seq = 3",
+        "UPDATE purge_entries SET seq = 3 WHERE seq = 4",
+        "UPDATE purge_entries SET seq = 4 WHERE seq = 99",
+    )
+    assert verdict(copy).first_bad == 3
+
+
+def test_an_end_that_was_cut_off_with_care_is_found_by_a_head_that_was_kept(original, copy):
+    """The head, the chain and the tables all agree: only what was kept elsewhere tells."""
+    with Ledger(original) as ledger:
+        end = ledger.head()
+    sql(
+        copy,
+        "DELETE FROM purge_entries WHERE seq > 4",
+        "UPDATE purge_head SET entries = 4, hash = (SELECT hash FROM purge_entries WHERE seq = 4)",
+        *(f"DELETE FROM purge_{name}" for name in ("batches", "runs", "versions", "audits")),
+        "UPDATE purge_requests SET state = 'open', hold = NULL, batch = NULL, done = NULL",
+    )
+    assert verdict(copy).ok
+    found = verdict(copy, head=str(end))
+    assert found.first_bad == 5
+    assert "4 of 11" in found.why
+
+
+def test_a_head_that_was_kept_finds_a_chain_that_was_written_anew(original, tmp_path):
+    filled(tmp_path / "requests.db")
+    with Ledger(original) as ledger:
+        end = ledger.head()
+    assert verdict(tmp_path / "requests.db").ok
+    assert verdict(tmp_path / "requests.db", head=end).first_bad == 11
+
+
+def test_an_older_head_is_right_too(copy):
+    with Ledger(copy) as ledger:
+        end = ledger.head()
+        ledger.append("more", {})
+        assert ledger.verify(head=end).ok
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_every_table_is_compared_with_the_chain(original, tmp_path, name):
+    with closing(sqlite3.connect(original)) as connection:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info(purge_{name})")]
+    key = "request" if name == "subjects" else "number"
+    for column in columns:
+        shutil.copy(original, tmp_path / "requests.db")
+        change = f"UPDATE purge_{name} SET {column} = 77 WHERE rowid = (SELECT MIN(rowid) FROM purge_{name})"
+        sql(tmp_path / "requests.db", change)
+        found = verdict(tmp_path / "requests.db")
+        assert not found.ok, column
+        assert f"the table of {name}" in found.why
+    shutil.copy(original, tmp_path / "requests.db")
+    sql(tmp_path / "requests.db", f"DELETE FROM purge_{name} WHERE {key} = 1")
+    assert "missing" in verdict(tmp_path / "requests.db").why
+
+
+def test_a_row_that_was_slipped_in_is_found(copy):
+    sql(copy, f"INSERT INTO purge_subjects VALUES ('{'ab' * 32}', 1)")
+    assert verdict(copy).why == "the table of subjects: a subject of request 1 is not in the chain"
+
+
+@pytest.mark.parametrize(
+    "change", ["entries = 10", "entries = 12", "hash = 'x'", "signer = 'x'", "entries = 'x'"]
+)
+def test_the_record_of_the_end_is_compared(copy, change):
+    sql(copy, f"UPDATE purge_head SET {change}")
+    assert not verdict(copy).ok
+
+
+def test_a_head_that_is_gone(copy):
+    sql(copy, "DELETE FROM purge_head")
+    with pytest.raises(FileError, match=r"^Expected .* Fix: "):
+        verdict(copy)
+
+
+# -- the database itself refuses --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE purge_entries SET kind = 'x' WHERE seq = 2",
+        "DELETE FROM purge_entries WHERE seq = 11",
+        "INSERT OR REPLACE INTO purge_entries SELECT seq, at, 'x', payload, previous, hash, signature "
+        "FROM purge_entries WHERE seq = 3",
+        "INSERT INTO purge_entries SELECT 99, at, kind, payload, previous, hash, signature "
+        "FROM purge_entries WHERE seq = 3",
+    ],
+)
+def test_the_database_refuses_to_change_an_entry(copy, statement):
+    with closing(sqlite3.connect(copy)) as connection:
+        with pytest.raises(sqlite3.IntegrityError, match="never changed"):
+            connection.execute(statement)
+    assert verdict(copy).ok
+
+
+@pytest.mark.parametrize("name", TRIGGERS["sqlite"])
+def test_a_trigger_that_is_missing_is_told(copy, name):
+    with closing(sqlite3.connect(copy)) as connection:
+        connection.execute(f"DROP TRIGGER {name}")
+        connection.commit()
+        assert name in verdict(copy).why
+        connection.execute(f"CREATE TRIGGER {name} BEFORE UPDATE ON purge_entries WHEN 0 BEGIN SELECT 1; END")
+        connection.commit()
+        assert name in verdict(copy).why
+
+
+# -- signatures -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("signed")
+    filled(folder / "requests.db", sign=folder / "sign.pem")
+    return folder
+
+
+@pytest.fixture
+def signed_copy(signed, tmp_path):
+    return shutil.copytree(signed, tmp_path / "signed")
+
+
+def test_signatures_are_checked_with_the_public_key(signed):
+    found = verdict(signed / "requests.db", public=signed / "sign.pem.pub")
+    assert (found.ok, found.signed, found.entries) == (True, True, 12)
+    assert verdict(signed / "requests.db", public=signed / "sign.pem").ok
+    without = verdict(signed / "requests.db")
+    assert (without.ok, without.signed) == (True, False)  # the key that the ledger names is no proof
+    assert (signed / "sign.pem").stat().st_mode & 0o077 == 0
+
+
+def test_signatures_by_another_key_are_refused(signed, tmp_path):
+    filled(tmp_path / "other.db", sign=tmp_path / "other.pem")
+    found = verdict(signed / "requests.db", public=tmp_path / "other.pem.pub")
+    assert found.first_bad == 2
+    assert verdict(tmp_path / "other.db", public=signed / "sign.pem.pub").first_bad == 2
+
+
+def test_a_chain_without_signatures_does_not_pass_for_a_signed_one(signed, original):
+    assert not verdict(original, public=signed / "sign.pem.pub").ok
+
+
+@pytest.mark.parametrize("value", [None, "", "00" * 64, "upper"])
+def test_a_signature_that_was_touched_is_named(signed_copy, value):
+    place = signed_copy / "requests.db"
+    change = "upper(signature)" if value == "upper" else "?"
+    query = f"UPDATE purge_entries SET signature = {change} WHERE seq = 7"
+    sql(place, (query, () if value == "upper" else (value,)))
+    assert verdict(place).first_bad == 7
+
+
+def test_a_signed_ledger_takes_no_entry_without_the_key(signed_copy):
+    place = signed_copy / "requests.db"
+    with Ledger(place) as ledger, pytest.raises(LedgerError, match="which is signed"):
+        ledger.release(2)
+    with pytest.raises(LedgerError, match="key that signs"):
+        Ledger(place, sign=signed_with(signed_copy / "other.pem"))
+    with pytest.raises(FileError, match="nothing there"):
+        Ledger(place, sign=signed_copy / "typo.pem")
+    assert not (signed_copy / "typo.pem").exists()
+    with Ledger(place, sign=signed_copy / "sign.pem") as ledger:
+        ledger.release(2)
+        assert ledger.verify().signed
+        assert ledger.verify().ok
+
+
+def signed_with(path):
+    from purge.ledger.keys import Signer
+
+    Signer.made(path)
+    return path
+
+
+def test_an_older_ledger_can_be_signed_from_now_on(copy, tmp_path):
+    with Ledger(copy, sign=tmp_path / "sign.pem") as ledger:
+        assert ledger.verify().signed
+    sql(copy, "UPDATE purge_entries SET signature = 'x' WHERE seq = 3")
+    assert verdict(copy).first_bad == 3
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
+)
+def test_a_file_that_holds_no_key(copy, tmp_path, content):
+    (tmp_path / "sign.pem").write_bytes(content)
+    with pytest.raises(FileError, match="Ed25519"):
+        Ledger(copy, sign=tmp_path / "sign.pem")
+    with pytest.raises(FileError, match="Ed25519"):
+        Ledger(tmp_path / "new.db", sign=tmp_path / "sign.pem")
+    assert not (tmp_path / "new.db").exists()
+    with pytest.raises(FileError, match="Ed25519"):
+        verdict(copy, public=tmp_path / "sign.pem")
+
+
+# -- exports ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exported(signed):
+    with Ledger(signed / "requests.db") as ledger:
+        end = ledger.export(signed / "export.jsonl")
+    return signed / "export.jsonl", end
+
+
+def test_an_export_is_checked_without_the_ledger(exported, signed):
+    path, end = exported
+    found = verify_export(path, public=signed / "sign.pem.pub", head=end)
+    assert (found.ok, found.entries, found.signed) == (True, 12, True)
+    assert found.head == str(end)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_any_byte_of_an_export_is_found_and_named(exported, tmp_path_factory, data):
+    content = bytearray(exported[0].read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1), "byte")
+    content[at] ^= data.draw(st.integers(1, 255), "change")
+    place = tmp_path_factory.mktemp("touched") / "export.jsonl"
+    place.write_bytes(content)
+    line = exported[0].read_bytes()[:at].count(b"\n") + 1
+    if at == len(content) - 1:
+        return  # the line break at the very end, which says nothing
+    found = verify_export(place)
+    assert not found.ok
+    assert found.first_bad == line
+
+
+@pytest.mark.parametrize("keep", [0, 1, 5, 12])
+def test_an_export_that_ends_early(exported, tmp_path, keep):
+    lines = exported[0].read_text().splitlines(keepends=True)
+    (tmp_path / "x").write_text("".join(lines[:keep]))
+    assert verify_export(tmp_path / "x").first_bad == keep + 1
+    for odd in ([*lines, lines[0]], [*lines, lines[-1]], [lines[-1], *lines[:-1]], [*lines, "\n"]):
+        (tmp_path / "y").write_text("".join(odd))
+        assert not verify_export(tmp_path / "y").ok
+
+
+def test_an_export_replaces_no_file(exported, copy, tmp_path):
+    with Ledger(copy) as ledger:
+        with pytest.raises(FileError, match="with force"):
+            ledger.export(copy)
+        with pytest.raises(FileError, match="ledger itself"):
+            ledger.export(copy, force=True)
+        ledger.export(tmp_path / "x")
+        ledger.append("more", {})
+        ledger.export(tmp_path / "x", force=True)
+        assert verify_export(tmp_path / "x", head=ledger.head()).ok
+    with pytest.raises(FileError):
+        verify_export(tmp_path / "nowhere")

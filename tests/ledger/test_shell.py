@@ -1,0 +1,181 @@
+"""The ledger from the shell: purge request."""
+
+from __future__ import annotations
+
+import io
+import re
+import sqlite3
+import sys
+from contextlib import closing
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purge.ledger.ledger import Ledger
+from tests.cli.commands import Done, command, good, names, refusal
+
+TODAY = date.today()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PURGE_LEDGER", "PURGE_LEDGER_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "ids.txt").write_text(
+        "\ufeffada@example.org\r\n\n  bob \nada@example.org\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def request(*argv: Any) -> Done:
+    return command("request", *argv)
+
+
+def test_a_request_from_the_shell(here: Path) -> None:
+    done = good(request("add", "--ids", "ids.txt", "--received", "2026-01-31", "--note", "by letter"))
+    assert done.out == "Request 1 is due on 2026-02-28.\n"
+    assert names(here) == ["ids.txt", "requests.db", "requests.db.key"]
+    with Ledger("requests.db") as ledger:
+        assert ledger.request(1).subjects == 2
+        assert ledger.suppressed(["ada@example.org", "bob", "eve"]) == [True, True, False]
+    more = ("--class", "cat", "--class", "dog", "--due", TODAY + timedelta(days=3), "--basis", "contract")
+    found = good(request("add", "--received", TODAY, *more, "--json")).json
+    assert (found["number"], found["classes"], found["basis"]) == (2, ["cat", "dog"], "contract")
+    assert good(request("hold", 2, "--reason", "court order")).out.startswith("Request 2 is held")
+    listed = good(request("list")).out
+    late = (TODAY - date(2026, 2, 28)).days
+    assert re.search(rf"1 +2026-01-31 +2026-02-28 +overdue by {late} +open +2 ids +by letter", listed)
+    assert re.search(rf"2 +{TODAY} +\S+ +3 +held +class cat, dog +court order", listed)
+    assert "1 overdue." in listed
+    as_json = good(request("list", "--json")).json
+    assert [(r["number"], r["days_left"], r["overdue"]) for r in as_json] == [(1, -late, True), (2, 3, False)]
+    assert good(request("list", "--state", "done")).out == "No such requests.\n"
+    assert [r["number"] for r in good(request("list", "--due-by", "2026-03-01", "--json")).json] == [1]
+    assert good(request("release", 2)).out.startswith("Request 2 is open")
+    shown = good(request("show", 2)).out
+    assert all(word in shown for word in ("cat, dog", "contract", "hold", "court order", "release"))
+    history = good(request("show", 2, "--json")).json["history"]
+    assert [one["kind"] for one in history] == ["request", "hold", "release"]
+    assert good(request("withdraw", 2, "--reason", "a mistake")).out == "Request 2 is withdrawn.\n"
+
+
+def test_ids_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ada\nbob\n")))
+    assert good(request("add", "--ids", "-", "--received", "2026-01-31", "--json")).json["subjects"] == 2
+
+
+def test_no_id_is_printed_or_kept(here: Path) -> None:
+    said = [
+        request("add", "--ids", "ids.txt", "--received", "2026-01-31", *more) for more in ((), ("--json",))
+    ]
+    said.append(request("add", "--ids", "ids.txt", "--received", "tomorrow"))
+    said += [
+        request(*words.split()) for words in ("list", "show 1", "show 1 --json", "export x.jsonl", "verify")
+    ]
+    (here / "ids.txt").rename(here / "bad.txt")
+    (here / "bad.txt").write_bytes(b"ada@example.org\n\xff\n")
+    said.append(request("add", "--ids", "bad.txt", "--received", "2026-01-31"))
+    (here / "bad.txt").unlink()
+    assert {done.code for done in said} == {0, 2}
+    assert not any("ada@" in done.out + done.err for done in said)
+    assert not any(b"ada@" in path.read_bytes() for path in here.iterdir())
+
+
+def test_verify_and_export(here: Path) -> None:
+    for _ in range(3):
+        good(request("add", "--class", "cat", "--received", "2026-01-31"))
+    told = good(request("verify")).out
+    end = re.fullmatch(r"4 entries, none was touched. The end of the chain is (4:[0-9a-f]{64})\n", told)
+    assert end
+    good(request("verify", "--head", end[1]))
+    assert good(request("export", "x.jsonl", "--json")).json["head"] == end[1]
+    assert "none was touched" in good(request("verify", "x.jsonl", "--head", end[1])).out
+    assert "with --force" in refusal(request("export", "x.jsonl"))
+    good(request("export", "x.jsonl", "--force"))
+    content = bytearray((here / "requests.db").read_bytes())
+    at = content.index(b'"request":2') - 60
+    content[at] ^= 1
+    (here / "requests.db").write_bytes(content)
+    touched = request("verify")
+    assert touched.code == 1
+    assert re.fullmatch(r"Touched: entry 3: [^\n]+\.\n", touched.out)
+    assert request("verify", "--json").json["first_bad"] == 3
+    (here / "x.jsonl").write_text((here / "x.jsonl").read_text().replace("2026-02-28", "2026-03-28", 1))
+    assert request("verify", "x.jsonl").code == 1
+
+
+def test_a_signed_ledger(here: Path) -> None:
+    add = ("add", "--class", "cat", "--received", "2026-01-31")
+    good(request(*add, "--sign", "sign.pem"))
+    assert names(here) == ["ids.txt", "requests.db", "requests.db.key", "sign.pem", "sign.pem.pub"]
+    assert "which is signed" in refusal(request(*add))
+    assert "which is signed" in refusal(request("hold", 1, "--reason", "x"))
+    good(request("hold", 1, "--reason", "x", "--sign", "sign.pem"))
+    assert "every signature is right" in good(request("verify", "--public", "sign.pem.pub")).out
+    assert "every signature" not in good(request("verify")).out
+
+
+def test_the_ledger_by_option_and_by_environment(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good(request("add", "--class", "cat", "--received", "2026-01-31", "--ledger", "a.db", "--key", "k/a"))
+    assert names(here) == ["a.db", "ids.txt", "k"]
+    monkeypatch.setenv("PURGE_LEDGER", "sqlite:///a.db")
+    assert len(good(request("list", "--json")).json) == 1
+    (here / "other").write_text("ab" * 32)
+    more = ("--ids", "ids.txt", "--received", "2026-01-31")
+    assert "another one in other" in refusal(request("add", *more, "--key", "other"))
+    monkeypatch.setenv("PURGE_LEDGER_KEY", "k/a")
+    good(request("add", *more))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "list", "show 1", "hold 1 --reason x", "release 1", "verify", "export x.jsonl", "verify x.jsonl",
+        "withdraw 1 --reason x", "add --received 2026-01-31", "add --ids nowhere --received 2026-01-31",
+        "add --ids . --received 2026-01-31", "add --class cat --ids ids.txt --received 2026-01-31",
+        "add --class cat --received 2026-02-30", "add --class cat --received 2026-01-31 --due 2025-01-01",
+        "list --ledger mysql://x/y", "list --ledger .", "list --ledger ids.txt",
+    ],
+)  # fmt: skip
+def test_a_bad_request_is_one_line_and_leaves_nothing(here: Path, words: str) -> None:
+    refusal(request(*words.split()))
+    assert names(here) == ["ids.txt"]
+
+
+@pytest.mark.parametrize(
+    "words", ["show 7", "show 0", "hold 1 --reason ", "release 1", "list --state opened"]
+)
+def test_a_step_that_cannot_be(words: str) -> None:
+    good(request("add", "--class", "cat", "--received", "2026-01-31"))
+    refusal(request(*words.split(" ")))
+    assert good(request("verify", "--json")).json["entries"] == 2
+
+
+def test_text_of_others_does_not_rule_the_terminal() -> None:
+    good(
+        request(
+            "add", "--class", "\x1b[31mcat", "--received", "2026-01-31", "--note", "[red]x[/red]\x1b]0;y\x07"
+        )
+    )
+    for words in ("list", "show 1", "list --json"):
+        out = good(request(*words.split())).out
+        assert "\x1b[31m" not in out
+        assert "[red]x[/red]" in out
+
+
+def test_a_ledger_that_was_damaged_is_told_in_one_line(here: Path) -> None:
+    good(request("add", "--class", "cat", "--received", "2026-01-31"))
+    with closing(sqlite3.connect("requests.db")) as connection:
+        connection.execute("UPDATE purge_requests SET classes = '[', due = 'soon'")
+        connection.commit()
+    assert "verify" in refusal(request("list"))
+    assert request("verify").code == 1
+
+
+def test_help_comes_without_a_command() -> None:
+    assert "verify" in good(request()).out
+    assert "--received" in good(request("add", "--help")).out
+    assert request("add").code == 2

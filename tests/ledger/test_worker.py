@@ -1,0 +1,564 @@
+"""Carrying requests out: what is taken, what is measured, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from purge.core.errors import BusyError, DataError, FileError, LedgerError, MetricError
+from purge.ledger import worker
+from purge.ledger.audits import Group, measure
+from purge.ledger.data import OwnedData, deliver
+from purge.ledger.ledger import Ledger
+from purge.ledger.plan import HookFailed, Outcome, make_plan
+from purge.ledger.policy import Policy, Spent
+from purge.ledger.version import NextVersion
+from purge.ledger.worker import init
+from purge.runs.folder import DataChoice, facts_of, read_model
+from purge.runs.make import fresh_model
+from tests.ledger import people
+from tests.ledger.conftest import DATA, LAX
+from tests.ledger.killing import killed_at
+from tests.ledger.people import person
+from tests.verdict.rewording import reword
+
+STEPS = {"steps": 4}
+TODAY = datetime.now(UTC).date()
+
+
+def run(ledger: Ledger, **more: Any) -> Outcome:
+    asked: dict[str, Any] = {"settings": STEPS, "policy": LAX, "trust": True, "everything": True}
+    return worker.run(ledger, **{**asked, **more})
+
+
+def ask(ledger: Ledger, *persons: int, days_ago: int = 0) -> int:
+    came = TODAY - timedelta(days=days_ago)
+    return ledger.add(ids=[person(i) for i in persons], received=came).number
+
+
+def rows(folder: str | Path) -> set[int]:
+    return set(facts_of(Path(folder))["request"].get("forget_ids", []))
+
+
+# -- what a run takes --------------------------------------------------------------------------
+
+
+def test_a_run_takes_what_is_due(ledger: Ledger):
+    late, soon, later = (ask(ledger, i, days_ago=d) for i, d in ((1, 60), (2, 27), (3, 0)))
+    held = ask(ledger, 4, days_ago=60)
+    ledger.hold(held, "legal hold")
+    outcome = run(ledger, everything=False, due=7)
+    assert (outcome.state, outcome.requests, outcome.code) == ("done", (late, soon), 0)
+    assert [ledger.request(n).state for n in (late, soon, later, held)] == ["done", "done", "open", "held"]
+    assert run(ledger, everything=False, due=7) == Outcome("nothing")
+    assert run(ledger, every=3) == Outcome("nothing")  # the last batch was today
+    assert run(ledger, every=3, today=TODAY + timedelta(days=3)).requests == (later,)
+
+
+def test_the_nearest_deadlines_come_first(ledger: Ledger):
+    numbers = [ask(ledger, i, days_ago=d) for i, d in ((1, 0), (2, 20), (3, 10))]
+    assert run(ledger, at_most=2).requests == (numbers[1], numbers[2])
+
+
+# -- denominators ------------------------------------------------------------------------------
+
+
+def test_each_version_stands_on_the_data_without_all_that_was_forgotten(ledger: Ledger):
+    ask(ledger, 1, 2)
+    first = run(ledger)
+    ledger.add(classes=["3"], received=TODAY)
+    second = run(ledger)
+    ask(ledger, 5)
+    third = run(ledger)
+    data, _ = people.data()
+    threes = set((data.labels == 3).nonzero()[:, 0].tolist())
+    of = {i: set(range(3 * i, 3 * i + 3)) for i in (1, 2, 5)}
+    assert rows(str(first.folder)) == of[1] | of[2]
+    facts = facts_of(Path(str(third.folder)))
+    assert facts["gone"] == {"forget_classes": [3], "forget_ids": sorted((of[1] | of[2]) - threes)}
+    gone = of[1] | of[2] | of[5] | threes
+    assert third.found["n"]["forgotten"] == len(gone)
+    assert facts["retain_samples"] == third.found["n"]["retained"] == people.ROWS - len(gone)
+    _, test = people.data()
+    stays = int((test.labels != 3).sum())
+    assert third.found["stays"]["now"]["n"] == third.found["values"]["ta_retain"]["n"] == stays
+    assert third.found["classes"] == {"gone": [3], "stay": [0, 1, 2, 4, 5, 6, 7, 8, 9]}
+    assert second.found["held_out"]["3"]["n"] == int((test.labels == 3).sum())
+    tested = {(g["batch"], g["kind"]): g["n"] for g in third.found["groups"]}
+    assert tested == {(1, "samples"): len((of[1] | of[2]) - threes), (2, "classes"): len(threes),
+                      (3, "samples"): len(of[5] - threes)}  # fmt: skip
+
+
+def test_the_numbers_are_those_of_the_model_in_the_folder(ledger: Ledger):
+    """Drift and distance, computed here from the weights of both versions."""
+    ledger.add(classes=["8"], received=TODAY)
+    outcome = run(ledger, settings={"steps": 30})
+    data, test = people.data()
+    stays = test.labels != 8
+    x, y = test.take(torch.arange(len(test)))
+    answers = []
+    for version in ledger.versions():
+        model = read_model(Path(version.folder), None, data, True).eval()
+        with torch.no_grad():
+            answers.append(model(x).argmax(1))
+    before, after = ((a == y)[stays].double().mean().item() for a in answers)
+    assert outcome.found["stays"]["drift"] == pytest.approx(before - after)
+    differ = (answers[0] != answers[1])[stays].double().mean().item()
+    assert outcome.found["stays"]["distance"] == pytest.approx(differ)
+    held_out = (answers[1] == y)[y == 8].double().mean().item()
+    assert outcome.found["held_out"]["8"]["value"] == pytest.approx(held_out)
+
+
+def test_a_person_who_asks_again_is_done_without_a_new_version(ledger: Ledger):
+    ask(ledger, 1)
+    run(ledger)
+    number = ask(ledger, 1)
+    outcome = run(ledger)
+    assert (outcome.state, outcome.version, outcome.code) == ("done", None, 0)
+    assert ledger.request(number).state == "done"
+    assert len(ledger.versions()) == 2
+
+
+def test_a_killed_batch_whose_ids_left_the_data_is_given_up(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """What was made of other data is not taken, and who is in it no more is not certified."""
+    gone, there = ask(ledger, 1), ask(ledger, 6)
+    killed_at(MOMENTS["it is in its place"], lambda: run(Ledger(ledger.name)))
+    train, test = people.data()
+    whose = tuple("" if one == person(1) else one for one in train.owners)
+    train.owners = whose
+    monkeypatch.setattr(people, "data", lambda: (train, test))
+    outcome = run(ledger)
+    assert (outcome.state, outcome.requests, outcome.not_found) == ("done", (there,), (gone,))
+    assert [b.state for b in ledger.batches()] == ["failed", "done"]
+    assert [ledger.request(n).state for n in (gone, there)] == ["open", "done"]
+    assert [p.name for p in (tmp_path / "versions").iterdir()] == ["version-0002"]
+
+
+# -- gates and policy --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["ours", "others"])
+def test_a_missed_gate_leaves_the_old_version_and_the_requests(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+):
+    if words == "others":
+        reword(monkeypatch)
+    number = ask(ledger, 1)
+    outcome = run(ledger, fail_if=["ta_retain<101"])
+    assert (outcome.state, outcome.code, outcome.version) == ("missed", 1, None)
+    assert "ta_retain<101" in outcome.reasons[0]
+    request = ledger.request(number)
+    assert (request.state, request.why) == ("open", outcome.reasons[0])
+    assert len(ledger.versions()) == 1
+    assert not list((tmp_path / "versions").iterdir())
+    assert [a.passed for a in ledger.audits()] == [False]
+    assert run(ledger, fail_if=["ta_retain<1", "failed"]).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "spent", "words"),
+    [
+        ({"max_requests": 2}, {"requests": 3}, "3 requests"),
+        ({"max_share": 0.1}, {"share": 0.11}, "11.0 %"),
+        ({"max_drift": 0.02}, {"drift": 0.021}, "2.1 % of retained accuracy"),
+        ({"max_distance": 0.1}, {"distance": 0.2}, "20.0 % of answers"),
+        ({"max_age": 30}, {"age": 31}, "31 days"),
+    ],
+)
+def test_each_bound_of_a_policy(bounds: dict[str, Any], spent: dict[str, Any], words: str):
+    none = {"max_requests": None, "max_share": None, "max_drift": None, "max_distance": None}
+    policy = Policy(**{**none, **bounds})
+    (line,) = policy.reasons(Spent(**spent))
+    assert words in line
+    at_the_bound = {key: next(iter(bounds.values())) for key in spent}
+    assert policy.reasons(Spent(**at_the_bound)) == []
+
+
+def test_policies_are_read_from_files_and_checked(tmp_path: Path):
+    (tmp_path / "policy.yaml").write_text("max_requests: 3\naction: retrain\n")
+    assert Policy.read(tmp_path / "policy.yaml") == Policy(max_requests=3, action="retrain")
+    (tmp_path / "odd.yaml").write_text("max_request: 3\n")
+    with pytest.raises(FileError, match="max_requests"):
+        Policy.read(tmp_path / "odd.yaml")
+    with pytest.raises(Exception, match="max_share"):
+        Policy(max_share=2.0)
+
+
+def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger):
+    ask(ledger, 1)
+    run(ledger)
+    number = ask(ledger, 2)
+    two = Policy(max_requests=1, max_share=None, max_drift=None, max_distance=None, max_return=1.0)
+    outcome = run(ledger, policy=two)
+    assert (outcome.state, outcome.code) == ("due", 1)
+    assert "2 requests since the last training" in outcome.reasons[0]
+    assert ledger.request(number).state == "open"
+    assert len(ledger.versions()) == 2
+    again = Policy(
+        max_requests=1, max_share=None, max_drift=None, max_distance=None, max_return=1.0, action="retrain"
+    )
+    outcome = run(ledger, policy=again)
+    assert (outcome.state, outcome.kind, outcome.version) == ("done", "retrained", 3)
+    gone = {*range(3, 9)}
+    facts = facts_of(Path(str(outcome.folder)))
+    assert set(facts["request"]["forget_ids"]) == gone  # all that was ever forgotten
+    assert facts["samples"] == people.ROWS - len(gone)
+    assert facts["settings"]["epochs"] == 12  # like the base
+    number = ask(ledger, 3)
+    assert run(ledger, policy=again).kind == "unlearned"  # the chain has begun anew
+
+
+def test_a_chain_grows_old_without_a_request(ledger: Ledger):
+    later, policy = TODAY + timedelta(days=31), Policy(max_age=30)
+    assert run(ledger, policy=policy, today=later).state == "nothing", "no deletion, no chain"
+    ask(ledger, 1)
+    assert run(ledger).state == "done"
+    before = len(ledger.entries())
+    outcome = run(ledger, policy=policy, today=later)
+    assert (outcome.state, outcome.code, outcome.requests) == ("due", 1, ())
+    assert "the policy allows 30" in outcome.reasons[0]
+    assert len(ledger.entries()) == before
+    assert run(ledger, policy=policy).state == "nothing"
+
+
+def test_drift_is_counted_from_the_first_version(ledger: Ledger):
+    """Two versions that each lose a little lose the sum of it since the first."""
+    found = []
+    for i in (1, 2):
+        ask(ledger, i)
+        found.append(run(ledger, settings={"steps": 12}))
+    first, last = (outcome.found["stays"]["first"]["value"] for outcome in found)
+    assert first == last  # the same model, the same samples
+    versions = ledger.versions()
+    assert versions[2].about["spent"]["drift"] == pytest.approx(
+        first - found[1].found["stays"]["now"]["value"]
+    )
+    drift = versions[2].about["spent"]["drift"]
+    ask(ledger, 3)
+    tight = Policy(max_share=None, max_distance=None, max_drift=max(0.0, drift - 1e-6), max_return=1.0)
+    if drift > 0:
+        assert run(ledger, policy=tight).state == "due"
+
+
+def test_the_retain_budget_is_counted_from_the_first_version(ledger: Ledger):
+    ask(ledger, 1)
+    run(ledger, settings={"steps": 40})
+    number = ask(ledger, 2)
+    plan = make_plan("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
+    making = NextVersion.begin(ledger, plan, [ledger.request(number)], keep=True, today=TODAY)
+    losses = []
+    data = making.data.train.select(~making.all_forgotten)
+    x, y = data.take(torch.arange(len(data)))
+    models = [read_model(Path(v.folder), None, data, True).eval() for v in ledger.versions()]
+    for model in models:
+        with torch.no_grad():
+            losses.append(max(torch.nn.functional.cross_entropy(model(x), y).item(), 0.02))
+    given = making._budget(models[1])["stop"]["retain_budget"]
+    assert given * losses[1] == pytest.approx(5.0 * losses[0], rel=1e-4)
+
+
+def test_what_came_back_is_not_accepted(ledger: Ledger):
+    """A later version that knows an earlier request again is refused, and says which batch."""
+    ledger.add(classes=["3"], received=TODAY)
+    assert run(ledger, settings={"steps": 30}).found["held_out"]["3"]["value"] < 0.2
+    data, _ = people.data()
+    original = read_model(Path(ledger.versions()[0].folder), None, data, True)
+    grounds = OwnedData.load(DataChoice(DATA))
+    gone = grounds.train.labels == 3
+    then = ledger.audits()[-1].found["groups"][0]["values"]
+    group = Group(1, "classes", (1,), gone, (3,), True, then)
+    found = measure(original, grounds, [group], gone, [3], first=None, max_return=0.05, seed=0, device=None)
+    assert found["groups"][0]["returned"][0].startswith("fa_test rose from")
+    kept = Group(1, "classes", (1,), gone, (3,), False, then)  # held-out samples tell it as well
+    found = measure(original, grounds, [kept], gone, [3], first=None, max_return=0.05, seed=0, device=None)
+    assert found["groups"][0]["values"].keys() == {"fa_test"}
+    assert found["groups"][0]["returned"]
+
+
+def test_an_attack_on_few_samples_accuses_nobody():
+    grounds = OwnedData.load(DataChoice(DATA))
+    model, then = fresh_model("tests.ledger.people:mlp", grounds.train, seed=0), {"mia": {"value": -1.0}}
+    for n, accused in ((9, False), (10, True)):
+        gone = torch.arange(people.ROWS) < n
+        group = Group(1, "samples", (1,), gone, (), True, then)
+        found = measure(model, grounds, [group], gone, [], first=None, max_return=0.05, seed=0, device=None)
+        assert bool(found["groups"][0]["returned"]) is accused
+        assert ("fewer than 10" in found["groups"][0]["note"]) is not accused
+
+
+def test_samples_that_may_not_be_kept_are_not_looked_at_later(base: Path, tmp_path: Path):
+    ledger = Ledger(tmp_path / "requests.db")
+    init(ledger, base, keep_for_audit=False)
+    ask(ledger, 1)
+    assert run(ledger).found["groups"][0]["tested"]  # while it is forgotten, they are at hand
+    ask(ledger, 2)
+    earlier = run(ledger).found["groups"][0]
+    assert (earlier["tested"], earlier["why"]) == (False, "its samples may not be kept for audits")
+
+
+# -- data that grows ---------------------------------------------------------------------------
+
+
+def test_people_who_come_back_are_refused_or_left_out(ledger: Ledger):
+    ask(ledger, 1)
+    run(ledger)
+    with pytest.raises(DataError, match="2 rows of 1 who did") as error:
+        deliver(ledger, "tests.ledger.people:grown", trust=True)
+    assert "planted" not in str(error.value)
+    found = deliver(ledger, "tests.ledger.people:grown", leave_out=True, trust=True)
+    assert (found.rows, found.before, found.people, found.came_back) == (540, 480, 1, 2)
+    ask(ledger, 2)
+    outcome = run(ledger)
+    gone = {3, 4, 5, people.ROWS + 5, people.ROWS + 6}
+    facts = facts_of(Path(str(outcome.folder)))
+    assert set(facts["gone"]["forget_ids"]) == gone
+    assert facts["retain_samples"] == 540 - len(gone) - 3
+    assert facts["data"] == "tests.ledger.people:grown"
+    deliver(ledger, "tests.ledger.people:cleaned", trust=True)  # nobody has more rows than before
+    ask(ledger, 7)
+    outcome = run(ledger)
+    why = {g["batch"]: (g["tested"], g["n"]) for g in outcome.found["groups"]}
+    assert why == {1: (False, 0), 2: (False, 0), 3: (True, 3)}
+
+
+def test_data_that_does_not_know_its_people_any_more_is_refused(ledger: Ledger):
+    """Otherwise those who were forgotten would be taught again, as nobody's rows."""
+    before = ledger.head()
+    with pytest.raises(DataError, match="ids of its own, got some with row numbers alone"):
+        deliver(ledger, "tests.ledger.people:anonymous_grown", trust=True)
+    assert ledger.head() == before
+
+
+def test_data_that_loses_its_ids_without_a_word_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    ask(ledger, 1)
+    run(ledger)
+    ask(ledger, 2)
+    monkeypatch.setattr(people, "data", people.anonymous)
+    with pytest.raises(DataError, match="carry the same ids"):
+        run(ledger)
+
+
+def test_row_numbers_mean_the_same_rows(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    base = Path(shutil.copytree(trained, tmp_path / "base"))
+    facts = json.loads((base / "run.json").read_text())
+    data = "tests.ledger.people:anonymous"
+    source = DataChoice(data).load(progress=False)[0].source
+    (base / "run.json").write_text(json.dumps({**facts, "data": data, "source": source}))
+    ledger = Ledger(tmp_path / "requests.db")
+    init(ledger, base)
+    ledger.add(ids=["3", "4"], received=TODAY)
+    assert rows(str(run(ledger).folder)) == {3, 4}
+    with pytest.raises(DataError, match="other rows in their places"):
+        deliver(ledger, "tests.ledger.people:anonymous_turned", trust=True)
+    found = deliver(ledger, "tests.ledger.people:anonymous_grown", trust=True)
+    assert (found.rows, found.before, found.people) == (540, 480, 0)
+    ledger.add(ids=["500"], received=TODAY)
+    outcome = run(ledger)
+    assert rows(str(outcome.folder)) == {500}
+    ledger.add(ids=["501"], received=TODAY)
+    monkeypatch.setattr(people, "anonymous_grown", people.anonymous_turned)
+    with pytest.raises(DataError, match="purge request deliver"):
+        run(ledger)
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+def test_refusals_write_nothing(ledger: Ledger, tmp_path: Path):
+    ask(ledger, 1)
+    before = ledger.head()
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"method": "purg"}, Exception, "did you mean 'purge'"),
+        ({"fail_if": ["nonsense>1"]}, MetricError, "metric"),
+        ({"fail_if": "fa_test>1"}, DataError, "list of conditions"),
+        ({"fail_if": ["probe>1"]}, MetricError, "probe"),
+        ({"policy": 7}, DataError, "Policy"),
+        ({"due": -1}, DataError, "due"),
+        ({"at_most": 0}, DataError, "at_most"),
+        ({"every": True}, DataError, "every"),
+        ({"trust": False}, FileError, "--trust"),
+        ({"before": "  "}, DataError, "command or a function"),
+        ({"seed": -1}, Exception, "seed"),
+    ]
+    for wrong, error, words in cases:
+        with pytest.raises(error, match=words):
+            run(ledger, **wrong)
+        assert ledger.head() == before, wrong
+    assert not (tmp_path / "versions").exists()
+    with pytest.raises(LedgerError, match="purge request init"):
+        run(Ledger(tmp_path / "other.db"))
+    with pytest.raises(LedgerError, match="without a version"):
+        init(ledger, tmp_path / "base")
+    with pytest.raises(FileError, match="a run folder"):
+        init(Ledger(tmp_path / "third.db"), tmp_path / "nowhere")
+
+
+def test_an_unknown_class_is_refused_by_its_request(ledger: Ledger):
+    number = ledger.add(classes=["a cat"], received=TODAY).number
+    with pytest.raises(DataError, match=f"withdraw request {number}"):
+        run(ledger)
+    assert ledger.request(number).state == "open"
+
+
+def test_a_run_that_breaks_leaves_the_requests_open(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    number = ask(ledger, 1)
+
+    def breaks(*_: Any, **__: Any) -> None:
+        raise RuntimeError(f"secret {person(1)}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("purge.ledger.version.audit_rows", breaks)
+        with pytest.raises(RuntimeError):
+            run(ledger)
+    request = ledger.request(number)
+    assert (request.state, request.why) == ("open", "something broke: RuntimeError")
+    assert run(ledger).state == "done"
+
+
+# -- hooks and workers -------------------------------------------------------------------------
+
+
+def test_hooks_before_and_after(ledger: Ledger, tmp_path: Path):
+    number, seen = ask(ledger, 1), []
+    with pytest.raises(HookFailed, match="exit code 3"):
+        run(ledger, before=f"{sys.executable} -c 'exit(3)'")
+    assert ledger.request(number).state == "open"
+    assert not ledger.batches()
+    told = f"open({str(tmp_path / 'told')!r}, 'w').write(e['PURGE_STATE'] + e['PURGE_REQUESTS'])"
+    run(ledger, before=seen.append, after=f'{sys.executable} -c "from os import environ as e; {told}"')
+    assert seen == [{"requests": [number]}]
+    assert (tmp_path / "told").read_text() == f"done{number}"
+    assert run(ledger, before=seen.append, after=seen.append).state == "nothing"
+    assert len(seen) == 1  # nothing was due
+
+
+def test_two_workers(ledger: Ledger):
+    """The second says who works, or waits until the first is done."""
+    ask(ledger, 1)
+    other, entered, goes_on = Ledger(ledger.name), threading.Event(), threading.Event()
+
+    def wait(_: Any) -> None:
+        entered.set()
+        assert goes_on.wait(30)
+
+    first = threading.Thread(target=lambda: run(other, before=wait))
+    first.start()
+    assert entered.wait(30)
+    with pytest.raises(BusyError, match="at work since"):
+        run(ledger)
+    goes_on.set()
+    assert run(ledger, wait=30) == Outcome("nothing")  # the first has done it
+    first.join()
+    assert [r.state for r in ledger.requests()] == ["done"]
+
+
+# -- killed ------------------------------------------------------------------------------------
+
+MOMENTS = {
+    "the batch is written down": "purge.ledger.version.unlearn_run",
+    "the model is unlearned": "purge.ledger.version.audit_rows",
+    "it is audited": "purge.ledger.worker.write_json",
+    "it is in its place": "purge.ledger.worker.check_weights",
+    "the ledger is told": "purge.ledger.ledger.Ledger.finish_batch",
+}
+
+
+LONG = pytest.mark.slow
+
+
+@pytest.mark.parametrize("moment", [pytest.param(m, marks=LONG if "ed" in m[-10:] else ()) for m in MOMENTS])
+def test_a_killed_worker_leaves_nothing_half_done(ledger: Ledger, moment: str, tmp_path: Path):
+    number = ask(ledger, 1)
+    killed_at(MOMENTS[moment], lambda: run(Ledger(ledger.name)))
+    assert ledger.request(number).state == "running"
+    assert len(ledger.versions()) == 1
+    assert ledger.verify().ok
+    outcome = run(ledger)
+    assert (outcome.state, outcome.batch, outcome.version) == ("done", 1, 2)
+    assert ledger.request(number).state == "done"
+    assert ledger.verify().ok
+    assert [p.name for p in (tmp_path / "versions").iterdir()] == ["version-0002"]
+    again = Ledger(tmp_path / "whole.db")
+    init(again, tmp_path / "base", versions=tmp_path / "whole")
+    ask(again, 1)
+    assert facts_of(Path(str(run(again).folder))).digest == facts_of(Path(str(outcome.folder))).digest
+
+
+def test_who_goes_on_in_another_way_begins_anew(ledger: Ledger, tmp_path: Path):
+    number = ask(ledger, 1)
+    killed_at(MOMENTS["it is in its place"], lambda: run(Ledger(ledger.name)))
+    outcome = run(ledger, settings={"steps": 6})
+    assert (outcome.state, outcome.batch) == ("done", 2)
+    assert [b.state for b in ledger.batches()] == ["failed", "done"]
+    assert ledger.request(number).state == "done"
+    assert facts_of(Path(str(outcome.folder))).steps == 6
+
+
+def test_who_cannot_go_on_opens_the_requests_again(ledger: Ledger):
+    number = ask(ledger, 1)
+    killed_at(MOMENTS["the model is unlearned"], lambda: run(Ledger(ledger.name)))
+    with pytest.raises(FileError, match="--trust"):
+        run(ledger, trust=False)
+    assert ledger.request(number).state == "open"
+    assert "--trust" in str(ledger.request(number).why)
+    assert run(ledger).batch == 2
+
+
+# -- models and folders that are not what they should be ---------------------------------------
+
+
+def test_a_model_that_has_forgotten_before_cannot_be_the_first(ledger: Ledger, tmp_path: Path):
+    """The ledger would not know what must not be taught again."""
+    ask(ledger, 1)
+    outcome = run(ledger)
+    with pytest.raises(FileError, match="has forgotten some"):
+        init(Ledger(tmp_path / "other.db"), str(outcome.folder))
+
+
+def test_without_the_first_version_the_policy_cannot_be_checked(ledger: Ledger, tmp_path: Path):
+    ask(ledger, 1)
+    run(ledger)
+    shutil.move(tmp_path / "base", tmp_path / "moved")
+    ask(ledger, 2)
+    strict = Policy(max_share=None, max_drift=1.0, max_distance=None, max_return=1.0)
+    outcome = run(ledger, policy=strict)
+    assert outcome.state == "missed"
+    assert "no longer there" in outcome.reasons[0]
+    assert run(ledger).state == "done"  # no bound on what cannot be measured
+
+
+def test_another_model_in_the_folder_of_the_current_version_is_refused(ledger: Ledger, tmp_path: Path):
+    ask(ledger, 1)
+    folder = Path(str(run(ledger).folder))
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "base", folder)
+    ask(ledger, 2)
+    before = ledger.head()
+    with pytest.raises(FileError, match="weights that"):
+        run(ledger)
+    assert ledger.head() == before
+
+
+def test_two_ledgers_in_one_folder_do_not_take_each_others_models(ledger: Ledger, tmp_path: Path):
+    other = Ledger(tmp_path / "other.db")
+    init(other, tmp_path / "base")  # its versions are in the same folder
+    ask(ledger, 1)
+    ask(other, 2)
+    killed_at(MOMENTS["the model is unlearned"], lambda: run(Ledger(ledger.name)))
+    outcome = run(other)
+    assert rows(str(outcome.folder)) == {6, 7, 8}
+    with pytest.raises(FileError, match="does not know"):
+        run(ledger)
+    assert Path(str(outcome.folder)).exists()
+    shutil.move(str(outcome.folder), tmp_path / "elsewhere")
+    assert rows(str(run(ledger).folder)) == {3, 4, 5}
