@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from purge.data.accept import accepted
+from purge.data.split import Split
+from purge.models.checks import make_split
 from purge.models.small_resnet import SmallResNet
 
 
@@ -130,3 +133,9 @@ NETWORKS = {
     "vgg": small_vgg,
     "object-with-logits": WithLogits,
 }
+
+
+def split_of(model: nn.Module, forget: Any, retain: Any, test: Any = None) -> Split:
+    """What a method is given: sets of any form as samples on the CPU."""
+    given = {"forget": forget, "retain": retain, **({} if test is None else {"test": test})}
+    return make_split(model, accepted(given), torch.device("cpu"))

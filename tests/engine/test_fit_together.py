@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.engine.trainer import Recipe, fit
 from purge.models.checkpoint import digest
 from tests.nets import blobs, plain_mlp, small_conv, small_mlp
@@ -85,20 +85,9 @@ def test_frozen_layers_stay_as_they_are():
     assert all(torch.equal(m[0].weight, was) for m, was in zip(models, before, strict=True))
 
 
-class Pairs:
+def pairs(x, y):
     """Samples whose inputs are a dict of two tensors."""
-
-    def __init__(self, x, y):
-        self.x, self.labels = x, y
-
-    def __len__(self):
-        return len(self.labels)
-
-    def take(self, index):
-        return {"left": self.x[index, :3], "right": self.x[index, 3:]}, self.labels[index]
-
-    def stream(self, order):
-        return map(self.take, order)
+    return as_samples(({"left": x[:, :3], "right": x[:, 3:]}, y), CPU, "data")
 
 
 class TwoInputs(nn.Module):
@@ -113,8 +102,8 @@ class TwoInputs(nn.Module):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_inputs_may_be_dicts(name):
     """A model of two inputs, alone and stacked, is trained like one of both inputs joined."""
-    same_as_alone(TwoInputs, [Pairs(*blobs(50, seed=i)) for i in range(3)], SETTINGS[name])
+    same_as_alone(TwoInputs, [pairs(*blobs(50, seed=i)) for i in range(3)], SETTINGS[name])
     joined, apart = plain_mlp(0), TwoInputs(0)
     fit([joined], [as_samples(blobs(50), CPU, "data")], SETTINGS[name], seeds=[1])
-    fit([apart], [Pairs(*blobs(50))], SETTINGS[name], seeds=[1])
+    fit([apart], [pairs(*blobs(50))], SETTINGS[name], seeds=[1])
     assert digest(apart.body) == digest(joined)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import purge
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.data.split import Split
 from purge.engine.run import Run
 from purge.engine.stopping import Stopping

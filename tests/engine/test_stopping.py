@@ -100,7 +100,7 @@ def test_a_schedule_that_ends_says_so(toy):
 
 def test_one_in_k_is_chance():
     """An accuracy of exactly 1/K has reached the target 1/K, whatever float32 makes of it."""
-    from purge.data.samples import as_samples
+    from purge.data.accept import as_samples
     from purge.data.split import Split
     from purge.engine.run import Run
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from purge.core.errors import FileError
+from purge.data.accept import as_samples
 from purge.data.images import Images
-from purge.data.samples import as_samples
 from purge.engine import store
 from purge.engine.store import cpu_copies, data_digest, write_tensors
 from tests.nets import blobs, small_mlp

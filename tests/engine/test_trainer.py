@@ -14,7 +14,7 @@ from torch import nn
 
 import purge
 from purge.core.errors import MethodError
-from purge.data.augmented import augmented
+from purge.data.augmented import Drawn
 from purge.data.images import Images, draw_colours, draw_moves
 from purge.engine import trainer as training
 from purge.engine.trainer import Recipe
@@ -244,10 +244,10 @@ def test_the_crops_and_flips_of_an_epoch(few):
     order = torch.arange(48).view(3, 16)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
     moves = draw_moves(48, pad=1, flip=True, generator=two).view(3, 16, 3)
-    batches = list(augmented(few, order, Recipe(augment="crop-flip").augmentation, one))
+    batches = list(few.stream(order, augment=Drawn(Recipe(augment="crop-flip").augmentation, one)))
     assert len(batches) == 3
     for rows, move, (x, y) in zip(order, moves, batches, strict=True):
-        wanted, labels = few.take(rows, move)
+        ((wanted, labels),) = few.moved([rows], [move])
         assert torch.equal(x, wanted)
         assert torch.equal(y, labels)
         assert not torch.equal(x, few.take(rows)[0])
@@ -261,9 +261,9 @@ def test_the_colours_of_an_epoch(augment):
     images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
     order = torch.arange(18).view(3, 6)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
-    plain = list(augmented(images, order, Recipe(augment=augment).augmentation, two))
+    plain = list(images.stream(order, augment=Drawn(Recipe(augment=augment).augmentation, two)))
     colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
-    found = list(augmented(images, order, Recipe(augment=augment, colour=0.25).augmentation, one))
+    found = list(images.stream(order, augment=Drawn(Recipe(augment=augment, colour=0.25).augmentation, one)))
     for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
         assert torch.equal(y, label)
         for image in range(6):
@@ -293,11 +293,12 @@ def test_colour_changes_a_training(few):
 def test_augmentation_is_the_same_on_every_device(few):
     order = torch.arange(48).view(3, 16)
     held = copy.copy(few)
-    held.device_fraction = 0  # stays in host memory
+    held.backend = copy.copy(few.backend)
+    held.backend.device_fraction = 0  # stays in host memory
     how = Recipe(augment="crop-flip", colour=0.3).augmentation
     for images in (few.to("cuda"), held.to("cuda")):
-        there = augmented(images, order.cuda(), how, torch.Generator().manual_seed(3))
-        here = augmented(few, order, how, torch.Generator().manual_seed(3))
+        there = images.stream(order.cuda(), augment=Drawn(how, torch.Generator().manual_seed(3)))
+        here = few.stream(order, augment=Drawn(how, torch.Generator().manual_seed(3)))
         for (a, _), (b, _) in zip(here, there, strict=True):
             torch.testing.assert_close(b.cpu(), a)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 import purge
-from purge.data.samples import as_samples
+from purge.data.accept import as_samples
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe, fit
 from purge.methods.amnesiac import Amnesiac

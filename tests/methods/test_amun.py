@@ -8,7 +8,7 @@ from torch import nn
 
 import purge
 from purge.core.errors import MethodError
-from purge.data.samples import Tensors
+from purge.data.joined import samples_of
 from purge.engine.optimizer import Optim
 from purge.methods import Amun
 from purge.models.copies import frozen_copy
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def neighbours(method, model, data):
-    found = method._neighbours(frozen_copy(model.eval()), Tensors(*data, CPU), CPU)
+    found = method._neighbours(frozen_copy(model.eval()), samples_of(*data, CPU), CPU)
     return found.take(torch.arange(len(found)))
 
 
@@ -76,11 +76,11 @@ def test_samples_without_another_answer_near_them_are_left_out():
     x, y = torch.tensor([[2.0, 1.0], [-1.0, -1.0]]), torch.tensor([1, 0])
     model.bias.data[0] = -0.5
     near = Amun(batch_size=2, attack_steps=1)._neighbours(
-        model, Tensors(x, y, torch.device("cpu")), torch.device("cpu")
+        model, samples_of(x, y, torch.device("cpu")), torch.device("cpu")
     )
     assert (near.labels != y[: len(near)]).all()
 
     model.bias.data[0] = 1e6
-    alone = Tensors(x, torch.tensor([0, 0]), torch.device("cpu"))
+    alone = samples_of(x, torch.tensor([0, 0]), torch.device("cpu"))
     with pytest.raises(MethodError, match="another answer of the model near at least one forgotten sample"):
         Amun(batch_size=2)._neighbours(model, alone, torch.device("cpu"))

@@ -16,15 +16,15 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import purge
 from purge.core.errors import MethodError, ModelError
-from purge.data.samples import Tensors, value_range
+from purge.data.joined import samples_of
+from purge.data.samples import value_range
 from purge.methods.boundary import BoundaryExpand, BoundaryShrink
 from purge.methods.iewp import IEWP, _influence
 from purge.methods.unsir import UNSIR, _some_of_each
 from purge.models.checkpoint import digest
-from purge.models.checks import make_split
 from purge.models.copies import frozen_copy
 from purge.models.forward import logits_of
-from tests.nets import NETWORKS, WithLogits, blobs
+from tests.nets import NETWORKS, WithLogits, blobs, split_of
 
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 WHOLE = 1000  # a batch size beyond every set
@@ -299,7 +299,7 @@ def test_bs_steps_across_the_boundary_however_sure_the_teacher_is():
     model.weight.data = torch.tensor([[50.0], [25.0]])
     x = torch.tensor([[1.0], [1.2]])
     found = BoundaryShrink(step=3, unit="input", clamp=False)._neighbours(
-        frozen_copy(model), Tensors(x, torch.tensor([0, 0]), torch.device("cpu"))
+        frozen_copy(model), samples_of(x, torch.tensor([0, 0]), torch.device("cpu"))
     )
     assert found.tolist() == [1, 1]
 
@@ -307,7 +307,7 @@ def test_bs_steps_across_the_boundary_however_sure_the_teacher_is():
 def test_bs_range_is_that_of_each_channel():
     x = torch.randn(600, 2, 3, 3) * torch.tensor([1.0, 5.0]).view(1, 2, 1, 1)
     low, high = value_range(
-        Tensors(x, torch.zeros(600, dtype=torch.long), torch.device("cpu")), "boundary-shrink"
+        samples_of(x, torch.zeros(600, dtype=torch.long), torch.device("cpu")), "boundary-shrink"
     )
     assert low.shape == high.shape == (1, 2, 1, 1)
     for c in (0, 1):
@@ -376,7 +376,7 @@ def test_unsir_noise_impair_and_repair(case, norm):
 def made(model, forget, retain, seed=0, **changes):
     """The noise that a run would show to a copy of the model, and its classes."""
     twin, cpu = copy.deepcopy(model), torch.device("cpu")
-    split = make_split(twin, forget, retain, None, cpu)
+    split = split_of(twin, forget, retain, None)
     noise = drawn(seed, lambda: UNSIR(**changes)._noise(twin, split, cpu))
     return noise.take(torch.arange(len(noise)))
 
@@ -446,7 +446,10 @@ class Shuffles:
 
 def test_unsir_shuffles_noise_among_the_samples():
     """In a pass each noise sample comes up as often as asked, each retained one once."""
-    noise, chosen = Tensors(torch.zeros(6, 1), torch.zeros(6), torch.device("cpu")), torch.arange(100, 190)
+    noise, chosen = (
+        samples_of(torch.zeros(6, 1), torch.zeros(6).long(), torch.device("cpu")),
+        torch.arange(100, 190),
+    )
     method = UNSIR(noise_repeats=5, batch_size=12, min_steps=1)
     at_r, at_n = method._impair_order(noise, chosen, Shuffles())
     assert len(at_r) == len(at_n) == (90 + 6 * 5) // 12
@@ -460,7 +463,10 @@ def test_unsir_shuffles_noise_among_the_samples():
 
 def test_unsir_has_as_little_noise_as_its_authors():
     """One class of CIFAR-10: 60 of 9,060 rows in the notebook; the port of later comparisons has 5 %."""
-    noise, chosen = Tensors(torch.zeros(3, 1), torch.zeros(3), torch.device("cpu")), torch.arange(9000)
+    noise, chosen = (
+        samples_of(torch.zeros(3, 1), torch.zeros(3).long(), torch.device("cpu")),
+        torch.arange(9000),
+    )
     at_r, at_n = UNSIR()._impair_order(noise, chosen, Shuffles())
     share = sum(map(len, at_n)) / sum(len(r) + len(n) for r, n in zip(at_r, at_n, strict=True))
     assert len(at_r) == math.ceil(9060 / 256)
@@ -543,7 +549,7 @@ def test_iewp_alternates_up_the_entropy_and_down_the_retain_loss(case, norm, bet
 
 def test_iewp_weights_are_the_norms_of_single_samples(case):
     model, forget, retain = case
-    split = make_split(model, forget, retain, None, torch.device("cpu"))
+    split = split_of(model, forget, retain, None)
     got = _influence(model, split.forget)
     assert torch.allclose(got.double(), influence(model, *forget), rtol=1e-4)
     assert float(got.mean()) == pytest.approx(1)
@@ -563,7 +569,7 @@ def test_iewp_has_gradients_of_single_samples_for_every_network(name):
         loss = nn.functional.cross_entropy(logits_of(model(x[i : i + 1])), y[i : i + 1])
         gs = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
         want.append(torch.stack([g.square().sum() for g in gs if g is not None]).sum().sqrt())
-    got = _influence(model, Tensors(x, y, torch.device("cpu")))
+    got = _influence(model, samples_of(x, y, torch.device("cpu")))
     norms = torch.stack(want)
     assert torch.allclose(got, norms / norms.mean(), rtol=1e-3)
 
@@ -571,7 +577,7 @@ def test_iewp_has_gradients_of_single_samples_for_every_network(name):
 def test_iewp_without_any_gradient_weighs_all_alike():
     model = nn.Linear(1, 2, bias=False)
     model.weight.data = torch.tensor([[1e4], [-1e4]])
-    data = Tensors(torch.ones(3, 1), torch.zeros(3, dtype=torch.long), torch.device("cpu"))
+    data = samples_of(torch.ones(3, 1), torch.zeros(3, dtype=torch.long), torch.device("cpu"))
     assert _influence(model, data).tolist() == [1, 1, 1]
 
 
