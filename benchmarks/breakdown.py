@@ -37,7 +37,7 @@ OUT = Path(__file__).parents[1] / "results" / "breakdown.json"
 api, graphs, restart, run, forward, precision, kernels = (
     importlib.import_module(f"purge.{name}")
     for name in (
-        "api", "engine.cuda_graph", "methods.purge.restart", "engine.run", "models.forward",
+        "api", "engine.cuda_graph", "methods.purge", "engine.run", "models.forward",
         "engine.precision", "models.batchnorm_kernels",
     )
 )  # fmt: skip

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import purge
-from purge.methods.purge.plan import PLANS, Plan
+from purge.methods.purge import RESTARTS, Restart
 
 ROOT = Path(__file__).parents[2]
 DOCS, SRC = ROOT / "docs", ROOT / "src" / "purge"
@@ -60,8 +60,8 @@ def test_equations_are_those_of_the_code():
 def test_the_numbers_of_each_budget_are_those_of_the_code():
     page = (DOCS / "methods" / "purge.md").read_text()
     rows = re.findall(r"^\| (fast|close) \| (classes|samples) \| (.*) \|$", page, re.M)
-    told = {(budget, kind): Plan(*map(float, numbers.split(" | "))) for budget, kind, numbers in rows}
-    assert told == PLANS
+    told = {(budget, kind): Restart(*map(float, numbers.split(" | "))) for budget, kind, numbers in rows}
+    assert told == RESTARTS
 
 
 def test_every_public_name_is_in_the_reference_once():

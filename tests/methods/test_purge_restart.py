@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import purge
-from purge.methods.purge import plan, restart
+from purge.methods import Purge
+from purge.methods import purge as restart
 from purge.methods.registry import resolve_method
 from tests.nets import blobs
 
@@ -209,27 +210,26 @@ def split_of(n_retain, single):
     return Split(Some(whole), Some(labels), None, 4, frozenset() if single else frozenset({3}))
 
 
-def test_the_plan_follows_request_model_and_settings():
-    large = split_of(45_000, single=False)
-    size, fast = plan.chosen("fast", large, True, None, {})
+def test_the_restart_follows_request_model_and_settings():
+    def restart_of(n, *, single, normed=True, **settings):
+        return Purge(**settings).restart(split_of(n, single), normed=normed)
+
+    size, fast = restart_of(45_000, single=False)
     assert size == 512
     assert fast.rate == pytest.approx(0.01)
-    _, close = plan.chosen("close", large, True, None, {})
+    _, close = restart_of(45_000, single=False, budget="close")
     assert close.steps > fast.steps
-    assert fast.rate < close.rate <= plan.HIGHEST, "more passes allow a higher rate"
-    size, small = plan.chosen("fast", split_of(1300, single=False), True, None, {})
+    assert fast.rate < close.rate <= restart.HIGHEST, "more passes allow a higher rate"
+    size, small = restart_of(1300, single=False)
     assert size == 81
     assert small.rate > fast.rate
-    assert plan.chosen("fast", split_of(10, single=False), True, None, {})[0] == 10
-    samples = split_of(45_000, single=True)
-    assert plan.chosen("close", samples, True, None, {})[1].fresh_share > 0
-    assert plan.chosen("close", samples, False, None, {})[1].fresh_share == 0, "no BatchNorm"
-    assert plan.chosen("fast", samples, True, 64, {"rate": 0.2, "kd": 3.0}) == (
-        64,
-        plan.PLANS["fast", "samples"]._replace(rate=0.2, kd=3.0),
-    )
-    assert plan.chosen("fast", samples, True, None, {})[1].kd > 0, "few samples"
-    assert plan.chosen("fast", split_of(450, single=True), True, None, {})[1].kd == 0, "more than a hundredth"
+    assert restart_of(10, single=False)[0] == 10
+    assert restart_of(45_000, single=True, budget="close")[1].fresh_share > 0
+    assert restart_of(45_000, single=True, budget="close", normed=False)[1].fresh_share == 0, "no BatchNorm"
+    size, own = restart_of(45_000, single=True, batch_size=64, rate=0.2, kd=3.0)
+    assert (size, own) == (64, restart.RESTARTS["fast", "samples"]._replace(rate=0.2, kd=3.0))
+    assert restart_of(45_000, single=True)[1].kd > 0, "few samples"
+    assert restart_of(450, single=True)[1].kd == 0, "more than a hundredth"
 
 
 def test_budget_close_is_purge_close():

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 import purge
 from purge.data import accept as data
-from purge.methods.purge.restart import PUSH_EVERY
+from purge.methods.purge import PUSH_EVERY
 from purge.models.checkpoint import digest
 from purge.models.inspect import anatomy
 from purge.runs.make import fresh_model

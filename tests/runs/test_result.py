@@ -26,7 +26,7 @@ import purge.api
 from purge.core.errors import FileError, MetricError
 from purge.core.files import atomically, read_json, told, write_json
 from purge.engine.trainer import Recipe
-from purge.methods.purge.restart import PUSH_EVERY
+from purge.methods.purge import PUSH_EVERY
 from purge.metrics.metric import Metric
 from purge.metrics.registry import PANELS
 from purge.metrics.value import Value

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from purge.methods.msg import MaskedSmallGradients as MaskedSmallGradients
     from purge.methods.mumis import MuMis as MuMis
     from purge.methods.munba import Munba as Munba
-    from purge.methods.purge.restart import Purge as Purge
+    from purge.methods.purge import Purge as Purge
     from purge.methods.purge_paper import PurgePaper as PurgePaper
     from purge.methods.relabel import RandomLabel as RandomLabel
     from purge.methods.relabel import SalUn as SalUn
@@ -63,7 +63,7 @@ MODULES = {  # the classes of each module
     "msg": "MaskedSmallGradients",
     "munba": "Munba",
     "mumis": "MuMis",
-    "purge.restart": "Purge",
+    "purge": "Purge",
     "purge_paper": "PurgePaper",
     "relabel": "RandomLabel SalUn",
     "retrain": "Retrain",

@@ -265,8 +265,7 @@ def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
 def source_digest(method: Method) -> str:
     """SHA-256 of the source of a method, so that an edited method counts as another one.
 
-    That is the file of its class; for a method that is a package, such as PURGE, all files of the package;
-    for one that runs others, theirs as well.
+    That is the file of its class, and for a method that runs others, theirs as well.
     """
     cls = type(method)
     if not isinstance(method, methods.Rum):
@@ -280,9 +279,7 @@ def _file_digest(cls: type) -> str:
         file = Path(inspect.getfile(cls))
     except (OSError, TypeError):  # typed into an interpreter
         return hashlib.sha256(repr(sorted(vars(cls))).encode()).hexdigest()
-    package = cls.__module__.startswith("purge.methods.") and cls.__module__.count(".") > 2
-    files = sorted(file.parent.glob("*.py")) if package else [file]
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files if f.is_file())).hexdigest()
+    return hashlib.sha256(file.read_bytes() if file.is_file() else b"").hexdigest()
 
 
 def _made(cls: Any) -> Method:

@@ -1,1 +1,0 @@
-"""PURGE by restart, the default."""
