@@ -20,7 +20,7 @@ import torch
 import yaml
 
 from purge.bench import runner
-from purge.bench.expand import read_plan
+from purge.bench.jobs import read_plan
 from purge.bench.on_ray import Seat
 from purge.bench.schema import Resources
 from purge.bench.store import Place

@@ -10,7 +10,7 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
-from purge.bench.expand import Data
+from purge.bench.jobs import Data
 from purge.bench.store import cached, few_of_each, images, request_of, trained
 from purge.core.errors import PurgeError
 from tests.bench.plans import place_of, plan_of

@@ -24,12 +24,13 @@ from torch import nn
 
 import purge
 from purge.auditor import Auditor
-from purge.bench.expand import Job, Plan, Shard, Training, digest_of
+from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
+from purge.bench.schema import PARTS
 from purge.bench.search import score_of, spent_in, waves, winners
 from purge.bench.shared import checked, is_url, local_copy, publish
 from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
-from purge.bench.tables import PARTS, manifest, result_in, sheets
+from purge.bench.tables import manifest, result_in, sheets
 from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
-from purge.bench.expand import Data, Forget, Job, Shard, Training
+from purge.bench.jobs import Data, Forget, Job, Shard, Training
 from purge.bench.shared import fetch, local_copy, names, publish, remove
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
