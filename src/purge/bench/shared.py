@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError, PurgeError, first_line
+from purge.core.plugins import from_extra
 from purge.data.cache import cache_folder
 
 ENDING = ".zip"
@@ -88,11 +89,7 @@ def remove(name: str, url: str) -> None:
 @contextmanager
 def _opened(url: str) -> Iterator[tuple[Any, str]]:
     """The file system of a URL and the path in it; what goes wrong is told in one line."""
-    try:
-        import fsspec
-    except ImportError:
-        fix = "pip install 'purge-unlearning[ray]', or name a folder with --models"
-        raise FileError(f"fsspec, which reads {url}", "no such package", fix) from None
+    fsspec = from_extra("fsspec", "bench", f"models at {url}", FileError)
     try:
         fs, root = fsspec.core.url_to_fs(url)
         yield fs, str(root).rstrip("/")
