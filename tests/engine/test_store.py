@@ -1,81 +1,19 @@
-"""The store of trained models: found whole or made once, whoever asks first."""
+"""Tensors in files, and digests of data."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
 import torch
-from filelock import FileLock
 
 from purge.core.errors import FileError
 from purge.data.accept import as_samples
 from purge.data.images import Images
 from purge.engine import store
-from purge.engine.store import cpu_copies, data_digest, digest_of, found_or_made, write_tensors
+from purge.engine.store import cpu_copies, data_digest, write_tensors
 from tests.nets import blobs, small_mlp
 
 
-class Shelf:
-    """A file that is sound if it has the right content, and a count of how often it was made."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.made = path, 0
-
-    def find(self) -> str | None:
-        return "model" if self.path.is_file() and self.path.read_text() == "whole" else None
-
-    def make(self) -> None:
-        self.made += 1
-        self.path.write_text("whole")
-
-    def ask(self) -> str:
-        return found_or_made(self.path, self.find, self.make, fix="choose another folder")
-
-
-def test_a_model_is_made_once_and_again_if_it_is_damaged(tmp_path):
-    shelf = Shelf(tmp_path / "new" / "model")
-    assert [shelf.ask(), shelf.ask()] == ["model", "model"]
-    assert shelf.made == 1
-    shelf.path.write_text("who")
-    assert shelf.ask() == "model"
-    assert shelf.made == 2
-
-
-def test_of_two_processes_one_makes_it_and_the_other_waits(tmp_path):
-    shelf = Shelf(tmp_path / "model")
-    (tmp_path / ".locks").mkdir()
-    with ThreadPoolExecutor(1) as pool:
-        with FileLock(tmp_path / ".locks" / "model"):
-            waiting = pool.submit(shelf.ask)
-            with pytest.raises(TimeoutError):
-                waiting.result(timeout=0.2)
-            shelf.path.write_text("whole")
-        assert waiting.result(timeout=30) == "model"
-    assert shelf.made == 0
-
-
-def test_an_interrupted_model_is_made_by_the_next_who_asks(tmp_path):
-    shelf = Shelf(tmp_path / "model")
-
-    def killed() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        found_or_made(shelf.path, shelf.find, killed, fix="")
-    assert shelf.ask() == "model"
-
-
-def test_what_cannot_be_written_is_reported_in_one_sentence(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match=r"Expected to be able to write .*file.* Fix: choose another folder"):
-        Shelf(tmp_path / "file" / "model").ask()
-    shelf = Shelf(tmp_path / "model")
-    shelf.make = lambda: shelf.path.write_text("half")
-    with pytest.raises(FileError, match="a damaged one"):
-        shelf.ask()
-
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     def full(tensors, path, metadata):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
@@ -94,11 +32,6 @@ def test_copies_share_no_memory_with_tied_weights(tmp_path):
     assert all(t.is_contiguous() for t in held.values())
     model[0].weight.data.zero_()
     assert held["tied"].abs().sum() > 0
-
-
-def test_digests_depend_on_every_fact_and_on_no_address():
-    assert digest_of(object()) == digest_of(object())
-    assert len({digest_of(), digest_of(1), digest_of("1"), digest_of([1, 2]), digest_of(1, 2)}) == 5
 
 
 def test_digests_of_data_see_labels_inputs_and_ids():

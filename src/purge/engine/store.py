@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from filelock import FileLock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from purge.core.errors import FileError
 from purge.core.files import atomically
+from purge.core.store import Store
+from purge.core.store import digest_of as digest_of
 from purge.data.identity import fingerprints
 from purge.data.images import Images
 from purge.data.samples import Samples, part_of
@@ -28,25 +27,8 @@ TRANSFORMED = 16  # images that tell one transform from another
 
 
 def found_or_made(path: Path, find: Callable[[], T | None], make: Callable[[], object], *, fix: str) -> T:
-    """What ``find`` returns; if that is None, ``make`` is called first, by one process at a time.
-
-    ``find`` returns None if there is nothing at ``path``, or only something unfinished or damaged.
-    ``fix`` tells the user how to choose another folder.
-    """
-    if (found := find()) is None:
-        locks = path.parent / ".locks"
-        try:
-            locks.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(locks / path.name).acquire()
-        except OSError as error:
-            raise _cannot_write(path.parent, error, fix) from None
-        with lock:
-            if (found := find()) is None:  # the process that had the lock before may have made it
-                make()
-                found = find()
-    if found is None:
-        raise FileError(f"a complete model at {path}", "a damaged one, just written", fix)
-    return found
+    """:meth:`Store.get` for callers that have a path."""
+    return Store(path.parent, fix).get(path.name, lambda _: find(), lambda _: make())
 
 
 def cpu_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -83,16 +65,6 @@ def read_tensors(path: Path, recorded: str | None = None) -> dict[str, Tensor] |
 
 def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:
     return FileError(f"to be able to write {path}", getattr(error, "strerror", None) or str(error), fix)
-
-
-def digest_of(*facts: Any) -> str:
-    """Sixteen hexadecimal digits that depend on all of the facts; memory addresses do not count.
-
-    >>> digest_of(1, {"a": 2, "b": 3}) == digest_of(1, {"b": 3, "a": 2}) != digest_of(1, {"a": 2})
-    True
-    """
-    text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(facts, sort_keys=True, default=repr))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def data_digest(samples: Samples, most: int | None = None) -> str:
