@@ -35,9 +35,9 @@ class Store:
     def get(self, key: str, read: Callable[[Path], T | None], make: Callable[[Path], object]) -> T:
         """What ``read`` returns for the path of the key; if that is None, ``make`` writes there first.
 
-        ``read`` returns None where there is nothing, or something unfinished or damaged. ``make`` is called by
-        one process at a time: others wait, and then read what it has made. It gives the thing its name, or
-        writes the file that ``read`` asks for, last of all.
+        ``read`` returns None where there is nothing, or something unfinished or damaged. ``make`` is called by one
+        process at a time: others wait, and then read what it has made. What tells ``read`` that the thing is
+        whole, ``make`` writes last of all.
         """
         path = self.path(key)
         if (value := read(path)) is None:
