@@ -341,10 +341,12 @@ def _check_tables(plan: Plan, metrics: Mapping[str, Metric]) -> None:
         by: {job.keys[by] for job in plan.jobs} for by in ("data", "forget", "label")
     }
     words["label"] |= set(PARTS.values())
-    for kind, one in [*(("table", t) for t in plan.tables), *(("figure", f) for f in plan.figures)]:
-        for by, wanted in one.only.items():
+    choices = {f"table {table.name}": table.only for table in plan.tables}
+    choices |= {f"figure {drawing.name}": drawing.only for drawing in plan.figures}
+    for where, only in choices.items():
+        for by, wanted in only.items():
             if wrong := [word for word in wanted if word not in words[by]]:
-                refuse(f"a {by} of the jobs in {kind} {one.name}", wrong[0], words[by])
+                refuse(f"a {by} of the jobs in {where}", wrong[0], words[by])
     for table in plan.tables:
         where = f"table {table.name}"
         for key in ("rows", "columns"):

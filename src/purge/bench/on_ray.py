@@ -205,9 +205,9 @@ def _room(nodes: list[dict[str, float]], wanted: dict[str, float]) -> int:
     4
     """
     amounts = {name: amount for name, amount in wanted.items() if amount}
-    found = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
-    if not found:
+    room = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
+    if not room:
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in amounts}
         fix = "lower resources; if the cluster will grow, say with --jobs how many fit then"
         raise DeviceError(f"a node with room for a job, {amounts}", f"at most {most}", fix)
-    return found
+    return room

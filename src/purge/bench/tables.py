@@ -212,7 +212,7 @@ def sheet(
 ) -> Sheet:
     """The numbers of a table: each row has all jobs, or all models beside them, with its keys."""
     columns = {name: column_of(name, described) for name in table.columns}
-    kept = {by: words for by, words in table.only.items() if by != "label"}
+    kept: dict[By, list[str]] = {by: words for by, words in table.only.items() if by != "label"}
     models = [model for model in _models(numbers, table) if chosen(model.keys, kept)]
     labels = table.only.get("label")
     rows: dict[tuple[Any, ...], list[Entry]] = {}
