@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from purge import Metric
 from purge.bench.schema import (
     NUMBERS,
     PARTS,
@@ -38,7 +39,6 @@ from purge.core.settings import as_dict, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
 from purge.methods.registry import resolve_method, source_digest
-from purge.metrics.metric import Metric
 from purge.metrics.registry import check_value_name
 from purge.models.zoo import known_name
 from purge.runs.folder import trusted

@@ -23,6 +23,7 @@ import yaml
 from torch import nn
 
 import purge
+from purge import Result
 from purge.auditor import Auditor
 from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
@@ -37,7 +38,7 @@ from purge.core.files import below, out_folder, own_folder, write_json, write_te
 from purge.core.progress import progress_line
 from purge.data.samples import Samples
 from purge.metrics.registry import METRICS, find_metric
-from purge.result import Result, environment
+from purge.result import environment
 from purge.runs.folder import RunFile, cut, read_facts, read_model
 from purge.runs.make import unlearn_run
 

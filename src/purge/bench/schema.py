@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from purge import Metric
 from purge.core.errors import DataError, FileError, MethodError, brief, did_you_mean
 from purge.core.files import below, read_yaml
 from purge.core.schema import build, fit
 from purge.core.settings import setting
 from purge.data.catalog import DATASETS
-from purge.metrics.metric import Metric
 from purge.metrics.registry import resolve_metrics
 from purge.verdict.compare import GoalSide, missed_by
 

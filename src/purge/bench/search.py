@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from purge import Metric
 from purge.bench.schema import Search, Task, Variant
 from purge.core.errors import DataError, MethodError, did_you_mean
 from purge.core.schema import build
 from purge.core.settings import as_dict, flat_fields
 from purge.methods.registry import resolve_method
-from purge.metrics.metric import Metric
 from purge.metrics.registry import check_value_name, find_metric
 
 if TYPE_CHECKING:

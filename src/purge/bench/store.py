@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
+from purge import load
 from purge.bench.jobs import Data, Forget, Job, Shard, Training
 from purge.bench.shared import fetch, local_copy, names, publish, remove
 from purge.bench.tables import result_in
@@ -21,7 +22,6 @@ from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
 from purge.core.settings import replace
 from purge.core.store import Store, digest_of
-from purge.data.load import load
 from purge.data.samples import Samples
 from purge.engine.resume import STATE
 from purge.engine.store import read_tensors
