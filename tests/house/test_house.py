@@ -95,8 +95,8 @@ BEYOND_PUBLIC = {
         "purge.engine.precision",
         "purge.engine.resume", "purge.engine.store", "purge.engine.trainer", "purge.methods.registry",
         "purge.methods.sisa_model", "purge.methods.sisa_parts", "purge.metrics.metric",
-        "purge.metrics.registry", "purge.models.checkpoint", "purge.models.zoo", "purge.report", "purge.report.tables",
-        "purge.report.theme", "purge.result", "purge.runs.folder", "purge.runs.make", "purge.runs.weights",
+        "purge.metrics.registry", "purge.models.checkpoint", "purge.models.zoo", "purge.report",
+        "purge.report.tables", "purge.report.theme", "purge.result", "purge.runs.folder", "purge.runs.make", "purge.runs.weights",
         "purge.verdict.compare", "purge.verdict.numbers",
     },
 }  # fmt: skip
