@@ -85,7 +85,8 @@ def _of_requests(
 ) -> str:
     """Rows of requests by their label, each from the jobs of the bench that has it."""
     from purge.bench.layout import laid_out
-    from purge.bench.tables import Table, numbers_of, sheet
+    from purge.bench.schema import Table
+    from purge.bench.tables import numbers_of, sheet
 
     by_key, origins = {}, {}
     for folder, labels in rows.items():

@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -478,7 +477,9 @@ class Result:
                epoch  loss
             0      1   0.5
         """
-        return pd.DataFrame(self.history)
+        from purge.report.frames import data_frame
+
+        return data_frame(self.history)
 
     def _repr_html_(self) -> str:
         """The run in a notebook."""

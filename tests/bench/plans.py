@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from purge.bench import runner as suite
-from purge.bench.expand import Job, Plan, read_plan
+from purge.bench.jobs import Job, Plan, read_plan
 from purge.bench.store import Place
 from purge.core.files import write_json
 

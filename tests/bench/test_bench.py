@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 import purge
-from purge.bench.expand import read_plan
+from purge.bench.jobs import read_plan
 from purge.bench.runner import commit, run_job
 from purge.bench.store import Place, finished, sound, trained
 from purge.cli import app as cli

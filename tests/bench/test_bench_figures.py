@@ -10,7 +10,8 @@ from matplotlib.colors import to_hex
 from purge.bench import figures as charts
 from purge.bench import runner as suite
 from purge.bench.layout import as_markdown
-from purge.bench.tables import Drawing, Table, numbers_of, sheet, sheets
+from purge.bench.schema import Drawing, Goal, Table
+from purge.bench.tables import numbers_of, sheet, sheets
 from purge.core.errors import PurgeError
 from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of
 
@@ -23,7 +24,7 @@ def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path
     assert list(found) == [table.name for table in plan.tables]
     for made in found.values():
         assert made.rows
-        assert made.cells["n"][made.cells["paper"].notna()].all()
+        assert all(cell.n for row in made.rows for cell in row.cells.values() if cell.paper is not None)
         assert "commit abc" in as_markdown(made)
     for drawing in plan.figures:
         figure = charts.draw(drawing, found)
@@ -51,7 +52,7 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
 def test_a_figure_shows_the_goal_and_has_a_legend_only_if_needed(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, methods=["purge", "finetune"])
     found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
-    table = Table("t", ["ra", "fa_test"], goals=[{"column": "ra", "least": 0.875}])
+    table = Table("t", ["ra", "fa_test"], goals=[Goal("ra", least=0.875)])
     made = {"t": sheet(table, numbers_of(found))}
     aimed, without = charts.draw(Drawing("f", "t"), made).axes
     level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "goal"]
@@ -106,7 +107,7 @@ def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
         "lira.tpr_1pct": 0.5,
     }
     found = [result_of(plan.jobs[0], {**values})]
-    goals = [{"column": "relearn_few.steps", "least": 5.0}]
+    goals = [Goal("relearn_few.steps", least=5.0)]
     made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of(found))}
     axes = charts.draw(Drawing("f", "t"), made).axes
     assert [ax.patches[0].get_height() for ax in axes] == [7.0, 25.0, 3.0, 50.0]

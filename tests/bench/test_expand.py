@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from purge.bench.expand import Training, digest_of
+from purge.bench.jobs import Training, digest_of
 from purge.bench.store import request_of
 from purge.core.errors import PurgeError
 from purge.methods.registry import METHODS

@@ -20,7 +20,7 @@ import torch
 import yaml
 
 from purge.bench import runner
-from purge.bench.expand import read_plan
+from purge.bench.jobs import read_plan
 from purge.bench.on_ray import Seat
 from purge.bench.schema import Resources
 from purge.bench.store import Place
@@ -186,7 +186,7 @@ def deadly(what: str, folder: Path) -> Tried:
         file.write("x")
     if what == "killer" or (what == "fragile" and (folder / what).stat().st_size == 1):
         os.kill(os.getpid(), signal.SIGKILL)
-    return Tried("", about(what).found)
+    return Tried("", about(what).result)
 
 
 def about(_: Any) -> Tried:
@@ -210,7 +210,7 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         "killer": 2, "fragile": 2, "x": 1,
     }  # fmt: skip
     for one in [*(done[name] for name in ("fragile", "x", "y", "z")), *again]:
-        pid, folder, threads, variables, path = one.found
+        pid, folder, threads, variables, path = one.result
         assert (one.error, pid != os.getpid(), folder, threads) == ("", True, str(tmp_path), 3)
         assert set(variables.values()) == {"3"}
         assert path == sys.path

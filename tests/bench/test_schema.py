@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from purge.auditor import Auditor
-from purge.bench.expand import Data, read_plan
+from purge.bench.jobs import Data, read_plan
+from purge.bench.schema import PARTS
 from purge.bench.store import images
-from purge.bench.tables import PARTS
 from purge.core.errors import PurgeError
 from purge.engine.seeding import seeded
 from purge.metrics.registry import METRICS, check_value_name
@@ -164,8 +164,8 @@ def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
     assert {name.partition(".")[0] for name in names} >= {*wanted} - {"tpr_1pct", "tpr_01pct"}
     for name in names:
         check_value_name(name, "the audit")
-    told = {name for kind in wanted if METRICS[kind].parts != "classes" for name in METRICS[kind].names()}
-    assert {name for name in told if "tpr_" not in name} <= names  # there are too few samples for those
+    parts = {name for kind in wanted if METRICS[kind].parts != "classes" for name in METRICS[kind].names()}
+    assert {name for name in parts if "tpr_" not in name} <= names  # there are too few samples for those
     for name in ("destinations", "destinations.all", "cka", "ta.0", "noise.2pct", "tpr_1pct"):
         with pytest.raises(PurgeError, match=f"a number of {name.partition('.')[0]} in table t"):
             check_value_name(name, "table t")
@@ -182,7 +182,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ({"column": "ra", "most": 1}, "a goal for a column"),
         ({"column": "fa_test"}, "one of least, most and near"),
         ({"column": "fa_test", "most": 1, "near": 2}, "one of least, most and near"),
-        ({"column": "fa_test", "most": "purge"}, "most in goals of table t"),
+        ({"column": "fa_test", "most": "purge"}, "most in goals of tables of small"),
         ({"column": "fa_test", "mots": 1}, "most"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from purge.bench import runner
-from purge.bench.expand import Plan
+from purge.bench.jobs import Plan
 from purge.bench.search import score_of, waves, winners
 from purge.bench.store import Place, is_done
 from purge.bench.tables import result_in

@@ -10,8 +10,8 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
-from purge.bench.expand import Data
-from purge.bench.store import cached, few_of_each, images, request_of, trained
+from purge.bench.jobs import Data
+from purge.bench.store import cached, drawn_per_class, images, request_of, trained
 from purge.core.errors import PurgeError
 from tests.bench.plans import place_of, plan_of
 
@@ -34,13 +34,13 @@ def test_of_two_benches_one_trains_and_the_other_waits(tmp_path: Path) -> None:
     assert (folder / "run.json").read_bytes() == made
 
 
-def test_few_of_each_class() -> None:
+def test_so_many_of_each_class() -> None:
     labels = torch.tensor([0] * 10 + [1] * 20)
-    mask = few_of_each(labels, lambda n: n // 5)
+    mask = drawn_per_class(labels, lambda n: n // 5)
     assert [int(mask[labels == c].sum()) for c in (0, 1)] == [2, 4]
-    assert torch.equal(mask, few_of_each(labels, lambda n: n // 5))
+    assert torch.equal(mask, drawn_per_class(labels, lambda n: n // 5))
     with pytest.raises(PurgeError, match="10 of class 0"):
-        few_of_each(labels, lambda n: 11)
+        drawn_per_class(labels, lambda n: 11)
 
 
 def test_held_out_images_are_training_images_that_are_not_trained_with() -> None:

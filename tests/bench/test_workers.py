@@ -91,7 +91,7 @@ def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> 
     names = ["killer a", "b", "killer c", "d", "e"]
     with processes(2) as crew:
         done = {d.what: d for d in crew.each(deadly, [Item(name, name) for name in names])}
-        os.kill(done["e"].found, signal.SIGKILL)
+        os.kill(done["e"].result, signal.SIGKILL)
         time.sleep(1)
         again = list(crew.each(deadly, [Item(name, name) for name in "xyz"]))
     assert {name: (d.error, d.killed) for name, d in done.items()} == {
@@ -99,7 +99,7 @@ def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> 
     }
     assert sorted(d.what for d in again) == ["x", "y", "z"]
     assert not any(d.error for d in again)
-    assert os.getpid() not in {d.found for d in again}
+    assert os.getpid() not in {d.result for d in again}
 
 
 def threads(_: Any) -> Tried:
@@ -122,7 +122,7 @@ def test_each_worker_has_its_threads(
     before, environment = torch.get_num_threads(), dict(os.environ)
     with processes(n, cpus) as crew:
         assert [*crew.each(threads, [Item("x", "x")])] == [
-            Done("x", found=(expected, dict.fromkeys(THREADS, str(expected))))
+            Done("x", result=(expected, dict.fromkeys(THREADS, str(expected))))
         ]
     assert torch.get_num_threads() == before
     assert dict(os.environ) == environment

@@ -61,7 +61,7 @@ def test_a_changed_number_and_a_lost_job_are_told(script):
 
 
 def test_its_quick_jobs_are_published(script):
-    from purge.bench.expand import read_plan
+    from purge.bench.jobs import read_plan
 
     for name in script.CONFIGS:
         known = script.by_key(ROOT / "results" / name / "jobs")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from purge.bench.expand import Data, Job, Plan, forget_words, short
+from purge.bench.jobs import Data, Job, Plan, forget_words
 from purge.bench.store import Place, finished, missing
 from purge.bench.tables import result_in
 from purge.runs.folder import read_facts
@@ -41,7 +41,7 @@ def steps_of(plan: Plan, place: Place) -> list[Step]:
     measured: dict[tuple[Data, str], list[float]] = {}
     done: set[str] = set()
     for job in plan.jobs:
-        groups.setdefault(f"{short(job.data)} {forget_words(job.forget)}: {job.label}", []).append(job)
+        groups.setdefault(f"{job.data} {forget_words(job.forget)}: {job.label}", []).append(job)
         result = result_in(place.file(job)) or {"error": "missing"}
         done |= set() if "error" in result else {job.id}  # a trial that had no seconds left is done with
         if "wall_seconds" in result:

@@ -3,95 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from purge.bench.tables import PARTS, Column, Drawing, Sheet, chosen
+from purge.bench.schema import PARTS, Drawing
+from purge.bench.tables import Cell, Column, Row, Sheet, chosen
 from purge.report import theme
 from purge.report.theme import BLUE, GREEN, INK, VERMILION, plain
 from purge.verdict.numbers import scaled
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-COLOURS = (BLUE, VERMILION, GREEN, theme.PURPLE, theme.SKY, theme.ORANGE)
-HATCHES = ("", "\\\\", "xx", "..", "++", "oo")
-MARKERS = "osD^vP"
 WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unless they are shares
+
+
+class Look(NamedTuple):
+    """How the bars and points of one label are drawn."""
+
+    colour: str
+    hatch: str
+    marker: str
+
+
+LOOKS = (  # of labels that have none in reports
+    Look(BLUE, "", "o"), Look(VERMILION, "\\\\", "s"), Look(GREEN, "xx", "D"), Look(theme.PURPLE, "..", "^"),
+    Look(theme.SKY, "++", "v"), Look(theme.ORANGE, "oo", "P"),
+)  # fmt: skip
 
 
 class Series(NamedTuple):
     """Bars of one look, or one line."""
 
     words: str
-    colour: str  # of the paper's bars: the edge, as they are white
-    hatch: str
-    marker: str
-    cells: pd.DataFrame  # mean, low, high and paper, numbered by the group that they stand in
+    look: Look  # of the paper's bars, which are white, the colour is that of the edge
+    cells: dict[str, Cell]  # by the group that they stand in
     paper: bool
 
 
 def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
-    """The figure that was asked for."""
+    """The figure of a drawing."""
     if drawing.kind == "pipeline":
         return pipeline()
-    found = sheets[drawing.table]
-    cells = chosen(found.cells, drawing.only)
-    columns = drawing.columns or found.table.columns
-    if cells.empty:
+    sheet = sheets[drawing.table]
+    rows = [row for row in sheet.rows if chosen(row.keys, drawing.only)]
+    columns = drawing.columns or sheet.table.columns
+    if not rows:
         fig, (ax,) = theme.empty_axes(1, 1, height=1.2)
         ax.set_axis_off()
         ax.text(0.5, 0.5, "no job has such a row", ha="center", color=INK)
         return fig
-    apart = "label" in found.table.rows and len(found.table.rows) > 1  # a colour for each label
-    keys = [key for key in found.table.rows if not (apart and key == "label")]
-    group = cells[keys].agg(" ".join, axis=1)
-    if "label" not in found.table.rows:  # then nothing else tells a job's row from the original's
-        group += cells["part"].map(lambda part: f" {PARTS[part]}" if part in PARTS else "")
-    cells = cells.assign(group=group)
-    groups = [*dict.fromkeys(cells["group"])]
+    apart = "label" in sheet.table.rows and len(sheet.table.rows) > 1  # a colour for each label
+    groups = [*dict.fromkeys(_group(row, sheet, apart) for row in rows)]
     across = 1 if len(columns) == 1 or len(groups) > 14 else 2
     down = -(-len(columns) // across)
     fig, axes = theme.empty_axes(down, across, height=(2.4 + 0.09 * max(map(len, groups))) * down)
-    for ax, column in zip(axes, columns, strict=False):
-        series = _series(cells[cells["name"] == column], groups, apart)
-        panel(ax, found.columns[column], [plain(group, 28) for group in groups], series, drawing.kind)
-        if column.startswith("mia") and found.columns[column].unit == "number":  # an AUROC: 0.5 is chance
-            ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
-        if column in found.aims:
-            aim = scaled(found.aims[column], found.columns[column].unit)
-            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="goal")
     for ax in axes[len(columns) :]:
         ax.set_axis_off()
-    looks = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
-    if looks.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
-        theme.legend_below(fig, looks)
+    for name, ax in zip(columns, axes, strict=False):
+        column = sheet.columns[name]
+        panel(ax, column, groups, _series(rows, sheet, name, apart), drawing.kind)
+        if name.startswith("mia") and column.unit == "number":  # an AUROC: 0.5 is chance
+            ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+        if name in sheet.aims:
+            aim = scaled(sheet.aims[name], column.unit)
+            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="goal")
+    legend = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
+    if legend.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
+        theme.legend_below(fig, legend)
     return fig
 
 
-def _series(cells: pd.DataFrame, groups: Sequence[str], apart: bool) -> list[Series]:
+def _group(row: Row, sheet: Sheet, apart: bool) -> str:
+    """The words below the bars of a row."""
+    words = [row.keys[by] for by in sheet.table.rows if not (apart and by == "label")]
+    if "label" not in sheet.table.rows and row.part is not None:  # nothing else says that it is no job's
+        words.append(PARTS[row.part])
+    return " ".join(words)
+
+
+def _series(rows: Sequence[Row], sheet: Sheet, column: str, apart: bool) -> list[Series]:
     """Ours, one look for each label if ``apart``, and the paper's in the same colour."""
-    made: list[Series] = []
+    by_label: dict[str, dict[str, Cell]] = {}
+    for row in rows:
+        own = by_label.setdefault(row.keys["label"] if apart else "ours", {})
+        own[_group(row, sheet, apart)] = row.cells[column]
+    series: list[Series] = []
     new = 0
-    for label in dict.fromkeys(cells["label"]) if apart else ["ours"]:
-        own = cells[cells["label"] == label] if apart else cells
-        own = own.set_index("group").reindex(groups).reset_index()
+    for label, cells in by_label.items():
         known = theme.MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
         if known is not None:
-            colour, hatch, marker = known.colour, known.hatch, known.marker
+            look = Look(known.colour, known.hatch, known.marker)
         else:
-            turn = (new + new // 6) % 6  # colours come again with another hatch
-            colour, hatch, marker = COLOURS[new % 6], HATCHES[turn], MARKERS[turn]
+            turn = LOOKS[(new + new // 6) % 6]  # colours come again with another hatch
+            look = Look(LOOKS[new % 6].colour, turn.hatch, turn.marker)
             new += 1
         words = plain(label, 28)
-        made.append(Series(words, colour, hatch, marker, own, False))
-        if own["paper"].notna().any():
-            words = f"{words}, paper" if apart else "paper"
-            made.append(Series(words, colour if apart else theme.GREY, "////", "x", own, True))
-    return made
+        series.append(Series(words, look, cells, paper=False))
+        if any(cell.paper is not None for cell in cells.values()):
+            theirs = Look(look.colour if apart else theme.GREY, "////", "x")
+            series.append(Series(f"{words}, paper" if apart else "paper", theirs, cells, paper=True))
+    return series
 
 
 def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Series], kind: str) -> None:
@@ -100,37 +112,39 @@ def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Seri
     width = min(0.8 / max(1, len(series)), 0.3)
     heights: list[float] = []
     for i, one in enumerate(series):
-        stat = "paper" if one.paper else "mean"
-        cells = one.cells.dropna(subset=[stat])
-        if cells.empty:
+        places, mean, below, above = [], [], [], []
+        for place, group in enumerate(groups):
+            cell = one.cells.get(group)
+            value = None if cell is None else cell.paper if one.paper else cell.mean
+            if cell is None or value is None:
+                continue
+            places.append(place)
+            mean.append(scale * value)
+            if not one.paper and cell.low is not None and cell.high is not None:
+                below.append(scale * (value - cell.low))
+                above.append(scale * (cell.high - value))
+        if not places:
             continue
-        mean, low, high = (scale * cells[key].astype(float) for key in (stat, "low", "high"))
-        heights += [*mean]
-        spread = None if one.paper else [(mean - end).abs() for end in (low, high)]
+        heights += mean
+        spread = None if one.paper else [below, above]
         if kind == "lines":
-            style = one.marker + ("--" if one.paper else "-")
             ax.errorbar(
-                cells.index,
-                mean,
-                spread,
-                fmt=style,
-                color=one.colour,
-                capsize=3,
-                label=one.words,
-                markersize=5,
-            )
+                places, mean, spread, fmt=one.look.marker + ("--" if one.paper else "-"),
+                color=one.look.colour, capsize=3, label=one.words, markersize=5,
+            )  # fmt: skip
         else:
             ax.bar(
-                cells.index + (i - (len(series) - 1) / 2) * width, mean, width,
-                color="white" if one.paper else one.colour, hatch=one.hatch,
-                edgecolor=one.colour if one.paper else INK, linewidth=0.5, label=one.words,
+                [place + (i - (len(series) - 1) / 2) * width for place in places], mean, width,
+                color="white" if one.paper else one.look.colour, hatch=one.look.hatch,
+                edgecolor=one.look.colour if one.paper else INK, linewidth=0.5, label=one.words,
                 yerr=spread, error_kw={"capsize": 2, "elinewidth": 0.8},
             )  # fmt: skip
     if column.unit != "share" and heights and 0 < WIDE * min(heights) < max(heights):
         ax.set_yscale("log")
-    tight = sum(map(len, groups)) > 30
-    ax.set_xticks(range(len(groups)), groups, rotation=45 if tight else 0, ha="right" if tight else "center")
-    ax.set_xlim(-0.7, len(groups) - 0.3)
+    words = [plain(group, 28) for group in groups]
+    tight = sum(map(len, words)) > 30
+    ax.set_xticks(range(len(words)), words, rotation=45 if tight else 0, ha="right" if tight else "center")
+    ax.set_xlim(-0.7, len(words) - 0.3)
     ax.set_ylabel(column.heading + (" (%)" if column.unit == "share" else ""))
 
 

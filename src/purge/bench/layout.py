@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-import math
+import csv
+import io
 import re
-from typing import Any
 
-from purge.bench.tables import KEYS, STATS, Column, Sheet
+from purge.bench.schema import KEYS, Goal
+from purge.bench.tables import Cell, Column, Sheet
 from purge.core.errors import printable
 
 
-def _ours(column: Column, cell: Any) -> str:
+def laid_out(sheet: Sheet) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows as text; the paper's column beside each of ours that the paper reports."""
+    table, goals = sheet.table, {goal.column: goal for goal in sheet.table.goals}
+    printed = {name for row in sheet.rows for name, cell in row.cells.items() if cell.paper is not None}
+    heads = [KEYS[by] for by in table.rows]
+    aims = ["aim"] + [""] * (len(heads) - 1)
+    for name in table.columns:
+        column = sheet.columns[name]
+        heads.append(column.heading)
+        aims.append(_aim(goals[name], sheet.aims[name], column) if name in sheet.aims else "")
+        if name in printed:
+            heads.append("paper")
+            aims.append("")
+    body = [[*aims, ""]] if sheet.aims else []
+    for row in sheet.rows:
+        line = [*sheet.key(row)]
+        for name in table.columns:
+            line.append(_ours(sheet.columns[name], row.cells[name]))
+            if name in printed:
+                line.append(sheet.columns[name].text(row.cells[name].paper))
+        if sheet.aims:
+            judged = [missed for name in sheet.aims if (missed := row.cells[name].missed_by) is not None]
+            line.append(f"{judged.count(0.0)} of {len(judged)}" if judged else "")
+        body.append(line)
+    return [*heads, *(["goals met"] if sheet.aims else [])], body
+
+
+def _ours(column: Column, cell: Cell) -> str:
     """The mean of a cell, its range if there is one, and whether the goal is met."""
     mean, low, high = (column.text(v) for v in (cell.mean, cell.low, cell.high))
     words = mean if low == high else f"{mean} ({low.removesuffix(' %')} – {high})"
-    if math.isnan(cell.missed_by):  # no goal
+    if cell.missed_by is None:
         return words
     if cell.missed_by == 0:
         return f"{words} ✓"
@@ -22,36 +50,20 @@ def _ours(column: Column, cell: Any) -> str:
     return f"{words} ✗ by {margin}" if margin != column.text(0) else f"{words} ✗ narrowly"
 
 
-def laid_out(found: Sheet) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows as text; the paper's column beside each of ours that the paper reports."""
-    table = found.table
-    heads = [KEYS[by] for by in table.rows]
-    aims = ["aim", *[""] * (len(heads) - 1)]
-    texts = [[row[i] for row in found.rows] for i in range(len(heads))]  # by column
-    for name in table.columns:
-        column, cells = found.columns[name], found.of(name)
-        heads.append(column.heading)
-        aims.append(table.aims[name].words(found.aims[name], column) if name in found.aims else "")
-        texts.append([_ours(column, cell) for cell in cells.itertuples()])
-        if cells["paper"].notna().any():
-            heads.append("paper")
-            aims.append("")
-            texts.append([column.text(value) for value in cells["paper"]])
-    if not found.aims:
-        return heads, [[*row] for row in zip(*texts, strict=True)]
-    missed = zip(*(found.of(column)["missed_by"] for column in found.aims), strict=True)
-    judged = [[by for by in row if not math.isnan(by)] for row in missed]
-    texts.append([f"{row.count(0.0)} of {len(row)}" if row else "" for row in judged])
-    return [*heads, "goals met"], [[*aims, ""], *([*row] for row in zip(*texts, strict=True))]
+def _aim(goal: Goal, aim: float, column: Column) -> str:
+    if goal.side == "near":
+        return f"{column.text(aim)} ± {column.text(goal.slack)}"
+    sign, edge = ("≥", aim - goal.slack) if goal.side == "least" else ("≤", aim + goal.slack)
+    return f"{sign} {column.text(edge)}"
 
 
-def as_markdown(found: Sheet) -> str:
+def as_markdown(sheet: Sheet) -> str:
     """A table for a README."""
-    heads, body = laid_out(found)
+    heads, body = laid_out(sheet)
     rows = [heads, ["---"] * len(heads), *body]
     lines = ["| " + " | ".join(map(_in_markdown, row)) + " |" for row in rows]
-    title = [f"**{_in_markdown(found.table.title)}**", ""] if found.table.title else []
-    return "\n".join([*title, *lines, "", _in_markdown(found.note)]).strip() + "\n"
+    title = [f"**{_in_markdown(sheet.table.title)}**", ""] if sheet.table.title else []
+    return "\n".join([*title, *lines, "", _in_markdown(sheet.note)]).strip() + "\n"
 
 
 def _in_markdown(text: str) -> str:
@@ -72,19 +84,19 @@ def _in_latex(text: str) -> str:
     return " ".join(printable(text).split()).translate(TEX)
 
 
-def as_latex(found: Sheet) -> str:
+def as_latex(sheet: Sheet) -> str:
     """A table for a paper; it needs the packages booktabs and amssymb."""
-    heads, body = laid_out(found)
-    n = len(found.table.rows)
+    heads, body = laid_out(sheet)
+    n = len(sheet.table.rows)
     rows = [" & ".join(map(_in_latex, row)) + r" \\" for row in (heads, *body)]
-    title = [f"{found.table.title.rstrip('.')}."] if found.table.title else []
-    caption = _in_latex(" ".join([*title, *filter(None, [found.note])]))
+    title = [f"{sheet.table.title.rstrip('.')}."] if sheet.table.title else []
+    caption = _in_latex(" ".join([*title, *filter(None, [sheet.note])]))
     return "\n".join(
         [
             r"\begin{table}[t]", r"\centering", r"\small",
             rf"\begin{{tabular}}{{{'l' * n}{'r' * (len(heads) - n)}}}", r"\toprule", rows[0], r"\midrule",
             *rows[1:], r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}",
-            rf"\label{{tab:{found.table.name}}}", r"\end{table}", "",
+            rf"\label{{tab:{sheet.table.name}}}", r"\end{table}", "",
         ]
     )  # fmt: skip
 
@@ -99,20 +111,23 @@ def _in_csv(text: str) -> str:
     return f"'{text}" if formula and not re.fullmatch(r"[-+]?\d+(\.\d*)?%?", text) else text
 
 
-def as_csv(found: Sheet) -> str:
+def as_csv(sheet: Sheet) -> str:
     """All numbers unrounded, accuracies as fractions."""
-    import pandas as pd
-
-    keys = pd.DataFrame(found.rows, columns=[*found.table.rows])
-    parts = [found.of(column)[STATS].reset_index(drop=True) for column in found.table.columns]
-    for column, cells in zip(found.table.columns, parts, strict=True):
-        if column == "steps":  # whole numbers, but for their mean
-            whole = cells[["low", "high"]].map(lambda v: str(v).removesuffix(".0"), na_action="ignore")
-            cells[["low", "high"]] = whole
-    names = [f"{c}.{stat}".removesuffix(".mean") for c in found.table.columns for stat in STATS]
-    keys = keys.map(_in_csv)
-    wide = pd.concat([keys, *parts], axis=1).set_axis([*keys.columns, *map(_in_csv, names)], axis=1)
-    return str(wide.to_csv(index=False, lineterminator="\n"))
+    stats = ("mean", "low", "high", "n", "paper", "missed_by")
+    names = [f"{column}.{stat}".removesuffix(".mean") for column in sheet.table.columns for stat in stats]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*sheet.table.rows, *map(_in_csv, names)])
+    for row in sheet.rows:
+        numbers: list[float | str | None] = []
+        for column in sheet.table.columns:
+            cell = row.cells[column]
+            for stat in stats:
+                value = getattr(cell, stat)
+                whole = column == "steps" and stat in ("low", "high")  # the mean of some is a fraction
+                numbers.append(str(value).removesuffix(".0") if whole and value is not None else value)
+        writer.writerow([*map(_in_csv, sheet.key(row)), *numbers])
+    return text.getvalue()
 
 
 FORMS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}  # by file ending

@@ -30,6 +30,7 @@ import purge
 from purge.bench.schema import Resources
 from purge.bench.workers import THREADS, Tried, Work, environment
 from purge.core.errors import DeviceError, first_line
+from purge.core.plugins import from_extra
 from purge.engine.precision import choose_device
 
 logger = logging.getLogger("purge")
@@ -145,11 +146,7 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
         _check_reachable(address)
     elif "RAY_AUTH_MODE" not in os.environ:  # other users of this machine cannot join it
         stack.enter_context(environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
-    try:
-        import ray
-    except ImportError:
-        fix = "pip install 'purge-unlearning[ray]'"
-        raise DeviceError("the package ray, for --on ray", "no such package", fix) from None
+    ray = from_extra("ray", "bench", "--on ray", DeviceError)
     short = "/tmp" if os.path.isdir("/tmp") else None  # paths of sockets have at most 107 characters
     temporary = tempfile.TemporaryDirectory(prefix="purge-ray-", dir=short, ignore_cleanup_errors=True)
     folder = stack.enter_context(temporary)
@@ -208,9 +205,9 @@ def _room(nodes: list[dict[str, float]], wanted: dict[str, float]) -> int:
     4
     """
     amounts = {name: amount for name, amount in wanted.items() if amount}
-    found = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
-    if not found:
+    room = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
+    if not room:
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in amounts}
         fix = "lower resources; if the cluster will grow, say with --jobs how many fit then"
         raise DeviceError(f"a node with room for a job, {amounts}", f"at most {most}", fix)
-    return found
+    return room

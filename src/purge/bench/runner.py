@@ -23,20 +23,22 @@ import yaml
 from torch import nn
 
 import purge
+from purge import Result
 from purge.auditor import Auditor
-from purge.bench.expand import Job, Plan, Shard, Training, digest_of
+from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
+from purge.bench.schema import PARTS
 from purge.bench.search import score_of, spent_in, waves, winners
 from purge.bench.shared import checked, is_url, local_copy, publish
 from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
-from purge.bench.tables import PARTS, manifest, result_in, sheets
+from purge.bench.tables import manifest, result_in, sheets
 from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data.samples import Samples
 from purge.metrics.registry import METRICS, find_metric
-from purge.result import Result, environment
+from purge.result import environment
 from purge.runs.folder import RunFile, cut, read_facts, read_model
 from purge.runs.make import unlearn_run
 
@@ -48,7 +50,7 @@ class Summary(NamedTuple):
 
     ran: int
     skipped: int  # jobs that had results
-    left: int  # jobs that were not asked for
+    left: int  # jobs that --only leaves out
     trained: int
     failed: dict[str, str]  # job → what went wrong
     files: list[Path]  # tables, figures and presets
@@ -64,13 +66,13 @@ def bench(
 
     ``on``: where they run, see :func:`crew_on`; ``at_once``: how many of them at the same time.
     """
-    asked = plan.only(only)
+    part = plan.only(only)
     for folder in (place.out, place.models):
         out_folder(folder, force=True)
     if not resume and place.out.is_dir() and any(place.out.iterdir()):
         fix = "continue with --resume, or choose another"
         raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
-    todo = [job for job in asked.jobs if not is_done(place.file(job))]
+    todo = [job for job in part.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     absent = missing(wanted, place)
     broken, over = set(), 0
@@ -85,17 +87,18 @@ def bench(
         total += len(_shards(absent, place))
         began = time.perf_counter()
         with progress_line("bench", total, progress) as advance:
-            for count, done in enumerate(_outcomes(crew, asked, place), 1):
+            for count, done in enumerate(_outcomes(crew, part, place), 1):
                 note = f": {done.error}" if done.error else ""
                 if isinstance(done.what, Training):
                     broken |= {done.what.spec} if done.error else set()
                 elif isinstance(done.what, Shard):
-                    pass  # what went wrong with it is told of its model
-                elif done.found is not None:
-                    write_json(place.file(done.what), done.found)
+                    pass  # what went wrong with it is said of its model
+                elif done.result is not None:
+                    write_json(place.file(done.what), done.result)
                 elif done.error:
                     kind = "process ended" if done.killed else "no model"
-                    _write_result(done.what, place, {"error": done.error, "kind": kind})
+                    record = _record(done.what, place, {"error": done.error, "kind": kind})
+                    write_json(place.file(done.what), record)
                 else:
                     over, note = over + 1, ": no seconds left"
                 advance(1, str(done.what))
@@ -103,12 +106,12 @@ def bench(
     results = [(job, result_in(place.file(job))) for job in plan.jobs]
     return Summary(
         ran=len(todo) - over,
-        skipped=len(asked.jobs) - len(todo),
-        left=len(plan.jobs) - len(asked.jobs),
+        skipped=len(part.jobs) - len(todo),
+        left=len(plan.jobs) - len(part.jobs),
         trained=sum(t.spec not in broken for t in absent),
-        failed={str(job): str(found["error"]) for job, found in results if found and "error" in found},
+        failed={str(job): str(result["error"]) for job, result in results if result and "error" in result},
         files=[*_write_presets(place.out, results, plan.seconds), *make(place.out)],
-        unread=sum(found is None and place.file(job).is_file() for job, found in results),
+        unread=sum(result is None and place.file(job).is_file() for job, result in results),
         over=over,
     )
 
@@ -146,8 +149,8 @@ def kept(plan: Plan, place: Place) -> str:
 
 def commit() -> str:
     """The commit of the code: $PURGE_COMMIT, or what git says if the code is a checkout."""
-    if given := os.environ.get("PURGE_COMMIT"):
-        return given
+    if stated := os.environ.get("PURGE_COMMIT"):
+        return stated
     root = Path(purge.__file__).parents[2]
     if not (root / ".git").exists():  # installed, perhaps inside the checkout of another project
         return "unknown"
@@ -177,19 +180,15 @@ def _write_presets(
     out: Path, results: list[tuple[Job, dict[str, Any] | None]], seconds: float | None
 ) -> list[Path]:
     """Write the best settings that a search found as a file that a later bench can read."""
-    found = winners(results, seconds)
-    if not found:
+    best = winners(results, seconds)
+    if not best:
         return []
-    text = yaml.safe_dump({"methods": found}, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump({"methods": best}, sort_keys=False, allow_unicode=True)
     write_text(out / "presets.yaml", text)
     return [out / "presets.yaml"]
 
 
-def _write_result(job: Job, place: Place, found: dict[str, Any]) -> None:
-    write_json(place.file(job), _record(job, place, found))
-
-
-def _record(job: Job, place: Place, found: dict[str, Any]) -> dict[str, Any]:
+def _record(job: Job, place: Place, outcome: dict[str, Any]) -> dict[str, Any]:
     """The result of a job, with what it was and where it ran."""
     about = {
         **job.keys, "method": job.method, "changes": job.changes, "trial_of": job.trial_of,
@@ -197,14 +196,14 @@ def _record(job: Job, place: Place, found: dict[str, Any]) -> dict[str, Any]:
         "request": job.forget, "model": job.base.model, "recipe": job.base.recipe, "metrics": job.metrics,
     }  # fmt: skip
     made = {**environment(), "commit": place.commit, "at_once": place.at_once}
-    return {**about, **found, **made}
+    return {**about, **outcome, **made}
 
 
 def make(out: Path) -> list[Path]:
     """Write all tables and figures of a bench from its results, and return the files."""
-    found = sheets(out)
+    made = sheets(out)
     written = []
-    for name, sheet in found.items():
+    for name, sheet in made.items():
         tables = own_folder(out, "tables")
         for ending, form in FORMS.items():
             written.append(below(tables, name, ending=f".{ending}"))
@@ -213,7 +212,7 @@ def make(out: Path) -> list[Path]:
         from purge.bench import figures  # matplotlib takes long to import
         from purge.report import theme
 
-        drawn = figures.draw(drawing, found)
+        drawn = figures.draw(drawing, made)
         written += theme.save(drawn, own_folder(out, "figures"), drawing.name)
     return written
 
@@ -236,7 +235,7 @@ def _outcomes(crew: Crew, plan: Plan, place: Place) -> Iterator[Done]:
         for job in (job for job in wave if not is_done(place.file(job))):
             if job.trial and spent[job.trial_of] >= limit:
                 why = f"{job.trial} trials took {spent[job.trial_of]:.1f} s; the search allows {limit:g} s"
-                _write_result(job, place, {"skipped": why})
+                write_json(place.file(job), _record(job, place, {"skipped": why}))
                 yield Done(job)
             else:
                 todo.append(job)
@@ -281,8 +280,8 @@ def _attempt(what: Training | Shard | Job, place: Place) -> Tried:
             return Tried()
         _scene(what, place)
         ready = time.perf_counter()
-        found = run_job(what, place)
-        return Tried("", _record(what, place, {**found, "wall_seconds": time.perf_counter() - began}))
+        outcome = run_job(what, place)
+        return Tried("", _record(what, place, {**outcome, "wall_seconds": time.perf_counter() - began}))
     except (Exception, SystemExit) as error:  # whatever it is, the other jobs go on
         words = " ".join((str(error) or type(error).__name__).split())[:500]
         if not isinstance(what, Job):
@@ -345,9 +344,9 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
     elsewhere = ("method", "versions", "hardware", "seconds", "steps", "seed")  # in the result of the job
     of_one = ("request", "forget_rows", "deletion_request", "finished", "cache")  # for the record of a run
-    found = {k: v for k, v in result.to_dict().items() if k not in (*elsewhere, *of_one)}
+    kept = {k: v for k, v in result.to_dict().items() if k not in (*elsewhere, *of_one)}
     if job.base.logged:  # no path of this machine
-        found["settings"]["log"] = f"{scene.folders[0].name}/updates"
+        kept["settings"]["log"] = f"{scene.folders[0].name}/updates"
     # Trainings that ran side by side took longer, so their seconds are not the cost of retraining.
     alone = job.retrained and scene.facts[1].get("at_once") == 1
     retraining = scene.facts[1]["seconds"] if alone else None
@@ -362,14 +361,14 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         **_shares(result),
         "score": score_of(job.score, report) if job.score else None,
     }
-    kept = ("digest", "seconds", "seed", "test_accuracy", "source")
+    about = ("digest", "seconds", "seed", "test_accuracy", "source")
     models = [
-        {"folder": folder.name, **{key: facts.get(key) for key in kept}}
+        {"folder": folder.name, **{key: facts.get(key) for key in about}}
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
     values = {part: report[part] for part in ("values", *PARTS)}
     also = {"numbers": numbers, "spent_seconds": sum(seconds), "checks": _checks(result), "models": models}
-    return {**found, **also, **values}
+    return {**kept, **also, **values}
 
 
 def _peta(flop: int | None) -> float | None:

@@ -1,23 +1,51 @@
-"""What the YAML file of a bench may say.
+"""What the YAML file of a bench may say: one frozen dataclass for each part of it.
 
 The keys of a file are the fields of :class:`Bench` and of :class:`Task`; those of a task may also stand in
-``tasks``. See ``configs/`` for examples.
+``tasks``. See ``configs/`` for examples. What only the jobs can tell, such as whether a column is one of
+their metrics, is checked in ``jobs``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-from purge.bench.search import Search
-from purge.bench.tables import NUMBERS, By, Drawing, Goal, Table, check_drawing, paper
-from purge.core.errors import DataError, FileError, MethodError, did_you_mean
-from purge.core.schema import build
+from purge import Metric
+from purge.core.errors import DataError, FileError, MethodError, brief, did_you_mean
+from purge.core.files import below, read_yaml
+from purge.core.schema import build, fit
 from purge.core.settings import setting
-from purge.metrics.metric import Metric
-from purge.metrics.registry import check_value_name, resolve_metrics
+from purge.data.catalog import DATASETS
+from purge.metrics.registry import resolve_metrics
+from purge.verdict.compare import GoalSide, missed_by
+
+By = Literal["data", "forget", "label"]
+Part = Literal["original", "retrained", "floor"]
+
+KEYS: dict[By, str] = {"data": "data", "forget": "forgotten", "label": "method"}  # headings of key columns
+PARTS: dict[Part, str] = {"original": "original", "retrained": "retrain", "floor": "floor"}  # labels of rows
+
+# Numbers of a job that are not metrics: the heading, and the unit or format.
+NUMBERS = {
+    "seconds": ("seconds", ".2f"),
+    "first_seconds": ("seconds, first time", ".2f"),
+    "retrain_seconds": ("seconds of retraining", ".1f"),
+    "speedup": ("speed-up", ".1f"),
+    "pflop": ("PFLOP", ".3g"),
+    "retrain_pflop": ("PFLOP of retraining", ".3g"),
+    "steps": ("steps", ".0f"),
+    "projected": ("projected", "share"),
+    "gated": ("gated", "share"),
+    "raising": ("steps that raise the retain loss", "share"),
+    "score": ("score", ".4f"),
+}
+
+
+# -- jobs ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -56,18 +84,23 @@ class Task:
             raise DataError("two images of each class to hold one out", got, "raise per_class")
         if not self.seeds:
             raise FileError("at least one seed", "none", "write seeds: [0]")
-        given = [k for k in ("forget", "fraction", "ids") if getattr(self, k) is not None]
-        if len(given) != 1 or not getattr(self, given[0]):
-            got = " and ".join(given) if len(given) > 1 else f"an empty {given[0]}" if given else "none"
+        requests = [key for key in ("forget", "fraction", "ids") if getattr(self, key) is not None]
+        if len(requests) != 1 or not getattr(self, requests[0]):
+            empty = f"an empty {requests[0]}" if requests else "none"
+            got = " and ".join(requests) if len(requests) > 1 else empty
             raise DataError(f"one of forget, fraction and ids for {self.data}", got, "write forget: [0], say")
         if self.draw is not None and self.fraction is None:
-            raise DataError("a fraction to draw", f"draw: {self.draw} beside {given[0]}", "leave draw out")
+            raise DataError("a fraction to draw", f"draw: {self.draw} beside {requests[0]}", "leave draw out")
 
-    def found_metrics(self) -> dict[str, Metric]:
-        """The metrics by what finds them again: their names, or ``module:NAME`` as the file has it."""
-        given = [self.metrics] if isinstance(self.metrics, str) else self.metrics
-        own = {resolve_metrics(name)[0].name: name for name in given if ":" in name}
-        return {own.get(m.name, m.name): m for m in resolve_metrics(given)}
+    @property
+    def metric_names(self) -> list[str]:
+        """The panel or the metrics, as the file names them."""
+        return [self.metrics] if isinstance(self.metrics, str) else self.metrics
+
+    def resolved_metrics(self) -> dict[str, Metric]:
+        """The metrics by the names that find them again: their own, or ``module:NAME`` as in the file."""
+        own = {resolve_metrics(name)[0].name: name for name in self.metric_names if ":" in name}
+        return {own.get(m.name, m.name): m for m in resolve_metrics(self.metric_names)}
 
 
 @dataclass(frozen=True)
@@ -88,7 +121,10 @@ class Variant:
     label: str = ""  # default: the method's name
     set: dict[str, Any] = setting({})
     base: dict[str, Any] = setting({}, "the fields of Base, and changes to the recipe of its base model")
-    search: dict[str, Any] = setting({}, "setting → choices or {low, high, log}; in a trial: what was drawn")
+    search: dict[str, Any] = setting({}, "setting → choices or {low, high, log}")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.method)
 
     def split_base(self, needs: Collection[str]) -> tuple[Base, dict[str, Any]]:
         """The base and the changes to its recipe; a method that ``needs`` a base of its kind must have it."""
@@ -106,6 +142,19 @@ class Variant:
         if alone := [key for key in ("slices", "vote") if key in own and not base.shards]:
             raise MethodError(f"shards beside {alone[0]} in base", "none", f"leave {alone[0]} out")
         return base, {k: v for k, v in self.base.items() if k not in own}
+
+
+@dataclass(frozen=True)
+class Search:
+    """A random search over the settings of each method, with the same budget for all."""
+
+    trials: int = setting(help="trials for each method, at most", low=1)
+    score: dict[str, float] = setting(help="metric → weight of its distance to the aim; lower is better")
+    seed: int = setting(0, low=0, high=2**32 - 1)
+    seconds: float | None = setting(
+        None, "seconds of unlearning for each method; once its trials have used them up, no other begins",
+        above=0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,77 +181,209 @@ class Resources:
         """
         if self.memory is None:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", str(self.memory))
-        unit = (found[2] or "") if found else ""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", str(self.memory))
+        unit = (match[2] or "") if match else ""
         factor = (1024 if unit.endswith("i") else 1000) ** (" kMGT".index(unit[0]) if unit else 0)
-        if not found or float(found[1]) * factor < 1:
+        if not match or float(match[1]) * factor < 1:
             raise MethodError("an amount of memory in resources", repr(self.memory), "write memory: 4GB, say")
-        return int(float(found[1]) * factor)
+        return int(float(match[1]) * factor)
+
+
+# -- tables and figures -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a column should be: at least, at most or near a number, or near the value of another model."""
+
+    column: str
+    least: float | Part | None = None
+    most: float | Part | None = None
+    near: float | Part | None = None
+    times: float = 1.0  # the value of the other model is multiplied by this; the slack is not
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        sides = sum(v is not None for v in (self.least, self.most, self.near))
+        if sides != 1:
+            raise FileError(f"one of least, most and near for {self.column}", str(sides), "give one")
+        if self.times != 1 and not isinstance(self.aim, str):
+            got, fix = f"{self.side}: {self.aim}", f"write the product as {self.side}"
+            raise FileError(f"times beside {' or '.join(PARTS)} in the goal for {self.column}", got, fix)
+
+    @property
+    def side(self) -> GoalSide:
+        """Which of the three it has."""
+        return next(side for side in get_args(GoalSide) if getattr(self, side) is not None)
+
+    @property
+    def aim(self) -> float | Part:
+        """The number, or the model whose value it is."""
+        aim: float | Part = getattr(self, self.side)
+        return aim
+
+    def missed_by(self, value: float, aim: float) -> float:
+        """How far a value misses the goal; 0 if it meets it."""
+        return missed_by(value, self.side, aim, self.slack)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to make: a row for each value of ``rows`` among the jobs, a column for each metric."""
+
+    name: str
+    columns: list[str]
+    rows: list[By] = setting(["label"])
+    title: str = ""
+    paper: str | None = None  # the table of paper.json or paper_later.json with the paper's numbers
+    also: list[Part] = setting([], "other models that get rows of their own")
+    only: dict[By, list[str]] = setting({}, "leave out all other jobs")
+    goals: list[Goal] = setting([])
+
+    def __post_init__(self) -> None:
+        where = f"table {check_name(self.name, 'tables')}"
+        if twice := repeated(self.rows):
+            raise FileError(f"different rows in {where}", f"{twice!r} twice", "leave one out")
+        if twice := repeated([goal.column for goal in self.goals]):
+            raise FileError(f"one goal for {twice} in {where}", "two", "leave one out")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure to draw: some columns of a table, a panel each; or the picture of the method."""
+
+    name: str
+    table: str = ""
+    columns: list[str] = setting([], "default: all")
+    only: dict[By, list[str]] = setting({}, "leave out all other rows")
+    kind: Literal["bars", "lines", "pipeline"] = "bars"
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "figures")
+
+    def check(self, tables: Iterable[Table]) -> None:
+        """Refuse a figure of a table, columns or rows that are not there."""
+        by_name = {table.name: table for table in tables}
+        if self.kind != "pipeline" and self.table not in by_name:
+            refuse(f"a table for figure {self.name}", self.table, by_name)
+        table = by_name.get(self.table)
+        for column in self.columns:
+            if table is None or column not in table.columns:
+                refuse(f"a column of table {self.table}", column, table.columns if table else ())
+        for by in self.only:
+            if table is None or by not in table.rows:
+                got, fix = f"only: {{{by}: …}}", f"add {by} to the rows of table {self.table}"
+                raise FileError(f"a choice of rows of table {self.table}", got, fix)
+
+
+def check_name(name: str, what: str) -> str:
+    """A name that is part of a file's, and of a label in LaTeX."""
+    if not re.fullmatch(r"[\w-]+", name):
+        raise FileError(f"{what} of plain names", brief(name), "use letters, digits, - and _")
+    below(Path(), name)
+    return name
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that appears more than once."""
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+def refuse(what: str, word: str, known: Iterable[str]) -> None:
+    """Say that a word is none of the known ones."""
+    raise FileError(what, brief(word), did_you_mean(word, known))
+
+
+# -- the file -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The keys of a file beside those of a task."""
+    """A whole file: every task and every method written out."""
 
-    methods: list[str | Variant] | dict[str, dict[str, Any] | None]
+    tasks: list[Task]
+    methods: list[Variant]
     about: str = ""
-    tasks: list[dict[str, Any]] = setting([], "default: one task, of the keys beside it")
     search: Search | None = None
     presets: str | None = setting(None, "a file that a search wrote")
     tables: list[Table] = setting([])
     figures: list[Drawing] = setting([])
     resources: Resources = Resources()
 
-    def variants(self) -> list[Variant]:
-        """The methods, whichever way they are written."""
-        if isinstance(self.methods, dict):
-            return [Variant(name, name, settings or {}) for name, settings in self.methods.items()]
-        found = [Variant(one) if isinstance(one, str) else one for one in self.methods]
-        return [Variant(v.method, v.label or v.method, v.set, v.base, v.search) for v in found]
+    def __post_init__(self) -> None:
+        labels = [variant.label for variant in self.methods]
+        if twice := repeated(labels):
+            raise MethodError("methods of different labels", f"{twice!r} twice", "add label: …")
+        taken = [label for label in labels if label in PARTS.values()]
+        if taken and self.search is None:  # trials have labels of their own
+            raise MethodError(
+                f"labels other than {', '.join(PARTS.values())}", repr(taken[0]), "add label: …"
+            )
+        for what, wanted in (("tables", self.tables), ("figures", self.figures)):
+            if twice := repeated([one.name for one in wanted]):
+                raise FileError(f"{what} of different plain names", repr(twice), "rename one")
+        for drawing in self.figures:
+            drawing.check(self.tables)
 
 
-# -- tables and figures ask only for what the jobs will have ------------------------------------
+def read_bench(path: Path) -> Bench:
+    """The content of a file; keys of tasks that stand beside ``tasks`` hold for all of them."""
+    content, where = read_yaml(path), path.name
+    of_task, of_bench = ({f.name for f in dataclasses.fields(cls)} for cls in (Task, Bench))
+    for key in content:
+        if key not in of_task | of_bench:
+            refuse(f"a key of {where}", key, of_task | of_bench)
+    if "methods" not in content:
+        raise FileError(f"methods in {where}", "none", "write methods: [purge]")
+    above = {key: value for key, value in content.items() if key in of_task}
+    rest = {key: value for key, value in content.items() if key not in of_task}
+    tasks = fit(content.get("tasks") or [{}], list[dict[str, Any]], "tasks", where)
+    rest["tasks"] = [build(Task, task, where) for own in tasks for task in _tasks(above, own, where)]
+    presets = {}
+    if rest.get("presets") is not None:
+        presets = _presets(path.parent / fit(rest["presets"], str, "presets", where))
+    rest["methods"] = _variants(rest["methods"], presets, where)
+    return build(Bench, rest, where)
 
 
-def check_tables(bench: Bench, metrics: Mapping[str, Metric], words: Mapping[By, Collection[str]]) -> None:
-    """Refuse tables and figures of other metrics, data, requests or labels than the jobs have."""
-    tables = {table.name: table for table in bench.tables}
-    for table in bench.tables:
-        _check_table(table, metrics, f"table {table.name}")
-        _check_only(table.only, words, f"table {table.name}")
-    for drawing in bench.figures:
-        check_drawing(drawing, tables)
-        _check_only(drawing.only, words, f"figure {drawing.name}")
-    for what, wanted in (("tables", bench.tables), ("figures", bench.figures)):
-        names = [one.name for one in wanted]
-        if bad := [n for n in names if names.count(n) > 1 or not re.fullmatch(r"[\w-]+", n)]:
-            raise FileError(f"{what} of different plain names", repr(bad[0]), "rename one")
+def _tasks(above: Mapping[str, Any], own: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """A task for each data set that is named; the keys of a task replace those above it."""
+    if {"forget", "fraction", "ids"} & own.keys():
+        above = {k: v for k, v in above.items() if k not in ("forget", "fraction", "ids")}
+    merged = {**above, **own}
+    if "data" not in merged:
+        return [merged]  # which is refused
+    names = merged["data"] if isinstance(merged["data"], list) else [merged["data"]]
+    if not names:
+        raise FileError(f"at least one data set in {where}", "none", "write data: digits, say")
+    tasks = []
+    for name in names:
+        if isinstance(name, str) and name not in DATASETS:
+            if not Path(name).exists():
+                raise DataError("the name of a data set, or a path", repr(name), did_you_mean(name, DATASETS))
+            name = str(Path(name).absolute())
+        tasks.append({**merged, "data": name})
+    return tasks
 
 
-def _check_table(table: Table, metrics: Mapping[str, Metric], where: str) -> None:
-    for key in ("rows", "columns"):
-        if not getattr(table, key):
-            raise FileError(f"at least one word in {key} of {where}", "none", f"add to {key}")
-    for column in [c for c in table.columns if c not in NUMBERS]:
-        if (metric := metrics.get(column.partition(".")[0])) is None:
-            _refuse(f"a metric of the jobs in {where}", column, [*NUMBERS, *metrics])
-        check_value_name(column, where, metric)
-    goals = [build(Goal, given, f"goals of {where}").column for given in table.goals]
-    if wrong := [column for column in goals if column not in table.columns]:
-        _refuse(f"a goal for a column of {table.name}", wrong[0], table.columns)
-    if twice := [column for column in goals if goals.count(column) > 1]:
-        raise FileError(f"one goal for {twice[0]} in {where}", "two", "leave one out")
-    if table.paper is not None and table.paper not in paper():
-        _refuse("a table of the paper", table.paper, paper())
-    if table.also and "label" not in table.rows:
-        raise FileError(f"rows by label in {where}", "also", "add label to its rows")
+def _variants(methods: Any, presets: Mapping[str, dict[str, Any]], where: str) -> list[Variant]:
+    """The methods, whichever way they are written, with the settings that a search found for their labels."""
+    methods = fit(methods, list[str | Variant] | dict[str, dict[str, Any] | None], "methods", where)
+    if not methods:
+        raise FileError(f"at least one method in {where}", "none", "write methods: [purge]")
+    if isinstance(methods, dict):
+        variants = [Variant(name, set=settings or {}) for name, settings in methods.items()]
+    else:
+        variants = [Variant(one) if isinstance(one, str) else one for one in methods]
+    labels = [variant.label for variant in variants]
+    for label in presets:
+        if label not in labels:
+            raise MethodError("a label of methods in presets", repr(label), did_you_mean(label, labels))
+    return [dataclasses.replace(one, set={**presets.get(one.label, {}), **one.set}) for one in variants]
 
 
-def _check_only(only: Mapping[By, Sequence[str]], words: Mapping[By, Collection[str]], where: str) -> None:
-    for by, wanted in only.items():
-        if wrong := [word for word in wanted if word not in words[by]]:
-            _refuse(f"a {by} of the jobs in {where}", wrong[0], words[by])
-
-
-def _refuse(what: str, word: str, known: Collection[str]) -> None:
-    raise FileError(what, repr(word), did_you_mean(word, known))
+def _presets(path: Path) -> dict[str, dict[str, Any]]:
+    """Settings by label, as a search writes them."""
+    rows = fit(read_yaml(path).get("methods"), list[Any], "methods", str(path))
+    presets = [build(Variant, row, f"methods of {path}", ignore_unknown=True) for row in rows]
+    return {preset.label: preset.set for preset in presets}

@@ -7,36 +7,43 @@ further trial once its trials have unlearned for that long: time cannot buy a sl
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from purge.core.errors import MethodError
+from purge import Metric
+from purge.bench.schema import Search, Task, Variant
+from purge.core.errors import DataError, MethodError, did_you_mean
 from purge.core.schema import build
-from purge.core.settings import setting
-from purge.metrics.metric import Metric
+from purge.core.settings import as_dict, flat_fields
+from purge.methods.registry import resolve_method
 from purge.metrics.registry import check_value_name, find_metric
 
 if TYPE_CHECKING:
-    from purge.bench.expand import Job
+    from purge.bench.jobs import Job
+
+
+# -- before it runs -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Search:
-    """A random search over the settings of each method, with the same budget for all."""
+class Trial:
+    """A method with settings; in a search with those that were drawn, and the label that it is for."""
 
-    trials: int = setting(help="trials for each method, at most", low=1)
-    score: dict[str, float] = setting(help="metric → weight of its distance to the aim; lower is better")
-    seed: int = setting(0, low=0, high=2**32 - 1)
-    seconds: float | None = setting(
-        None, "seconds of unlearning for each method; once its trials have used them up, no other begins",
-        above=0,
-    )  # fmt: skip
+    variant: Variant
+    of: str = ""
+    drawn: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The label in the file."""
+        return self.of or self.variant.label
 
 
 @dataclass(frozen=True)
@@ -48,25 +55,33 @@ class Range:
     log: bool = False  # draw the logarithm uniformly
 
 
-def drawn(
-    ranges: dict[str, Any], seed: int, label: str, trial: int, fractions: Collection[str] = ()
-) -> dict[str, Any]:
-    """The settings of a trial; those in ``fractions`` may be any number. The first trial changes nothing."""
-    rng = np.random.default_rng([seed, zlib.crc32(label.encode()), trial])
-    return {key: _draw(rng, key, given, key in fractions) for key, given in ranges.items()} if trial else {}
+def trials_of(variant: Variant, search: Search) -> Iterator[Trial]:
+    """The trials of a method in a search: the first changes nothing, the others draw their settings."""
+    method = resolve_method(variant.method, variant.set)
+    fields = [f for f, _ in flat_fields(method)]
+    settings = {*as_dict(method), *(f.name for f in fields)}
+    if wrong := [key for key in variant.search if key not in settings]:
+        fix = did_you_mean(wrong[0], settings)
+        raise MethodError(f"a setting of {variant.method} in search", repr(wrong[0]), fix)
+    fractions = [f.name for f in fields if "float" in str(f.type)]
+    for i in range(search.trials if variant.search else 1):
+        rng = np.random.default_rng([search.seed, zlib.crc32(variant.label.encode()), i])
+        drawn = {key: _draw(rng, key, among, key in fractions) for key, among in variant.search.items()}
+        labelled = dataclasses.replace(variant, label=f"{variant.label} #{i}")
+        yield Trial(labelled, variant.label, drawn if i else {})
 
 
-def _draw(rng: np.random.Generator, key: str, given: Any, fraction: bool) -> Any:
+def _draw(rng: np.random.Generator, key: str, among: Any, fraction: bool) -> Any:
     """A choice from a list, or a number between low and high.
 
     Between whole numbers it is a whole number, unless the setting takes any number (``fraction``).
     """
-    if isinstance(given, list) and given:
-        return given[int(rng.integers(len(given)))]
-    between = build(Range, given, f"search of {key}")
+    if isinstance(among, list) and among:
+        return among[int(rng.integers(len(among)))]
+    between = build(Range, among, f"search of {key}")
     low, high = between.low, between.high
     if not (0 if between.log else -math.inf) < low < high:
-        raise MethodError(f"choices or {{low, high}} for {key}", repr(given), "write {low: 0.001, high: 0.1}")
+        raise MethodError(f"choices or {{low, high}} for {key}", repr(among), "write {low: 0.001, high: 0.1}")
     if between.log:
         return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
     if isinstance(low, int) and isinstance(high, int) and not fraction:
@@ -74,37 +89,50 @@ def _draw(rng: np.random.Generator, key: str, given: Any, fraction: bool) -> Any
     return float(f"{rng.uniform(low, high):.4g}")
 
 
-def check_search(search: Search) -> None:
+def check_score(search: Search) -> None:
     """Refuse a score that cannot be computed for every trial."""
     if not search.score:
         raise MethodError("a score in search", "none", "write score: {fa_test: 1}, say")
     for name in search.score:
         check_value_name(name, "the score")
-        if "shadows" in _metric(name).needs:
+        if "shadows" in metric_of(name).needs:
             raise MethodError("a score without shadow models", repr(name), "leave it out")
+
+
+def check_task(search: Search, task: Task) -> None:
+    """A search needs held-out data, and what its score is computed from."""
+    if task.holdout is None:
+        wanted = f"held-out training data of {task.data} to search on"
+        raise DataError(wanted, "none, which leaves the test images", "add holdout: 0.1")
+    metrics = [m.name for m in task.resolved_metrics().values()]
+    for name in search.score:
+        metric = metric_of(name)
+        if metric.name not in metrics:
+            raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
+        if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
+            wanted = f"a retrained model for {name} in the score"
+            raise MethodError(wanted, "retrains: 0", "write retrains: 1")
+
+
+def metric_of(name: str) -> Metric:
+    """The metric that a number such as ``bn_recal.after`` is from."""
+    return find_metric(name.partition(".")[0])
+
+
+# -- what its trials came to ---------------------------------------------------------------------
 
 
 def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float | None:
     """The weighted distance of a model to the aims; None if a value is missing."""
     total = 0.0
     for name, weight in weights.items():
-        ideal = _metric(name).ideal
+        ideal = metric_of(name).ideal
         ours = report["values"].get(name, {}).get("value")
         aim = report["retrained"].get(name, {}).get("value") if isinstance(ideal, str) else ideal
         if ours is None or aim is None:
             return None
         total += weight * abs(ours - aim)
     return total
-
-
-def needs_retrained(name: str) -> bool:
-    """Does a score by this metric need a retrained model?"""
-    metric = _metric(name)
-    return isinstance(metric.ideal, str) or "retrained" in metric.needs
-
-
-def _metric(name: str) -> Metric:
-    return find_metric(name.partition(".")[0])
 
 
 Results = Iterable[tuple["Job", Mapping[str, Any] | None]]
@@ -120,8 +148,8 @@ def waves(jobs: Sequence[Job], seconds: float | None) -> list[list[Job]]:
 
 def spent_in(result: Mapping[str, Any] | None) -> float:
     """The seconds that a job unlearned, also if it failed then."""
-    found = (result or {}).get("spent_seconds")
-    return float(found) if isinstance(found, (int, float)) and math.isfinite(found) else 0.0
+    spent = (result or {}).get("spent_seconds")
+    return float(spent) if isinstance(spent, (int, float)) and math.isfinite(spent) else 0.0
 
 
 def winners(results: Results, seconds: float | None = None) -> list[dict[str, Any]]:
@@ -131,40 +159,28 @@ def winners(results: Results, seconds: float | None = None) -> list[dict[str, An
     (None) does not win: the mean over its other jobs is not comparable. Nor does one that began after the
     ``seconds`` had been used up, perhaps because they were more when it ran.
     """
-    trials: dict[str, dict[int, list[tuple[Job, Mapping[str, Any] | None]]]] = {}
+    by_label: dict[str, dict[int, list[tuple[Job, Mapping[str, Any] | None]]]] = {}
     for job, result in results:
         if job.trial_of:
-            trials.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result))
-    found = []
-    for label, planned in trials.items():
-        of, spent = _within(planned, seconds)
-        each = {trial: [s for _, r in jobs if (s := _score_in(r)) is not None] for trial, jobs in of.items()}
-        scored = {t: statistics.fmean(scores) for t, scores in each.items() if len(scores) == len(of[t])}
-        if scored:
-            best = min(scored, key=lambda trial: scored[trial])
-            first = of[best][0][0]
-            found.append(
-                {"method": first.method, "label": label, "set": first.changes, "trial": first.label,
-                 "score": scored[best], "trials": len(of), "first_score": scored.get(0), "seconds": spent,
-                 "ended": "trials" if len(of) == len(planned) else "seconds"}
+            by_label.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result))
+    rows = []
+    for label, trials in by_label.items():
+        scores, spent, tried = dict[int, float](), 0.0, 0
+        for number in sorted(trials):
+            if seconds is not None and spent >= seconds:
+                break
+            tried += 1
+            spent += sum(spent_in(result) for _, result in trials[number])
+            each = [(result or {}).get("numbers", {}).get("score") for _, result in trials[number]]
+            finite = [s for s in each if isinstance(s, (int, float)) and math.isfinite(s)]
+            if len(finite) == len(each):
+                scores[number] = statistics.fmean(finite)
+        if scores:
+            best = min(scores, key=lambda number: scores[number])
+            job = trials[best][0][0]
+            rows.append(
+                {"method": job.method, "label": label, "set": job.changes, "trial": job.label,
+                 "score": scores[best], "trials": tried, "first_score": scores.get(0), "seconds": spent,
+                 "ended": "trials" if tried == len(trials) else "seconds"}
             )  # fmt: skip
-    return found
-
-
-def _within(
-    planned: Mapping[int, list[tuple[Job, Mapping[str, Any] | None]]], seconds: float | None
-) -> tuple[dict[int, list[tuple[Job, Mapping[str, Any] | None]]], float]:
-    """The trials that began before the seconds were used up, and the seconds that they took."""
-    of, spent = {}, 0.0
-    for trial in sorted(planned):
-        if seconds is not None and spent >= seconds:
-            break
-        of[trial] = planned[trial]
-        spent += sum(spent_in(result) for _, result in planned[trial])
-    return of, spent
-
-
-def _score_in(result: Mapping[str, Any] | None) -> float | None:
-    """The score that a result has, if it is a number."""
-    score = (result or {}).get("numbers", {}).get("score")
-    return score if isinstance(score, (int, float)) and math.isfinite(score) else None
+    return rows

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError, PurgeError, first_line
+from purge.core.plugins import from_extra
 from purge.data.cache import cache_folder
 
 ENDING = ".zip"
@@ -41,8 +42,8 @@ def names(url: str) -> list[str]:
     if not url:
         return []
     with _opened(url) as (fs, root), suppress(FileNotFoundError):
-        found = [str(path).rpartition("/")[2] for path in fs.ls(root, detail=False, refresh=True)]
-        return [name.removesuffix(ENDING) for name in found if re.fullmatch(rf"\w.*{ENDING}", name)]
+        files = [str(path).rpartition("/")[2] for path in fs.ls(root, detail=False, refresh=True)]
+        return [name.removesuffix(ENDING) for name in files if re.fullmatch(rf"\w.*{ENDING}", name)]
     return []
 
 
@@ -51,15 +52,15 @@ def fetch(url: str, folder: Path) -> bool:
     if not url:
         return False
     with _opened(url) as (fs, root), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as parts:
-        archive, found = Path(parts, "archive"), Path(parts, "found")
+        archive, unpacked = Path(parts, "archive"), Path(parts, "unpacked")
         try:
             fs.get_file(f"{root}/{folder.name}{ENDING}", str(archive))
             with zipfile.ZipFile(archive) as zipped:
-                zipped.extractall(found)  # never outside of the folder, whatever the names in it are
+                zipped.extractall(unpacked)  # never outside of the folder, whatever the names in it are
         except (FileNotFoundError, zipfile.BadZipFile):
             return False
         shutil.rmtree(folder, ignore_errors=True)
-        found.rename(folder)
+        unpacked.rename(folder)
     return True
 
 
@@ -87,12 +88,8 @@ def remove(name: str, url: str) -> None:
 
 @contextmanager
 def _opened(url: str) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL and the path in it; what goes wrong is told in one line."""
-    try:
-        import fsspec
-    except ImportError:
-        fix = "pip install 'purge-unlearning[ray]', or name a folder with --models"
-        raise FileError(f"fsspec, which reads {url}", "no such package", fix) from None
+    """The file system of a URL and the path in it; what goes wrong is one line."""
+    fsspec = from_extra("fsspec", "bench", f"models at {url}", FileError)
     try:
         fs, root = fsspec.core.url_to_fs(url)
         yield fs, str(root).rstrip("/")

@@ -14,16 +14,17 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import purge
-from purge.bench.expand import Data, Forget, Job, Shard, Training
+from purge import load
+from purge.bench.jobs import Data, Forget, Job, Shard, Training
 from purge.bench.shared import fetch, local_copy, names, publish, remove
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
 from purge.core.settings import replace
-from purge.data.load import load
+from purge.core.store import Store, digest_of
 from purge.data.samples import Samples
 from purge.engine.resume import STATE
-from purge.engine.store import digest_of, found_or_made, read_tensors
+from purge.engine.store import read_tensors
 from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import INDEX, train_part
 from purge.methods.sisa_model import Plan as SisaPlan
@@ -49,9 +50,12 @@ class Place:
     data_dir: str | None = None
     commit: str = ""
     at_once: int = 1  # jobs that run in parallel
-    store: str = (
-        ""  # a URL with the models of all nodes, of which ``models`` has copies; empty: there is none
-    )
+    store: str = ""  # a URL with the models of all nodes, of which ``models`` has copies; empty: none
+
+    @property
+    def kept(self) -> Store:
+        """The trained models by their key; with a URL each node has copies of its own."""
+        return Store(local_copy(self.store) if self.store else self.models, FIX)
 
     def file(self, job: Job) -> Path:
         """The file with the result of a job."""
@@ -63,29 +67,29 @@ def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Sample
     """The training images and the others, on the device."""
     train, test = load(data.name, data_dir=data_dir, size=data.size, progress=False)
     if data.per_class is not None:
-        train = train.select(few_of_each(train.labels, lambda n: data.per_class or 0))
+        train = train.select(drawn_per_class(train.labels, lambda n: data.per_class or 0))
     if data.holdout is not None:
         share = data.holdout
         if int(train.labels.unique(return_counts=True)[1].min()) < 2:
             got = f"1 of a class of {data.name}"
             raise DataError("two training images of each class to hold one out", got, "raise per_class")
-        held = few_of_each(train.labels, lambda n: max(1, round(share * n)))
+        held = drawn_per_class(train.labels, lambda n: max(1, round(share * n)))
         train, test = train.select(~held), train.select(held)
     return train.to(device or "cpu"), test.to(device or "cpu")
 
 
-def few_of_each(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
+def drawn_per_class(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
     """A mask (N,) of ``wanted(n)`` of the n samples of each class, the same in every run."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    found = torch.zeros(len(labels), dtype=torch.bool)
+    mask = torch.zeros(len(labels), dtype=torch.bool)
     for c in labels.unique():
         rows = order[labels[order] == c]
         k = wanted(len(rows))
         if k > len(rows):
             got = f"{len(rows)} of class {int(c)}"
             raise DataError(f"{k} training images of each class", got, "lower per_class")
-        found[rows[:k]] = True
-    return found
+        mask[rows[:k]] = True
+    return mask
 
 
 def request_of(forget: Forget, train: Samples) -> Request:
@@ -101,15 +105,12 @@ def request_of(forget: Forget, train: Samples) -> Request:
 def trained(training: Training, place: Place) -> Path:
     """The run folder of a model; trains it if nobody has, and resumes an interrupted training."""
     data, test = images(training.data, place.data_dir, place.device)
-    folder = _folder(training, place, data)
+    key = _key(training, data)
 
-    def find() -> Path | None:
-        return folder if sound(folder) else None
-
-    def make() -> None:
-        parts = [_part(folder, i) for i in range(training.shards)]
+    def make(folder: Path) -> None:
+        parts = [place.kept.path(_part(key, i)) for i in range(training.shards)]
         fetch(place.store, folder)
-        if find() is None:
+        if not sound(folder):
             for part in parts:
                 fetch(place.store, part)
             with shards_in(lambda shard: parts[shard] / SHARD):
@@ -119,24 +120,20 @@ def trained(training: Training, place: Place) -> Path:
             shutil.rmtree(part, ignore_errors=True)
             remove(part.name, place.store)
 
-    return found_or_made(folder, find, make, fix=FIX)
+    return place.kept.get(key, lambda folder: folder if sound(folder) else None, make)
 
 
 def train_shard(shard: Shard, place: Place) -> None:
     """Train one shard of a model, which :func:`trained` will find; nothing if that model is there."""
     training, number = shard.training, shard.number
     data, _ = images(training.data, place.data_dir, place.device)
-    folder = _folder(training, place, data)
-    if sound(folder) or folder.name in names(place.store):
+    key = _key(training, data)
+    if sound(place.kept.path(key)) or key in names(place.store):
         return
-    part = _part(folder, number)
 
-    def find() -> Path | None:
-        return part if read_tensors(part / SHARD) is not None else None
-
-    def make() -> None:
+    def make(part: Path) -> None:
         fetch(place.store, part)
-        if find() is None:
+        if read_tensors(part / SHARD) is None:
             request = request_of(training.forget, data)
             kept = cut(data, request)[1] if request else data
             recipe = replace(Recipe(), training.recipe)
@@ -146,17 +143,16 @@ def train_shard(shard: Shard, place: Place) -> None:
                 train_part(build, kept, plan, number, device=place.device)
             publish(part, place.store, replace=True)
 
-    found_or_made(part, find, make, fix=FIX)
+    place.kept.get(_part(key, number), lambda part: read_tensors(part / SHARD), make)
 
 
-def _folder(training: Training, place: Place, data: Samples) -> Path:
-    models = local_copy(place.store) if place.store else place.models  # each node has its own copy
-    return models / f"{training.spec}-{digest_of(data.source, purge.__version__)}"
+def _key(training: Training, data: Samples) -> str:
+    return f"{training.spec}-{digest_of(data.source, purge.__version__)}"
 
 
-def _part(folder: Path, shard: int) -> Path:
-    """The folder of a shard that was trained before the rest of its model."""
-    return folder.with_name(f"{folder.name}.shard{shard}")
+def _part(key: str, shard: int) -> str:
+    """The key of a shard that was trained before the rest of its model."""
+    return f"{key}.shard{shard}"
 
 
 def _train(training: Training, place: Place, data: Samples, test: Samples, folder: Path) -> None:
@@ -224,5 +220,5 @@ def missing(trainings: Sequence[Training], place: Place) -> list[Training]:
 
 def is_done(file: Path) -> bool:
     """Whether there is the result of a job that succeeded."""
-    found = result_in(file)
-    return found is not None and not {"error", "skipped"} & found.keys()
+    result = result_in(file)
+    return result is not None and not {"error", "skipped"} & result.keys()

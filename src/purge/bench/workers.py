@@ -46,7 +46,7 @@ class Tried(NamedTuple):
     """What came of an item."""
 
     error: str = ""  # empty: all went well
-    found: Any = None
+    result: Any = None
 
 
 class Done(NamedTuple):
@@ -54,7 +54,7 @@ class Done(NamedTuple):
 
     what: Any
     error: str = ""  # empty: all went well
-    found: Any = None
+    result: Any = None
     killed: bool = False  # its process died
 
 

@@ -46,7 +46,7 @@ def bench(
     """
     from purge.bench import dry_run as plans
     from purge.bench import runner
-    from purge.bench.expand import read_plan
+    from purge.bench.jobs import read_plan
     from purge.bench.workers import PROCESSES
     from purge.core.plugins import current_folder_importable, processes_without_current_folder
     from purge.report.tables import plain_table

@@ -37,7 +37,7 @@ def printable(text: str) -> str:
     >>> print(printable("\x1b[31mred"))
     \\x1b[31mred
     """
-    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return OBEYED.sub(lambda mark: ascii(mark[0])[1:-1], text)
 
 
 def brief(value: Any) -> str:

@@ -194,8 +194,8 @@ class Loader(yaml.SafeLoader):  # type: ignore[misc]
         if twice := [key for key in keys if keys.count(key) > 1]:
             problem = f"{twice[0]!r} appears twice"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        content: dict[Any, Any] = super().construct_mapping(node, deep)
+        return content
 
 
 Loader.add_implicit_resolver(
@@ -212,7 +212,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         node = loader.get_single_node()
         if node is not None and _nodes(node, {}) > MOST_NODES:
             raise FileError(f"at most {MOST_NODES} values in {path}", "more, by aliases", "write them out")
-        found = None if node is None else loader.construct_document(node)
+        content = None if node is None else loader.construct_document(node)
     except OSError as error:
         got = error.strerror or str(error)
         raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
@@ -225,9 +225,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         line = f" in line {mark.line + 1}" if mark is not None else ""
         got = f"{getattr(error, 'problem', None) or error}{line}"
         raise FileError(f"YAML in {path}", got, "correct the file") from None
-    if not isinstance(found, dict):
-        raise FileError(f"keys and values in {path}", type(found).__name__, "see configs/smoke.yaml")
-    return found
+    if not isinstance(content, dict):
+        raise FileError(f"keys and values in {path}", type(content).__name__, "see configs/smoke.yaml")
+    return content
 
 
 def _nodes(node: Any, counted: dict[int, int]) -> int:

@@ -52,6 +52,15 @@ def loaded(point: EntryPoint, error: type[PurgeError]) -> Any:
         raise error(f"{point.name} of the package {package} to load", first_line(problem), fix) from problem
 
 
+def from_extra(package: str, extra: str, purpose: str, error: type[PurgeError]) -> Any:
+    """A package that an extra of purge brings; a missing one is an ``error`` that names the extra."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        fix = f"pip install 'purge-unlearning[{extra}]'"
+        raise error(f"the package {package}, for {purpose}", "no such package", fix) from None
+
+
 @contextmanager
 def current_folder_importable(named_here: bool = True) -> Iterator[None]:
     """Within the block, modules in the current folder can be imported, if this command line named one."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from purge.core.errors import FileError
+from purge.core.plugins import from_extra
 from purge.report.tables import in_order, section_of, shown
 from purge.verdict.numbers import Report, unit_of
 
@@ -14,10 +17,13 @@ OTHERS = ("retrained", "original", "floor")
 MAIN = ("fa_test", "fa_train", "ra", "mia")
 
 
+def data_frame(rows: Sequence[Mapping[str, Any]], names: list[str] | None = None) -> DataFrame:
+    """Rows as a DataFrame of pandas, which an extra brings."""
+    return from_extra("pandas", "bench", "a DataFrame", FileError).DataFrame(rows, columns=names)
+
+
 def as_frame(report: Report) -> DataFrame:
     """One row per value, in reading order, beside the same value of the other models."""
-    import pandas as pd
-
     rows = [
         {
             "name": name,
@@ -30,7 +36,7 @@ def as_frame(report: Report) -> DataFrame:
     ]
     names = ["name", "section", "unit", "value", "low", "high", "n", "why", *OTHERS]
     numbers = dict.fromkeys(("value", "low", "high", *OTHERS), float)
-    return pd.DataFrame(rows, columns=names).astype({**numbers, "n": "Int64"})
+    return data_frame(rows, names).astype({**numbers, "n": "Int64"})
 
 
 def in_one_line(report: Report) -> str:

@@ -1,0 +1,364 @@
+"""From the YAML file of a bench to its jobs, checked as a whole before anything runs.
+
+A job is a data set, a request to forget, a variant of a method and a seed. The models that jobs begin
+with and are compared with are trainings, which jobs share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from purge import Metric
+from purge.bench.schema import (
+    NUMBERS,
+    PARTS,
+    Bench,
+    By,
+    Drawing,
+    Resources,
+    Search,
+    Table,
+    Task,
+    read_bench,
+    refuse,
+)  # fmt: skip
+from purge.bench.search import Trial, check_score, check_task, trials_of
+from purge.bench.tables import paper
+from purge.core.errors import DataError, FileError, MethodError, did_you_mean
+from purge.core.files import LONGEST
+from purge.core.settings import as_dict, replace
+from purge.data.catalog import DATASETS
+from purge.engine.trainer import Recipe
+from purge.methods.registry import resolve_method, source_digest
+from purge.metrics.registry import check_value_name
+from purge.models.zoo import known_name
+from purge.runs.folder import trusted
+
+Forget = dict[str, Any]  # {"classes": […]}, {"ids": […]} or {"fraction": …, "seed": …}; empty: nothing
+
+
+# -- jobs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images: a data set, their size, and the part that is used for training."""
+
+    name: str
+    size: int | None = None
+    per_class: int | None = None
+    holdout: float | None = None
+
+    def __str__(self) -> str:
+        """What tables call it."""
+        name = self.name if self.name in DATASETS else Path(self.name).name
+        return name if self.per_class is None else f"{name} {self.per_class}/class"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model to train, or to find where it was trained before."""
+
+    data: Data
+    model: str
+    recipe: dict[str, Any]
+    seed: int
+    forget: Forget = field(default_factory=dict)  # it is trained without this
+    shards: int = 0  # 0: one model
+    slices: int = 1
+    logged: Forget = field(default_factory=dict)  # updates that involve this are written down
+    vote: Literal["mean", "majority"] = "mean"  # of the shards
+
+    @cached_property
+    def spec(self) -> str:
+        """A digest of everything that the model depends on except the images themselves."""
+        content = dataclasses.asdict(self)
+        if self.vote == "mean":  # so that models from before there was a choice are found
+            del content["vote"]
+        return digest_of(content)[:12]
+
+    def __str__(self) -> str:
+        without = f" without {forget_words(self.forget)}" if self.forget else ""
+        kind = f", {self.shards} shards" if self.shards else ", with a log" if self.logged else ""
+        return f"{self.model} on {self.data}{without}, seed {self.seed}{kind}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a model that is trained in shards."""
+
+    training: Training
+    number: int
+
+    def __str__(self) -> str:
+        return f"shard {self.number + 1} of {self.training.shards} of {self.training}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model that unlearns and is audited."""
+
+    data: Data
+    forget: Forget
+    label: str
+    method: str
+    changes: dict[str, Any]  # settings other than the method's own
+    seed: int
+    metrics: list[str]
+    base: Training
+    retrained: list[Training]
+    repeats: int = 1
+    score: dict[str, float] = field(default_factory=dict)
+    trial_of: str = ""  # the label that is searched for
+
+    @cached_property
+    def id(self) -> str:
+        """The name of its file: readable, with a digest of everything that the result depends on."""
+        method = resolve_method(self.method, self.changes)
+        specs = [t.spec for t in self.trainings]
+        own = [self.forget, self.method, as_dict(method), source_digest(method), self.seed]
+        own += [self.metrics, self.repeats, self.score]
+        digest = digest_of([dataclasses.asdict(self.data), *own, specs])[:8]
+        words = f"{self.data} {forget_words(self.forget)} {self.label} s{self.seed}"
+        plain = re.sub(r"[^\w.+-]+", "-", words).strip("-.").encode()
+        return plain[: LONGEST - len(f"-{digest}.json")].decode(errors="ignore") + f"-{digest}"
+
+    @property
+    def trainings(self) -> list[Training]:
+        """The model that it begins with, then those that it is compared with."""
+        return [self.base, *self.retrained]
+
+    @property
+    def trial(self) -> int:
+        """The number of a trial, with which its label ends; 0 outside a search."""
+        return int(self.label.rpartition(" #")[2]) if self.trial_of else 0
+
+    @property
+    def group(self) -> str:
+        """What its times and trials are counted under: the label, of which a trial has a number more."""
+        return self.trial_of or self.label
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What tables find its result by."""
+        forget = forget_words(self.forget)
+        return {
+            "id": self.id, "data": str(self.data), "forget": forget, "label": self.label, "seed": self.seed,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.data} {forget_words(self.forget)}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a file asks for."""
+
+    name: str
+    about: str
+    jobs: list[Job]
+    tables: list[Table]
+    figures: list[Drawing]
+    seconds: float | None = None  # of unlearning, for all trials of a method
+    resources: Resources = Resources()
+
+    def only(self, labels: Sequence[str]) -> Plan:
+        """The jobs of these labels; of all if none is named."""
+        known = {job.group for job in self.jobs}
+        if unknown := [label for label in labels if label not in known]:
+            fix = did_you_mean(unknown[0], known)
+            raise MethodError(f"a label of methods in {self.name}", repr(unknown[0]), fix)
+        return dataclasses.replace(self, jobs=[j for j in self.jobs if not labels or j.group in labels])
+
+    def trainings(self, jobs: Iterable[Job] | None = None) -> list[Training]:
+        """The models that jobs need, each once, in the order they are needed."""
+        wanted = [t for job in (self.jobs if jobs is None else jobs) for t in job.trainings]
+        return list({t.spec: t for t in wanted}.values())
+
+
+def digest_of(content: Any) -> str:
+    """SHA-256 of JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
+
+
+def forget_words(forget: Forget) -> str:
+    """A request in one word.
+
+    >>> forget_words({"classes": [0, 3]}), forget_words({"fraction": 0.1, "seed": 0})
+    ('0+3', '10%')
+    """
+    if "classes" in forget:
+        return "+".join(map(str, forget["classes"]))
+    return f"{100 * forget['fraction']:.4g}%" if "fraction" in forget else f"{len(forget['ids'])} samples"
+
+
+# -- from the file to the plan ----------------------------------------------------------------
+
+
+def read_plan(path: Path, trust: bool = False) -> Plan:
+    """Read the plan of a file; everything that is wrong with it is reported now, before anything runs.
+
+    Methods, metrics and models of the form ``module:name`` are refused unless ``trust`` is true.
+    """
+    bench = read_bench(path)
+    named = [variant.method for variant in bench.methods] + [*(bench.search.score if bench.search else ())]
+    for task in bench.tasks:
+        named += [task.model, *task.metric_names]
+    for name in named:
+        trusted(name, path.name, trust)
+    _check_tasks(bench)
+    variants = [Trial(variant) for variant in bench.methods]
+    if bench.search is not None:
+        variants = [trial for variant in bench.methods for trial in trials_of(variant, bench.search)]
+    jobs: dict[str, Job] = {}
+    for job in (job for task in bench.tasks for job in _jobs(task, variants, bench.search)):
+        if job.label != (other := jobs.setdefault(job.id, job).label):
+            words = f"{other!r} and {job.label!r} for the same settings"
+            raise MethodError(
+                "labels that differ in the names of files", words, "leave one out, or rename it"
+            )
+    plan = Plan(
+        path.stem, bench.about, [*jobs.values()], bench.tables, bench.figures,
+        bench.search.seconds if bench.search else None, bench.resources,
+    )  # fmt: skip
+    _check_tables(plan, {m.name: m for task in bench.tasks for m in task.resolved_metrics().values()})
+    return plan
+
+
+def _check_tasks(bench: Bench) -> None:
+    """Refuse methods, tasks and a search that do not fit each other."""
+    labels = [variant.label for variant in bench.methods]
+    for variant in bench.methods:
+        resolve_method(variant.method, variant.set)
+        if variant.search and bench.search is None:
+            raise MethodError("search: {trials: …, score: …}", "none", "add it beside methods")
+    kinds: dict[str, dict[str, Any]] = {}
+    for task in bench.tasks:
+        known_name(task.model)
+        if wrong := [label for label in task.set if label not in labels]:
+            raise MethodError("a label of methods in set", repr(wrong[0]), did_you_mean(wrong[0], labels))
+        # Tasks that share rows of tables must be of one kind: a mean over several kinds says nothing.
+        kind = {key: getattr(task, key) for key in ("data", "model", "size", "holdout")} | _recipe(task, {})
+        name = str(_data(task))
+        first = kinds.setdefault(name, kind)
+        if apart := [key for key in kind if kind[key] != first[key]]:
+            got = f"{first[apart[0]]} and {kind[apart[0]]}"
+            raise DataError(f"one {apart[0]} for all tasks of {name}", got, "write two files, one for each")
+    if bench.search is None:
+        return
+    check_score(bench.search)
+    for label in labels:  # a search finds settings for all of its tasks, so no task may have its own
+        settings = [task.set.get(label, {}) for task in bench.tasks]
+        if other := [one for one in settings if one != settings[0]]:
+            got = f"{settings[0]} and {other[0]}"
+            raise MethodError(f"one set of {label} for all tasks of a search", got, "search in two files")
+    for task in bench.tasks:
+        check_task(bench.search, task)
+
+
+def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterator[Job]:
+    """A job for each seed, request and variant of a task."""
+    data, recipe, metrics = _data(task), _recipe(task, {}), [*task.resolved_metrics()]
+    seeds = list(dict.fromkeys(task.seeds))
+    for seed in seeds:
+        others = _other_seeds(seeds, seed, task.retrains)
+        for forget in _requests(task, seed):
+            retrained = [Training(data, task.model, recipe, other, forget) for other in others]
+            for trial in trials:
+                variant = trial.variant
+                changes = {**variant.set, **task.set.get(trial.group, {}), **trial.drawn}
+                base, more = variant.split_base(resolve_method(variant.method, changes).needs)
+                begin = Training(
+                    data, task.model, _recipe(task, more), seed, {}, base.shards, base.slices,
+                    forget if base.log_updates else {}, base.vote,
+                )  # fmt: skip
+                yield Job(
+                    data, forget, variant.label, variant.method, changes, seed, metrics, begin, retrained,
+                    task.repeats, search.score if search else {}, trial.of,
+                )  # fmt: skip
+
+
+def _data(task: Task) -> Data:
+    return Data(task.data, task.size, task.per_class, task.holdout)
+
+
+def _recipe(task: Task, changes: dict[str, Any]) -> dict[str, Any]:
+    of_data = DATASETS[task.data].recipe if task.data in DATASETS else {}
+    return as_dict(replace(Recipe(), {**of_data, **task.recipe, **changes}))
+
+
+def _requests(task: Task, seed: int) -> list[Forget]:
+    """The requests of a task, each of which becomes jobs of its own."""
+    if task.fraction is not None:
+        return [{"fraction": task.fraction, "seed": seed if task.draw is None else task.draw}]
+    if task.ids is not None:
+        return [{"ids": sorted(set(task.ids))}]
+    names = DATASETS[task.data].names if task.data in DATASETS else ()
+    if task.forget == "each":
+        if not names:
+            raise DataError(f"the classes of {task.data} by number", "'each'", "write forget: [0, 1, 2], say")
+        return [{"classes": [c]} for c in range(len(names))]
+    requests: list[Forget] = []
+    for one in task.forget or ():
+        classes = sorted(set(one)) if isinstance(one, list) else [one]
+        if wrong := [c for c in classes if c < 0 or (names and c >= len(names))]:
+            upto = f" to {len(names) - 1}" if names else ""
+            raise DataError(f"classes from 0{upto} of {task.data}", str(wrong[0]), "change forget")
+        if len(classes) in (0, len(names)):
+            got = "all of them" if classes else "none"
+            raise DataError(f"some classes of {task.data} to forget", got, "change forget")
+        requests.append({"classes": classes})
+    return requests
+
+
+def _other_seeds(seeds: list[int], seed: int, count: int) -> list[int]:
+    """The seeds of the retrained models for one seed, all different from it and from each other.
+
+    The second retrained model of a seed is the first of the next one, so that fewer are trained.
+    """
+    n, at, others = len(seeds), seeds.index(seed), list[int]()
+    candidates = (1000 * (1 + i // n) + seeds[(at + i) % n] for i in itertools.count())
+    while len(others) < count:
+        others.append(next(other for other in candidates if other not in (seed, *others)))
+    if others and max(others) >= 2**32:
+        wanted = f"seeds up to {2**32 - 1 - (max(others) - max(seeds))}, as retrained models have larger ones"
+        raise FileError(wanted, str(max(seeds)), "change seeds")
+    return others
+
+
+def _check_tables(plan: Plan, metrics: Mapping[str, Metric]) -> None:
+    """Refuse tables and figures of other metrics, data, requests or labels than the jobs have."""
+    words: dict[By, set[str]] = {
+        by: {job.keys[by] for job in plan.jobs} for by in ("data", "forget", "label")
+    }
+    words["label"] |= set(PARTS.values())
+    choices = {f"table {table.name}": table.only for table in plan.tables}
+    choices |= {f"figure {drawing.name}": drawing.only for drawing in plan.figures}
+    for where, only in choices.items():
+        for by, wanted in only.items():
+            if wrong := [word for word in wanted if word not in words[by]]:
+                refuse(f"a {by} of the jobs in {where}", wrong[0], words[by])
+    for table in plan.tables:
+        where = f"table {table.name}"
+        for key in ("rows", "columns"):
+            if not getattr(table, key):
+                raise FileError(f"at least one word in {key} of {where}", "none", f"add to {key}")
+        for column in [c for c in table.columns if c not in NUMBERS]:
+            if (metric := metrics.get(column.partition(".")[0])) is None:
+                refuse(f"a metric of the jobs in {where}", column, [*NUMBERS, *metrics])
+            check_value_name(column, where, metric)
+        if wrong := [goal.column for goal in table.goals if goal.column not in table.columns]:
+            refuse(f"a goal for a column of {table.name}", wrong[0], table.columns)
+        if table.paper is not None and table.paper not in paper():
+            refuse("a table of the paper", table.paper, paper())
+        if table.also and "label" not in table.rows:
+            raise FileError(f"rows by label in {where}", "also", "add label to its rows")
