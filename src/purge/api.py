@@ -210,15 +210,14 @@ def unlearn(
     })  # fmt: skip
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch's first optimiser imports for seconds: not our time
     started = time.perf_counter()
-    again = getattr(chosen, "checkpoint_activations", False)
     with (
         seeded(seed, at), training_flags_kept(edited), laid_out(edited, split.retain), run.autocast(),
-        recomputed(edited, few(split.retain)) if again else nullcontext(),
-        at_once(getattr(chosen, "micro_batch", None)),
+        recomputed(edited, few(split.retain)) if chosen.checkpoint_activations else nullcontext(),
+        at_once(edited, chosen.micro_batch),
     ):  # fmt: skip
         edited.eval()
         threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)
-        with threads_seen() as seen, threads, counting() as rows:
+        with threads_seen() as seen, threads, counting(edited, fresh) as rows:
             chosen.run(edited, split, run)
     ranks.end(edited, rows)
     history = run.history()  # reads the device, so the clock below includes all of its work
@@ -433,7 +432,7 @@ def train(
         "kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at),
         "samples": len(samples),
     })  # fmt: skip
-    with seeded(seed, at), threads_seen() as seen, threads, counting() as rows:
+    with seeded(seed, at), threads_seen() as seen, threads, counting(trained) as rows:
         (history,), seconds = fit(
             [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
             resume=resume, watch=None if log is None else log.step, tell=_teller(told, seed, at),

@@ -240,7 +240,7 @@ def test_networks_without_running_statistics_are_passed_over():
 
 def test_hooks_are_removed_also_when_the_model_raises():
     model = net()
-    with pytest.raises(RuntimeError), capture(model, ["0", "2"]), capture_features(model[4]):
+    with pytest.raises(RuntimeError), capture(model, ["0", "2"]), capture_features(model, model[4]):
         model(torch.zeros(1, 9, 8, 8))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     with pytest.raises(AttributeError), capture(model, ["0", "no such layer"]):
@@ -250,7 +250,7 @@ def test_hooks_are_removed_also_when_the_model_raises():
 
 def test_capture_pools_over_positions_and_keeps_the_graph():
     model, x = net(), images(5)
-    with capture(model, ["0"]) as h, capture_features(model[4]) as inputs:
+    with capture(model, ["0"]) as h, capture_features(model, model[4]) as inputs:
         model(x)
     assert torch.allclose(h["0"], model[0](x).mean((2, 3)), atol=1e-6)
     assert h["0"].requires_grad

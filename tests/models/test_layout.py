@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from purge.models.hooks import capture
 from purge.models.inspect import anatomy
 from purge.models.layout import channels_first, fed_to
-from purge.models.padding import pooled
+from purge.models.hooks import capture, pooled
 from tests.nets import NETWORKS
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import purge
 from purge.metrics.subject import Subject
-from purge.models.forward import answered, evaluating, forward
+from purge.models.forward import evaluating, forward, raw_logits
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
 from tests.nets import split_of
@@ -106,8 +106,8 @@ def test_a_head_that_sees_every_word_is_given_the_mean_of_those_that_are_there()
     head = nn.Linear(6, 4)
     model, (x, _) = Tokenwise(), sentences(6)
     model.head, model.forward = head, lambda input_ids, attention_mask: head(model.words(input_ids)).mean(1)
-    with torch.no_grad(), capture_features(head) as seen:
-        answered(model, x)
+    with torch.no_grad(), capture_features(model, head) as seen:
+        raw_logits(model, x)
     rows = model.words(x["input_ids"]).detach()
     by_hand = [row[: int(m.sum())].mean(0) for row, m in zip(rows, x["attention_mask"], strict=True)]
     torch.testing.assert_close(seen[0], torch.stack(by_hand))

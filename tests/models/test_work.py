@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +44,7 @@ def checks_of(result: purge.Result) -> int:
 
 def test_rows_with_and_without_gradients() -> None:
     model = net()
-    with counting() as rows:
+    with counting(model) as rows:
         forward(model, X)
         with torch.no_grad():
             forward(model, {"input": X[:7]})
@@ -53,27 +54,31 @@ def test_rows_with_and_without_gradients() -> None:
     assert rows == Rows(graded=60, plain=12)
 
 
-def test_a_block_around_counts_too_unless_kept_apart() -> None:
-    with counting() as outer:
-        with counting() as inner:
-            forward(net(), X[:3])
-        with counting(apart=True) as apart:
-            forward(net(), X[:2])
-    assert (outer, inner, apart) == (Rows(3), Rows(3), Rows(2))
+def test_copies_count_with_the_model_and_so_does_a_block_around() -> None:
+    model = net()
+    with counting(model) as outer:
+        with counting(model) as inner:
+            forward(copy.deepcopy(model), X[:3])
+        forward(model, X[:2])
+        forward(net(), X)  # another model
+    assert (outer, inner) == (Rows(5), Rows(3))
+    assert not any("_purge_rows" in m.__dict__ for m in model.modules())
 
 
 def test_rows_under_vmap_are_all_counted() -> None:
-    with counting() as rows:
-        per_sample_grads(net(), X, Y)
+    model = net()
+    with counting(model) as rows:
+        per_sample_grads(model, X, Y)
     assert rows == Rows(graded=60)
 
 
 def test_stacked_models_count_each() -> None:
     recipe = Recipe(epochs=3, batch_size=16)
-    with counting() as one:
-        fit([net()], [_samples()], recipe, seeds=[0])
-    with counting() as two:
-        fit([net(), net()], [_samples()] * 2, recipe, seeds=[0, 1])
+    a, b = net(), net()
+    with counting(a) as one:
+        fit([a], [_samples()], recipe, seeds=[0])
+    with counting(a, b) as two:
+        fit([a, b], [_samples()] * 2, recipe, seeds=[0, 1])
     assert one == Rows(graded=3 * 3 * 16)  # 60 samples make three full batches
     assert two == Rows(graded=2 * one.graded)
 
@@ -86,8 +91,8 @@ def _samples() -> Any:
 
 def test_each_call_of_a_recorded_step_counts() -> None:
     model = net()
-    step = Recorded(lambda x: {"z": forward(model, x).sum()}, device=torch.device("cpu"), enabled=False)
-    with counting() as rows:
+    step = Recorded(lambda x: {"z": forward(model, x).sum()}, model=model, enabled=False)
+    with counting(model) as rows:
         for _ in range(4):
             step(X[:6])
     assert rows == Rows(graded=24)
@@ -98,10 +103,8 @@ def test_replays_count_like_calls() -> None:
     model, x = net().cuda(), X.cuda()
     counts = []
     for enabled in (False, True):
-        step = Recorded(
-            lambda x: {"z": forward(model, x).sum()}, device=torch.device("cuda"), enabled=enabled
-        )
-        with counting() as rows:
+        step = Recorded(lambda x: {"z": forward(model, x).sum()}, model=model, enabled=enabled)
+        with counting(model) as rows:
             for n in (6, 6, 6, 6, 5, 6):  # a call of another shape runs as it is
                 step(x[:n])
         counts.append(rows)
@@ -204,7 +207,7 @@ def test_of_an_ensemble_each_member_counts() -> None:
     trained = sum(row["steps"] * 8 for row in result.history)
     assert result.info["flop_per_row"] == MLP_FLOP
     assert result.info["flop"] == 3 * MLP_FLOP * trained
-    with counting() as rows, torch.no_grad():
+    with counting(result.model) as rows, torch.no_grad():
         forward(result.model, X)
     assert rows == Rows(plain=2 * 60)
 
@@ -252,9 +255,11 @@ def test_a_resumed_training_has_the_work_of_a_whole_one(tmp_path: Any) -> None:
             raise Killed
         return torch.enable_grad()
 
-    with counting() as first, pytest.raises(Killed):
-        fit([net()], [samples], recipe, seeds=[0], state=state, watch=killed)
-    with counting() as rest:
-        fit([net()], [samples], recipe, seeds=[0], state=state)
+    model = net()
+    with counting(model) as first, pytest.raises(Killed):
+        fit([model], [samples], recipe, seeds=[0], state=state, watch=killed)
+    model = net()
+    with counting(model) as rest:
+        fit([model], [samples], recipe, seeds=[0], state=state)
     assert first == Rows(graded=2 * 60)
     assert rest == Rows(graded=4 * 60)

@@ -219,7 +219,7 @@ class Run:
 
         ``after``: the same step with other inputs, whose first call comes before that of this one.
         """
-        return Recorded(fn, device=self.device, enabled=self.graph, after=after)
+        return Recorded(fn, model=self._model, enabled=self.graph, after=after)
 
     def fresh(self, model: nn.Module, *, partly: bool = False) -> nn.Module:
         """An untrained model like ``model``, on the device: the caller's, or ``model`` with new weights.

@@ -38,7 +38,7 @@ from purge.engine.resume import TrainingState, identity
 from purge.engine.seeding import apart
 from purge.models.batchnorm import quick_batchnorm, statistics
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import EVAL_BATCH, Rows, count_more, forward, logits
+from purge.models.forward import EVAL_BATCH, Rows, forward, logits, rows_of
 from purge.models.inspect import device_of
 from purge.models.recompute import recomputed
 
@@ -151,9 +151,9 @@ def fit(
         losses, before = kept.restore() if kept is not None and resume else ([], 0.0)
         started = time.perf_counter() - before
         advance(len(losses), "")
-        take_step = Recorded(network.step, device=network.device, enabled=network.recorded)
+        take_step = Recorded(network.step, model=model, enabled=network.recorded)
         before_now = len(losses) * per_epoch * size // ranks.world  # in the epochs before an interruption
-        count_more(Rows(graded=before_now))
+        rows_of(model).add(Rows(graded=before_now))
         for epoch in range(len(losses), recipe.epochs):
             orders = [
                 torch.randperm(n, generator=g) if shuffle is None else shuffle(epoch) for g in generators

@@ -64,6 +64,10 @@ class Method(ABC):
     retrains: ClassVar[bool] = False
     # Do several ranks of torch.distributed share its batches? Then each step adds up gradients (run.ranks).
     distributes: ClassVar[bool] = False
+    # How many samples go through the model at a time, and are activations computed again for gradients? Methods
+    # that save memory in these ways have fields of these names.
+    micro_batch: int | None = None
+    checkpoint_activations: bool = False
     stop: Stopping
 
     def __init_subclass__(cls) -> None:

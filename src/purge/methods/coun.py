@@ -67,7 +67,7 @@ class CoUn(Method):
         at = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=self.batch_size)
         for i, (one, two) in run.batches(views, views, orders=(at, at), epoch=epoch):
             optimizer.param_groups[0]["lr"] = self._rate(i / len(at))
-            with statistics(model, self.norm), capture_features(head) as seen:
+            with statistics(model, self.norm), capture_features(model, head) as seen:
                 z = forward(model, joined(one, two)).float()
             first, second = seen[0].chunk(2)
             retain_loss = F.cross_entropy(z[: len(one)], one.y)

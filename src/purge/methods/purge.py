@@ -196,7 +196,7 @@ class Purge(Method):
         @contextmanager
         def delivered() -> Iterator[None]:
             drawn = at_r[: max(run.step, 1)].flatten()[-RECALIBRATION:].unique()
-            recalibrate(model, (x for x, _ in passing(retain, drawn)))
+            recalibrate(model, (x for x, _ in passing(retain, drawn, model)))
             yield
 
         none = at_r[0, :0]

@@ -77,7 +77,7 @@ def train_sisa(
     """
     sisa, samples, ids = _prepared(model, dataset, plan, device)
     rows: list[dict[str, Any]] = []
-    with counting() as counted:
+    with counting(sisa) as counted:
         for shard in range(plan.shards):
             rows += _first_training(sisa, samples, ids, shard, progress=progress)
     sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from purge.core.threads import saw_threads, threads_seen
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import Rows, count_more, counting
+from purge.models.forward import Rows, counting, rows_of
 
 Where = Callable[[int], Path]  # the file of a shard
 History = list[dict[str, Any]]
@@ -51,7 +51,7 @@ def found_or_trained(
     path = where(shard)
     if (tensors := read_tensors(path)) is None:
         began = time.perf_counter()
-        with counting() as counted, threads_seen() as seen:
+        with counting(net) as counted, threads_seen() as seen:
             history = train()
         rows, seconds = dataclasses.asdict(counted), time.perf_counter() - began
         about = {"history": history, "rows": rows, "threads": sorted(seen), "seconds": seconds}
@@ -65,7 +65,7 @@ def found_or_trained(
     for i, state in enumerate(checkpoints):
         checkpoints[i] = type(state)(_state(tensors, i))
     net.load_state_dict({**net.state_dict(), **_state(tensors, len(checkpoints))})
-    count_more(Rows(**about["rows"]))
+    rows_of(net).add(Rows(**about["rows"]))
     saw_threads(*about["threads"])
     return list(about["history"]), float(about["seconds"])
 

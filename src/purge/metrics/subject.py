@@ -254,7 +254,7 @@ class Subject:
         blocks: dict[str, list[Tensor]] = {name: [] for name in layers}
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         last = None if head is None else self.model.get_submodule(head)
-        top = nothing if last is None else capture_features(last)
+        top = nothing if last is None else capture_features(self.model, last)
         at, device = 0, device_of(self.model)
         # A copy to the device waits until it is idle, so all copies are made before the loop.
         everything, chosen = torch.arange(n, device=device), torch.from_numpy(rows).to(device)

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.models.forward import forward
-from purge.models.hooks import training_flags_kept
+from purge.models.hooks import marked, training_flags_kept
 from purge.models.inspect import device_of
 
 Norm = Literal["frozen", "shared", "train"]
@@ -88,19 +88,19 @@ def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
 
 
 def _seeing(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps)
+    y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps, _kernels_of(bn))
     seen.append(Moments(*moments))
     return _then(bn, y)
 
 
 def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen.pop(0)))
+    return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, _kernels_of(bn), *seen.pop(0)))
 
 
 def _led(leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    n = round(leading * len(x))
-    first, *moments = _Seeing.apply(x[:n], bn.weight, bn.bias, bn.eps)
-    rest = _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, *moments)
+    n, kernels = round(leading * len(x)), _kernels_of(bn)
+    first, *moments = _Seeing.apply(x[:n], bn.weight, bn.bias, bn.eps, kernels)
+    rest = _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, kernels, *moments)
     seen.append(Moments(*moments))
     return _then(bn, torch.cat([first, rest]))
 
@@ -113,21 +113,17 @@ def _then(bn: _BatchNorm, y: Tensor) -> Tensor:
     return y
 
 
-_recording = 0  # blocks of steps_to_record that are open; gradients are computed in another thread
+QUICK = "_purge_quick"  # an attribute of the layers that kernels of our own compute
 
 
 @contextmanager
-def steps_to_record() -> Iterator[None]:
-    """Within the block, BatchNorm on a GPU runs by kernels of our own.
+def steps_to_record(model: nn.Module) -> Iterator[None]:
+    """Within the block, BatchNorm of the model on a GPU runs by kernels of our own.
 
     They are faster than torch's in a recorded step; launched one by one by Python, they are slower.
     """
-    global _recording
-    _recording += 1
-    try:
+    with marked((m for m in model.modules() if isinstance(m, _BatchNorm)), QUICK, True):
         yield
-    finally:
-        _recording -= 1
 
 
 @contextmanager
@@ -149,7 +145,7 @@ def quick_batchnorm(model: nn.Module) -> Iterator[None]:
 def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:
     """The layer's own forward pass; in training mode on a GPU by faster kernels, where they can do it."""
     mean, var, batches = bn.running_mean, bn.running_var, bn.num_batches_tracked
-    kernels = _kernels(x, bn.weight, bn.bias, mean, var) if bn.training else None
+    kernels = _usable(_kernels_of(bn), x, bn.weight, bn.bias, mean, var) if bn.training else None
     if kernels is None or type(bn).forward is not _BatchNorm.forward or x.numel() == x.shape[1]:
         return type(bn).forward(bn, x)  # which may do more in a subclass, and refuses a single value
     running = None
@@ -158,16 +154,21 @@ def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:
             return type(bn).forward(bn, x)
         batches.add_(1)
         running = kernels.Running(mean, var, bn.momentum, batches)
-    return _Seeing.apply(x, bn.weight, bn.bias, bn.eps, running)[0]  # type: ignore[no-any-return]
+    return _Seeing.apply(x, bn.weight, bn.bias, bn.eps, kernels, running)[0]  # type: ignore[no-any-return]
 
 
-def _kernels(x: Tensor, *per_channel: Tensor | None) -> Any:
-    """The module of kernels for images with channels last on a GPU, if they can take this batch."""
-    if not (_recording and x.is_cuda):
+def _kernels_of(bn: _BatchNorm) -> Any:
+    """The module of kernels for images with channels last on a GPU, if the layer's step is to be recorded."""
+    if not getattr(bn, QUICK, False):
         return None
     from purge.models import batchnorm_kernels  # it imports Triton
 
-    return batchnorm_kernels if batchnorm_kernels.usable(x, *per_channel) else None
+    return batchnorm_kernels
+
+
+def _usable(kernels: Any, x: Tensor, *per_channel: Tensor | None) -> Any:
+    """The kernels, if there are any and they can take this batch."""
+    return kernels if kernels is not None and x.is_cuda and kernels.usable(x, *per_channel) else None
 
 
 class _Seeing(torch.autograd.Function):
@@ -183,10 +184,12 @@ class _Seeing(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, running: Any = None
-    ) -> Any:
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, kernels: Any,
+        running: Any = None,
+    ) -> Any:  # fmt: skip
         x = _dense(x)
-        if kernels := _kernels(x, weight, bias):
+        ctx.kernels = kernels
+        if kernels := _usable(kernels, x, weight, bias):
             mean, rstd = kernels.moments(x, eps, running)
             y = kernels.transform(x, mean, rstd, weight, bias)
         else:
@@ -202,15 +205,16 @@ class _Seeing(torch.autograd.Function):
         x, weight, mean, rstd = ctx.saved_tensors
         dy = torch.zeros_like(x) if dy is None else _like(dy, x)
         if x.is_cuda:
-            sums, dw, db = _sums(dy, x, mean, rstd, weight, dlink)
-            dx = _backward_elemt(dy, x, mean, rstd, weight, sums)
+            kernels = _backward_kernels(ctx.kernels, x, weight)
+            sums, dw, db = _sums(kernels, dy, x, mean, rstd, weight, dlink)
+            dx = _backward_elemt(kernels, dy, x, mean, rstd, weight, sums)
         else:
             dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
             if dlink is not None:
                 a, b = dlink * (rstd if weight is None else rstd * weight) / (x.numel() // x.shape[1])
                 slope, shift = -b * rstd**2, b * rstd**2 * mean - a
                 dx += torch.addcmul(_per_channel(shift, x), x, _per_channel(slope, x))
-        return dx, *((None, None) if weight is None else (dw, db)), None, None
+        return dx, *((None, None) if weight is None else (dw, db)), None, None, None
 
 
 class _Jointly(torch.autograd.Function):
@@ -262,7 +266,7 @@ def _joint(over: Sum, leading: float, bn: _BatchNorm, seen: list[Moments], x: Te
             unbiased = variance * count / (count - 1)
             for held, new in ((bn.running_mean, seen[-1].mean), (bn.running_var, unbiased)):
                 held.lerp_(new.to(held.dtype), share.to(held.dtype))
-    return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, *seen[-1]))
+    return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, _kernels_of(bn), *seen[-1]))
 
 
 class _AsSeen(torch.autograd.Function):
@@ -270,12 +274,14 @@ class _AsSeen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *seen: Tensor
-    ) -> Any:
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, kernels: Any,
+        *seen: Tensor,
+    ) -> Any:  # fmt: skip
         x, (mean, rstd, _link) = _dense(x), seen
+        ctx.kernels = kernels
         ctx.save_for_backward(x, weight, mean, rstd)
         ctx.eps = eps
-        if kernels := _kernels(x, weight, bias):
+        if kernels := _usable(kernels, x, weight, bias):
             return kernels.transform(x, mean, rstd, weight, bias)
         if x.is_cuda:
             return torch.batch_norm_elemt(x, weight, bias, mean, rstd, eps)
@@ -286,23 +292,27 @@ class _AsSeen(torch.autograd.Function):
         x, weight, mean, rstd = ctx.saved_tensors
         dy = _like(dy, x)
         if x.is_cuda:
-            sums, dw, db = _sums(dy, x, mean, rstd, weight)
-            dx = _backward_elemt(dy, x, mean, rstd, weight, None)  # the statistics' part is in ``link``
+            kernels = _backward_kernels(ctx.kernels, x, weight)
+            sums, dw, db = _sums(kernels, dy, x, mean, rstd, weight)
+            dx = _backward_elemt(
+                kernels, dy, x, mean, rstd, weight, None
+            )  # the statistics' part is in ``link``
         else:
             variance = rstd**-2 - ctx.eps
             dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
             sums = torch.stack([db, dw / rstd])
-        return dx, *((None, None) if weight is None else (dw, db)), None, None, None, sums
+        return dx, *((None, None) if weight is None else (dw, db)), None, None, None, None, sums
 
 
 _backward = torch.ops.aten.native_batch_norm_backward
 
 
 def _sums(
-    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, more: Tensor | None = None
-) -> Any:
+    kernels: Any, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    more: Tensor | None = None,
+) -> Any:  # fmt: skip
     """On a GPU: Σdy and Σdy·(x − mean) per channel, (2, C), plus ``more``; gradients of weight and bias."""
-    if kernels := _backward_kernels(x, weight):
+    if kernels is not None:
         return kernels.backward_sums(dy, x, mean, rstd, weight, more)
     own = weight is not None
     a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
@@ -311,19 +321,20 @@ def _sums(
 
 
 def _backward_elemt(
-    dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, sums: Tensor | None
-) -> Tensor:
+    kernels: Any, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    sums: Tensor | None,
+) -> Tensor:  # fmt: skip
     """On a GPU: the gradient of the input, given the sums of a whole batch, in one kernel. None: zeros."""
-    if kernels := _backward_kernels(x, weight):
+    if kernels is not None:
         return kernels.backward_input(dy, x, mean, rstd, weight, sums)  # type: ignore[no-any-return]
     count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
     a, b = mean.new_zeros(2, len(mean)) if sums is None else sums
     return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
 
 
-def _backward_kernels(x: Tensor, weight: Tensor | None) -> Any:
+def _backward_kernels(kernels: Any, x: Tensor, weight: Tensor | None) -> Any:
     # A gradient of the gradient (create_graph) would not see through a kernel: torch's own refuse.
-    return None if torch.is_grad_enabled() else _kernels(x, weight)
+    return None if torch.is_grad_enabled() else _usable(kernels, x, weight)
 
 
 def _per_channel(v: Tensor, x: Tensor) -> Tensor:

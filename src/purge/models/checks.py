@@ -21,7 +21,7 @@ from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import answered, as_classes, evaluating, forward, logits, one_logit
+from purge.models.forward import as_classes, evaluating, forward, logits, one_logit, raw_logits
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
 from purge.models.wrappers import check_kind, unwrapped
@@ -276,7 +276,7 @@ def _answer(model: nn.Module, samples: Samples, what: str) -> Tensor:
     x, n = few(samples), min(2, len(samples))
     try:
         with evaluating(model):
-            z = answered(model, x)
+            z = raw_logits(model, x)
     except (PurgeError, MemoryError, RecursionError):  # the last two are not about the data
         raise
     except Exception as error:  # whatever a user's model may raise

@@ -1,11 +1,10 @@
-"""The one place that calls a model: it takes any inputs and finds the logits in what comes back."""
+"""The one place that calls a model: it takes any inputs, finds the logits in the answer and counts the rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,13 @@ from torch import Tensor, nn
 from purge.core.errors import BrokenModelError, ModelError, first_line
 from purge.data.inputs import apply, leaves
 from purge.data.samples import Samples, in_batches
-from purge.models.hooks import training_flags_kept
-from purge.models.padding import padded_as
+from purge.models.hooks import marked, training_flags_kept
 
 HALF = (torch.float16, torch.bfloat16)
 EVAL_BATCH = 512  # samples per batch in a pass without gradients
 SMALL, SMALL_BATCH = 4096, 1024  # small images go in larger batches, or a GPU waits for Python
+# Attributes of a model within a block below; copies of it have them too.
+COUNT, AT_ONCE = "_purge_rows", "_purge_at_once"
 
 
 def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -35,11 +35,11 @@ def forward(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None 
     >>> forward(nn.Linear(2, 1), torch.zeros(5, 2)).shape
     torch.Size([5, 2])
     """
-    return as_classes(answered(model, inputs, weights))
+    return as_classes(raw_logits(model, inputs, weights))
 
 
 def as_classes(z: Tensor) -> Tensor:
-    """Logits (B, K) from what a model answered; one logit, (B, 1) or (B,), becomes two, the first of them 0.
+    """Logits (B, K) from those of a model; one logit, (B, 1) or (B,), becomes two, the first of them 0.
 
     >>> as_classes(torch.tensor([2.0, -1.0]))
     tensor([[ 0.,  2.],
@@ -52,25 +52,24 @@ def as_classes(z: Tensor) -> Tensor:
 
 
 def one_logit(z: Tensor) -> bool:
-    """Has a model answered with one logit per sample, so that it is binary?"""
+    """Has a model returned one logit per sample, so that it is binary?"""
     return z.ndim < 2 or (z.ndim == 2 and z.shape[1] == 1)
 
 
-def answered(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+def raw_logits(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
     """The logits as the model has them, (B, K) or one per sample; the only call of a model in the library."""
     args, kwargs, inputs = (), {}, _as_wide(inputs, model)
     if isinstance(inputs, Mapping):
         kwargs = dict(inputs)
     else:
         args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    rows = _counting.get()
-    before = 0 if rows is None else rows.total
+    rows = rows_of(model)
+    before = rows.total
     try:
-        with padded_as(model, args, kwargs):
-            if weights is None:
-                z = logits_of(model(*args, **kwargs))
-            else:
-                z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
+        if weights is None:
+            z = logits_of(model(*args, **kwargs))
+        else:
+            z = logits_of(torch.func.functional_call(model, dict(weights), args, kwargs))
     except SystemExit as error:  # not ours to obey: it would look like the end of the program
         got = f"a call of sys.exit({error.code!r}) in its forward"
         raise ModelError("a model that returns its logits", got, "let it raise an error instead") from error
@@ -78,8 +77,8 @@ def answered(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None
         raise BrokenModelError(
             "a model that runs", first_line(error), "give it what it reads and writes"
         ) from error
-    if rows is not None and rows.total == before:  # otherwise an ensemble, whose members were counted
-        rows.note(inputs, z)
+    if rows.total == before:  # otherwise an ensemble, whose members were counted
+        rows.count(inputs, z)
     return z
 
 
@@ -99,38 +98,44 @@ def logits_of(output: Any) -> Tensor:
     """
     if isinstance(output, Tensor):
         return output
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get("logits")
-    if found is None and isinstance(output, (tuple, list)) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
+    z = getattr(output, "logits", None)
+    if z is None and isinstance(output, Mapping):
+        z = output.get("logits")
+    if z is None and isinstance(output, (tuple, list)) and output:
+        z = output[0]
+    if not isinstance(z, Tensor):
         raise ModelError(
             "a model that returns a tensor, a tuple, a dict with 'logits' or an object with .logits",
             type(output).__name__,
             "wrap the model so that it returns its logits",
         )
-    return found
+    return z
+
+
+# -- how many rows a model has seen -----------------------------------------------------------------
 
 
 @dataclass
 class Rows:
-    """How many rows went through models: those that a gradient can be taken of, and the others."""
+    """How many rows went through a model and its copies: those that a gradient can be taken of, and others."""
 
     graded: int = 0
     plain: int = 0
+
+    def __deepcopy__(self, _memo: Any) -> Rows:
+        return self  # a copy of a model counts where the model does
 
     @property
     def total(self) -> int:
         """All of them."""
         return self.graded + self.plain
 
-    def add(self, other: Rows) -> None:
-        """Count the rows of another count too."""
-        self.graded += other.graded
-        self.plain += other.plain
+    def add(self, other: Rows, sign: int = 1) -> None:
+        """Count the rows of another count too, or take them off again."""
+        self.graded += sign * other.graded
+        self.plain += sign * other.plain
 
-    def note(self, inputs: Any, z: Tensor) -> None:
+    def count(self, inputs: Any, z: Tensor) -> None:
         """Count a call of a model; under ``vmap`` there are more rows than the model sees."""
         x, unwrap = leaves(inputs)[0], torch.func.debug_unwrap
         n = len(x) * (unwrap(x).numel() // x.numel() if x.numel() else 1)
@@ -140,34 +145,34 @@ class Rows:
             self.plain += n
 
 
-_counting: ContextVar[Rows | None] = ContextVar("rows", default=None)
-
-
 @contextmanager
-def counting(*, apart: bool = False) -> Iterator[Rows]:
-    """Count the rows that go through models within the block.
+def counting(*models: nn.Module | None) -> Iterator[Rows]:
+    """Count the rows that go through these models, and through copies of them, within the block.
 
-    A block around this one counts them too, unless they are kept ``apart``.
+    A block around this one, for the same models, counts them too.
 
-    >>> with counting() as rows:
-    ...     z = forward(nn.Linear(2, 3), torch.zeros(5, 2))
+    >>> model = nn.Linear(2, 3)
+    >>> with counting(model) as rows:
+    ...     z = forward(model, torch.zeros(5, 2))
     >>> rows
     Rows(graded=5, plain=0)
     """
+    there = [model for model in models if model is not None]
     rows = Rows()
-    before = _counting.set(rows)
     try:
-        yield rows
+        with marked([m for model in there for m in model.modules()], COUNT, rows):
+            yield rows
     finally:
-        _counting.reset(before)
-        if not apart:
-            count_more(rows)
+        rows_of(there[0]).add(rows)
 
 
-def count_more(rows: Rows) -> None:
-    """Count rows that went through a model without a call of it, as when a recorded step is replayed."""
-    if (current := _counting.get()) is not None:
-        current.add(rows)
+def rows_of(model: nn.Module) -> Rows:
+    """The count that a model is under; a new one, which nobody reads, if it is under none."""
+    rows: Rows | None = getattr(model, COUNT, None)
+    return rows or Rows()
+
+
+# -- passes without gradients -----------------------------------------------------------------------
 
 
 @contextmanager
@@ -178,48 +183,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
 
 
-_at_once: ContextVar[int | None] = ContextVar("at_once", default=None)
-
-
 @contextmanager
-def at_once(rows: int | None) -> Iterator[None]:
-    """Within the block, a pass without gradients has at most so many rows in a batch; none: as usual."""
-    before = _at_once.set(rows)
-    try:
+def at_once(model: nn.Module, rows: int | None) -> Iterator[None]:
+    """Within the block, a pass of the model without gradients takes at most so many rows in a batch."""
+    with marked(model.modules(), AT_ONCE, rows):
         yield
-    finally:
-        _at_once.reset(before)
 
 
-def passing(samples: Samples, index: Tensor | None = None) -> Iterator[tuple[Any, Tensor]]:
-    """The samples (those at ``index``) in the batches of a pass without gradients."""
+def passing(
+    samples: Samples, index: Tensor | None = None, model: nn.Module | None = None
+) -> Iterator[tuple[Any, Tensor]]:
+    """The samples (those at ``index``) in the batches of a pass of the model without gradients."""
     small = (
         samples.pixel_shape is not None
         and samples.device.type == "cuda"
         and math.prod(samples.shape) <= SMALL
     )
     size = SMALL_BATCH if small else EVAL_BATCH
-    return samples.stream(in_batches(samples, min(size, _at_once.get() or size), index))
+    most = getattr(model, AT_ONCE, None) or size
+    return samples.stream(in_batches(samples, min(size, most), index))
 
 
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
     """The logits (N, K) of a model in evaluation mode, in float32, on the device of the run."""
     with evaluating(model):
-        return torch.cat([forward(model, x).float() for x, _ in passing(samples, index)])
-
-
-class HeadOnly(nn.Module):
-    """A model that answers with what its head puts out, whatever the code behind the head makes of it."""
-
-    def __init__(self, model: nn.Module, head: str) -> None:
-        super().__init__()
-        self.model, self.seen = model, list[Tensor]()
-        model.get_submodule(head).register_forward_hook(self._keep)
-
-    def _keep(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        self.seen[:] = [output]
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The output of the head in a pass through the model."""
-        self.model(*args, **kwargs)
-        return self.seen.pop()
+        return torch.cat([forward(model, x).float() for x, _ in passing(samples, index, model)])

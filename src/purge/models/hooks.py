@@ -1,22 +1,77 @@
-"""What is attached to a model for a while and always removed: hooks, and training flags."""
+"""What is attached to a model for a while and always removed: hooks, marks and training flags.
+
+Hidden outputs are pooled to one vector per sample. Where the inputs have a mask of padding, which is known by
+the name of its argument, only positions that are not padding count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from purge.models.layout import channels_first, fed_to, makers_of
-from purge.models.padding import pooled
+
+REAL = ("attention_mask",)  # names of arguments that are 1 where a sequence has something, 0 where padding is
+PADDED = ("key_padding_mask", "src_key_padding_mask")  # and the other way round
+
+
+class Mask(NamedTuple):
+    """What a batch says about its padding."""
+
+    real: Tensor  # (B, T): true where a position is not padding
+    model: nn.Module  # which may know how its layers shorten a sequence
+
+    def at(self, rows: int, length: int) -> Tensor | None:
+        """The mask of an output with so many rows and positions; None if it has other positions."""
+        if tuple(self.real.shape) == (rows, length):
+            return self.real
+        if len(self.real) != rows or self.real.shape[1] < length:
+            return None
+        for module in self.model.modules():  # audio models of Hugging Face, whose convolutions shorten it
+            shortened = getattr(module, "_get_feat_extract_output_lengths", None)
+            mask_of = getattr(module, "_get_feature_vector_attention_mask", None)
+            if callable(shortened) and callable(mask_of):
+                if int(shortened(torch.tensor(self.real.shape[1]))) != length:
+                    return None
+                return mask_of(length, self.real.long()).bool()  # type: ignore[no-any-return]
+        return None
+
+
+def padding_mask(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mask | None:
+    """The mask among the arguments of a model, known by its name; None if there is none."""
+    named = dict(kwargs)
+    if len(args) > 1:  # a tuple of inputs: the model's signature has their names
+        try:
+            named |= dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
+        except (TypeError, ValueError):  # Python cannot tell
+            return None
+    for name in (*REAL, *PADDED):
+        mask = named.get(name)
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            return Mask(mask != 0 if name in REAL else mask == 0, model)
+    return None
+
+
+def pooled(h: Tensor, mask: Mask | None = None) -> Tensor:
+    """One vector per sample of an output (B, C, positions …): the mean over the positions that count."""
+    if h.ndim < 3:
+        return h
+    real = None if mask is None or h.ndim != 3 else mask.at(len(h), h.shape[2])
+    if real is None:
+        return h.mean(tuple(range(2, h.ndim)))
+    total = h.masked_fill(~real[:, None], 0.0).sum(2)
+    return total / real.sum(1, keepdim=True).clamp_min(1).to(total)
 
 
 @contextmanager
 def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Within the block, each forward pass fills the dict: layer name → its output, pooled.
+    """Within the block, each forward pass of the model fills the dict: layer name → its output, pooled.
 
-    >>> import torch
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> with capture(net, ["0"]) as seen:
     ...     _ = net(torch.zeros(5, 2))
@@ -24,25 +79,75 @@ def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tenso
     torch.Size([5, 3])
     """
     seen: dict[str, Tensor] = {}
-    handles = []
     makers = makers_of(model, layers)
 
-    def remember(name: str) -> Any:
+    def remember(name: str, masks: list[Mask | None]) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, (tuple, list)) and output else output
             if isinstance(first, Tensor) and first.ndim >= 2:
-                found = pooled(channels_first(first, makers[name]))
-                seen[name] = found.clone() if found.data_ptr() == first.data_ptr() else found
+                h = pooled(channels_first(first, makers[name]), masks[0])
+                seen[name] = h.clone() if h.data_ptr() == first.data_ptr() else h
 
         return hook
 
-    try:
+    with _masks(model) as masks, _removed() as handles:
         for name in layers:
-            handles.append(model.get_submodule(name).register_forward_hook(remember(name)))
+            handles.append(model.get_submodule(name).register_forward_hook(remember(name, masks)))
         yield seen
+
+
+@contextmanager
+def capture_features(model: nn.Module, layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Within the block, the list holds the first input of the latest call of ``layer``, pooled: (B, C)."""
+    seen: list[Tensor] = []
+
+    with _masks(model) as masks, _removed() as handles:
+
+        def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+            seen[:] = [pooled(fed_to(layer, v), masks[0]) for v in tensors[:1]]
+
+        handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        yield seen
+
+
+@contextmanager
+def _masks(model: nn.Module) -> Iterator[list[Mask | None]]:
+    """Within the block, the list holds the mask of the pass of the model that is under way."""
+    current: list[Mask | None] = [None]
+
+    def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        current[0] = padding_mask(model, args, kwargs)
+
+    with _removed() as handles:
+        handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
+        yield current
+
+
+@contextmanager
+def _removed() -> Iterator[list[torch.utils.hooks.RemovableHandle]]:
+    """Hooks whose handles are put into the list are removed after the block."""
+    handles: list[torch.utils.hooks.RemovableHandle] = []
+    try:
+        yield handles
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def marked(modules: Iterable[nn.Module], name: str, value: Any) -> Iterator[None]:
+    """Within the block, the modules, and copies that are made of them, have an attribute."""
+    before = {m: m.__dict__.get(name) for m in modules}
+    try:
+        for m in before:
+            m.__dict__[name] = value
+        yield
+    finally:
+        for m, old in before.items():
+            m.__dict__.pop(name, None)
+            if old is not None:
+                m.__dict__[name] = old
 
 
 @contextmanager
@@ -54,19 +159,3 @@ def training_flags_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for module, flag in flags.items():
             module.training = flag
-
-
-@contextmanager
-def capture_features(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Within the block, the list holds the first input of the latest call of ``module``, pooled: (B, C)."""
-    seen: list[Tensor] = []
-
-    def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
-        seen[:] = [pooled(fed_to(module, v)) for v in given[:1]]
-
-    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield seen
-    finally:
-        handle.remove()

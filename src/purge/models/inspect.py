@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from purge.data import inputs
 from purge.data.inputs import Inputs
-from purge.models.forward import answered
+from purge.models.forward import raw_logits
 from purge.models.hooks import training_flags_kept
 from purge.models.layout import channels_first, makers_of
 
@@ -51,7 +51,7 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
         try:
             model.eval()
             handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
-            shape = tuple(answered(model, x).shape)
+            shape = tuple(raw_logits(model, x).shape)
         finally:
             for handle in handles:
                 handle.remove()

@@ -45,7 +45,7 @@ def _counted(model: nn.Module, inputs: Inputs) -> tuple[int | None, str]:
 
     counter = FlopCounterMode(display=False)
     try:
-        with _plain_kernels(model), evaluating(model), counting(apart=True) as rows, counter:
+        with _plain_kernels(model), evaluating(model), counting(model) as rows, counter:
             forward(model, inputs)
     except Exception as error:  # whatever a layer may raise when it meets the counter
         return None, f"the operations of this model cannot be counted: {first_line(error)}"

@@ -51,7 +51,7 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
         raise ModelError(
             "a head with weights of its own", f"{name!r}, which shares them with {shared[0]}", FIX
         )
-    with evaluating(model), capture_features(layer) as seen:
+    with evaluating(model), capture_features(model, layer) as seen:
         z = forward(model, x)
         fed = seen[0] if seen else None
         if fed is None or fed.ndim != 2 or fed.shape != (len(z), layer.in_features):
@@ -74,7 +74,7 @@ def features_of(
         got, fix = "items that change whenever they are read", "pass the data without random transforms"
         raise DataError("data with fixed features", got, fix)
     rows = []
-    with evaluating(model), capture_features(layer) as seen:
+    with evaluating(model), capture_features(model, layer) as seen:
         for x, _ in batches(samples, batch_size):
             forward(model, x)
             rows.append(seen.pop().cpu())
