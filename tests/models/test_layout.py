@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from purge.models.hooks import capture, pooled
 from purge.models.inspect import anatomy
 from purge.models.layout import channels_first, fed_to
-from purge.models.hooks import capture, pooled
 from tests.nets import NETWORKS
 
 

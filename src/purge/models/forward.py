@@ -1,4 +1,4 @@
-"""The one place that calls a model: it takes any inputs, finds the logits in the answer and counts the rows."""
+"""The one place that calls a model: it takes any inputs, finds the logits in the output, counts the rows."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def logits_of(output: Any) -> Tensor:
 
 @dataclass
 class Rows:
-    """How many rows went through a model and its copies: those that a gradient can be taken of, and others."""
+    """The rows that went through a model and its copies: those that a gradient can be taken of, and others."""
 
     graded: int = 0
     plain: int = 0
