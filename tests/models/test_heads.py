@@ -19,7 +19,6 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 import purge
 from purge.core.errors import DataError, FileError, MethodError, ModelError, RunError
 from purge.heads import fit, load
-from purge.models.heads import logistic
 from tests.nets import blobs, small_conv, small_mlp
 
 KINDS = ("ridge", "logistic")
@@ -288,102 +287,12 @@ def test_features_far_from_zero_lose_nothing():
     assert off(head, fit(x[30:], y[30:], lam=0.1)) <= 1e-8
 
 
-# -- certified removal ----------------------------------------------------------------------------
-
-
-def unit(n=400, d=6):
-    x, y = rows(n, d)
-    return x / x.norm(dim=1, keepdim=True), y
-
-
-def test_certified_removal_stays_within_its_bounds_until_it_must_be_retrained():
-    x, y = unit()
-    head = fit(x, y, kind="logistic", lam=20.0, sigma=2.0, epsilon=1.0, delta=1e-3, seed=5)
-    assert math.isclose(head.budget, 2.0 / math.sqrt(2 * math.log(1.5 / 1e-3)))
-    assert head.spent < 1e-8
-    spent = head.spent
-    for i in range(0, 20, 2):
-        head.remove(x[i : i + 2], y[i : i + 2])
-        actual = float(logistic.objective(head._problem, head._solution.weight)[1].norm())
-        assert actual <= head.spent <= head.budget
-        assert 0 < head.last.bound <= head.last.worst
-        assert math.isclose(head.spent, spent + head.last.bound)
-        spent = head.spent
-    with pytest.raises(RunError, match="removals within the budget"):
-        head.remove(x[20:300], y[20:300])
-    assert head.rows == 380
-    head.retrain(seed=6)
-    assert head.rows == 380
-    assert head.spent < 1e-8
-    with pytest.raises(MethodError, match="rows to remove from a head with certified removal"):
-        head.add(x[:1], y[:1])
-
-
-def test_the_noise_is_what_was_asked_for():
-    x, y = unit()
-    made = [fit(x, y, kind="logistic", sigma=3.0, seed=s) for s in (1, 1, 2)]
-    assert torch.equal(made[0].weight, made[1].weight)
-    assert not torch.allclose(made[0].weight, made[2].weight)
-    drawn = [fit(x, y, kind="logistic", sigma=3.0) for _ in range(2)]
-    assert not torch.allclose(drawn[0].weight, drawn[1].weight)
-    big = fit(torch.eye(2), [0, 1], kind="logistic", sigma=3.0, classes=5000, seed=0, lam=100.0)
-    assert math.isclose(float(big._problem.noise.std()), 3.0, rel_tol=0.05)
-    with pytest.raises(MethodError, match="leave sigma out"):
-        fit(x, y, sigma=1.0)
-    assert fit(x, y).budget is None
-
-
-def test_one_newton_step_against_a_dense_computation():
-    """The Hessian, the step and the bound by autograd and explicit matrices."""
-    x, y = unit(40, 4)
-    head = fit(x, y, kind="logistic", lam=5.0, sigma=0.5, seed=1, epsilon=5.0)
-    w, b = head._solution.weight.clone(), head._problem.noise
-    ones = torch.cat([x, torch.ones(40, 1)], 1).double()
-
-    def loss(v):
-        z = (ones[3:] @ v.view_as(w).T).log_softmax(1)
-        return -z.gather(1, y[3:, None]).sum() + 2.5 * v.square().sum() + (b.flatten() * v).sum()
-
-    g = torch.autograd.functional.jacobian(loss, w.flatten())
-    h = torch.autograd.functional.hessian(loss, w.flatten())
-    step = -torch.linalg.solve(h, g)
-    head.remove(x[:3], y[:3])
-    assert torch.allclose(head._solution.weight, w + step.view_as(w), atol=1e-8)
-    moved = (ones[3:] @ step.view_as(w).T).norm(dim=1)
-    bound = torch.linalg.matrix_norm(ones[3:], 2) * moved.pow(4).sum().sqrt() / (2 * math.sqrt(2))
-    assert math.isclose(head.last.bound, float(bound), rel_tol=1e-5)
-    r = float(ones.norm(dim=1).max())
-    assert math.isclose(head.last.worst, 37 * 9 * r**5 / 25 / math.sqrt(2), rel_tol=1e-6)
-
-
-def test_the_constant_of_the_bound_holds():
-    """‖(A(z + d) − A(z)) d‖ ≤ γ‖d‖² for the softmax's matrix A, and is not far from it somewhere."""
-    g = torch.Generator().manual_seed(0)
-    most = 0.0
-    for k in (2, 3, 10):
-        z = 3 * torch.randn(5000, k, generator=g, dtype=torch.float64)
-        d = torch.randn(5000, k, generator=g, dtype=torch.float64)
-        d = d / d.norm(dim=1, keepdim=True) * torch.rand(5000, 1, generator=g)
-
-        def times(at, v):
-            p = at.softmax(1)
-            return p * v - p * (p * v).sum(1, keepdim=True)
-
-        ratio = (times(z + d, d) - times(z, d)).norm(dim=1) / d.norm(dim=1).square()
-        most = max(most, float(ratio.max()))
-    assert 0.05 < most <= logistic.GAMMA
-
-
 # -- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{}, {"track": False}, {"kind": "logistic"}, {"kind": "logistic", "sigma": 1.0, "lam": 50.0}],
-    ids=str,
-)
+@pytest.mark.parametrize("how", [{}, {"track": False}, {"kind": "logistic"}], ids=str)
 def test_a_head_goes_on_after_a_round_trip(how, tmp_path):
-    x, y = unit()
+    x, y = rows()
     head = fit(x, y, **how)
     head.remove(x[:2], y[:2])
     head.save(tmp_path / "head.safetensors")
@@ -394,7 +303,6 @@ def test_a_head_goes_on_after_a_round_trip(how, tmp_path):
     for one in (head, again):
         one.remove(x[2:4], y[2:4])
     assert off(again, head) <= 1e-10
-    assert again.spent == pytest.approx(head.spent)
     if how.get("track", True):
         with pytest.raises(DataError, match="that it has not"):
             again.remove(x[:1], y[:1])

@@ -64,8 +64,8 @@ class Method(ABC):
     retrains: ClassVar[bool] = False
     # Do several ranks of torch.distributed share its batches? Then each step adds up gradients (run.ranks).
     distributes: ClassVar[bool] = False
-    # How many samples go through the model at a time? Are activations computed again for gradients? A method that
-    # saves memory in these ways has fields of these names.
+    # How many samples go through the model at a time, and are activations computed again for gradients? A
+    # method that saves memory in these ways has fields of these names.
     micro_batch: int | None = None
     checkpoint_activations: bool = False
     stop: Stopping

@@ -14,8 +14,7 @@ word for it, and is recorded as that.
 Learning from sums that rows can be taken out of: Cao and Yang, "Towards Making Systems Forget with Machine
 Unlearning", IEEE S&P 2015. Heads on fixed features: Guo et al., ICML 2020, arXiv:1911.03030. Where we differ:
 the method gets the retained data, so it sums them up again, in one pass. A service that deletes often keeps
-a :class:`purge.heads.Head`, which needs the deleted rows alone; certified removal is there too, as it needs
-noise at training.
+a :class:`purge.heads.Head`, which needs the deleted rows alone.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def logits_of(output: Any) -> Tensor:
 
 @dataclass
 class Rows:
-    """The rows that went through a model and its copies: those that a gradient can be taken of, and others."""
+    """The rows that went through a model and its copies, with and without a gradient to be taken of them."""
 
     graded: int = 0
     plain: int = 0

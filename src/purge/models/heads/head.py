@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 
 from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import atomically, told
-from purge.core.settings import as_dict, checked_seed, normalise, setting
+from purge.core.settings import as_dict, normalise, setting
 from purge.models.heads import logistic
-from purge.models.heads.logistic import Problem, Removal, Solution
+from purge.models.heads.logistic import Problem, Solution
 from purge.models.heads.moments import Moments, joined, moments_of, parted, solved
 from purge.models.heads.rows import Ledger, checked, numbers
 
@@ -34,19 +33,11 @@ class HeadSettings:
     kind: Kind = setting("ridge", "ridge regression on targets ±1, or multinomial logistic regression")
     lam: float = setting(1.0, "λ: penalty of the weights, beside the sum over all rows", low=0)
     intercept: bool = setting(True, "a bias; free in ridge, penalised like a weight in logistic regression")
-    sigma: float = setting(
-        0.0, "σ of the noise of certified removal (logistic); 0: removals are exact", low=0
-    )
-    epsilon: float = setting(1.0, "ε of certified removal", above=0)
-    delta: float = setting(1e-4, "δ of certified removal", above=0, high=0.5)
 
     def __post_init__(self) -> None:
         normalise(self)
         if self.kind == "logistic" and self.lam == 0:
             raise MethodError("lam above 0 for a logistic head", "0", "pass lam=1.0, say")
-        if self.kind == "ridge" and self.sigma:
-            got = f"sigma={self.sigma:g} for ridge, whose removals are exact without noise"
-            raise MethodError('sigma for kind="logistic" alone', got, "leave sigma out")
 
 
 class Head(ABC):
@@ -112,7 +103,7 @@ class Head(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the head and what its next removal needs, as safetensors; of a logistic head its rows too."""
         tensors = {**self._state(), **({} if self._ledger is None else self._ledger.tensors())}
-        about = {"format": FORMAT, "settings": json.dumps(as_dict(self.settings)), **self._facts()}
+        about = {"format": FORMAT, "settings": json.dumps(as_dict(self.settings))}
         about["classes"] = str(self.classes)
         plain = {name: t.contiguous() for name, t in tensors.items()}
         with told(Path(path)):
@@ -138,21 +129,9 @@ class Head(ABC):
     def error(self) -> float:
         """About how far, relative to its size, it is from the head of the same rows fitted in one go."""
 
-    @property
-    def budget(self) -> float | None:
-        """What all certified removals may leave of the gradient; None where removals are exact."""
-        s = self.settings
-        return logistic.budget(s.sigma, s.epsilon, s.delta) if s.sigma else None
-
-    @property
-    def spent(self) -> float:
-        """What they have left at most so far; 0 where removals are exact."""
-        return 0.0
-
     def __repr__(self) -> str:
-        spent = "" if self.budget is None else f", spent {self.spent:.3g} of {self.budget:.3g}"
         size = f"{self.rows:,} rows, {self.width} → {self.classes}"
-        return f"<{self.kind} head: {size}, λ {self.settings.lam:g}{spent}>"
+        return f"<{self.kind} head: {size}, λ {self.settings.lam:g}>"
 
     @abstractmethod
     def _add(self, x: Tensor, y: Tensor) -> None: ...
@@ -165,9 +144,6 @@ class Head(ABC):
 
     @abstractmethod
     def _state(self) -> dict[str, Tensor]: ...
-
-    def _facts(self) -> dict[str, str]:
-        return {}
 
 
 class RidgeHead(Head):
@@ -226,47 +202,23 @@ class LogisticHead(Head):
         super().__init__(settings, classes, ledger)
         self._take(problem, solution)
 
-    def _take(self, problem: Problem, found: Solution) -> None:
-        self._problem, self._solution = problem, found
-        self.weight = found.weight[:, :-1].clone() if self.settings.intercept else found.weight
-        bias = found.weight[:, -1].clone()
+    def _take(self, problem: Problem, solution: Solution) -> None:
+        self._problem, self._solution = problem, solution
+        self.weight = solution.weight[:, :-1].clone() if self.settings.intercept else solution.weight
+        bias = solution.weight[:, -1].clone()
         self.bias = bias if self.settings.intercept else torch.zeros_like(bias)
 
     def _add(self, x: Tensor, y: Tensor) -> None:
-        if self.settings.sigma:
-            got, fix = "rows to add", "fit a new head on all rows"
-            raise MethodError("rows to remove from a head with certified removal", got, fix)
-        more = _with_ones(x, self.settings)
-        p = self._problem
+        p, more = self._problem, _with_ones(x, self.settings)
         both = p._replace(x=torch.cat([p.x, more]), y=torch.cat([p.y, y]), gram=p.gram + more.T @ more)
         self._take(both, logistic.minimum(both, self._solution))
 
     def _remove(self, x: Tensor, y: Tensor, places: list[int] | None) -> None:
-        p, gone = self._problem, _with_ones(x, self.settings)
+        p, less = self._problem, _with_ones(x, self.settings)
         stays = torch.ones(len(p.y), dtype=torch.bool)
         stays[places] = False
-        left = p._replace(x=p.x[stays], y=p.y[stays], gram=p.gram - gone.T @ gone)
-        if not self.settings.sigma:
-            self._take(left, logistic.minimum(left, self._solution))
-            return
-        found = logistic.removal(left, (gone, y), self._solution)
-        self._check_budget(found)
-        self._take(left, Solution(found.weight, self.spent + found.bound, self._solution.curvature))
-        self.last = found
-
-    last: Removal | None = None  # the bounds of the last certified removal
-
-    def _check_budget(self, found: Removal) -> None:
-        after, most = self.spent + found.bound, self.budget or 0.0
-        if after > most:
-            fix = "call head.retrain() without these rows, or head.retrain() and then remove them"
-            raise RunError(f"removals within the budget of {most:.3g}", f"{after:.3g} after this one", fix)
-
-    def retrain(self, seed: int | None = None) -> None:
-        """Train anew on the rows that the head has, with new noise; nothing is spent then."""
-        noise = _noise(self._problem.noise.shape, self.settings.sigma, seed)
-        again = self._problem._replace(noise=noise)
-        self._take(again, logistic.minimum(again, logistic.from_nothing(again)))
+        left = p._replace(x=p.x[stays], y=p.y[stays], gram=p.gram - less.T @ less)
+        self._take(left, logistic.minimum(left, self._solution))
 
     @property
     def counts(self) -> Tensor:
@@ -279,21 +231,13 @@ class LogisticHead(Head):
         residual = float(logistic.objective(self._problem, self._solution.weight)[1].norm())
         return residual / self.settings.lam / max(float(self._solution.weight.norm()), 1e-300)
 
-    @property
-    def spent(self) -> float:
-        """What certified removals have left of the gradient at most so far; 0 where removals are exact."""
-        return self._solution.residual if self.settings.sigma else 0.0
-
     def _size(self, weight: Tensor, bias: Tensor) -> Tensor:
         w = torch.cat([weight, bias[:, None]], 1) if self.settings.intercept else weight
         return ((w @ self._problem.gram) * w).sum() + self.settings.lam * w.square().sum()
 
     def _state(self) -> dict[str, Tensor]:
         p = self._problem
-        return {"x": p.x, "y": p.y, "noise": p.noise, "solution": self._solution.weight}
-
-    def _facts(self) -> dict[str, str]:
-        return {"residual": repr(self._solution.residual)}
+        return {"x": p.x, "y": p.y, "solution": self._solution.weight}
 
 
 def fit(
@@ -305,10 +249,6 @@ def fit(
     intercept: bool = True,
     classes: int | None = None,
     track: bool = True,
-    sigma: float = 0.0,
-    epsilon: float = 1.0,
-    delta: float = 1e-4,
-    seed: int | None = None,
 ) -> Head:
     """A linear head for rows of features (N, D) with labels (N,), from which rows can be deleted exactly.
 
@@ -316,10 +256,6 @@ def fit(
     ``lam`` is the penalty beside the sum over all rows: ``alpha`` of scikit-learn's Ridge, 1/C of its
     LogisticRegression. ``classes``: how many there are, where the largest label does not tell. ``track``:
     keep a keyed digest of each row, so that rows that were never added are refused.
-
-    With ``sigma`` a logistic head is trained with noise of that standard deviation, and removals are one
-    Newton step each, (``epsilon``, ``delta``)-certified until the ``budget`` is spent. ``seed``: of this
-    noise; by default it is drawn in secret, and who knows it can subtract it.
 
     >>> x, y = torch.eye(4).repeat(3, 1), torch.arange(4).repeat(3)
     >>> head = fit(x, y)
@@ -329,13 +265,12 @@ def fit(
     >>> torch.allclose(head.weight, fit(x[2:], y[2:]).weight)
     True
     """
-    settings = HeadSettings(kind, lam, intercept, sigma, epsilon, delta)
-    return fitted(features, labels, settings, classes=classes, track=track, seed=seed)
+    return fitted(features, labels, HeadSettings(kind, lam, intercept), classes=classes, track=track)
 
 
 def fitted(
     features: Any, labels: Any, settings: HeadSettings, *, classes: int | None = None, track: bool = True,
-    seed: int | None = None, start: Head | None = None,
+    start: Head | None = None,
 ) -> Head:  # fmt: skip
     """:func:`fit` with settings as one object; ``start``: a head whose weights may be near."""
     if classes is not None and (not isinstance(classes, int) or isinstance(classes, bool)):
@@ -350,8 +285,7 @@ def fitted(
     if settings.kind == "ridge":
         return RidgeHead(settings, k, ledger if track else None, moments_of(x, y, k))
     rows = _with_ones(x, settings)
-    noise = _noise(torch.Size((k, rows.shape[1])), settings.sigma, seed)
-    problem = Problem(rows, y, rows.T @ rows, settings.lam, noise)
+    problem = Problem(rows, y, rows.T @ rows, settings.lam, k)
     near = start._solution if isinstance(start, LogisticHead) else logistic.from_nothing(problem)
     return LogisticHead(settings, k, ledger, problem, logistic.minimum(problem, near))
 
@@ -359,10 +293,3 @@ def fitted(
 def _with_ones(x: Tensor, settings: HeadSettings) -> Tensor:
     x = x.double()
     return torch.cat([x, torch.ones_like(x[:, :1])], 1) if settings.intercept else x
-
-
-def _noise(shape: torch.Size, sigma: float, seed: int | None) -> Tensor:
-    if not sigma:
-        return torch.zeros(shape, dtype=torch.float64)
-    drawn = secrets.randbits(63) if seed is None else checked_seed(seed)
-    return sigma * torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(drawn))

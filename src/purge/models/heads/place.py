@@ -100,10 +100,6 @@ def of(
     kind: Kind = "ridge",
     lam: float = 1.0,
     track: bool = True,
-    sigma: float = 0.0,
-    epsilon: float = 1.0,
-    delta: float = 1e-4,
-    seed: int | None = None,
 ) -> Placed:
     """A copy of a model whose linear head was fitted to a data set, and the head; yours is not touched.
 
@@ -114,8 +110,8 @@ def of(
     own = copied(check_classifier(model), device_of(model))
     samples = training_data(own, dataset, device_of(own))
     _, layer = linear_head(own, samples)
-    settings = HeadSettings(kind, lam, layer.bias is not None, sigma, epsilon, delta)
+    settings = HeadSettings(kind, lam, layer.bias is not None)
     x, y = features_of(own, layer, samples)
-    head = fitted(x, y, settings, classes=layer.out_features, track=track, seed=seed)
+    head = fitted(x, y, settings, classes=layer.out_features, track=track)
     head.copy_to(layer)
     return Placed(own, head)

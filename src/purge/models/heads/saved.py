@@ -42,10 +42,10 @@ def load(path: str | os.PathLike[str]) -> Head:
 
 
 def _read(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
-    given, k = json.loads(about["settings"]), int(about["classes"])
-    if not isinstance(given, dict):
+    written, k = json.loads(about["settings"]), int(about["classes"])
+    if not isinstance(written, dict):
         raise ValueError
-    settings = replace(HeadSettings(), given)
+    settings = replace(HeadSettings(), written)
     key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
     ledger = None if key is None or digests is None else Ledger.read(key, digests)
     for t in tensors.values():
@@ -71,9 +71,9 @@ def _read(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
     width = x.shape[1]
     if ledger is None or len(ledger.digests) != len(y) or x.dtype != torch.float64:
         raise ValueError
-    if any(tensors[name].shape != (k, width) for name in ("noise", "solution")):
-        raise ValueError
-    problem = Problem(x, y, x.T @ x, settings.lam, tensors["noise"])
     weight = tensors["solution"]
-    solution = Solution(weight, float(about["residual"]), logistic.curvature_at(problem, weight))
+    if weight.shape != (k, width):
+        raise ValueError
+    problem = Problem(x, y, x.T @ x, settings.lam, k)
+    solution = Solution(weight, logistic.curvature_at(problem, weight))
     return LogisticHead(settings, k, ledger, problem, solution)
