@@ -85,7 +85,7 @@ def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
     assert head.out_features == 7
 
     model.eval()
-    with torch.no_grad(), capture(model, found.blocks) as rows, capture_features(head) as fed:
+    with torch.no_grad(), capture(model, found.blocks) as rows, capture_features(model, head) as fed:
         z = logits_of(model(x))
         assert z.shape == (2, 7)
         assert rows.keys() == set(found.blocks)

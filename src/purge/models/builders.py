@@ -232,9 +232,9 @@ def _auto(transformers: Any, config: Any) -> Any:
         "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
         "ForAudioClassification": transformers.AutoModelForAudioClassification,
     }
-    told = (getattr(config, "architectures", None) or [""])[0]
+    written = (getattr(config, "architectures", None) or [""])[0]
     fitting = [auto for auto in kinds.values() if type(config) in auto._model_mapping]
-    named = [auto for ending, auto in kinds.items() if told.endswith(ending) and auto in fitting]
+    named = [auto for ending, auto in kinds.items() if written.endswith(ending) and auto in fitting]
     return next(iter([*named, *fitting]), transformers.AutoModelForImageClassification)
 
 
@@ -251,31 +251,28 @@ def tokenizer(path: str) -> Tokenizer:
     safe = {"trust_remote_code": False, "local_files_only": True}
     try:
         with _quiet(transformers.utils.logging):
-            found = transformers.AutoTokenizer.from_pretrained(path, **safe)
+            encoder = transformers.AutoTokenizer.from_pretrained(path, **safe)
             config = transformers.AutoConfig.from_pretrained(path, **safe)
-        if len(found) <= len(set(found.all_special_ids)):  # one was made up for a folder without it
+        if len(encoder) <= len(set(encoder.all_special_ids)):  # one was made up for a folder without it
             raise ValueError("it knows no words")
-        if found.pad_token_id is None:
+        if encoder.pad_token_id is None:
             raise ValueError("it has no token for padding")
     except Exception as error:  # no folder, no tokenizer in it, or one that needs code
         fix = "name a folder with tokenizer.json, as tokenizer.save_pretrained(DIR) writes it"
         raise ModelError(f"a tokenizer in {path}", _short(error), fix) from None
-    longest = min(found.model_max_length, getattr(config, "max_position_embeddings", None) or LONGEST_TEXT)
+    longest = min(encoder.model_max_length, getattr(config, "max_position_embeddings", None) or LONGEST_TEXT)
 
     def encode(texts: list[str]) -> dict[str, Tensor]:
         try:
             with _quiet(transformers.utils.logging):
-                made = found(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+                made = encoder(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
         except Exception as error:
             raise ModelError(
                 f"texts that the tokenizer in {path} takes", _short(error), "check them"
             ) from None
         tokens = {key: t for key, t in made.items() if isinstance(t, Tensor)}
-        if (
-            full := int((tokens["attention_mask"].sum(1) >= longest).sum())
-            if "attention_mask" in tokens
-            else 0
-        ):
+        lengths = tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.zeros(0)
+        if full := int((lengths >= longest).sum()):
             say_once(
                 f"{full} texts take up all {longest} tokens that the model reads; what is longer is cut."
             )

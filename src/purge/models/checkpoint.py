@@ -38,8 +38,8 @@ def file_digest(path: Path) -> str:
     """
     if not path.is_file():
         raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
-    found = path.stat()
-    return _digest_of_file(path.absolute(), (found.st_ino, found.st_size, found.st_mtime_ns))
+    stat = path.stat()
+    return _digest_of_file(path.absolute(), (stat.st_ino, stat.st_size, stat.st_mtime_ns))
 
 
 @lru_cache(maxsize=1024)
@@ -86,14 +86,10 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         ```
     """
     own, stored = tensors_of(model), read(Path(path))
-    found = place(stored, own, type(model).__name__)
-    state = inside(stored.content, found.way)
-    model.load_state_dict(
-        {**model.state_dict(), **_with_tied({n: state[found.names[n]] for n in found.names}, own)}
-    )
-
-
-def _with_tied(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights, and those that the model keeps under a second name, which a file may leave out."""
-    first = {own[name].data_ptr(): t for name, t in state.items() if own[name].numel()}
-    return {name: state[name] if name in state else first[t.data_ptr()] for name, t in own.items()}
+    at = place(stored, own, type(model).__name__)
+    content = inside(stored.content, at.way)
+    state = {name: content[of] for name, of in at.names.items()}
+    # A file may leave out what the model keeps under a second name.
+    tied = {own[name].data_ptr(): t for name, t in state.items() if own[name].numel()}
+    weights = {name: state[name] if name in state else tied[t.data_ptr()] for name, t in own.items()}
+    model.load_state_dict({**model.state_dict(), **weights})

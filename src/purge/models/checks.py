@@ -29,7 +29,7 @@ from purge.verdict.roles import Role, Slot
 
 logger = logging.getLogger("purge")
 
-FEWEST_ASKED, MOST_ASKED = 100, 2000  # retained samples that tell whether a model knows its data
+FEWEST, MOST = 100, 2000  # retained samples that tell whether a model knows its data
 FEWEST_OTHERS = 30  # of them that are not of the largest class
 NO_WEIGHTS = (
     hashlib.sha256().hexdigest()
@@ -38,22 +38,22 @@ KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
 def make_split(
-    model: nn.Module, given: Mapping[str, Samples], at: torch.device, *, truth: GivenLabels | None = None
+    model: nn.Module, samples: Mapping[str, Samples], at: torch.device, *, truth: GivenLabels | None = None
 ) -> Split:
     """Forget, retain and test on the device, fit for each other and for the model.
 
-    ``triggered`` among them, and ``truth``, are what an audit may also be given: see :class:`Split`.
+    ``triggered`` among them, and ``truth``, are what an audit may also have: see :class:`Split`.
     """
-    parts = {what: samples.to(at, _dtype(model)) for what, samples in given.items()}
+    parts = {what: part.to(at, _dtype(model)) for what, part in samples.items()}
     classes = _sound(model, parts)
     copies = overlap(parts)
-    there = {what: torch.bincount(samples.labels, minlength=classes) > 0 for what, samples in parts.items()}
-    gone = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
+    there = {what: torch.bincount(part.labels, minlength=classes) > 0 for what, part in parts.items()}
+    forgotten = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
     names = parts["forget"].names
     right = None if truth is None else _right_labels(truth, len(parts["forget"]), classes)
     return Split(
-        parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(gone), names, truth=right,
-        triggered=parts.get("triggered"), copies=copies,
+        parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(forgotten), names,
+        truth=right, triggered=parts.get("triggered"), copies=copies,
     )  # fmt: skip
 
 
@@ -126,9 +126,9 @@ def check_knows(model: nn.Module, retain: Samples, what: str) -> None:
     Chance is what answers of these frequencies would get right if they did not depend on the sample. Where
     too few samples are not of the largest class, nothing can be said and nothing is refused.
     """
-    rows = torch.linspace(0, len(retain) - 1, min(len(retain), MOST_ASKED)).long()
+    rows = torch.linspace(0, len(retain) - 1, min(len(retain), MOST)).long()
     labels = retain.labels[rows]
-    if len(rows) < FEWEST_ASKED or len(rows) - int(labels.bincount().max()) < FEWEST_OTHERS:
+    if len(rows) < FEWEST or len(rows) - int(labels.bincount().max()) < FEWEST_OTHERS:
         return
     answers, n = logits(model, retain, rows).argmax(1).cpu(), len(rows)
     longest = int(torch.cat([answers, labels]).max()) + 1
@@ -190,14 +190,14 @@ def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn
             raise MethodError(
                 "freeze to name parameters of the model", repr(prefix), did_you_mean(prefix, tops)
             )
-    found = [p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))]
-    if not found:
+    trained = [p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))]
+    if not trained:
         raise ModelError(
             "at least one trainable parameter",
             f"none of {len(named)}",
             "set requires_grad on the layers to change, or freeze fewer",
         )
-    return found
+    return trained
 
 
 def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -319,9 +319,9 @@ def check_differentiable(model: nn.Module, samples: Samples) -> None:
 
 def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
     """A fresh model must have weights of the same names and shapes as the model that it replaces."""
-    own, given = ([(n, t.shape) for n, t in tensors_of(m).items()] for m in (model, fresh))
-    if own != given:
-        name = next((n for n, t in own if (n, t) not in given), given[0][0] if given else "none")
+    own, others = ([(n, t.shape) for n, t in tensors_of(m).items()] for m in (model, fresh))
+    if own != others:
+        name = next((n for n, t in own if (n, t) not in others), others[0][0] if others else "none")
         fix = "pass fresh=… of the same architecture as the model"
         raise ModelError("fresh weights of the model's own shapes", f"others, first: {name}", fix)
 

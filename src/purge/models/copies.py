@@ -155,8 +155,8 @@ class HeadOnly(nn.Module):
 
 def keep_frozen(twin: nn.Module, model: nn.Module) -> nn.Module:
     """``twin`` with the frozen weights of ``model``, frozen as well."""
-    for ours, given in zip(twin.parameters(), model.parameters(), strict=True):
-        if not given.requires_grad:
-            ours.data.copy_(given.data)
-        ours.requires_grad_(given.requires_grad)
+    for own, original in zip(twin.parameters(), model.parameters(), strict=True):
+        if not original.requires_grad:
+            own.data.copy_(original.data)
+        own.requires_grad_(original.requires_grad)
     return twin

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from purge.models.stored import INDEX, Stored, inside, place, read, weights_in
 
 OF_TORCH = (".pt", ".pth", ".ckpt", ".bin")
 KEPT = ("*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*")  # of a folder, beside the weights
-LEFT = (f"*{INDEX}", "trainer_state.json", "*_results.json")  # but not these
+LEFT = ("trainer_state.json", "*_results.json")  # but not these
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -68,21 +66,21 @@ def export(
     if form is None:
         state = {name: t.detach().cpu().clone() for name, t in own.items()}
         with told(target):
-            atomically(target, lambda at: _write(state, at, target.suffix, {"format": "pt"}))
+            atomically(target, lambda new: _write(state, new, target.suffix, {"format": "pt"}))
         return []
     stored = read(form)
-    found = place(stored, own, type(model).__name__)
-    old = inside(stored.content, found.way)
-    state = {of: own[n].detach().cpu().to(old[of].dtype).clone() for n, of in found.names.items()}
+    at = place(stored, own, type(model).__name__)
+    old = inside(stored.content, at.way)
+    state = {of: own[n].detach().cpu().to(old[of].dtype).clone() for n, of in at.names.items()}
     with told(target):
         if form.is_dir():
-            return [*_folder(state, form, target, stored), *found.beside]
+            return [*_folder(state, form, target, stored), *at.beside]
         if form.suffix == ".safetensors":
-            atomically(target, lambda at: _write(state, at, ".safetensors", stored.metadata))
-            return sorted(found.beside)
-        content, left = _nested(stored.content, found.way, state)
-        atomically(target, lambda at: torch.save(content, at))
-        return [*left, *sorted(found.beside)]
+            atomically(target, lambda new: _write(state, new, ".safetensors", stored.metadata))
+            return sorted(at.beside)
+        content, left = _nested(stored.content, at.way, state)
+        atomically(target, lambda new: torch.save(content, new))
+        return [*left, *sorted(at.beside)]
 
 
 def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
@@ -154,32 +152,22 @@ def _is_plain(value: Any) -> bool:
 
 
 def _folder(state: Mapping[str, Tensor], like: Path, target: Path, stored: Stored) -> list[str]:
-    """A folder of the same files: the weights in one or in shards, and those that describe the model."""
+    """A folder with the weights in one file, and the files that describe the model."""
     weights = weights_in(like)
     assert weights is not None  # it was read
-    suffix = Path(weights.name.removesuffix(INDEX)).suffix
-    parts = {weights.name: dict(state)}
-    if stored.files:
-        parts = {name: {n: t for n, t in state.items() if stored.files[n] == name} for name in
-                 sorted(set(stored.files.values()))}  # fmt: skip
-    files = [p for p in sorted(like.iterdir()) if p.name not in parts]
+    name = weights.name.removesuffix(INDEX)
+    files = [p for p in sorted(like.iterdir()) if p.name not in (name, *stored.files)]
     kept = [p for p in files if p.is_file() and _matches(p, KEPT) and not _matches(p, LEFT)]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".exporting-") as private:
         at = Path(private)
-        for name, part in parts.items():
-            atomically(at / name, partial(_write, part, suffix=suffix, metadata=stored.metadata))
+        atomically(at / name, lambda new: _write(state, new, Path(name).suffix, stored.metadata))
         for file in kept:
             shutil.copyfile(file, at / file.name)
-        if stored.files:
-            total = sum(t.nbytes for t in state.values())
-            index = {"metadata": {"total_size": total}, "weight_map": stored.files}
-            (at / weights.name).write_text(json.dumps(index, indent=2), encoding="utf-8")
         target.mkdir(exist_ok=True)
         for file in sorted(at.iterdir(), key=lambda file: file.name == "config.json"):  # which comes last
             os.replace(file, target / file.name)
-    gone = {p.name for p in kept} | {weights.name}
-    return [p.name for p in files if p.name not in gone]
+    return [p.name for p in files if p not in kept]
 
 
 def _matches(path: Path, patterns: tuple[str, ...]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,12 @@ from torch import Tensor
 
 from purge.core.errors import FileError, brief
 from purge.core.files import below, read_json
-from purge.models.wrappers import named_as, prefixes_of
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in a folder that save_pretrained wrote
 INDEX = ".index.json"  # after one of these names: which file each weight of a sharded model is in
 TRUNKS = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights", "params")
+COMPILED = "_orig_mod."
+PREFIXES = ("module.", "model.", "net.", "network.", COMPILED)  # usual ones of the names of weights
 DEEPEST = 4  # dicts within each other that are searched for weights
 MOST_NAMED = 5  # names in a message
 
@@ -43,7 +45,7 @@ class Stored:
     path: Path
     content: Mapping[str, Any]
     metadata: dict[str, str] = field(default_factory=dict)  # of a file of safetensors
-    files: dict[str, str] = field(default_factory=dict)  # of a sharded model: weight → file
+    files: tuple[str, ...] = ()  # of a sharded model
     refused: tuple[str, ...] = ()  # classes in it that stand as Inert objects
 
 
@@ -103,15 +105,16 @@ def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Place:
     ``what`` names the model in the message. Of several places that fit, one under a usual key is taken.
     """
     name = stored.path.name
-    found = [_fitted(way, inside(stored.content, way), own, name) for way in _ways(stored.content)]
-    if not found and stored.refused:
+    places = [_fitted(way, inside(stored.content, way), own, name) for way in _ways(stored.content)]
+    if not places and stored.refused:
         raise _would_run(stored.path, stored.refused)
-    if not found:
+    if not places:
         keys = sorted(brief(key) for key in stored.content)
-        got = f"a dict of {_few(keys)}" if keys else "an empty one"
+        got = f"a dict of {_first(keys)}" if keys else "an empty one"
         raise FileError(f"a dict of tensors by name in {name}", got, "save model.state_dict() alone")
-    found.sort(key=lambda p: (not p.fits, -len(own.keys() & p.names.keys()) * (not p.fits), _rank(p.way)))
-    best, *others = found
+    # One that fits, under a usual key; else the one with most of the names, so that the message tells most.
+    places.sort(key=lambda p: (not p.fits, -len(own.keys() & p.names.keys()) * (not p.fits), _rank(p.way)))
+    best, *others = places
     if best.fits:
         same = [p for p in others if p.fits and _rank(p.way) == _rank(best.way)]
         if same:
@@ -122,14 +125,14 @@ def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Place:
         f"{len(best.missing)} missing, {len(best.unexpected)} unexpected, {len(best.shapes)} of another shape"
     )
     odd = {"missing": best.missing, "unexpected": best.unexpected, "another shape": best.shapes}
-    told = "; ".join(f"{kind}: {_few(names)}" for kind, names in odd.items() if names)
+    which = "; ".join(f"{kind}: {_first(names)}" for kind, names in odd.items() if names)
     fix = "build the model that the checkpoint was trained with"
-    raise FileError(f"weights of a {what} in {name}", f"another architecture ({counted}; {told})", fix)
+    raise FileError(f"weights of a {what} in {name}", f"another architecture ({counted}; {which})", fix)
 
 
-def _few(names: list[str]) -> str:
-    told = [name if len(name) <= 200 else brief(name) for name in names[:MOST_NAMED]]
-    return ", ".join(told) + " …" * (len(names) > MOST_NAMED)
+def _first(names: list[str]) -> str:
+    short = [name if len(name) <= 200 else brief(name) for name in names[:MOST_NAMED]]
+    return ", ".join(short) + " …" * (len(names) > MOST_NAMED)
 
 
 def _rank(way: tuple[str, ...]) -> int:
@@ -167,6 +170,47 @@ def _fitted(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tenso
     return Place(way, names, missing, unexpected, shapes, [*(tensors.keys() - set(names.values()))])
 
 
+# -- prefixes -------------------------------------------------------------------------------------
+
+
+def prefixes_of(stored: Iterable[str], own: Collection[str]) -> list[str]:
+    """The prefix that a checkpoint puts before the model's own names; several if it is not clear which.
+
+    Wrappers and trainers put one there, such as ``module.`` or ``model._orig_mod.``; any other is recognised,
+    but a usual one is preferred. ``_orig_mod.`` may also stand within a name.
+
+    >>> prefixes_of(["model.fc.weight", "ema.fc.weight", "loss.weight"], ["fc.weight"])
+    ['model.']
+    """
+    names = [_plain(name, own) for name in stored]
+    if not own or any(name in own for name in names):
+        return [""]
+    hits = Counter[str]()
+    for name in names:
+        cuts = [i + 1 for i, letter in enumerate(name) if letter == "."]
+        hits.update(name[:cut] for cut in cuts if name[cut:] in own)
+    if not hits:
+        return [""]
+    best = [prefix for prefix, count in hits.items() if count == max(hits.values())]
+    usual = [prefix for prefix in best if all(word + "." in PREFIXES for word in prefix[:-1].split("."))]
+    return usual or best
+
+
+def named_as(stored: Iterable[str], own: Collection[str], prefix: str) -> dict[str, str]:
+    """Names without their prefix → names in the checkpoint, of all that have the prefix.
+
+    >>> named_as(["module.fc.weight", "other.weight"], ["fc.weight"], "module.")
+    {'fc.weight': 'module.fc.weight'}
+    """
+    plain = {_plain(name, own): name for name in stored}
+    return {name[len(prefix) :]: of for name, of in plain.items() if name.startswith(prefix)}
+
+
+def _plain(name: str, own: Collection[str]) -> str:
+    """A name without what ``torch.compile`` puts before the names of a module, at any depth."""
+    return name if name in own else "".join(name.split(COMPILED))
+
+
 # -- files ----------------------------------------------------------------------------------------
 
 
@@ -188,11 +232,11 @@ def _folder(path: Path) -> Stored:
         strange = [key for key in part.content if files.get(key) != name]
         lost = [key for key, where in files.items() if where == name and key not in part.content]
         if strange or lost:
-            got = f"{_few([*lost, *strange])} elsewhere"
+            got = f"{_first([*lost, *strange])} elsewhere"
             raise FileError(f"the weights of {file.name} in {name}", got, "save the model again")
         content |= part.content
         metadata |= part.metadata
-    return Stored(file, content, metadata, files)
+    return Stored(file, content, metadata, (file.name, *shards))
 
 
 def _safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -224,7 +268,7 @@ def _torch(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def _would_run(path: Path, names: tuple[str, ...]) -> FileError:
-    classes = f" ({_few([*names])})" if names else ""
+    classes = f" ({_first([*names])})" if names else ""
     return FileError(
         f"plain weights in {path.name}",
         f"a pickle{classes} that would run code (it was not run), or a damaged file",

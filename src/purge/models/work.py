@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from purge.core.errors import first_line
-from purge.data.inputs import Inputs, leaves
+from purge.data.inputs import Inputs
 from purge.models.forward import Rows, counting, evaluating, forward
 
 BACKWARD = 3  # forward passes that a forward and a backward pass cost
@@ -30,17 +30,6 @@ def flop_per_row(model: nn.Module, inputs: Inputs) -> tuple[int | None, str]:
     >>> flop_per_row(nn.Linear(7, 5), torch.zeros(2, 7))  # 2 · 7 · 5
     (70, '')
     """
-    shapes = [(tuple(t.shape), t.dtype) for t in leaves(inputs)]
-    known = repr((type(model), model, shapes))  # the settings of all layers; models print them
-    if known not in _found:
-        _found[known] = _counted(model, inputs)
-    return _found[known]
-
-
-_found: dict[str, tuple[int | None, str]] = {}
-
-
-def _counted(model: nn.Module, inputs: Inputs) -> tuple[int | None, str]:
     from torch.utils.flop_counter import FlopCounterMode  # takes a quarter of a second to import
 
     counter = FlopCounterMode(display=False)
@@ -49,8 +38,8 @@ def _counted(model: nn.Module, inputs: Inputs) -> tuple[int | None, str]:
             forward(model, inputs)
     except Exception as error:  # whatever a layer may raise when it meets the counter
         return None, f"the operations of this model cannot be counted: {first_line(error)}"
-    found = counter.get_total_flops() // rows.total
-    return (found, "") if found else (None, "the counter finds no product or convolution in this model")
+    flop = counter.get_total_flops() // rows.total
+    return (flop, "") if flop else (None, "the counter finds no product or convolution in this model")
 
 
 def flop_of(rows: Rows, per_row: tuple[int | None, str]) -> dict[str, Any]:

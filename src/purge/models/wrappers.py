@@ -1,10 +1,8 @@
-"""Models as they come: the plain module inside of what only runs it in another way, and what is none."""
+"""The plain module inside torch.compile, DataParallel and the like, and what cannot be taken for a model."""
 
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -14,8 +12,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from purge.core.errors import ModelError
 
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.quantizable")
-COMPILED = "_orig_mod."
-PREFIXES = ("module.", "model.", "net.", "network.", COMPILED)  # usual ones of the names of weights
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -45,45 +41,6 @@ def _inner(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
-
-
-def prefixes_of(stored: Iterable[str], own: Collection[str]) -> list[str]:
-    """The prefix that a checkpoint puts before the model's own names; several if it is not clear which.
-
-    Wrappers and trainers put one there, such as ``module.`` or ``model._orig_mod.``; any other is found too,
-    and a usual one is preferred. ``_orig_mod.`` may also stand within a name.
-
-    >>> prefixes_of(["model.fc.weight", "ema.fc.weight", "loss.weight"], ["fc.weight"])
-    ['model.']
-    """
-    names = [_plain(name, own) for name in stored]
-    if not own or any(name in own for name in names):
-        return [""]
-    found = Counter[str]()
-    for name in names:
-        cuts = [i + 1 for i, letter in enumerate(name) if letter == "."]
-        found.update(name[:cut] for cut in cuts if name[cut:] in own)
-    if not found:
-        return [""]
-    most = max(found.values())
-    best = [prefix for prefix, hits in found.items() if hits == most]
-    usual = [prefix for prefix in best if all(word + "." in PREFIXES for word in prefix[:-1].split("."))]
-    return usual or best
-
-
-def named_as(stored: Iterable[str], own: Collection[str], prefix: str) -> dict[str, str]:
-    """Names without their prefix → names in the checkpoint, of all that have the prefix.
-
-    >>> named_as(["module.fc.weight", "other.weight"], ["fc.weight"], "module.")
-    {'fc.weight': 'module.fc.weight'}
-    """
-    plain = {_plain(name, own): name for name in stored}
-    return {name[len(prefix) :]: of for name, of in plain.items() if name.startswith(prefix)}
-
-
-def _plain(name: str, own: Collection[str]) -> str:
-    """A name without what ``torch.compile`` puts before the names of a module, at any depth."""
-    return name if name in own else "".join(name.split(COMPILED))
 
 
 def _sharded(model: nn.Module) -> str:

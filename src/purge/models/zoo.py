@@ -21,7 +21,7 @@ class ModelEntry(NamedTuple):
 
     about: str
     builder: str  # a function of builders.py
-    base: str  # the architecture that the function is asked for
+    base: str  # the architecture that the function builds
     weights: bool = False  # whether there are published weights
     groupnorm: bool = False  # whether GroupNorm replaces BatchNorm
 

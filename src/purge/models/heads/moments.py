@@ -49,13 +49,13 @@ def moments_of(x: Tensor, y: Tensor, classes: int) -> Moments:
     """The moments of rows (N, D) with labels (N,)."""
     width = x.shape[1]
     zero = torch.zeros(width, width, dtype=torch.float64)
-    found = Moments(torch.zeros(classes, dtype=torch.long), zero.new_zeros(classes, width), zero, zero[0])
+    total = Moments(torch.zeros(classes, dtype=torch.long), zero.new_zeros(classes, width), zero, zero[0])
     for part, labels in chunks(x, y):
-        found = joined(found, _of_few(part, labels, classes))
-    return found
+        total = joined(total, _of_chunk(part, labels, classes))
+    return total
 
 
-def _of_few(x: Tensor, y: Tensor, classes: int) -> Moments:
+def _of_chunk(x: Tensor, y: Tensor, classes: int) -> Moments:
     counts = torch.bincount(y, minlength=classes)
     sums = x.new_zeros(classes, x.shape[1]).index_add_(0, y, x)
     centred = x - x.mean(0)
@@ -75,26 +75,26 @@ def joined(a: Moments, b: Moments) -> Moments:
     return _rounded(Moments(counts, means, scatter, a.rounding), a)
 
 
-def parted(whole: Moments, gone: Moments) -> Moments:
+def parted(whole: Moments, less: Moments) -> Moments:
     """The moments of what is left when some rows go."""
-    counts = whole.counts - gone.counts
+    counts = whole.counts - less.counts
     if bool((counts < 0).any()):
         k = int((counts < 0).nonzero()[0, 0])
-        got = f"{int(gone.counts[k])}"
+        got = f"{int(less.counts[k])}"
         fix = "remove only rows that were added, with their labels"
         raise DataError(f"at most the {int(whole.counts[k])} rows of class {k} that the head has", got, fix)
     left = int(counts.sum())
     if not left:
         raise DataError("at least one row that stays", "none", "delete the head instead")
-    share = (gone.counts.double() / counts.clamp_min(1))[:, None]
-    means = torch.where(counts[:, None] > 0, whole.means - share * (gone.means - whole.means), 0.0)
-    apart = gone.mean - whole.mean
-    scatter = whole.scatter - gone.scatter - (whole.n * gone.n / left) * torch.outer(apart, apart)
-    found = _rounded(Moments(counts, means, scatter, whole.rounding), whole)
-    if bool((scatter.diagonal() < -100 * found.rounding).any()):
+    share = (less.counts.double() / counts.clamp_min(1))[:, None]
+    means = torch.where(counts[:, None] > 0, whole.means - share * (less.means - whole.means), 0.0)
+    apart = less.mean - whole.mean
+    scatter = whole.scatter - less.scatter - (whole.n * less.n / left) * torch.outer(apart, apart)
+    rest = _rounded(Moments(counts, means, scatter, whole.rounding), whole)
+    if bool((scatter.diagonal() < -100 * rest.rounding).any()):
         got = "rows that vary more than all rows of the head do"
         raise DataError("rows that the head has learned", got, "remove only rows that were added")
-    return found
+    return rest
 
 
 def _rounded(now: Moments, before: Moments) -> Moments:

@@ -63,37 +63,37 @@ class Ledger:
 
     def of(self, x: Tensor, y: Tensor) -> list[bytes]:
         """The digests of rows; a number counts by its value in float64, so 0 and −0 are the same."""
-        found = []
+        digests = []
         for part, labels in chunks(x, y):
             rows = np.ascontiguousarray((part + 0.0).numpy())
             for row, label in zip(rows, labels.tolist(), strict=True):
                 h = hashlib.blake2b(row.data, digest_size=DIGEST, key=self.key)
                 h.update(label.to_bytes(8, "little"))
-                found.append(h.digest())
-        return found
+                digests.append(h.digest())
+        return digests
 
     def find(self, wanted: list[bytes]) -> list[int]:
         """The places of these rows; a row that is wanted twice must be there twice."""
         places: dict[bytes, list[int]] = {digest: [] for digest in wanted}
-        for at, digest in enumerate(self.digests):
+        for i, digest in enumerate(self.digests):
             if digest in places:
-                places[digest].append(at)
-        found, unknown = [], []
+                places[digest].append(i)
+        at, unknown = [], []
         for i, digest in enumerate(wanted):
             if places[digest]:
-                found.append(places[digest].pop())
+                at.append(places[digest].pop())
             else:
                 unknown.append(i)
         if unknown:
             got = f"{len(unknown)} that it has not (first: row {unknown[0]}, with its label)"
             fix = "pass the very features and labels that were added, each as often as it was"
             raise DataError("rows that the head has learned", got, fix)
-        return found
+        return at
 
     def without(self, places: list[int]) -> Ledger:
         """The ledger without the rows at these places."""
-        gone = set(places)
-        return Ledger(self.key, [digest for i, digest in enumerate(self.digests) if i not in gone])
+        without = set(places)
+        return Ledger(self.key, [digest for i, digest in enumerate(self.digests) if i not in without])
 
     def tensors(self) -> dict[str, Tensor]:
         """The key and the digests (N, 16), for a file."""
