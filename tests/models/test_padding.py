@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 import purge
+from purge.data.accept import as_samples
 from purge.metrics.subject import Subject
+from purge.models.checks import make_split
 from purge.models.forward import evaluating, forward, raw_logits
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
-from tests.nets import split_of
 from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
 
 CPU = torch.device("cpu")
@@ -33,7 +34,8 @@ class Tokenwise(nn.Module):
 
 
 def subject(model, data, test):
-    return Subject(model, split_of(model, *purge.split(data, classes=[0]), test))
+    sets = zip(("forget", "retain", "test"), (*purge.split(data, classes=[0]), test), strict=True)
+    return Subject(model, make_split(model, {what: as_samples(part, CPU, what) for what, part in sets}, CPU))
 
 
 @pytest.mark.parametrize("make", [bert, distilbert, roberta])
@@ -60,46 +62,32 @@ def test_features_outputs_and_layers_do_not_depend_on_padding(make):
     assert not torch.allclose(first.mean(1), pooled[0][layers[0]], atol=1e-2), "the test can tell"
 
 
-def test_the_mean_is_over_the_words_that_are_there():
-    model, (x, _) = bert().eval(), sentences(6)
-    with evaluating(model), capture(model, ["bert.embeddings"]) as seen:
-        forward(model, x)
-    h = model.bert.embeddings(x["input_ids"]).detach()
-    by_hand = [row[: int(mask.sum())].mean(0) for row, mask in zip(h, x["attention_mask"], strict=True)]
-    torch.testing.assert_close(seen["bert.embeddings"], torch.stack(by_hand))
-
-
-def test_masks_in_a_tuple_are_known_by_the_models_signature():
-    model, (x, _) = bert().eval(), sentences(6)
-    both = []
-    for given in (x, (x["input_ids"], x["attention_mask"])):
-        with evaluating(model), capture(model, ["bert.encoder.layer.0"]) as seen:
-            forward(model, given)
-        both.append(seen["bert.encoder.layer.0"])
-    assert torch.equal(*both)
-
-
-def test_torchs_own_masks_say_where_padding_is():
-    model, (x, _) = Tokenwise(), sentences(6)
-    padding = x["attention_mask"] == 0
-    with evaluating(model), capture(model, ["mix"]) as seen:
-        forward(model, (x["input_ids"], padding))
-    h = model.mix(model.words(x["input_ids"])).detach()
-    by_hand = [row[~gone].mean(0) for row, gone in zip(h, padding, strict=True)]
-    torch.testing.assert_close(seen["mix"], torch.stack(by_hand))
-
-
-def test_a_mask_is_gone_after_its_pass():
-    model, (x, _) = bert().eval(), sentences(6)
-    layer = "bert.encoder.layer.0"
+@pytest.mark.parametrize("form", ["dict", "tuple", "key_padding_mask"])
+def test_the_mean_is_over_the_words_that_are_there(form):
+    x, _ = sentences(6)
+    words, real = x["input_ids"], x["attention_mask"]
+    model, layer, given = bert().eval(), "bert.embeddings", x
+    if form == "tuple":  # its second argument is known by the model's signature
+        given = (words, real)
+    elif form == "key_padding_mask":
+        model, layer, given = Tokenwise().eval(), "mix", (words, real == 0)
     with evaluating(model), capture(model, [layer]) as seen:
-        forward(model, x)
-        masked = seen[layer]
-        forward(model, {**x, "attention_mask": torch.ones_like(x["attention_mask"])})
-        full = seen[layer]
-        forward(model, {"input_ids": x["input_ids"]})
-    torch.testing.assert_close(seen[layer], full)
-    assert not torch.allclose(masked, full, atol=1e-2)
+        forward(model, given)
+        h = model.mix(model.words(words)) if layer == "mix" else model.bert.embeddings(words)
+    by_hand = [row[: int(mask.sum())].mean(0) for row, mask in zip(h, real, strict=True)]
+    torch.testing.assert_close(seen[layer], torch.stack(by_hand))
+
+
+def test_a_mask_is_forgotten_after_its_pass():
+    model, (x, _) = bert().eval(), sentences(6)
+    layer, passes = "bert.encoder.layer.0", []
+    with evaluating(model), capture(model, [layer]) as seen:
+        for more in ({"attention_mask": x["attention_mask"]},
+                     {"attention_mask": torch.ones_like(x["attention_mask"])}, {}):  # fmt: skip
+            forward(model, {"input_ids": x["input_ids"], **more})
+            passes.append(seen[layer])
+    torch.testing.assert_close(passes[1], passes[2])
+    assert not torch.allclose(passes[0], passes[1], atol=1e-2)
 
 
 def test_a_head_that_sees_every_word_is_given_the_mean_of_those_that_are_there():

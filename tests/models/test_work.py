@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import purge
+from purge.data.accept import as_samples
 from purge.engine.cuda_graph import Recorded
 from purge.engine.projection import per_sample_grads
 from purge.engine.trainer import Recipe, fit
@@ -84,47 +84,21 @@ def test_stacked_models_count_each() -> None:
 
 
 def _samples() -> Any:
-    from purge.data.accept import as_samples
-
     return as_samples((X, Y), torch.device("cpu"), "the dataset", torch.float32)
 
 
-def test_each_call_of_a_recorded_step_counts() -> None:
-    model = net()
-    step = Recorded(lambda x: {"z": forward(model, x).sum()}, model=model, enabled=False)
-    with counting(model) as rows:
-        for _ in range(4):
-            step(X[:6])
-    assert rows == Rows(graded=24)
-
-
-@pytest.mark.gpu
-def test_replays_count_like_calls() -> None:
-    model, x = net().cuda(), X.cuda()
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_replays_of_a_recorded_step_count_like_calls(device: str) -> None:
+    model, x = net().to(device), X.to(device)
     counts = []
-    for enabled in (False, True):
+    for enabled in (False, device == "cuda"):
         step = Recorded(lambda x: {"z": forward(model, x).sum()}, model=model, enabled=enabled)
         with counting(model) as rows:
             for n in (6, 6, 6, 6, 5, 6):  # a call of another shape runs as it is
                 step(x[:n])
         counts.append(rows)
-    assert step._graph is not None
+    assert (step._graph is not None) == (device == "cuda")
     assert counts[0] == counts[1] == Rows(graded=35)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("method", ["finetune", "purge-paper"])
-def test_a_replayed_run_has_the_work_of_an_eager_one(method: str) -> None:
-    gone = Y == 0
-    runs = [
-        purge.unlearn(
-            net(), (X[gone], Y[gone]), (X[~gone], Y[~gone]), method=method, progress=False, check=False,
-            device="cuda", precision="float32", graph=graph, epochs=4, batch_size=8,
-        )
-        for graph in (False, True)
-    ]  # fmt: skip
-    assert runs[0].steps == runs[1].steps
-    assert runs[0].info["flop"] == runs[1].info["flop"] > 0
 
 
 # -- operations ---------------------------------------------------------------------------------
@@ -156,18 +130,11 @@ class Attentive(nn.Module):
         return found
 
 
-@pytest.fixture
-def flags_stay() -> Iterator[None]:
-    def flags() -> list[bool]:
-        backends = torch.backends
-        return [backends.mha.get_fastpath_enabled(), backends.mkldnn.enabled, backends.cudnn.enabled]
-
-    before = flags()
-    yield
-    assert flags() == before
+def flags() -> list[bool]:
+    backends = torch.backends
+    return [backends.mha.get_fastpath_enabled(), backends.mkldnn.enabled, backends.cudnn.enabled]
 
 
-@pytest.mark.usefixtures("flags_stay")
 @pytest.mark.parametrize(
     ("model", "shape", "wanted"),
     [
@@ -183,8 +150,10 @@ def flags_stay() -> Iterator[None]:
     ids=["mlp", "conv", "lstm", "attention"],
 )
 def test_operations_by_hand(model: nn.Module, shape: tuple[int, ...], wanted: int) -> None:
+    before = flags()
     for n in (1, 2):
         assert flop_per_row(model, torch.zeros(n, *shape)) == (wanted, "")
+    assert flags() == before
 
 
 def test_what_cannot_be_counted_has_a_reason() -> None:
@@ -215,37 +184,28 @@ def test_of_an_ensemble_each_member_counts() -> None:
 # -- runs ---------------------------------------------------------------------------------------
 
 
-def test_the_work_of_finetuning_by_hand() -> None:
-    result = unlearned("finetune", epochs=2, batch_size=8)
-    assert result.steps == 2 * RETAIN // 8
-    seen = checks_of(result) * (RETAIN + FORGET)  # a check looks at all of these few samples
-    assert result.info["rows_with_gradients"] == 2 * RETAIN
-    assert result.info["rows_without"] == seen
-    assert result.info["flop"] == MLP_FLOP * (3 * 2 * RETAIN + seen)
+def test_the_work_of_runs_by_hand() -> None:
+    tuned = unlearned("finetune", epochs=2, batch_size=8)
+    seen = checks_of(tuned) * (RETAIN + FORGET)  # a check looks at all of these few samples
+    assert tuned.info["rows_with_gradients"] == 2 * RETAIN
+    assert tuned.info["rows_without"] == seen
+    assert tuned.info["flop"] == MLP_FLOP * (3 * 2 * RETAIN + seen)
 
+    taught = unlearned("purge-paper", epochs=2, batch_size=8)
+    seen = checks_of(taught) * (RETAIN + FORGET)
+    teacher = RETAIN + 2  # it looks at D_r once, and at two samples to find the layers
+    assert taught.info["rows_with_gradients"] == 2 * 8 * taught.steps  # a batch of each set
+    assert taught.info["rows_without"] == teacher + seen
+    assert taught.info["flop"] == MLP_FLOP * (3 * 2 * 8 * taught.steps + teacher + seen)
 
-def test_the_work_of_purge_by_hand() -> None:
-    result = unlearned("purge-paper", epochs=2, batch_size=8)
-    taught = RETAIN + 2  # the teacher looks at D_r once, and at two samples to find the layers
-    seen = checks_of(result) * (RETAIN + FORGET)
-    assert result.info["rows_with_gradients"] == 2 * 8 * result.steps  # a batch of each set
-    assert result.info["rows_without"] == taught + seen
-    assert result.info["flop"] == MLP_FLOP * (3 * 2 * 8 * result.steps + taught + seen)
-
-
-def test_the_work_of_training_and_of_retraining() -> None:
     trained = purge.train(net(), (X, Y), epochs=3, batch_size=16, progress=False, test=(X, Y))
     assert trained.info["flop"] == 3 * MLP_FLOP * 3 * 48  # the accuracy on test data is not its work
     again = unlearned("retrain", epochs=3, batch_size=16)
-    seen = checks_of(again) * (RETAIN + FORGET)
-    assert again.info["flop"] == MLP_FLOP * (3 * 3 * 32 + seen)
+    assert again.info["flop"] == MLP_FLOP * (3 * 3 * 32 + checks_of(again) * (RETAIN + FORGET))
 
 
 def test_a_resumed_training_has_the_work_of_a_whole_one(tmp_path: Any) -> None:
-    from purge.data.accept import as_samples
-
-    samples, recipe = as_samples((X, Y), torch.device("cpu"), "x", torch.float32), Recipe(epochs=4)
-    state = tmp_path / "state.pt"
+    recipe, state, models = Recipe(epochs=4), tmp_path / "state.pt", (net(), net())
 
     class Killed(Exception):
         pass
@@ -255,11 +215,9 @@ def test_a_resumed_training_has_the_work_of_a_whole_one(tmp_path: Any) -> None:
             raise Killed
         return torch.enable_grad()
 
-    model = net()
-    with counting(model) as first, pytest.raises(Killed):
-        fit([model], [samples], recipe, seeds=[0], state=state, watch=killed)
-    model = net()
-    with counting(model) as rest:
-        fit([model], [samples], recipe, seeds=[0], state=state)
+    with counting(models[0]) as first, pytest.raises(Killed):
+        fit([models[0]], [_samples()], recipe, seeds=[0], state=state, watch=killed)
+    with counting(models[1]) as rest:
+        fit([models[1]], [_samples()], recipe, seeds=[0], state=state)
     assert first == Rows(graded=2 * 60)
     assert rest == Rows(graded=4 * 60)
