@@ -86,17 +86,14 @@ def test_a_tuple_is_audited_with_every_metric():
     assert all(math.isfinite(v.value) for v in report.values.values() if v.value is not None)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "method", ["finetune", "scrub", "salun", "influence", "ssd", "fisher", "bad-teacher"]
-)
-def test_methods_take_several_tensors(method, form):
-    data = FORMS[form](*table())
-    model, (forget, retain) = Table(), purge.split(data, classes=[1])
-    quick = {"samples": 20} if method in ("influence", "fisher") else {}
-    quick |= {"alpha": 1.5, "check": False} if method == "ssd" else {"check": False}
-    result = purge.unlearn(model, forget, retain, method=method, progress=False, **quick)
-    assert digest(result.model) != digest(model)
+@pytest.mark.parametrize("method", ["finetune", "scrub", "salun", "influence", "ssd", "bad-teacher"])
+def test_methods_take_several_tensors(method):
+    model, quick = Table(), {"samples": 20} if method == "influence" else {}
+    quick |= {"alpha": 1.5} if method == "ssd" else {}
+    for form in FORMS.values():
+        forget, retain = purge.split(form(*table()), classes=[1])
+        result = purge.unlearn(model, forget, retain, method=method, check=False, progress=False, **quick)
+        assert digest(result.model) != digest(model)
 
 
 def compiled(model):

@@ -73,49 +73,42 @@ def test_a_half_model_is_computed_with_in_float32(dtype, plain):
     assert {t.dtype for t in half.parameters()} == {dtype}, "the caller's stays"
 
 
-@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
-def test_inputs_of_a_half_model_may_be_float32_or_half(given, plain):
-    forget, retain = purge.split(of_type(blobs(), given), classes=[0])
-    result = purge.unlearn(copy.deepcopy(plain).bfloat16(), forget, retain, steps=4, progress=False)
-    assert set(types(result.model)) == {torch.bfloat16, torch.int64}
-
-
-def test_half_inputs_of_a_float32_model_are_their_own_values(plain):
+def test_inputs_and_weights_may_be_of_different_types(plain):
+    for given in (torch.float32, torch.bfloat16):
+        forget, retain = purge.split(of_type(blobs(), given), classes=[0])
+        result = purge.unlearn(copy.deepcopy(plain).bfloat16(), forget, retain, steps=4, progress=False)
+        assert set(types(result.model)) == {torch.bfloat16, torch.int64}
     x, _ = of_type(blobs(), torch.float16)
-    plain = plain.eval()
-    assert torch.equal(forward(plain, x), forward(plain, x.float()))
+    assert torch.equal(forward(plain.eval(), x), forward(plain, x.float()))
 
 
-def test_float64_and_float32_give_the_same_numbers(plain):
-    """Models and data: equal to rounding, whatever the type."""
-    forget, retain = purge.split(blobs(), classes=[0])
-    one = audited(plain, forget, retain, blobs(seed=1), original=small_mlp(5), metrics=NUMBERS)
-    wide = [of_type(part, torch.float64) for part in (forget, retain, blobs(seed=1))]
-    two = audited(
-        copy.deepcopy(plain).double(), *wide, original=small_mlp(5).double(), metrics=NUMBERS
-    )  # fmt: skip
-    for name in set(one.values) - {"zrf"}:  # an untrained copy draws other numbers in float64
-        assert one[name].value == pytest.approx(two[name].value, rel=1e-4, abs=1e-5), name
-
-
-def test_half_and_float32_give_nearly_the_same_audit(plain):
-    forget, retain = purge.split(blobs(), classes=[0])
-    data = forget, retain, blobs(seed=1)
+@pytest.mark.parametrize("dtype", [torch.float64, *HALF])
+def test_an_audit_finds_nearly_the_same_numbers_in_each_type(dtype, plain):
+    data = (*purge.split(blobs(), classes=[0]), blobs(seed=1))
     one = audited(plain, *data, original=small_mlp(5), metrics=NUMBERS)
-    for dtype in HALF:
-        two = audited(copy.deepcopy(plain).to(dtype), *data, original=small_mlp(5), metrics=NUMBERS)
-        for name in one.values:
-            assert two[name].value == pytest.approx(one[name].value, rel=0.05, abs=0.03), name
+    wide = dtype == torch.float64
+    other = [of_type(part, dtype) for part in data] if wide else data
+    original = small_mlp(5).double() if wide else small_mlp(5)
+    two = audited(copy.deepcopy(plain).to(dtype), *other, original=original, metrics=NUMBERS)
+    near = {"rel": 1e-4, "abs": 1e-5} if wide else {"rel": 0.05, "abs": 0.03}
+    for name in set(one.values) - ({"zrf"} if wide else set()):  # an untrained copy draws others in float64
+        assert two[name].value == pytest.approx(one[name].value, **near), name
 
 
-def test_shards_of_a_half_model_are_trained_and_kept_in_float32():
+def test_shards_and_logs_of_a_half_model_are_kept_and_undone(tmp_path):
     data = of_type(blobs(), torch.bfloat16)
-    model = purge.train_sharded(small_mlp().bfloat16(), data, shards=2, **RECIPE).model
-    assert torch.bfloat16 not in types(model)
     forget, retain = purge.split(data, indices=range(6))
+    model = purge.train_sharded(small_mlp().bfloat16(), data, shards=2, **RECIPE).model
+    assert torch.bfloat16 not in types(model), "shards are trained and kept in float32"
     result = purge.unlearn(model, forget, retain, method="sisa", progress=False)
     report = audited(result, forget, retain, of_type(blobs(seed=1), torch.bfloat16), metrics=["ta"])
     assert report["ta"].value >= 0.9
+    log = tmp_path / "log"
+    model = purge.train(small_mlp().bfloat16(), data, log_updates=log, **RECIPE).model
+    result = purge.unlearn(
+        model, forget, retain, method="amnesiac", log=str(log), check=False, progress=False
+    )
+    assert digest(result.model) != digest(model)
 
 
 class Mixed(nn.Module):
@@ -140,16 +133,6 @@ def test_each_tensor_gets_its_own_type_back():
     wide = copied(model, CPU)
     assert set(types(wide)) == {torch.float32}
     assert digest(narrowed(wide, model)) == digest(model), "there and back is exact"
-
-
-def test_a_log_of_updates_of_a_half_model_can_be_undone(tmp_path, plain):
-    data = of_type(blobs(), torch.bfloat16)
-    forget, retain = purge.split(data, indices=range(6))
-    model = purge.train(small_mlp().bfloat16(), data, log_updates=tmp_path / "log", **RECIPE).model
-    result = purge.unlearn(
-        model, forget, retain, method="amnesiac", log=str(tmp_path / "log"), check=False, progress=False
-    )
-    assert digest(result.model) != digest(model)
 
 
 @pytest.mark.parametrize("dtype", LONG)
