@@ -19,7 +19,6 @@ from purge.models.forward import as_classes, forward
 from purge.models.inspect import anatomy
 from tests.methods.test_contract import NAMES, QUICK
 from tests.nets import blobs
-from tests.sequences import bert, sentences
 
 DATA, TEST = blobs(classes=2), blobs(60, classes=2, seed=1)
 RECIPE = {"epochs": 10, "lr": 0.05, "batch_size": 32, "progress": False}
@@ -83,16 +82,13 @@ def test_training_is_that_of_binary_cross_entropy_by_hand():
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_head_and_blocks_are_found(flat):
-    found = anatomy(Binary(flat), DATA[0][:2])
-    assert found.head == "head"
-    assert found.blocks
-    assert anatomy(Pair(Binary(flat)), DATA[0][:2]).head is None, "which two logits alone do not give"
-
-
-def test_a_neutral_head_of_one_logit_is_zero():
-    neutral = with_neutral_head(Binary(), "head", {1})
-    assert torch.equal(forward(neutral, DATA[0]), torch.zeros(len(DATA[0]), 2))
+def test_head_and_blocks_are_found_and_a_neutral_head_is_zero(flat):
+    model, x = Binary(flat), DATA[0]
+    parts = anatomy(model, x[:2])
+    assert parts.head == "head"
+    assert parts.blocks
+    assert anatomy(Pair(model), x[:2]).head is None, "which two logits alone do not give"
+    assert torch.equal(forward(with_neutral_head(model, "head", {1}), x), torch.zeros(len(x), 2))
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +105,9 @@ def test_both_forms_are_trained_and_unlearned_alike(binary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [{"classes": [1]}, {"indices": range(12)}], ids=["class", "rows"])
-def test_it_forgets_with_every_metric_of_the_standard_audit(binary, asked):
-    forget, retain = purge.split(DATA, **asked)
+@pytest.mark.parametrize("rows", [{"classes": [1]}, {"indices": range(12)}], ids=["class", "rows"])
+def test_it_forgets_with_every_metric_of_the_standard_audit(binary, rows):
+    forget, retain = purge.split(DATA, **rows)
     retrained = purge.train(Binary(flat=True), retain, seed=1, **RECIPE).model
     result = purge.unlearn(binary, forget, retain, test=TEST, progress=False)
     report = purge.audit(
@@ -122,7 +118,7 @@ def test_it_forgets_with_every_metric_of_the_standard_audit(binary, asked):
     assert report["feature_cosine"].value is not None
     assert report["relearn_few.after"].value is not None
     assert report["ra"].value >= 0.95
-    if "classes" in asked:
+    if "classes" in rows:
         assert report["fa_test"].value == 0
 
 
@@ -171,13 +167,3 @@ def test_other_meanings_of_one_logit_are_told(caplog):
     with caplog.at_level(logging.WARNING, "purge"):
         purge.train(Binary(), (x, zeros), epochs=1, progress=False)
     assert "every label is 0" in caplog.text
-
-
-@pytest.mark.slow
-def test_a_text_classifier_with_one_logit():
-    data = sentences(120, classes=2)
-    model = bert(num_labels=1)
-    model = purge.train(model, data, epochs=25, lr=0.1, batch_size=32, progress=False).model
-    forget, retain = purge.split(data, classes=[1])
-    result = purge.unlearn(model, forget, retain, progress=False)
-    assert (forward(result.model.eval(), forget[0]).argmax(1) == 0).all()
