@@ -6,8 +6,7 @@ head.remove(features[rows], labels[rows])     # the head that training without t
 
 from __future__ import annotations
 
-from purge.models.heads.head import Head, HeadSettings, LogisticHead, RidgeHead, fit
+from purge.models.heads.head import Head, HeadSettings, LogisticHead, RidgeHead, fit, load
 from purge.models.heads.place import Placed, features, of
-from purge.models.heads.saved import load
 
 __all__ = ["Head", "HeadSettings", "LogisticHead", "Placed", "RidgeHead", "features", "fit", "load", "of"]

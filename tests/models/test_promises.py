@@ -21,7 +21,7 @@ from torch.nn.utils import prune
 
 import purge
 from purge.core.errors import ModelError
-from purge.models.checkpoint import digest, load_weights
+from purge.models.checkpoint import digest
 from purge.models.copies import reinitialised
 from purge.models.wrappers import unwrapped
 from tests.nets import blobs, small_mlp
@@ -92,15 +92,7 @@ def test_a_distributed_model_is_unwrapped(toy, tmp_path):
     finally:
         distributed.destroy_process_group()
     assert digest(found) == digest(purge.unlearn(model, forget, retain, **FEW).model)
-
-
-@pytest.mark.parametrize("wrap", [nn.DataParallel, compiled, lambda m: compiled(nn.DataParallel(m))])
-def test_weights_that_were_saved_from_within_a_wrapper_are_read(wrap, tmp_path):
-    saved, other = small_mlp(1), small_mlp(2)
-    torch.save(wrap(saved).state_dict(), tmp_path / "weights.pt")
-    load_weights(other, tmp_path / "weights.pt")
-    assert digest(other) == digest(saved)
-    assert unwrapped(saved) is saved
+    assert unwrapped(model) is model
 
 
 # -- other kinds of models that work -----------------------------------------------------------------
