@@ -24,6 +24,23 @@ CASES = {
 }
 
 
+class Plain(nn.Module):
+    """BatchNorm by the statistics of the first rows, written down as the definition has it."""
+
+    def __init__(self, bn, rows):
+        super().__init__()
+        self.bn, self.rows = bn, rows
+
+    def forward(self, x):
+        over = [d for d in range(x.ndim) if d != 1]
+        var, mean = torch.var_mean(x[: self.rows], over, correction=0, keepdim=True)
+        y = (x - mean) / (var + self.bn.eps).sqrt()
+        if self.bn.weight is None:
+            return y
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        return y * self.bn.weight.view(shape) + self.bn.bias.view(shape)
+
+
 def images(shape: tuple[int, ...], dtype: torch.dtype, device: str, seed: int, offset: float = 0.0) -> Tensor:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (2 * x + offset).to(device, dtype).contiguous(memory_format=torch.channels_last)

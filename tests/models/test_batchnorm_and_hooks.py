@@ -10,6 +10,7 @@ from torch import nn
 
 from purge.models.batchnorm import batchnorms, recalibrate, statistics
 from purge.models.hooks import capture, capture_features
+from tests.models.batchnorm_cases import Plain
 
 
 def net():
@@ -38,23 +39,6 @@ def test_shared_equals_a_training_pass_for_the_retain_batch():
     # and the forget batch sees the retain statistics: not those of both together, nor its own
     assert not torch.allclose(zf, reference(torch.cat([retain, forget]))[16:], atol=1e-2)
     assert not torch.allclose(zf, reference(forget), atol=1e-2)
-
-
-class Plain(nn.Module):
-    """BatchNorm by the statistics of the first rows, written down as the definition has it."""
-
-    def __init__(self, bn, rows):
-        super().__init__()
-        self.bn, self.rows = bn, rows
-
-    def forward(self, x):
-        over = [d for d in range(x.ndim) if d != 1]
-        var, mean = torch.var_mean(x[: self.rows], over, correction=0, keepdim=True)
-        y = (x - mean) / (var + self.bn.eps).sqrt()
-        if self.bn.weight is None:
-            return y
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        return y * self.bn.weight.view(shape) + self.bn.bias.view(shape)
 
 
 NETS = {

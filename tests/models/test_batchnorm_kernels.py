@@ -19,6 +19,7 @@ from purge.models.batchnorm import quick_batchnorm, statistics
 from purge.models.small_resnet import SmallResNet
 from tests.models.batchnorm_cases import (
     CASES,
+    Plain,
     close,
     images,
     kernels_equal_float64,
@@ -148,21 +149,6 @@ def test_which_batches_the_kernels_take(all_sizes, monkeypatch):
     assert not batchnorm_kernels.usable(x, w)
 
 
-class Shared(nn.Module):
-    """BatchNorm by the statistics of the first rows, as the definition has it."""
-
-    def __init__(self, bn, rows):
-        super().__init__()
-        self.bn, self.rows = bn, rows
-
-    def forward(self, x):
-        var, mean = torch.var_mean(x[: self.rows], (0, 2, 3), correction=0, keepdim=True)
-        y = (x - mean) / (var + self.bn.eps).sqrt()
-        return y if self.bn.weight is None else self.bn.weight.view(1, -1, 1, 1) * y + self.bn.bias.view(
-            1, -1, 1, 1
-        )  # fmt: skip
-
-
 def norms(affine):
     layers = [nn.BatchNorm2d(10, affine=affine), nn.Tanh(), nn.BatchNorm2d(10, affine=affine)]
     if affine:
@@ -183,7 +169,7 @@ def test_gradients_through_shared_statistics(dtype, rough, affine, all_sizes, mo
     monkeypatch.setattr(torch, "batch_norm_backward_elemt", forbidden)
     model = norms(affine).cuda()
     exact = copy.deepcopy(model).cpu().double()
-    plain = nn.Sequential(*[Shared(m, 7) if isinstance(m, nn.BatchNorm2d) else m for m in exact])
+    plain = nn.Sequential(*[Plain(m, 7) if isinstance(m, nn.BatchNorm2d) else m for m in exact])
     x = images((11, 10, 9, 7), dtype, "cuda", 0, offset=1.0).requires_grad_()
     x64 = x.detach().double().cpu().requires_grad_()
     for which in (slice(0, 7), slice(7, 11), slice(0, 11)):

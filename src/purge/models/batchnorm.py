@@ -66,14 +66,20 @@ def statistics(
         try:
             for m in layers:
                 m.train(kind == "train")
-                joint = partial(_joint, over, leading) if over is not None else None
-                shared = _as_seen if like is not None else _seeing if leading == 1 else partial(_led, leading)
-                forward = {"train": joint or _own, "shared": joint or shared}.get(kind)
-                if joint is not None and m.running_mean is None:  # it looks at the batch whatever the kind is
-                    forward = joint
-                if forward is not None:
-                    # An instance attribute shadows the class's forward and is deleted below.
-                    m.forward = partial(forward, m, seen[m])  # type: ignore[method-assign]
+                compute: Callable[[_BatchNorm, list[Moments], Tensor], Tensor]
+                if over is not None and (kind != "frozen" or m.running_mean is None):
+                    # Without running statistics, a layer looks at the batch whatever the kind is.
+                    compute = partial(_joint, over, leading)
+                elif kind == "train":
+                    compute = _own
+                elif kind == "shared" and like is not None:
+                    compute = _as_seen
+                elif kind == "shared":
+                    compute = _seeing if leading == 1 else partial(_led, leading)
+                else:
+                    continue
+                # An instance attribute shadows the class's forward and is deleted below.
+                m.forward = partial(compute, m, seen[m])  # type: ignore[method-assign]
             yield seen
         finally:
             for m in layers:
