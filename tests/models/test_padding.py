@@ -8,15 +8,12 @@ import torch
 from torch import nn
 
 import purge
-from purge.data.accept import as_samples
 from purge.metrics.subject import Subject
-from purge.models.checks import make_split
 from purge.models.forward import evaluating, forward, raw_logits
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
+from tests.nets import split_of
 from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
-
-CPU = torch.device("cpu")
 
 
 class Tokenwise(nn.Module):
@@ -34,8 +31,7 @@ class Tokenwise(nn.Module):
 
 
 def subject(model, data, test):
-    sets = zip(("forget", "retain", "test"), (*purge.split(data, classes=[0]), test), strict=True)
-    return Subject(model, make_split(model, {what: as_samples(part, CPU, what) for what, part in sets}, CPU))
+    return Subject(model, split_of(model, *purge.split(data, classes=[0]), test))
 
 
 @pytest.mark.parametrize("make", [bert, distilbert, roberta])
