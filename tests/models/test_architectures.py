@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from purge.methods.purge import PUSH_EVERY
 from torch.utils.data import Dataset
 
 import purge
 from purge.data import backends
+from purge.methods.purge import PUSH_EVERY
 from purge.models.checkpoint import digest
 from purge.models.inspect import anatomy
 from purge.runs.make import fresh_model
