@@ -175,6 +175,16 @@ def test_a_clean_environment(version: str, built: tuple[Path, Path], tmp_path: P
     run(command, "unlearn", "base", "--forget-class", "3", *few, "--out", "new", at=tmp_path)
     run(command, "audit", "new", "--metrics", "quick", "--quiet", at=tmp_path)
     assert "report.html" in run(command, "report", "new", at=tmp_path)
+    run(
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        env / "bin" / "python",
+        f"{built[0]}[ledger]",
+        at=tmp_path,
+    )
     assert "request" in run(command, "request", "add", "--class", "3", "--received", "2026-11-01",
                             at=tmp_path).lower()  # fmt: skip
 

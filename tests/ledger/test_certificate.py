@@ -34,15 +34,6 @@ def test_a_request_in_every_state(ledger: Ledger):
         assert "No audit of this request is recorded." in shown
 
 
-def test_a_request_without_data_says_so(ledger: Ledger):
-    ledger.add(ids=["nobody@planted.example"], received=TODAY)
-    run(ledger)
-    content = certificate_of(ledger, 1)
-    assert content["request"]["not_found"] == 1
-    assert "1 of 1 id" in content["done"]
-    assert (content["request"]["state"], content["request"]["in_time"]) == ("open", None)
-
-
 def test_it_names_nobody_else(ledger: Ledger, tmp_path: Path):
     for i in (1, 2, 3):
         ask(ledger, i, days_ago=i)

@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import purge
-from purge.ledger import Policy, certificate_of, deliver, init, run
-from purge.ledger.ledger import Ledger
 from tests.cli.commands import Done, command, good, refusal
 from tests.ledger import people
 from tests.ledger.killing import killed_at
@@ -134,27 +130,3 @@ def test_a_year_from_the_shell(base: Path, tmp_path: Path, monkeypatch: pytest.M
     lines = {f"line {i}": (d.out + d.err).encode() for i, d in enumerate(said)}
     for name, text in {**files, **lines}.items():
         assert not any(secret in text for secret in planted), name
-
-
-def test_a_year_in_python(base: Path, tmp_path: Path):
-    with purge.Ledger(tmp_path / "requests.db") as ledger:
-        init(ledger, base)
-        asked = [ledger.add(ids=[person(i)], received=TODAY - timedelta(days=60)).number for i in (1, 2, 3)]
-        ledger.hold(asked[2], "a claim is open")
-        lax: dict[str, Any] = {"max_share": None, "max_drift": None, "max_distance": None, "max_return": 1.0}
-        how: dict[str, Any] = {"settings": {"steps": 4}, "trust": True}
-        assert run(ledger, policy=Policy(**lax), fail_if=["ta_retain<101"], **how).state == "missed"
-        done = run(ledger, policy=Policy(**lax), **how)
-        assert (done.requests, done.kind, done.found["n"]["forgotten"]) == ((1, 2), "unlearned", 6)
-        deliver(ledger, "tests.ledger.people:grown", leave_out=True, trust=True)
-        ledger.release(asked[2])
-        again = run(ledger, policy=Policy(**lax, max_requests=2, action="retrain"), **how)
-        assert (again.kind, again.found["n"]["forgotten"]) == ("retrained", 11)
-        assert [v.kind for v in ledger.versions()] == ["base", "unlearned", "retrained"]
-        assert [v.parent for v in ledger.versions()] == [None, *(v.digest for v in ledger.versions()[:2])]
-        paper = certificate_of(ledger, 1)
-        assert [audit["version"] for audit in paper["audits"]] == [None, 2, 3]
-        assert paper["audits"][2]["groups"][0]["n"] == 8  # both people, with the two rows that came back
-        assert ledger.verify().ok
-        assert isinstance(ledger, Ledger)
-        assert torch.is_grad_enabled()

@@ -66,7 +66,7 @@ class Site:
 def site(ledger: Ledger, clock: Any = time.monotonic, **doors: Any) -> Site:
     """The page of a ledger, in this process."""
     desk = Desk(ledger, Runner(ledger, {"PURGE_LEDGER": ledger.name}))
-    made = Doors(Tokens(given=OWN), sessions=Sessions(clock), brake=Brake(clock), **doors)
+    made = Doors(Tokens(tokens=OWN), sessions=Sessions(clock), brake=Brake(clock), **doors)
     return Site(make_app(desk, made), ledger, desk, made)
 
 

@@ -161,7 +161,7 @@ def _doors(tokens: Path | None, public_url: str | None, address: str) -> tuple[D
         return Doors(Tokens(tokens), public=(public_url or "").rstrip("/") or None), public_url or address
     secret = new_secret()
     own = Token("local", "run", hashed(secret))
-    doors = Doors(Tokens(given=(own,)), Once(own.sha256))
+    doors = Doors(Tokens(tokens=(own,)), Once(own.sha256))
     told = f"{address}/login?once={doors.once.key if doors.once else ''}\n"
     told += (
         f"This address opens one browser, once. For others, and the API, until the page is closed: {secret}"

@@ -70,11 +70,11 @@ def hashes_of(ledger: Ledger, number: int) -> list[str]:
 def _own_ids(ledger: Ledger, own: list[str], ids: Iterable[str] | None) -> list[str] | None:
     if ids is None:
         return None
-    given = list(ids)
-    if foreign := [h for h in ledger.hashes(given) if h not in own]:  # no id in a message
+    texts = list(ids)
+    if foreign := [h for h in ledger.hashes(texts) if h not in own]:  # no id in a message
         got = f"{len(foreign)} that are not of this request"
         raise DataError("ids of the request itself", got, "a certificate names nobody else; leave them out")
-    return given
+    return texts
 
 
 def _request(request: Request) -> dict[str, Any]:
@@ -90,8 +90,10 @@ def _not_found(ledger: Ledger, request: Request) -> int | None:
     """How many ids or classes of a request that waits were not found; None: this is not why it does."""
     if request.state not in ("open", "held") or request.why is None:
         return None
-    told = [one.payload for one in ledger.entries(Kind.NOT_FOUND) if one.payload["request"] == request.number]
-    return told[-1]["missing"] if told and told[-1]["reason"] == request.why else None
+    payloads = [
+        one.payload for one in ledger.entries(Kind.NOT_FOUND) if one.payload["request"] == request.number
+    ]
+    return payloads[-1]["missing"] if payloads and payloads[-1]["reason"] == request.why else None
 
 
 def _without_rows(ledger: Ledger, batch: int) -> list[int]:

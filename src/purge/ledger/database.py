@@ -129,14 +129,14 @@ def parse(url: Any) -> URL:
     try:
         if scheme in ("postgres", "postgresql", "postgresql+psycopg"):
             return make_url(f"postgresql+psycopg://{rest}")
-        found = make_url(place)
+        parsed = make_url(place)
     except (ArgumentError, ValueError):  # the text may hold a password
         raise FileError("the URL of a ledger", "something else", "postgresql://user@host/name, say") from None
-    if found.get_backend_name() != "sqlite":
+    if parsed.get_backend_name() != "sqlite":
         raise FileError("an SQLite or PostgreSQL database", f"{scheme}://", "sqlite:///requests.db, say")
-    if found.database in (None, "", ":memory:"):
+    if parsed.database in (None, "", ":memory:"):
         raise FileError("a file for the ledger", "none", "sqlite:///requests.db, say")
-    return found
+    return parsed
 
 
 def _engine(url: URL, patience: float) -> Engine:

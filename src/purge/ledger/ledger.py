@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -18,7 +19,6 @@ from purge.ledger.records import STATES, Audit, Batch, Entry, Request, Version
 
 __all__ = ["Ledger", "verify_export"]
 
-PART = 500  # numbers in a query
 MOST = 2**31  # what a database takes as a number
 KINDS = ("base", "unlearned", "retrained")  # of a version
 
@@ -143,9 +143,10 @@ class Ledger(Journal):
         """The requests with these numbers; one that is not there is refused."""
         wanted = list(numbers)
         odd = [one for one in wanted if type(one) is not int or not 0 < one < MOST]
-        number = tables.requests.c.number
-        parts = [] if odd else _in_parts(wanted)
-        known = {r.number: r for some in parts for r in self._requests(number.in_(some))}
+        known: dict[int, Request] = {}
+        if wanted and not odd:  # a range: an odd thousand of numbers is more than a query can name
+            number = tables.requests.c.number
+            known = {r.number: r for r in self._requests(number.between(min(wanted), max(wanted)))}
         if missing := odd or [one for one in wanted if one not in known]:
             raise NumberError("the number of a request", brief(missing[0]), "see purge request list")
         return [known[one] for one in wanted]
@@ -269,11 +270,7 @@ class Ledger(Journal):
             Whether each row does, in the same order.
         """
         wanted = self._some([numbers] if isinstance(numbers, int) else numbers)
-        s = tables.subjects.c
-        known: set[str] = set()
-        for some in _in_parts([request.number for request in wanted]):
-            query = select(s.hash).where(s.request.in_(some))
-            known.update(self._rows(lambda c, query=query: c.execute(query).scalars().all()))  # type: ignore[misc]
+        known = {one for _, one in self._subjects_of(wanted)}
         return [one in known for one in self._hashes_of_rows(subjects)]
 
     def missing(self, numbers: Iterable[int], subjects: Sequence[str]) -> list[int]:
@@ -286,14 +283,16 @@ class Ledger(Journal):
         Returns:
             How many of each, in the order of the numbers.
         """
-        wanted = [request.number for request in self._some(numbers)]
-        known, s = set(self._hashes_of_rows(subjects)), tables.subjects.c
-        counts = dict.fromkeys(wanted, 0)
-        for some in _in_parts(wanted):
-            query = select(s.request, s.hash).where(s.request.in_(some))
-            for number, one in self._rows(lambda c, query=query: c.execute(query).all()):  # type: ignore[misc]
-                counts[number] += one not in known
-        return [counts[number] for number in wanted]
+        wanted = self._some(numbers)
+        known = set(self._hashes_of_rows(subjects))
+        counts = Counter(number for number, one in self._subjects_of(wanted) if one not in known)
+        return [counts[request.number] for request in wanted]
+
+    def _subjects_of(self, requests: Sequence[Request]) -> list[tuple[int, str]]:
+        """The keyed hashes that requests name: pairs of a number and a hash."""
+        s, numbers = tables.subjects.c, {request.number for request in requests}
+        rows = self._rows(lambda c: c.execute(select(s.request, s.hash)).all()) if numbers else []
+        return [(number, one) for number, one in rows if number in numbers]
 
     def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
         return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
@@ -483,8 +482,3 @@ def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list
 def _concerns(entry: Entry, number: int) -> bool:
     among = entry.payload.get("requests")
     return entry.payload.get("request") == number or (isinstance(among, list) and number in among)
-
-
-def _in_parts(numbers: list[int]) -> list[list[int]]:
-    """Numbers, as many at a time as a query can take."""
-    return [numbers[start : start + PART] for start in range(0, len(numbers), PART)]

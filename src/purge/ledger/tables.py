@@ -107,8 +107,8 @@ def unprotected(connection: Connection) -> list[str]:
     dialect = connection.dialect.name
     if dialect == "sqlite":
         query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'purge_entries'"
-        found = {row.name: row.sql for row in connection.execute(text(query))}
-        return [name for name, sql in TRIGGERS[dialect].items() if found.get(name) != sql]
+        triggers = {row.name: row.sql for row in connection.execute(text(query))}
+        return [name for name, sql in TRIGGERS[dialect].items() if triggers.get(name) != sql]
     query = (
         "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
         "WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') AND prosrc = :body"

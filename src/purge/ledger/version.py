@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -215,16 +215,16 @@ class NextVersion:
 
     # -- how far the chain has gone ------------------------------------------------------------
 
-    def spent(self, found: Mapping[str, Any] | None = None) -> Spent:
-        """How far the chain would have gone with this batch; ``found``: what was measured, if it was."""
+    def spent(self, measured: Mapping[str, Any] | None = None) -> Spent:
+        """How far the chain would have gone with this batch; ``measured``: what was measured, if it was."""
         since = [b for b in self.ledger.batches() if b.state == "done" and b.started > self.first.added]
         numbers = {n for batch in since for n in batch.requests} | {r.number for r in self.requests}
         earlier = [r for r in self.before if r.number not in numbers]
         rows = self.all_forgotten & ~self.data.rows(self.ledger, earlier)
-        if found is None:  # as far as the version before had gone
+        if measured is None:  # as far as the version before had gone
             last = self.parent.about.get("spent") or {} if self.parent.kind == "unlearned" else {}
         else:
-            last = found["stays"]
+            last = measured["stays"]
         return Spent(
             len(numbers), float(rows.float().mean()), last.get("drift"), last.get("distance"),
             (self.today - last_training([self.first])).days,
@@ -246,23 +246,23 @@ class NextVersion:
     def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
         again = self.plan.policy.action == "retrain"
-        tried: list[str] = []
-        if self.plan.retrain or (again and self.used_up()):
-            tried = self.used_up()
-        else:
-            folder, about, reasons, over = self._unlearned(stage / UNLEARNED, order)
+        over = self.used_up()
+        if not self.plan.retrain and not (again and over):
+            folder = self._built(stage / UNLEARNED, order, self._unlearn)
+            about, reasons, over = self._audited(folder, order.batch, "unlearned")
             if not over or not again:
                 return folder, about, [*reasons, *over]
-            tried = over
-        folder = self._trained(stage / RETRAINED, order)
+        instead = {"instead": over}  # why it is trained anew
+        folder = self._built(stage / RETRAINED, order, self._train)
         about, reasons, over = self._audited(folder, order.batch, "retrained")
-        return folder, {**about, "instead": tried}, [*reasons, *over]
+        return folder, about | instead, [*reasons, *over]
 
-    def _unlearned(self, folder: Path, order: Order) -> tuple[Path, dict[str, Any], list[str], list[str]]:
+    def _built(self, folder: Path, order: Order, build: Callable[[Path, Order], None]) -> Path:
+        """The folder of a model, which a worker that was killed may have finished."""
         if not whole(folder):
-            self._unlearn(folder, order)
+            build(folder, order)
         order.check(folder)
-        return folder, *self._audited(folder, order.batch, "unlearned")
+        return folder
 
     def _unlearn(self, folder: Path, order: Order) -> None:
         """Unlearn the batch from the version before, without teaching anything that went before."""
@@ -307,14 +307,8 @@ class NextVersion:
             losses.append(max(F.cross_entropy(z, data.labels[rows].to(z.device)).item(), stop.retain_floor))
         return {"stop": {"retain_budget": stop.retain_budget * losses[0] / losses[1]}}
 
-    def _trained(self, folder: Path, order: Order) -> Path:
-        """Train like the last training did, without anything that was asked to be forgotten."""
-        if not whole(folder):
-            self._train(folder, order)
-        order.check(folder)
-        return folder
-
     def _train(self, folder: Path, order: Order) -> None:
+        """Train like the last training did, without anything that was asked to be forgotten."""
         plan, data, like = self.plan, self.data, Path(self.first.folder)
         facts = facts_of(like)
         recipe = recipe_of(like, facts)
@@ -341,24 +335,24 @@ class NextVersion:
             metrics=plan.metrics, seed=plan.seed, device=plan.device, progress=plan.progress,
         )  # fmt: skip
         report.to_json(folder / "audit.json")
-        found = measure(
+        measured = measure(
             model, data, self._groups(batch), self.all_forgotten, self.classes, first=first,
             max_return=plan.policy.max_return, seed=plan.seed, device=plan.device,
         )  # fmt: skip
         values = report.to_dict()
-        found["values"] = values["values"]
-        spent = self.spent(found)
+        measured["values"] = values["values"]
+        spent = self.spent(measured)
         about = {
-            "batch": batch, "digest": facts.digest, "kind": kind, "found": found, "spent": spent.to_dict(),
+            "batch": batch, "digest": facts.digest, "kind": kind, "found": measured, "spent": spent.to_dict(),
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
             "parent": self.parent.digest, "ids": data.ids,
         }  # fmt: skip
         missed = [broken_words(one) for one in broken(plan.gates, values, report.verdict)]
-        over = [f"{line}." for line in returned(found)]
+        over = [f"{line}." for line in returned(measured)]
         if kind == "unlearned":
             over += [f"Retraining is due: {line}." for line in plan.policy.reasons(spent)]
             bounded = plan.policy.max_drift is not None or plan.policy.max_distance is not None
-            if bounded and (why := found["stays"]["why"]):  # what was not measured may be anything
+            if bounded and (why := measured["stays"]["why"]):  # what was not measured may be anything
                 over.append(f"The policy cannot be checked: {why}.")
         return about, missed, over
 

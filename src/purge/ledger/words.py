@@ -80,10 +80,10 @@ def not_found(request: Request, missing: int) -> str:
 
 def history(ledger: Ledger, number: int) -> list[dict[str, Any]]:
     """Every entry about a request, without the hashes of ids and the numbers of other requests."""
-    found = [one.to_dict() for one in ledger.history(number)]
-    for one in found:
+    entries = [one.to_dict() for one in ledger.history(number)]
+    for one in entries:
         one["payload"] = {k: v for k, v in one["payload"].items() if k not in HIDDEN}
-    return found
+    return entries
 
 
 def verified(verdict: Verification) -> str:

@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import Request
+from fastapi import Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import purge
-from purge.core.errors import BusyError, DataError, FileError, LedgerError, NumberError, PurgeError
+from purge.core.errors import BusyError, DataError, FileError, LedgerError, NumberError, PurgeError, expected
 from purge.ledger import words
 from purge.serve.tokens import ROLES, Token
 
@@ -36,9 +36,23 @@ class Visitor:
 
 
 def visitor(request: Request) -> Visitor | None:
-    """Who asks, as the guard has found."""
-    found = request.scope.get("purge.visitor")
-    return found if isinstance(found, Visitor) else None
+    """Who asks, as the guard has recorded."""
+    who = request.scope.get("purge.visitor")
+    return who if isinstance(who, Visitor) else None
+
+
+def needs(role: str) -> Any:
+    """A dependency of a route that refuses everybody with a lesser role; each route says its own."""
+
+    async def check(request: Request) -> None:
+        who = visitor(request)
+        if who is None:
+            raise HTTPException(401, expected("a token", "none", "log in"))
+        if not who.token.may(role):
+            got = f"one with the role {who.token.role}"
+            raise HTTPException(403, expected(f"a token with the role {role}", got, "ask for another"))
+
+    return Depends(check)
 
 
 @cache

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Body, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from purge.ledger.words import shown
-from purge.serve.answers import API
+from purge.serve.answers import API, needs
 from purge.serve.desk import LONGEST_PAGE, MOST_IDS, PAGE, SHOWN, Desk
-from purge.serve.roles import needs
 
 Number = Annotated[int, Path(description="The number of a request or version.", lt=2**31)]
 PageNumber = Annotated[int, Query(alias="page", ge=1, le=10**6, description="Which page, from 1.")]
@@ -129,17 +128,17 @@ def _writing(router: APIRouter, desk: Desk) -> None:
 
 def described(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What an OpenAPI schema says, as rows of a page."""
-    found = []
+    rows = []
     for path, methods in schema["paths"].items():
         for method, about in methods.items():
             body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-            found.append({
+            rows.append({
                 "method": method.upper(), "path": path, "words": about["summary"], "role": about["x-role"],
                 "fields": [_field(one["name"], one["schema"], one.get("required"), one.get("description"))
                            for one in about.get("parameters", ())],
                 "body": _body(schema, body),
             })  # fmt: skip
-    return found
+    return rows
 
 
 def _body(schema: Mapping[str, Any], body: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from purge.core.errors import DataError, FileError, LedgerError, NumberError, PurgeError
 from purge.core.files import read_json
 from purge.ledger import words
-from purge.ledger.certificate import certificate_of, certificate_page, hashes_of
+from purge.ledger.certificate import certificate_of
 from purge.ledger.chain import now
 from purge.ledger.intake import text
 from purge.ledger.ledger import Ledger
@@ -25,7 +25,7 @@ WAITING = ("open", "held", "running")
 SHOWN = ("all", *STATES, "waiting", "overdue")  # what the list can be narrowed to
 PAGE, LONGEST_PAGE = 50, 500  # rows of a list
 MOST_IDS = 100_000  # of one request
-FRESH = 2.0  # seconds for which the last walk along the chain is told again: it reads the whole ledger
+FRESH = 2.0  # seconds for which the last walk along the chain is given again: it reads the whole ledger
 KEPT_LISTS = 64  # pages of the list
 KEPT = 8  # reports that are kept, since drawing one takes a second or two
 
@@ -67,11 +67,11 @@ class Desk:
         states = WAITING if show in ("waiting", "overdue") else STATES if show == "all" else (show,)
         counts = self.ledger.count(due_by)
         total = sum(counts[state] for state in states)
-        found = self.ledger.requests(
+        requests = self.ledger.requests(
             None if show == "all" else states, due_by, newest=True, skip=(page - 1) * size, at_most=size
         )
         return {
-            "requests": [words.shown(one, today) for one in found], "total": total, "page": page,
+            "requests": [words.shown(one, today) for one in requests], "total": total, "page": page,
             "pages": max(1, -(-total // size)),
         }  # fmt: skip
 
@@ -98,21 +98,17 @@ class Desk:
         """What waits and is due within some days, the nearest deadline first, and how many are overdue."""
         today = date.today()
         by, before = today + timedelta(days=days), today - timedelta(days=1)
-        found = sorted(self.ledger.requests(WAITING, by), key=lambda r: (r.due, r.number))
+        requests = sorted(self.ledger.requests(WAITING, by), key=lambda r: (r.due, r.number))
         late = self.ledger.count(before)
         return {
-            "days": days, "total": len(found), "overdue": sum(late[state] for state in WAITING),
-            "requests": [words.shown(one, today) for one in found[:LONGEST_PAGE]],
+            "days": days, "total": len(requests), "overdue": sum(late[state] for state in WAITING),
+            "requests": [words.shown(one, today) for one in requests[:LONGEST_PAGE]],
         }  # fmt: skip
 
     def one(self, number: int) -> dict[str, Any]:
         """One request, with its history."""
-        found = words.shown(self.ledger.request(number), date.today())
-        return {**found, "history": words.history(self.ledger, number)}
-
-    def subjects(self, number: int) -> list[str]:
-        """The keyed hashes of the ids that a request names."""
-        return hashes_of(self.ledger, number)
+        request = words.shown(self.ledger.request(number), date.today())
+        return {**request, "history": words.history(self.ledger, number)}
 
     def made_by(self, batch: int | None) -> Version | None:
         """The version that came of a batch."""
@@ -142,29 +138,25 @@ class Desk:
         """The certificate of a request. It names nobody."""
         return certificate_of(self.ledger, number)
 
-    def certificate_page(self, number: int) -> str:
-        """The same as a page."""
-        return certificate_page(self.certificate(number))
-
     # -- versions and the chain -------------------------------------------------------------
 
     def versions(self) -> list[dict[str, Any]]:
         """All versions, the newest first; of their folders only the names are told."""
         passed = {audit.version: audit.passed for audit in self.ledger.audits()}
-        place, found = self._place(), []
+        place, rows = self._place(), []
         for version in reversed(self.ledger.versions()):
             about = {key: getattr(version, key) for key in ("number", "kind", "digest", "parent", "batch")}
             about |= {"added": version.added, "folder": Path(version.folder).name}
             about |= {"passed": passed.get(version.digest), "report": _audit_of(version, place) is not None}
-            found.append(about)
-        return found
+            rows.append(about)
+        return rows
 
     def verdict(self) -> Verification:
-        """Was anything in the ledger touched? One walk at a time; others are told what it found."""
+        """Was anything in the ledger touched? One walk at a time; others get its answer."""
         with self._verifying:
             if self._verdict is None or time.monotonic() - self._verdict[0] > FRESH:
-                found = self.ledger.verify()
-                self._verdict = (time.monotonic(), found)
+                verdict = self.ledger.verify()
+                self._verdict = (time.monotonic(), verdict)
             return self._verdict[1]
 
     def chain(self, before: int | None = None) -> dict[str, Any]:
@@ -172,8 +164,13 @@ class Desk:
         last = self.ledger.head().entries
         end = last if before is None else max(0, min(last, before - 1))
         start = max(1, end - PAGE + 1)
-        found = self.ledger.entries(start=start, end=end)
-        return {"entries": [_told(one) for one in reversed(found)], "start": start, "end": end, "all": last}
+        entries = self.ledger.entries(start=start, end=end)
+        return {
+            "entries": [_public(one) for one in reversed(entries)],
+            "start": start,
+            "end": end,
+            "all": last,
+        }
 
     # -- reports ----------------------------------------------------------------------------
 
@@ -214,7 +211,7 @@ def _audit_of(version: Version, place: Path | None) -> Path | None:
         return None
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _public(entry: Entry) -> dict[str, Any]:
     about = {key: entry.payload[key] for key in ("request", "batch", "version") if key in entry.payload}
     plain = {key: value for key, value in about.items() if isinstance(value, int)}
     return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, "hash": entry.hash, **plain}

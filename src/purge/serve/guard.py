@@ -82,8 +82,8 @@ class Doors:
         """Who asks. A wrong token counts against the address that it came from."""
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind:
-            found = self.let_in(request, secret.strip()) if kind.lower() == "bearer" else None
-            return None if found is None else Visitor(found)
+            token = self.let_in(request, secret.strip()) if kind.lower() == "bearer" else None
+            return None if token is None else Visitor(token)
         cookie = request.cookies.get(self.cookie(request))
         if cookie is None or request.url.path.startswith(f"{API}/"):  # no cookie opens the API: no forgery
             return None
@@ -94,10 +94,10 @@ class Doors:
     def let_in(self, request: Request, secret: str) -> Token | None:
         """The holder of a token, if there is one; somebody who tries too often has to wait."""
         self.slow_down(request)
-        found = self.tokens.of(hashed(secret))
-        if found is None:
+        token = self.tokens.of(hashed(secret))
+        if token is None:
             self.wrong(request)
-        return found
+        return token
 
     def slow_down(self, request: Request) -> None:
         """Refuse an address that showed too many wrong tokens."""

@@ -12,13 +12,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.datastructures import FormData, UploadFile
 
 from purge.core.errors import DataError, PurgeError, expected
+from purge.ledger.certificate import certificate_page, hashes_of
 from purge.ledger.intake import ids_from
 from purge.ledger.words import verified
-from purge.serve.answers import page, refused, status_of, visitor
+from purge.serve.answers import needs, page, refused, status_of, visitor
 from purge.serve.api import Number, PageNumber, described
 from purge.serve.desk import SHOWN, Desk, readable
 from purge.serve.guard import LARGEST, Doors
-from purge.serve.roles import needs
 from purge.serve.tokens import hashed
 
 FIELDS = ("received", "due", "basis", "note")
@@ -148,17 +148,17 @@ def _reading(router: APIRouter, desk: Desk) -> None:
 
     @router.get("/requests/{number}", dependencies=[read])
     def one(request: Request, number: Number) -> Response:
-        found = desk.one(number)
-        made = desk.made_by(found["batch"]) if found["state"] == "done" else None
+        content = desk.one(number)
+        made = desk.made_by(content["batch"]) if content["state"] == "done" else None
         return page(
-            request, "request", here="requests", one=found, hashes=desk.subjects(number), made=made,
-            run=desk.runner.state(),
+            request, "request", here="requests", one=content, hashes=hashes_of(desk.ledger, number),
+            made=made, run=desk.runner.state(),
         )  # fmt: skip
 
     @router.get("/requests/{number}/certificate", dependencies=[read])
     def certificate(number: Number) -> Response:
         return HTMLResponse(
-            desk.certificate_page(number), headers={"content-security-policy": f"{SEALED}'none'"}
+            certificate_page(desk.certificate(number)), headers={"content-security-policy": f"{SEALED}'none'"}
         )
 
     @router.get("/versions", dependencies=[read])
@@ -175,9 +175,9 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("/chain", dependencies=[read])
     def chain(request: Request, before: Annotated[int | None, Query(ge=1, lt=2**31)] = None) -> Response:
         verdict = desk.verdict()
-        found, why = readable(lambda: desk.chain(before))  # what was touched may be unreadable
+        entries, why = readable(lambda: desk.chain(before))  # what was touched may be unreadable
         return page(
-            request, "chain", here="chain", verdict=verdict, words=verified(verdict), found=found, why=why
+            request, "chain", here="chain", verdict=verdict, words=verified(verdict), found=entries, why=why
         )
 
     @router.get("/chain/verdict", dependencies=[read])
@@ -197,15 +197,15 @@ def _asking(router: APIRouter, desk: Desk, doors: Doors) -> None:
     @router.post("/requests", dependencies=[needs("ask")])
     async def add(request: Request) -> Response:
         form = await _form(request, doors)
-        given = {name: str(form.get(name, "")).strip() for name in FIELDS}
+        fields = {name: str(form.get(name, "")).strip() for name in FIELDS}
         try:
             classes = [line.strip() for line in str(form.get("classes", "")).splitlines() if line.strip()]
             ids = await _ids(form)
-            made = await run_in_threadpool(desk.add, ids=ids, classes=classes or None, **given)
+            made = await run_in_threadpool(desk.add, ids=ids, classes=classes or None, **fields)
         except PurgeError as error:
             if request.headers.get("hx-request"):  # the form stays as it was filled in
                 return refused(request, status_of(error), str(error))
-            return page(request, "new", status_of(error), here="requests", line=str(error), values=given)
+            return page(request, "new", status_of(error), here="requests", line=str(error), values=fields)
         finally:
             await form.close()
         return went_to(request, f"/requests/{made.number}")
@@ -237,9 +237,9 @@ async def _ids(form: FormData) -> list[str] | None:
 def _running(router: APIRouter, desk: Desk, doors: Doors) -> None:
     @router.get("/run", dependencies=[needs("read")])
     def state(request: Request) -> Response:
-        found = desk.runner.state()
-        answer = page(request, "run", run=found)
-        if found["state"] != "running":  # what the rest of the page says has changed, too
+        run = desk.runner.state()
+        answer = page(request, "run", run=run)
+        if run["state"] != "running":  # what the rest of the page says has changed, too
             answer.headers["HX-Refresh"] = "true"
         return answer
 

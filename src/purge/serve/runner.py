@@ -43,12 +43,12 @@ class Runner:
         self._ledger, self._environment, self._options = ledger, dict(environment), tuple(options)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: dict[str, Any] = {"state": "idle"}
+        self._state: dict[str, Any] = {"state": "idle"}
 
     def state(self) -> dict[str, Any]:
         """``state`` is idle, running, done or failed; of a run that ended, ``words`` and ``outcome``."""
         with self._lock:
-            return dict(self._told)
+            return dict(self._state)
 
     def start(
         self, *, due: int = 7, everything: bool = False, at_most: int | None = None, retrain: bool = False
@@ -57,8 +57,8 @@ class Runner:
         settings_of(self._ledger)  # no model: said now
         argv = self.argv(due=due, everything=everything, at_most=at_most, retrain=retrain)
         with self._lock:
-            if self._told["state"] == "running":
-                got = f"one that runs since {self._told['since']}"
+            if self._state["state"] == "running":
+                got = f"one that runs since {self._state['since']}"
                 raise BusyError("no other run of this page", got, "wait for it to end")
             with self._ledger.working():  # is it another process?
                 pass
@@ -67,10 +67,10 @@ class Runner:
                 [*argv, f"--record={record}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, env={**os.environ, **self._environment},
             )  # fmt: skip
-            self._told = {"state": "running", "since": now()}
+            self._state = {"state": "running", "since": now()}
             watch = (self._process, record)
             threading.Thread(target=self._watch, args=watch, name="purge run", daemon=True).start()
-            return dict(self._told)
+            return dict(self._state)
 
     def argv(self, *, due: int, everything: bool, at_most: int | None, retrain: bool) -> list[str]:
         """The command that a run is."""
@@ -80,10 +80,10 @@ class Runner:
         return [*argv, *self._options]
 
     def _watch(self, process: subprocess.Popen[bytes], record: Path) -> None:
-        found = read_end(process.wait(), record)
+        ending = read_end(process.wait(), record)
         shutil.rmtree(record.parent, ignore_errors=True)
         with self._lock:
-            self._told = {"since": self._told["since"], "ended": now(), **found}
+            self._state = {"since": self._state["since"], "ended": now(), **ending}
 
     def stop(self) -> None:
         """End a run that is under way, as Ctrl-C would."""

@@ -48,14 +48,14 @@ class Sessions:
         """The session of a cookie, if it has not ended."""
         now = self._clock()
         with self._lock:
-            found = self._known.get(_key(cookie))
-            if found is None:
+            session = self._known.get(_key(cookie))
+            if session is None:
                 return None
-            if now - found.seen > IDLE or now - found.began > LONGEST:
+            if now - session.seen > IDLE or now - session.began > LONGEST:
                 del self._known[_key(cookie)]
                 return None
-            found.seen = now
-            return found
+            session.seen = now
+            return session
 
     def end(self, cookie: str) -> None:
         """Log out."""

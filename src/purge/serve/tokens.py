@@ -51,8 +51,8 @@ def hashed(secret: str) -> str:
 class Tokens:
     """The tokens of a file, read again when it changes, or those that are given."""
 
-    def __init__(self, file: Path | None = None, given: tuple[Token, ...] = ()) -> None:
-        self.file, self._known = file, given
+    def __init__(self, file: Path | None = None, tokens: tuple[Token, ...] = ()) -> None:
+        self.file, self._known = file, tokens
         self._seen: tuple[int, int, int] | None = None
         self.known()  # a bad file is refused at the start
 
@@ -60,13 +60,13 @@ class Tokens:
         """All tokens. While the file cannot be read nobody is let in."""
         if self.file is not None:
             try:
-                found = self.file.stat()
+                status = self.file.stat()
             except OSError as error:
                 got = error.strerror or "an error"
                 raise FileError(
                     f"a file of tokens at {self.file}", got, "see purge serve --new-token"
                 ) from None
-            seen = (found.st_mtime_ns, found.st_size, found.st_ino)
+            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen != self._seen:
                 self._known = read_tokens(self.file)
                 self._seen = seen
@@ -74,11 +74,11 @@ class Tokens:
 
     def of(self, sha256: str) -> Token | None:
         """The token with a hash. All are compared, each in the same time."""
-        found = None
+        token = None
         for one in self.known():
             if hmac.compare_digest(one.sha256, sha256):
-                found = one
-        return found
+                token = one
+        return token
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:
