@@ -123,7 +123,7 @@ def test_a_result_says_how_it_was_made(smoke: Killed) -> None:
         assert 0 < found["numbers"]["retrain_pflop"] < 1
         for part in ("values", "retrained", "original", "floor"):
             value = found[part]["fa_test"]
-            assert {"value", "low", "high", "n", "why"} == value.keys()
+            assert {"value", "low", "high", "n", "why", "bound"} == value.keys()
         assert found["retrained"]["agreement"]["why"]
         assert [m["seed"] for m in found["models"]] == [job.seed, 1000 + job.seed, 1001 - job.seed]
     purged = [read(f) for f in (smoke.out / "jobs").glob("digits-0-purge-s*.json")]

@@ -29,8 +29,7 @@ def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path
     for drawing in plan.figures:
         figure = charts.draw(drawing, found)
         panels = [ax for ax in figure.axes if ax.axison]
-        assert len(panels) == (0 if drawing.kind == "pipeline" else len(drawing.columns or
-                               found[drawing.table].table.columns))  # fmt: skip
+        assert len(panels) == len(drawing.columns or found[drawing.table].table.columns)
 
 
 def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def test_times_are_those_measured_in_the_folder_and_otherwise_unknown(tmp_path: 
     write_json(place.file(plan.jobs[0]), done)
     assert cached(base, place.models) == folder
     steps = {step.what: step for step in steps_of(plan, place)}
-    assert steps[f"train {base}"][1:] == (1, 1, 0.0)
-    assert steps[f"train {plan.trainings()[1]}"][1:] == (1, 0, 60.0)  # ten epochs
-    assert steps["digits 0: purge"][1:] == (2, 1, 7.0)
-    assert steps["digits 0: finetune"][1:] == (2, 0, None)
+    assert steps[f"train {base}"][1:4] == (1, 1, 0.0)
+    assert steps[f"train {plan.trainings()[1]}"][1:4] == (1, 0, 60.0)  # ten epochs
+    assert steps["digits 0: purge"][1:4] == (2, 1, 7.0)
+    assert steps["digits 0: finetune"][1:4] == (2, 0, None)
     other = {**facts, "model": "resnet18"}
     write_json(folder / "run.json", other)
     assert steps_of(plan, place)[1].seconds is None  # another model was measured
@@ -44,7 +44,7 @@ def test_a_failed_job_is_not_done(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_sum_if_every_time_is_known() -> None:
-    steps = [Step("train a model", 1, 1, 0.0), Step("digits 0: purge", 3, 1, 90.0)]
+    steps = [Step("train a model", 1, 1, 0.0, model=True), Step("digits 0: purge", 3, 1, 90.0)]
     heads, rows = as_table(steps)
     assert heads == ["what", "number", "there", "time left"]
     assert rows[1:] == [["digits 0: purge", "3", "1", "1.5 min"], ["1 models, 3 jobs", "4", "2", "1.5 min"]]

@@ -101,7 +101,9 @@ from tests.bench.plans import plan_of
           "figures": [{"name": "f", "table": "a", "only": {"data": ["digits"]}}]}, "add data to the rows"),
         ({"tables": [{"name": "a", "columns": ["ra"]}],
           "figures": [{"name": "f", "table": "a", "only": {"label": ["retrian"]}}]}, "mean 'retrain'"),
-        ({"figures": [{"name": "f", "kind": "pipeline", "columns": ["ra"]}]}, "a column of table"),
+        ({"tables": [{"name": "a", "columns": ["ra"]}],
+          "figures": [{"name": "f", "table": "a", "columns": ["ta"]}]}, "a column of table a"),
+        ({"figures": [{"name": "f"}]}, "table in figures of small.yaml"),
         ({"methods": [{"method": "purge", "search": {"rate": [1]}}]}, "search: {trials"),
         ({"search": {"trials": 2, "score": {"ra": 1}}}, "held-out training data"),
         ({"search": {"trials": 2, "score": {"raa": 1}}, "holdout": 0.1}, "did you mean 'ra'"),
@@ -145,8 +147,7 @@ def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path, text: str, words: st
 
 def test_other_models_can_be_chosen_for_tables_and_figures(tmp_path: Path) -> None:
     table = {"name": "a", "columns": ["ra", "mia"], "only": {"label": ["purge", *PARTS.values()]}}
-    figures = [{"name": "f", "table": "a", "only": {"label": [*PARTS.values()]}},
-               {"name": "g", "kind": "pipeline"}]  # fmt: skip
+    figures = [{"name": "f", "table": "a", "only": {"label": [*PARTS.values()]}}]
     assert plan_of(tmp_path, tables=[table], figures=figures).figures
 
 

@@ -54,27 +54,34 @@ def replaced(path: Path, content: bytes) -> Iterator[None]:
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("of", ["run", "base", "retrained"])
-def test_run_json(there: World, of: str) -> None:
-    commands = [argv for argv in READERS if of in argv or of == "base"]
+def fuzz(
+    world: World, kind: str, path: Path, files: st.SearchStrategy[bytes], commands: list[list[Any]]
+) -> None:
+    """Whatever a file holds, the commands that read it behave."""
 
     @trial
-    @given(odd.json_files(there.json(of, "run.json")), st.sampled_from(commands))
-    def whatever_it_says(file: bytes, argv: list[Any]) -> None:
-        with replaced(there.here / of / "run.json", file):
-            there.expect("run.json", *argv)
+    @given(files, st.sampled_from(commands))
+    def whatever_it_holds(file: bytes, argv: list[Any]) -> None:
+        with replaced(path, file):
+            world.expect(kind, *argv)
 
-    whatever_it_says()
+    whatever_it_holds()
 
 
-def test_audit_json(there: World) -> None:
-    @trial
-    @given(odd.json_files(there.json("run", "audit.json")))
-    def whatever_it_says(file: bytes) -> None:
-        with replaced(there.here / "run" / "audit.json", file):
-            there.expect("audit.json", *REPORT)
+JSON: dict[str, list[list[Any]]] = {
+    "run/run.json": [argv for argv in READERS if "run" in argv],
+    "base/run.json": READERS,
+    "retrained/run.json": [argv for argv in READERS if "retrained" in argv],
+    "run/audit.json": [REPORT],
+    "bench/bench.json": [["bench", "bench"]],
+    "bench/jobs/*.json": [["bench", "bench"]],
+}
 
-    whatever_it_says()
+
+@pytest.mark.parametrize("name", JSON)
+def test_json(there: World, name: str) -> None:
+    path = sorted(there.here.glob(name))[0]
+    fuzz(there, name, path, odd.json_files(json.loads(path.read_text())), JSON[name])
 
 
 @st.composite
@@ -96,50 +103,14 @@ def histories(draw: st.DrawFn, whole: bytes) -> bytes:
 
 def test_history(there: World) -> None:
     path = there.here / "run" / "history.parquet"
-
-    @trial
-    @given(histories(path.read_bytes()))
-    def whatever_it_says(file: bytes) -> None:
-        with replaced(path, file):
-            there.expect("history.parquet", *REPORT)
-
-    whatever_it_says()
+    fuzz(there, "history.parquet", path, histories(path.read_bytes()), [REPORT])
 
 
 @pytest.mark.parametrize("of", ["run", "base"])
 def test_weights(there: World, of: str) -> None:
     path = there.here / of / "model.safetensors"
     commands = [argv for argv in READERS if of in argv]
-
-    @trial
-    @given(odd.damaged(path.read_bytes()), st.sampled_from(commands))
-    def whatever_they_are(file: bytes, argv: list[Any]) -> None:
-        with replaced(path, file):
-            there.expect("model.safetensors", *argv)
-
-    whatever_they_are()
-
-
-def test_bench_json(there: World) -> None:
-    @trial
-    @given(odd.json_files(there.json("bench", "bench.json")))
-    def whatever_it_says(file: bytes) -> None:
-        with replaced(there.here / "bench" / "bench.json", file):
-            there.expect("bench.json", "bench", "bench")
-
-    whatever_it_says()
-
-
-def test_job_files(there: World) -> None:
-    path = sorted((there.here / "bench" / "jobs").glob("*.json"))[0]
-
-    @trial
-    @given(odd.json_files(there.json("bench", "jobs", path.name)))
-    def whatever_it_says(file: bytes) -> None:
-        with replaced(path, file):
-            there.expect("jobs of a bench", "bench", "bench")
-
-    whatever_it_says()
+    fuzz(there, "model.safetensors", path, odd.damaged(path.read_bytes()), commands)
 
 
 def _yaml(content: Any) -> bytes:
@@ -160,13 +131,8 @@ def test_yaml(there: World) -> None:
         st.sampled_from([*deep, laughs]),
     )  # fmt: skip
 
-    @trial
-    @given(files)
-    def whatever_it_says(file: bytes) -> None:
-        with replaced(there.here / "plan.yaml", file):
-            there.expect("YAML", "bench", "plan.yaml", "--dry-run", "--quiet")
-
-    whatever_it_says()
+    commands = [["bench", "plan.yaml", "--dry-run", "--quiet"]]
+    fuzz(there, "YAML", there.here / "plan.yaml", files, commands)
 
 
 @st.composite
@@ -184,14 +150,9 @@ def arrays(draw: st.DrawFn) -> bytes:
 
 
 def test_npz(there: World) -> None:
-    @trial
-    @given(arrays())
-    def whatever_it_holds(file: bytes) -> None:
-        with replaced(there.here / "three.npz", file):
-            model = ("--model", "small-resnet", "--set", "epochs=1", "--quiet", "--no-cache")
-            there.expect("data files", "train", "--data", "three.npz", *model, "--out", "out")
-
-    whatever_it_holds()
+    model = ("--model", "small-resnet", "--set", "epochs=1", "--quiet", "--no-cache")
+    commands = [["train", "--data", "three.npz", *model, "--out", "out"]]
+    fuzz(there, "data files", there.here / "three.npz", arrays(), commands)
 
 
 NAMES = ["who", "a", "b", "kind"]
@@ -234,18 +195,10 @@ def test_tables(there: World, form: str) -> None:
     path = there.here / f"table.{form}"
     path.write_bytes(_table(form, NAMES, [["c", 1, 2.0, "x"]]))
 
-    @trial
-    @given(
-        tables(form), st.sampled_from([["--id", "who"], ["--id", "a"], ["--id", "who", "--test", path.name]])
-    )
-    def whatever_it_holds(file: bytes, more: list[str]) -> None:
-        with replaced(path, file):
-            model = ("--model", "mlp", "--set", "epochs=1", "--set", "batch_size=4", "--quiet")
-            there.expect(
-                "tables", "train", "--data", path.name, "--label", "kind", *more, *model, "--out", "out"
-            )
-
-    whatever_it_holds()
+    model = ("--model", "mlp", "--set", "epochs=1", "--set", "batch_size=4", "--quiet")
+    train = ["train", "--data", path.name, "--label", "kind", *model, "--out", "out"]
+    ids = [["--id", "who"], ["--id", "a"], ["--id", "who", "--test", path.name]]
+    fuzz(there, "tables", path, tables(form), [[*train, *more] for more in ids])
 
 
 @st.composite
@@ -274,15 +227,9 @@ def test_checkpoints(there: World) -> None:
     state = load_file(there.here / "base" / "model.safetensors")
     torch.save(state, path)
 
-    @trial
-    @given(checkpoints(state))
-    def whatever_it_holds(file: bytes) -> None:
-        with replaced(path, file):
-            data = ("--data", "three.npz", "--model", "small-resnet", "--forget-class", 1, "--set", "steps=2")
-            more = ("--split-seed", 0, "--quiet", "--export", "new.pt", "--out", "out")
-            there.expect("files of torch", "unlearn", path.name, *data, *more)
-
-    whatever_it_holds()
+    data = ("--data", "three.npz", "--model", "small-resnet", "--forget-class", 1, "--set", "steps=2")
+    more = ("--split-seed", 0, "--quiet", "--export", "new.pt", "--out", "out")
+    fuzz(there, "files of torch", path, checkpoints(state), [["unlearn", path.name, *data, *more]])
 
 
 @st.composite
@@ -295,14 +242,9 @@ def id_files(draw: st.DrawFn) -> bytes:
 def test_lists_of_ids(there: World) -> None:
     (there.here / "ids.txt").write_text("1\n")
 
-    @trial
-    @given(id_files())
-    def whatever_it_lists(file: bytes) -> None:
-        with replaced(there.here / "ids.txt", file):
-            short = ("--set", "steps=2", "--out", "out", "--quiet")
-            there.expect("lists of ids", "unlearn", "base", "--forget-ids", "ids.txt", *short)
-
-    whatever_it_lists()
+    short = ("--set", "steps=2", "--out", "out", "--quiet")
+    commands = [["unlearn", "base", "--forget-ids", "ids.txt", *short]]
+    fuzz(there, "lists of ids", there.here / "ids.txt", id_files(), commands)
 
 
 # -- arguments ------------------------------------------------------------------------------------

@@ -86,8 +86,9 @@ BORROWED = {
     "bench": {
         "auditor", "data.cache", "data.catalog", "data.samples", "engine.precision", "engine.resume",
         "engine.store", "engine.trainer", "methods.registry", "methods.sisa_model", "methods.sisa_parts",
-        "metrics.metric", "metrics.registry", "models.checkpoint", "models.zoo", "report", "report.tables", "report.theme",
-        "result", "runs.folder", "runs.make", "runs.weights", "verdict.compare", "verdict.numbers",
+        "metrics.metric", "metrics.registry", "models.checkpoint", "models.zoo", "report", "report.tables",
+        "report.theme", "result", "runs.folder", "runs.make", "runs.weights", "verdict.compare",
+        "verdict.numbers",
     },
     "ledger": {
         "data.identity", "data.own", "data.samples", "engine.precision", "engine.resume", "engine.seeding",

@@ -20,6 +20,7 @@ class Step(NamedTuple):
     jobs: int
     done: int
     seconds: float | None  # still needed; None if nothing like it was measured in this folder
+    model: bool = False
 
 
 def steps_of(plan: Plan, place: Place) -> list[Step]:
@@ -36,7 +37,7 @@ def steps_of(plan: Plan, place: Place) -> list[Step]:
             == (data, training.model, training.data.size, training.data.per_class)
         ]  # fmt: skip
         there = int(training.spec not in absent)
-        steps.append(Step(f"train {training}", 1, there, _left(1 - there, took)))
+        steps.append(Step(f"train {training}", 1, there, _left(1 - there, took), model=True))
     groups: dict[str, list[Job]] = {}
     measured: dict[tuple[Data, str], list[float]] = {}
     done: set[str] = set()
@@ -45,16 +46,12 @@ def steps_of(plan: Plan, place: Place) -> list[Step]:
         result = result_in(place.file(job)) or {"error": "missing"}
         done |= set() if "error" in result else {job.id}  # a trial that had no seconds left is done with
         if "wall_seconds" in result:
-            measured.setdefault(_kind(job), []).append(result["wall_seconds"])
+            measured.setdefault((job.data, job.group), []).append(result["wall_seconds"])
     for what, jobs in groups.items():
         count = sum(job.id in done for job in jobs)
-        left = _left(len(jobs) - count, measured.get(_kind(jobs[0]), []))
+        left = _left(len(jobs) - count, measured.get((jobs[0].data, jobs[0].group), []))
         steps.append(Step(what, len(jobs), count, left))
     return steps
-
-
-def _kind(job: Job) -> tuple[Data, str]:
-    return job.data, job.trial_of or job.label
 
 
 def _left(count: int, took: Sequence[float]) -> float | None:
@@ -65,7 +62,7 @@ def _left(count: int, took: Sequence[float]) -> float | None:
 
 def as_table(steps: Sequence[Step]) -> tuple[list[str], list[list[str]]]:
     """The steps and their sum as text."""
-    models = sum(step.what.startswith("train ") for step in steps)
+    models = sum(step.model for step in steps)
     jobs, done = sum(step.jobs for step in steps), sum(step.done for step in steps)
     known = [step.seconds for step in steps if step.seconds is not None]
     left = sum(known) if len(known) == len(steps) else None

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 from purge.bench.schema import PARTS, Drawing
 from purge.bench.tables import Cell, Column, Row, Sheet, chosen
@@ -43,8 +42,6 @@ class Series(NamedTuple):
 
 def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     """The figure of a drawing."""
-    if drawing.kind == "pipeline":
-        return pipeline()
     sheet = sheets[drawing.table]
     rows = [row for row in sheet.rows if chosen(row.keys, drawing.only)]
     columns = drawing.columns or sheet.table.columns
@@ -146,49 +143,3 @@ def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Seri
     ax.set_xticks(range(len(words)), words, rotation=45 if tight else 0, ha="right" if tight else "center")
     ax.set_xlim(-0.7, len(words) - 0.3)
     ax.set_ylabel(column.heading + (" (%)" if column.unit == "share" else ""))
-
-
-# -- the picture of the method ----------------------------------------------------------------
-
-BOXES = {  # words, centre, colour of the frame
-    "forget": ("forget batch\n$x_f$", (0.10, 0.75), VERMILION),
-    "retain": ("retain batch\n$x_r$", (0.10, 0.25), BLUE),
-    "model": ("model $\\theta$, statistics\nof the retain batch", (0.33, 0.5), INK),
-    "lose": ("$g_f$: to the target,\nerase features", (0.57, 0.75), VERMILION),
-    "keep": ("$g_r$: labels and\nthe original's outputs", (0.57, 0.25), BLUE),
-    "project": ("project: keep\n$\\langle g, g_r\\rangle \\geq 0$", (0.80, 0.5), GREEN),
-    "stop": ("stop at forget target\nor retain budget", (0.80, 0.12), INK),
-}
-ARROWS = (
-    ("forget", "model"), ("retain", "model"), ("model", "lose"), ("model", "keep"), ("lose", "project"),
-    ("keep", "project"), ("project", "stop"),
-)  # fmt: skip
-
-
-def pipeline() -> Figure:
-    """One step of PURGE: two batches, two gradients, a projection, and when to stop."""
-    fig, (ax,) = theme.empty_axes(1, 1, height=3.2)
-    ax.set(xlim=(-0.01, 0.91), ylim=(0, 0.97))
-    ax.set_axis_off()
-    half = 0.095, 0.09
-    for words, (x, y), colour in BOXES.values():
-        box = FancyBboxPatch(
-            (x - half[0], y - half[1]), 2 * half[0], 2 * half[1], boxstyle="round,pad=0.008",
-            facecolor="white", edgecolor=colour, linewidth=1.4,
-        )  # fmt: skip
-        ax.add_patch(box)
-        ax.text(x, y, words, ha="center", va="center", fontsize=8.5, color=INK)
-    for a, b in ARROWS:
-        (x, y), (u, v) = BOXES[a][1], BOXES[b][1]
-        side = (half[0] + 0.012, 0.0) if u > x else (0.0, -half[1])
-        ax.annotate(
-            "", (u - side[0], v - side[1]), (x + side[0], y + side[1]),
-            arrowprops={"arrowstyle": "->", "color": INK, "shrinkA": 4, "shrinkB": 4},
-        )  # fmt: skip
-    (u, top), (x, _) = BOXES["model"][1], BOXES["project"][1]
-    top += half[1] + 0.015
-    ax.plot([x, x, u, u], [top, 0.92, 0.92, top + 0.03], color=GREEN, linewidth=1.4)
-    ax.annotate("", (u, top), (u, 0.9), arrowprops={"arrowstyle": "->", "color": GREEN, "linewidth": 1.4})
-    words = "step, and the next pair of batches"
-    ax.text((x + u) / 2, 0.93, words, ha="center", va="bottom", fontsize=8.5, color=INK)
-    return fig

@@ -119,6 +119,7 @@ class Job:
     repeats: int = 1
     score: dict[str, float] = field(default_factory=dict)
     trial_of: str = ""  # the label that is searched for
+    trial: int = 0  # its number in the search
 
     @cached_property
     def id(self) -> str:
@@ -136,11 +137,6 @@ class Job:
     def trainings(self) -> list[Training]:
         """The model that it begins with, then those that it is compared with."""
         return [self.base, *self.retrained]
-
-    @property
-    def trial(self) -> int:
-        """The number of a trial, with which its label ends; 0 outside a search."""
-        return int(self.label.rpartition(" #")[2]) if self.trial_of else 0
 
     @property
     def group(self) -> str:
@@ -284,6 +280,7 @@ def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterato
                 yield Job(
                     data, forget, variant.label, variant.method, changes, seed, metrics, begin, retrained,
                     task.repeats, search.score if search else {}, trial.of,
+                    trial.number,
                 )  # fmt: skip
 
 

@@ -250,13 +250,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure to draw: some columns of a table, a panel each; or the picture of the method."""
+    """A figure to draw: some columns of a table, a panel each."""
 
     name: str
-    table: str = ""
+    table: str
     columns: list[str] = setting([], "default: all")
     only: dict[By, list[str]] = setting({}, "leave out all other rows")
-    kind: Literal["bars", "lines", "pipeline"] = "bars"
+    kind: Literal["bars", "lines"] = "bars"
 
     def __post_init__(self) -> None:
         check_name(self.name, "figures")
@@ -264,14 +264,14 @@ class Drawing:
     def check(self, tables: Iterable[Table]) -> None:
         """Refuse a figure of a table, columns or rows that are not there."""
         by_name = {table.name: table for table in tables}
-        if self.kind != "pipeline" and self.table not in by_name:
+        if self.table not in by_name:
             refuse(f"a table for figure {self.name}", self.table, by_name)
-        table = by_name.get(self.table)
+        table = by_name[self.table]
         for column in self.columns:
-            if table is None or column not in table.columns:
-                refuse(f"a column of table {self.table}", column, table.columns if table else ())
+            if column not in table.columns:
+                refuse(f"a column of table {self.table}", column, table.columns)
         for by in self.only:
-            if table is None or by not in table.rows:
+            if by not in table.rows:
                 got, fix = f"only: {{{by}: …}}", f"add {by} to the rows of table {self.table}"
                 raise FileError(f"a choice of rows of table {self.table}", got, fix)
 

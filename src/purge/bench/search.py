@@ -38,6 +38,7 @@ class Trial:
 
     variant: Variant
     of: str = ""
+    number: int = 0
     drawn: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -68,7 +69,7 @@ def trials_of(variant: Variant, search: Search) -> Iterator[Trial]:
         rng = np.random.default_rng([search.seed, zlib.crc32(variant.label.encode()), i])
         drawn = {key: _draw(rng, key, among, key in fractions) for key, among in variant.search.items()}
         labelled = dataclasses.replace(variant, label=f"{variant.label} #{i}")
-        yield Trial(labelled, variant.label, drawn if i else {})
+        yield Trial(labelled, variant.label, i, drawn if i else {})
 
 
 def _draw(rng: np.random.Generator, key: str, among: Any, fraction: bool) -> Any:

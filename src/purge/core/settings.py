@@ -6,7 +6,6 @@ A setting arrives as a Python argument, by ``--set key=value`` or from a file. I
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import numbers
 from collections.abc import Mapping
@@ -91,14 +90,7 @@ def flat_fields(config: Any) -> list[tuple[Field, Any]]:
 
 def as_dict(config: Any) -> dict[str, Any]:
     """The settings as plain values, nested dataclasses as dicts."""
-    found: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            found[f.name] = as_dict(value)
-        else:
-            found[f.name] = copy.deepcopy(value)
-    return found
+    return dataclasses.asdict(config)
 
 
 def in_short(config: Any) -> str:
