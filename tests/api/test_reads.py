@@ -123,6 +123,19 @@ def test_parts_of_one_set_share_what_was_read(counts: Counter[str]) -> None:
     assert sum(HASHED) == len(data)
 
 
+def test_names_that_are_numbered_anew_cost_no_reading(counts: Counter[str]) -> None:
+    """Sorted by themselves, the names of forget are 0; among all they are 2."""
+    sets = [Counted(X[at], Y[at], listed=True) for at in (Y == 2, Y < 2)]
+    for data in sets:
+        data.targets = [["ant", "bee", "cat"][label] for label in data.y]
+    result = purge.unlearn(small_mlp(), *sets, steps=2, **CLEAN)
+    assert result.info["forget_classes"] == [2]
+    before = [data.reads.copy() for data in sets]
+    purge.audit(result, *sets, None, metrics="quick", **CLEAN)
+    assert all(data.once() for data in sets)
+    assert [data.reads for data in sets] == before
+
+
 def test_tensors_are_not_copied() -> None:
     forget, retain = purge.split(TensorDataset(X, Y), classes=[0])
     assert forget.backend is retain.backend

@@ -1,4 +1,4 @@
-"""Where samples lie, but for images: tensors, items of a dataset, several sets as one."""
+"""Where samples lie: as tensors, or as items of a dataset. Images are in :mod:`purge.data.images`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,11 +25,64 @@ from purge.data.inputs import Inputs
 from purge.data.items import ADAPT, Form, Item, collated
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 from purge.data.ragged import Shapes, shapes_of, stretched
-from purge.data.samples import CPU, Backend, Samples
 
 RESIDENT_BYTES = 2 << 30  # items up to this size are read once and kept as tensors
 ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
+CPU = torch.device("cpu")
 CHUNK = 256  # items that are read at a time
+
+
+class Backend(ABC):
+    """Where inputs lie, and how rows of them are read. A backend knows no labels."""
+
+    device = CPU  # where batches are delivered
+    home = CPU  # where rows are looked up
+    streamed = False  # too large to keep: read anew in every pass
+    moving = False  # items differ whenever they are read, because the dataset draws random numbers
+    pixel_shape: tuple[int, int, int] | None = None  # of images as they are stored
+    mean: tuple[float, ...] = ()  # how the columns of a table, or the channels of images, are scaled
+    std: tuple[float, ...] = ()
+    dataset: Any = None  # whose items are read, where they are
+    shapes: Shapes = ()  # of each tensor, where rows are padded to one length
+    pads: tuple[Any, ...] = ()  # what fills short rows of each up and on which side, None if nothing does
+    seen: Seen  # what look() has found out about the rows
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def bytes(self, rows: int) -> int:
+        """How many bytes so many stored rows take."""
+
+    @abstractmethod
+    def raw(self, rows: Tensor) -> Inputs:
+        """Rows as they are stored: what they are known by."""
+
+    @abstractmethod
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
+        """Rows as a model takes them; images may be moved."""
+
+    @abstractmethod
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
+        """Batches of rows one after the other, read ahead where that helps."""
+
+    @abstractmethod
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Backend, Tensor | None]:
+        """A backend that delivers to the device, and the same rows of it; None: all of them."""
+
+    def kept(self, rows: Tensor | None) -> Backend:
+        """The same rows in memory if that is where they belong, and otherwise this backend."""
+        return self
+
+    def with_dataset(self, change: Callable[[Any], Any]) -> Backend:
+        """The same items of a changed dataset."""
+        return self
+
+    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Backend:
+        """Rows that were padded, padded to other shapes."""
+        return self
 
 
 class Tensors(Backend):
@@ -286,56 +340,3 @@ def _undisturbed() -> Iterator[None]:
 def _same(a: Tensor, b: Tensor) -> bool:
     """Equal in every number; NaN equals NaN."""
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
-
-
-class Several(Backend):
-    """Rows of several sets as one, each read in its own way; for those too large to keep."""
-
-    def __init__(self, parts: Sequence[Samples]) -> None:
-        self.parts, self.device, self.seen = parts, parts[0].device, Seen()
-        self.streamed = any(part.streamed for part in parts)
-        self.moving = not all(part.steady for part in parts)
-        self._ends = torch.tensor([len(part) for part in parts]).cumsum(0)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def delivered(
-        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Several, Tensor | None]:
-        """The parts, each delivered to the device."""
-        return (self if device == self.device else Several([p.to(device, dtype) for p in self.parts])), rows
-
-    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
-        """The samples at some rows."""
-        return next(self.stream([rows]))
-
-    def raw(self, rows: Tensor) -> Inputs:
-        """The samples at some rows."""
-        return self.take(rows)
-
-    def bytes(self, rows: int) -> int:
-        """How many bytes so many rows take, on average."""
-        return rows * sum(part.bytes for part in self.parts) // len(self)
-
-    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
-        """The samples of each batch; every set reads its own ahead."""
-        order = [index.cpu() for index in order]
-        owners = [torch.bucketize(index, self._ends, right=True) for index in order]
-        streams = []
-        for n, (part, end) in enumerate(zip(self.parts, self._ends, strict=True)):
-            own = [index[owner == n] - (end - len(part)) for index, owner in zip(order, owners, strict=True)]
-            streams.append(iter(part.stream([index for index in own if len(index)])))
-        # Which sets have rows in a batch is found now, so that nothing is read between two batches.
-        present = [owner.unique().tolist() for owner in owners]
-        backs = [owner.argsort(stable=True).argsort() for owner in owners]
-        return self._mixed(streams, present, backs)
-
-    @staticmethod
-    def _mixed(
-        streams: Sequence[Iterator[tuple[Any, Tensor]]], present: list[list[int]], backs: list[Tensor]
-    ) -> Iterator[Inputs]:
-        """Batches made of one from each set that is present, their rows put back in order."""
-        for sets, back in zip(present, backs, strict=True):
-            x = inputs.join([next(streams[n])[0] for n in sets])
-            yield inputs.apply(lambda t, back=back: t[back.to(t.device)], x)

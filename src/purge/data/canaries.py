@@ -14,7 +14,7 @@ from torch import Tensor
 from purge.core.errors import DataError
 from purge.core.settings import checked_seed
 from purge.data.accept import accepted
-from purge.data.samples import Data, Samples
+from purge.data.samples import Data, Origin, Samples
 
 LEAST = 10  # canaries
 
@@ -80,5 +80,11 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
     stays[chosen[~included]] = False
     kept = stays.nonzero()[:, 0]
     rows = torch.searchsorted(kept, chosen[included])
-    planted_in, canaries = (samples.relabelled(planted).select(at).renumbered() for at in (kept, chosen))
-    return Canaries(planted_in, rows, canaries, included)
+    data, canaries = (_apart(samples.relabelled(planted).select(at)) for at in (kept, chosen))
+    return Canaries(data, rows, canaries, included)
+
+
+def _apart(samples: Samples) -> Samples:
+    """The samples as data of its own, whose rows are counted from 0."""
+    ids = torch.arange(len(samples))
+    return samples.over(samples.backend, samples.rows, ids=ids, origin=Origin())

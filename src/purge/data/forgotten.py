@@ -154,8 +154,9 @@ def check_not_again(forgotten: Forgotten, parts: Mapping[str, Samples]) -> None:
 
 def class_order(model: Any) -> tuple[str, ...]:
     """The names of a model's classes in their order, which a result has, and a model of Hugging Face."""
-    if names := getattr(model, "names", ()):
-        return tuple(names)
+    names = getattr(model, "names", ())
+    if names and isinstance(names, tuple):  # a network may have something else of this name
+        return names
     numbers = getattr(getattr(getattr(model, "model", model), "config", None), "label2id", None)
     if not isinstance(numbers, Mapping) or sorted(numbers.values()) != list(range(len(numbers))):
         return ()

@@ -25,7 +25,8 @@ from purge.data import inputs
 from purge.data.inputs import Inputs
 
 if TYPE_CHECKING:
-    from purge.data.samples import Backend, Samples
+    from purge.data.backends import Backend
+    from purge.data.samples import Samples
 
 BLOCK = 1 << 24  # bytes of samples that are looked at at a time
 SKETCH = 8  # side of the small grey versions of images

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
+from purge.data.backends import Backend
 from purge.data.formats.source import MOST_CLASSES, class_names
 from purge.data.identity import Seen
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
-from purge.data.samples import Backend, Origin, Samples
+from purge.data.samples import Origin, Samples
 
 
 class Pixels(Backend):
@@ -248,23 +249,6 @@ class Images(Samples):
     def resident(self) -> bool:
         """Are the pixels where the batches are wanted?"""
         return self.backend.resident
-
-
-def together(parts: Sequence[Samples]) -> Images | None:
-    """Images that are prepared in the same way as one set; None if not all are such."""
-    images = [part for part in parts if isinstance(part, Images)]
-    if len(images) < len(parts) or len({part.backend.alike() for part in images}) > 1:
-        return None
-    pixels, form = [part.pixels for part in images], images[0].backend
-    if len({p.device for p in pixels}) > 1:  # some did not fit
-        pixels = [p.cpu() for p in pixels]
-    whole = Images(
-        torch.cat(pixels), torch.cat([part.labels for part in images]), mean=form.mean, std=form.std,
-        size=form.size, channels=form.channels, names=images[0].names,
-        device_fraction=form.device_fraction, transform=form.transform,
-    )  # fmt: skip
-    whole.backend.dtype = form.dtype
-    return whole
 
 
 def _check_images(

@@ -12,8 +12,7 @@ import copy
 import math
 import uuid
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
@@ -24,12 +23,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from purge.core.errors import DataError
 from purge.data import inputs
-from purge.data.identity import Look, Seen, look_at
+from purge.data.identity import Look, look_at
 from purge.data.inputs import Inputs
 from purge.data.prefetch import Order
-from purge.data.ragged import Shapes
 
 if TYPE_CHECKING:
+    from purge.data.backends import Backend
     from purge.data.images import Images
 
 # What callers may bring: also DataFrames, DataLoaders and datasets of Hugging Face, which are no Dataset.
@@ -53,59 +52,6 @@ class Batch:
 def joined(*batches: Batch) -> Inputs:
     """The inputs of several batches, one after the other; empty batches are skipped."""
     return inputs.join([batch.x for batch in batches if len(batch)])
-
-
-class Backend(ABC):
-    """Where inputs lie, and how rows of them are read. A backend knows no labels."""
-
-    device = CPU  # where batches are delivered
-    home = CPU  # where rows are looked up
-    streamed = False  # too large to keep: read anew in every pass
-    moving = False  # items differ whenever they are read, because the dataset draws random numbers
-    pixel_shape: tuple[int, int, int] | None = None  # of images as they are stored
-    mean: tuple[float, ...] = ()  # how the columns of a table, or the channels of images, are scaled
-    std: tuple[float, ...] = ()
-    dataset: Any = None  # whose items are read, where they are
-    shapes: Shapes = ()  # of each tensor, where rows are padded to one length
-    pads: tuple[Any, ...] = ()  # what fills short rows of each up and on which side, None if nothing does
-    seen: Seen  # what look() has found out about the rows
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def bytes(self, rows: int) -> int:
-        """How many bytes so many stored rows take."""
-
-    @abstractmethod
-    def raw(self, rows: Tensor) -> Inputs:
-        """Rows as they are stored: what they are known by."""
-
-    @abstractmethod
-    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
-        """Rows as a model takes them; images may be moved."""
-
-    @abstractmethod
-    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
-        """Batches of rows one after the other, read ahead where that helps."""
-
-    @abstractmethod
-    def delivered(
-        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Backend, Tensor | None]:
-        """A backend that delivers to the device, and the same rows of it; None: all of them."""
-
-    def kept(self, rows: Tensor | None) -> Backend:
-        """The same rows in memory if that is where they belong, and otherwise this backend."""
-        return self
-
-    def with_dataset(self, change: Callable[[Any], Any]) -> Backend:
-        """The same items of a changed dataset."""
-        return self
-
-    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Backend:
-        """Rows that were padded, padded to other shapes."""
-        return self
 
 
 class Change(Protocol):
@@ -178,7 +124,7 @@ class Samples:
         self.cut = cut  # a part of something, whose row numbers mean something to the caller
         self.cached = ""  # where in the user's cache they are kept too
         self._change: Change | None = None
-        self._kept: Self | None = None  # once the items were read into memory
+        self._memory: dict[str, Backend] = {}  # the items once they were read, for all copies with these rows
         self._host: Self | None = None  # what was brought to the device
         self._y = labels.to(backend.device)
 
@@ -200,9 +146,15 @@ class Samples:
         each = f", each {inputs.describe(few(self, 1))}" if len(self) and not self.streamed else ""
         return f"Samples({len(self)}{whose}{each})"
 
+    def __copy__(self) -> Self:
+        """All of it, also what a pickle leaves out."""
+        there = object.__new__(type(self))
+        there.__dict__.update(self.__dict__)
+        return there
+
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: nothing that was only made to be faster."""
-        return {**self.__dict__, "_kept": None, "_host": None}
+        return {**self.__dict__, "_memory": {}, "_host": None}
 
     # -- what they are ---------------------------------------------------------------------------
 
@@ -334,10 +286,10 @@ class Samples:
         """
         index = index.cpu()
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
-        part = copy.copy(self if self._kept is None else self._kept)
+        part = copy.copy(self.kept() if self._memory else self)
         rows = index if part.rows is None else part.rows[index.to(part.rows.device)]
         part.rows = rows.to(part.backend.home)  # no batch waits for a copy of its row numbers
-        part.labels, part.ids, part.cut, part._kept = self.labels[index], self.ids[index], True, None
+        part.labels, part.ids, part.cut, part._memory = self.labels[index], self.ids[index], True, {}
         part.owners = tuple(self.owners[i] for i in index.tolist()) if self.owners else ()
         part._host = None if self._host is None else self._host.select(index)
         part._y = part.labels.to(self.device)
@@ -372,16 +324,7 @@ class Samples:
         """
         there = copy.copy(self)
         there.labels, there.names = labels, self.names if names is None else tuple(names)
-        there._y, there._kept = labels.to(self.device), None
-        if self._kept is not None:
-            there._kept = self._kept.relabelled(labels, names)
-        return there
-
-    def renumbered(self) -> Self:
-        """The same samples as data of its own, whose rows are counted from 0."""
-        there = copy.copy(self)
-        there.ids, there.origin = torch.arange(len(self)), Origin()
-        there._kept = None if self._kept is None else self._kept.renumbered()
+        there._y = labels.to(self.device)
         return there
 
     def over(self, backend: Backend, rows: Tensor | None = None, **changes: Any) -> Self:
@@ -396,7 +339,7 @@ class Samples:
             A copy.
         """
         there = copy.copy(self)
-        there.backend, there.rows, there._kept, there._host = backend, rows, None, None
+        there.backend, there.rows, there._memory, there._host = backend, rows, {}, None
         for key, value in changes.items():
             setattr(there, key, value)
         there._y = there.labels.to(backend.device)
@@ -417,10 +360,10 @@ class Samples:
 
     def kept(self) -> Self:
         """The same samples in memory, if items are read for them that can be kept; each is read once."""
-        if self._kept is None:
-            backend = self.backend.kept(self.rows)
-            self._kept = self if backend is self.backend else self.over(backend)
-        return self._kept
+        if not self._memory:
+            self._memory["kept"] = self.backend.kept(self.rows)
+        backend = self._memory["kept"]
+        return self if backend is self.backend else self.over(backend)
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Self:
         """The same samples delivered to a device.
