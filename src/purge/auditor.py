@@ -26,10 +26,10 @@ from purge.engine.precision import (
     takes_channels_last,
 )
 from purge.engine.seeding import seeded
+from purge.metrics.audited import AuditedModel
 from purge.metrics.metric import Metric, Need
 from purge.metrics.registry import resolve_metrics
 from purge.metrics.shadow import Ensemble, Shadows
-from purge.metrics.subject import Subject
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest
 from purge.models.checks import (
@@ -79,7 +79,7 @@ class Auditor:
         self._digests: dict[Slot, str] = {}  # of the others' weights
         self._split: Split | None = None
         self._contents: dict[str, str | None] = {}  # digests of the samples
-        self._beside: dict[Slot, Subject] = {}  # the others, once a first model was audited
+        self._beside: dict[Slot, AuditedModel] = {}  # the others, once a first model was audited
         self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
     @torch.enable_grad()
@@ -116,8 +116,8 @@ class Auditor:
             ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
         for slot in {AUDITED, RETRAINED} & subjects.keys():
             subjects[slot].shadows = ensemble
-        for subject in subjects.values():
-            subject.original, subject.retrained = subjects.get(ORIGINAL), subjects.get(RETRAINED)
+        for audited in subjects.values():
+            audited.original, audited.retrained = subjects.get(ORIGINAL), subjects.get(RETRAINED)
 
         values: dict[Slot, dict[str, Value]] = {slot: {} for slot in (AUDITED, RETRAINED, ORIGINAL)}
         with threads_seen() as seen, seeded(seed, at), threads_for(model, at):
@@ -129,10 +129,10 @@ class Auditor:
             for metric in wanted:
                 for (
                     slot,
-                    subject,
+                    audited,
                 ) in subjects.items():  # of further retrained models what is quick, or a distance
                     if not slot.number or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(slot, {}).update(subject.named(metric))
+                        values.setdefault(slot, {}).update(audited.named(metric))
                 advance(1, metric.name)
             advance(0, "done")  # the line that a notebook keeps
         info = {
@@ -169,7 +169,7 @@ class Auditor:
 
     def _subject(
         self, slot: Slot, model: nn.Module, order: Sequence[str] = (), run: Result | None = None
-    ) -> Subject:
+    ) -> AuditedModel:
         """A copy of a model, ready to be measured."""
         at = choose_device(self._device, model)
         own = copied(model, at)
@@ -188,4 +188,4 @@ class Auditor:
             check_knows(own, self._split.retain, "an original")
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
-        return Subject(own, self._split, seed=self._seed)
+        return AuditedModel(own, self._split, seed=self._seed)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from purge.metrics.subject import Subject
-from tests.nets import split_of
+from purge.metrics.audited import AuditedModel
+from purge.models.checks import make_split
 
 Pair = tuple[Tensor, Tensor]
 
@@ -37,9 +37,11 @@ def by_heart(data: Pair, seed: int, steps: int = 150, start: nn.Module | None = 
     return model.eval()
 
 
-def subject(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others: Subject | None) -> Subject:
+def audited(
+    model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others: AuditedModel | None
+) -> AuditedModel:
     """A model under audit, beside others."""
-    made = Subject(model, split_of(model, forget, retain, test))
+    made = AuditedModel(model, make_split(model, forget, retain, test, torch.device("cpu")))
     for name, other in others.items():
         setattr(made, name, other)
     return made

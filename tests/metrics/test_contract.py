@@ -16,8 +16,8 @@ import purge
 from purge.core.errors import MetricError, ModelError
 from purge.data.joined import samples_of
 from purge.metrics import registry
+from purge.metrics.audited import AuditedModel
 from purge.metrics.registry import PANELS
-from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest
 from tests.nets import blobs
 
@@ -288,16 +288,16 @@ def test_a_metric_cleans_up_after_itself(case, name):
     )  # fmt: skip
     models = [mixed(i) for i in range(3)]
     before = [state(m) for m in models]
-    subject, retrained, original = (Subject(m, split) for m in models)
-    subject.retrained, subject.original = retrained, original
-    subject.value(METRICS[name])
+    audited, retrained, original = (AuditedModel(m, split) for m in models)
+    audited.retrained, audited.original = retrained, original
+    audited.value(METRICS[name])
     assert [state(m) for m in models] == before
 
 
 def test_a_metric_that_fails_leaves_models_and_random_numbers_alone(case):
-    def fail(subject: Subject) -> purge.Value:
+    def fail(audited: AuditedModel) -> purge.Value:
         torch.rand(3)
-        subject.guesses("forget")
+        audited.guesses("forget")
         raise ZeroDivisionError
 
     model = mixed(0)
@@ -412,8 +412,8 @@ def test_a_panel_has_the_metrics_of_bad_data_if_it_was_given(panel):
 # -- names and the user's own ------------------------------------------------------------------
 
 
-def spread(subject: Subject) -> purge.Value:
-    return purge.Value(float(subject.log_probs("forget").std()), n=len(subject.labels("forget")))
+def spread(audited: AuditedModel) -> purge.Value:
+    return purge.Value(float(audited.log_probs("forget").std()), n=len(audited.labels("forget")))
 
 
 def test_a_metric_of_the_user_works_unregistered(case):
@@ -430,7 +430,7 @@ def test_a_metric_of_the_user_works_unregistered(case):
 
 
 def test_needs_of_a_metric_of_the_user_are_honoured(case):
-    def never(subject: Subject) -> purge.Value:
+    def never(audited: AuditedModel) -> purge.Value:
         raise AssertionError("called without what it needs")
 
     own = purge.Metric("own", "o", "needs a lot", never, needs=frozenset({"retrained", "test"}))

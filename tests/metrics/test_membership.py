@@ -304,8 +304,8 @@ def test_roc_curves_are_left_for_the_figures(metric):
 
 
 def test_curves_of_other_attacks_are_kept():
-    def first(subject) -> purge.Value:
-        subject.curves.setdefault("roc", {})["lira"] = {"fpr": [1.0], "tpr": [1.0]}
+    def first(audited) -> purge.Value:
+        audited.curves.setdefault("roc", {})["lira"] = {"fpr": [1.0], "tpr": [1.0]}
         return purge.Value(1.0)
 
     data = logits(60, 9.0, 0), logits(40, 9.0, 2), logits(60, 2.0, 1)

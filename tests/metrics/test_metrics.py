@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import paired_cosine_distances
 from torch import nn
 
 import purge
-from purge.metrics import subject as base
+from purge.metrics import audited as base
 from purge.metrics.bootstrap import DRAWS, auroc, auroc_draws, interval, mean_value, resamples
 from purge.metrics.distance import frechet
 from purge.runs.make import fresh_model
@@ -582,13 +582,13 @@ def test_resamples_draw_n_of_n_independently():
 
 @pytest.mark.parametrize("part", ["forget", "retain", "test", "same_class_test", "kept_class_test"])
 def test_what_a_metric_does_to_outputs_is_not_seen_by_the_next(case, part):
-    def spoil(subject) -> purge.Value:
-        for found in (subject.log_probs, subject.features, subject.guesses, subject.labels):
+    def spoil(audited) -> purge.Value:
+        for found in (audited.log_probs, audited.features, audited.guesses, audited.labels):
             found(part)[:] = 0
         return purge.Value(0.0)
 
-    def look(subject) -> purge.Value:
-        kept = subject.log_probs, subject.features, subject.guesses, subject.labels
+    def look(audited) -> purge.Value:
+        kept = audited.log_probs, audited.features, audited.guesses, audited.labels
         return purge.Value(float(sum(found(part).sum() for found in kept)))
 
     spoiler, looker = (purge.Metric(fn.__name__, fn.__name__, "", fn) for fn in (spoil, look))

@@ -18,6 +18,7 @@ from purge.core.errors import FileError, MethodError, MetricError, ModelError, P
 from purge.engine.optimizer import Optim
 from purge.engine.trainer import Recipe
 from purge.methods import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
+from purge.metrics.audited import AuditedModel
 from purge.metrics.ensemble import Ensemble, Shadows
 from purge.metrics.likelihood import (
     forgetting_scores,
@@ -26,7 +27,6 @@ from purge.metrics.likelihood import (
     margins,
 )
 from purge.metrics.registry import METRICS, PANELS
-from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
 from tests.nets import plain_mlp
@@ -291,7 +291,7 @@ def test_numbers_of_the_report_are_those_of_the_attacks(case):
     report = audit(case, forget=forget, retain=retain)
     split = request(forget, retain, case["test"])
     held = Ensemble(case["shadows"], net(0), split, device=CPU, seed=0, progress=False)
-    phi, shadows, n = held.of(Subject(case["model"], split)), held.signals("original"), held.targets
+    phi, shadows, n = held.of(AuditedModel(case["model"], split)), held.signals("original"), held.targets
     with torch.no_grad():
         z = case["model"].eval()(case["test"][0][held.population]).double().numpy()
     assert phi[n:] == pytest.approx(margins(z, case["test"][1][held.population].numpy()), abs=1e-5)

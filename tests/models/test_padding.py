@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import purge
-from purge.metrics.subject import Subject
+from purge.metrics.audited import AuditedModel
+from purge.models.checks import make_split
 from purge.models.forward import answered, evaluating, forward
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
@@ -32,14 +33,14 @@ class Tokenwise(nn.Module):
         return self.head((h * there).sum(1) / there.sum(1))
 
 
-def subject(model, data, test):
-    return Subject(model, split_of(model, *purge.split(data, classes=[0]), test))
+def audited(model, data, test):
+    return AuditedModel(model, make_split(model, *purge.split(data, classes=[0]), test, CPU))
 
 
 @pytest.mark.parametrize("make", [bert, distilbert, roberta])
 def test_features_outputs_and_layers_do_not_depend_on_padding(make):
     model, data, test = make().eval(), sentences(40), sentences(40, seed=1)
-    short, long = subject(model, data, test), subject(model, longer(data), longer(test))
+    short, long = audited(model, data, test), audited(model, longer(data), longer(test))
     np.testing.assert_allclose(short.log_probs("test"), long.log_probs("test"), atol=1e-4)
     np.testing.assert_allclose(short.features("test"), long.features("test"), atol=1e-4)
     assert short.blocks("test").keys() == long.blocks("test").keys()

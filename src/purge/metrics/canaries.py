@@ -28,10 +28,10 @@ from scipy.stats import binom
 
 from purge.core.errors import MetricError
 from purge.data.canaries import Canaries
+from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import margins
 from purge.metrics.metric import Metric
-from purge.metrics.subject import Subject
 from purge.metrics.value import Value
 from purge.models.forward import logits
 from purge.models.inspect import device_of
@@ -88,12 +88,12 @@ def epsilon_canaries(planted: Canaries, *, confidence: float = 0.95, delta: floa
     )
 
 
-def _measured(subject: Subject, planted: Canaries, confidence: float, delta: float) -> dict[str, Value]:
-    samples = planted.samples.to(device_of(subject.model))
-    scores = logits(subject.model, samples).double().log_softmax(1).cpu().numpy()
+def _measured(audited: AuditedModel, planted: Canaries, confidence: float, delta: float) -> dict[str, Value]:
+    samples = planted.samples.to(device_of(audited.model))
+    scores = logits(audited.model, samples).double().log_softmax(1).cpu().numpy()
     phi, included = margins(scores, samples.labels.numpy()), planted.included.numpy()
     bound, guesses = best_bound(phi, included, confidence, delta)
-    return {"epsilon": Value(bound, n=guesses), "right": subject.mean(guessed(phi, included, len(phi)))}
+    return {"epsilon": Value(bound, n=guesses), "right": audited.mean(guessed(phi, included, len(phi)))}
 
 
 def best_bound(phi: Array, included: Flags, confidence: float, delta: float) -> tuple[float, int]:

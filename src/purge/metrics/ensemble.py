@@ -42,9 +42,9 @@ from purge.engine.store import (
 )
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method
+from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array, Classes
 from purge.metrics.likelihood import Flags, margins
-from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest, tensors_digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import copied, keep_frozen, reinitialised
@@ -139,7 +139,7 @@ class Ensemble:
         self._model = copied(model, torch.device("cpu"))
         fresh = None if shadows.fresh is None else check_classifier(shadows.fresh)
         self._fresh = None if fresh is None else copied(fresh, torch.device("cpu"))
-        rng, parts = np.random.default_rng(seed), Subject(model, split)
+        rng, parts = np.random.default_rng(seed), AuditedModel(model, split)
         same, kept = (
             torch.arange(0) if split.test is None else parts.index(part)
             for part in ("same_class_test", "kept_class_test")
@@ -187,9 +187,9 @@ class Ensemble:
             raise found
         return found
 
-    def of(self, subject: Subject) -> Array:
+    def of(self, audited: AuditedModel) -> Array:
         """φ of the same samples under the model that is attacked: (samples,)."""
-        return self._over_parts(lambda part, at: subject.log_probs(part)[at.numpy()])
+        return self._over_parts(lambda part, at: audited.log_probs(part)[at.numpy()])
 
     def _over_parts(self, scores: Callable[[Literal["forget", "test"], Tensor], Array]) -> Array:
         test = torch.cat([self.unseen, self.population])

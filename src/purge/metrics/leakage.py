@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from purge.metrics.audited import AuditedModel, Labels, Part
 from purge.metrics.bootstrap import Array, interval, rate_draws, rates
 from purge.metrics.likelihood import margins
-from purge.metrics.subject import Labels, Part, Subject
 from purge.metrics.value import Missing, Value
 
 MOST = 5000  # samples of either kind, at most, drawn by the seed
 PARTS: tuple[Part, Part] = ("retain", "kept_class_test")  # members and non-members
 
 
-def leak_retained(subject: Subject) -> dict[str, Value]:
+def leak_retained(audited: AuditedModel) -> dict[str, Value]:
     """AUROC of the change from the original model: retained samples against unseen ones of kept classes.
 
     ``loss``: how much the logit of the label's probability rose; ``confidence``: how much the largest
@@ -28,11 +28,11 @@ def leak_retained(subject: Subject) -> dict[str, Value]:
     than one model does. Below 0.5 an attacker reverses the answer. Each number is ranked among the unseen
     samples of its own class, so that it does not matter if a class is harder or more frequent.
     """
-    original, rng = subject.other("original"), np.random.default_rng(subject.seed)
-    members, others = (_drawn(subject.labels(part), rng) for part in PARTS)
-    y, unseen = (subject.labels(part)[rows] for part, rows in zip(PARTS, (members, others), strict=True))
+    original, rng = audited.other("original"), np.random.default_rng(audited.seed)
+    members, others = (_drawn(audited.labels(part), rng) for part in PARTS)
+    y, unseen = (audited.labels(part)[rows] for part, rows in zip(PARTS, (members, others), strict=True))
     inside, outside = (
-        changes(subject.log_probs(part)[rows], original.log_probs(part)[rows], labels)
+        changes(audited.log_probs(part)[rows], original.log_probs(part)[rows], labels)
         for part, rows, labels in zip(PARTS, (members, others), (y, unseen), strict=True)
     )
     known = np.isin(y, unseen)
@@ -42,7 +42,7 @@ def leak_retained(subject: Subject) -> dict[str, Value]:
         (ranked(inside[name][known], y[known], x, unseen), ranked(x, unseen, x, unseen))
         for name, x in outside.items()
     ]
-    n, draws = int(known.sum()) + len(unseen), rate_draws(pairs, subject.seed)[:, 0]
+    n, draws = int(known.sum()) + len(unseen), rate_draws(pairs, audited.seed)[:, 0]
     return {
         name: Value(float(rates(*pair)[0]), *interval(drawn), n)
         for name, pair, drawn in zip(outside, pairs, draws, strict=True)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from purge.metrics.audited import AuditedModel, Hits, Labels, Part, once
 from purge.metrics.bootstrap import (
     Array,
     Classes,
@@ -29,7 +30,6 @@ from purge.metrics.bootstrap import (
     wilson,
 )
 from purge.metrics.likelihood import margins
-from purge.metrics.subject import Hits, Labels, Part, Subject, once
 from purge.metrics.value import Missing, Value
 
 FPRS = (0.01, 0.001)
@@ -158,27 +158,27 @@ class Attacks(NamedTuple):
 
 
 @once
-def attacks(subject: Subject) -> Attacks:
+def attacks(audited: AuditedModel) -> Attacks:
     """The attacks by all signals, which share their resamples; leaves the ROC curves."""
-    (members, ya), (others, yb) = ((subject.log_probs(part), subject.labels(part)) for part in SEEN)
+    (members, ya), (others, yb) = ((audited.log_probs(part), audited.labels(part)) for part in SEEN)
     pairs = {name: (signal(members, ya), signal(others, yb)) for name, signal in SIGNALS.items()}
     curves = {name: roc(*pair, (ya, yb)) for name, pair in pairs.items()}
-    subject.curves.setdefault("roc", {}).update(curves)
+    audited.curves.setdefault("roc", {}).update(curves)
     points = np.array([rates(*pair, FPRS, (ya, yb)) for pair in pairs.values()])
-    draws = rate_draws(list(pairs.values()), subject.seed, FPRS, (ya, yb))
+    draws = rate_draws(list(pairs.values()), audited.seed, FPRS, (ya, yb))
     return Attacks(points, draws, Sizes.of(np.ones(len(ya)), np.ones(len(yb)), (ya, yb)))
 
 
-def auroc_of(subject: Subject, signals: tuple[str, ...]) -> Value:
+def auroc_of(audited: AuditedModel, signals: tuple[str, ...]) -> Value:
     """AUROC of a signal, forget against unseen same-class data; of several, their mean."""
-    found, rows = attacks(subject), [[*SIGNALS].index(name) for name in signals]
+    found, rows = attacks(audited), [[*SIGNALS].index(name) for name in signals]
     draws = found.draws[rows, 0].mean(0)
     return Value(float(found.points[rows, 0].mean()), *interval(draws), found.sizes.both)
 
 
-def tpr_of(subject: Subject, fpr: float) -> Value | dict[str, Value]:
+def tpr_of(audited: AuditedModel, fpr: float) -> Value | dict[str, Value]:
     """The share of the forget set that each signal finds at this FPR."""
-    found, k = attacks(subject), 1 + FPRS.index(fpr)
+    found, k = attacks(audited), 1 + FPRS.index(fpr)
     if why := _too_few(found.sizes, fpr):
         return Value.missing(why)
     each = zip(SIGNALS, found.points, found.draws, strict=True)
@@ -195,7 +195,7 @@ tpr_1pct = partial(tpr_of, fpr=0.01)
 tpr_01pct = partial(tpr_of, fpr=0.001)
 
 
-def mia_split(subject: Subject) -> Value:
+def mia_split(audited: AuditedModel) -> Value:
     """Accuracy of a logistic regression on the loss, forget against as much unseen data of each class.
 
     Mean over 10 random splits, a tenth held out in each, as in the starting kit of the NeurIPS 2023
@@ -205,15 +205,15 @@ def mia_split(subject: Subject) -> Value:
     from sklearn.linear_model import LogisticRegression  # takes long to import
     from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 
-    losses = [-minus_loss(subject.log_probs(part), subject.labels(part)) for part in SEEN]
+    losses = [-minus_loss(audited.log_probs(part), audited.labels(part)) for part in SEEN]
     kinds = ("forget samples", "test samples of their classes")
     _check_learnable(dict(zip(kinds, losses, strict=True)))
-    rng = np.random.default_rng(subject.seed)
-    some = _alike(subject.labels("forget"), subject.labels("same_class_test"), rng)
+    rng = np.random.default_rng(audited.seed)
+    some = _alike(audited.labels("forget"), audited.labels("same_class_test"), rng)
     _check_learnable({f"{kind}, in pairs of a class": at for kind, at in zip(kinds, some, strict=True)})
     n = len(some[0])
     x = np.concatenate([loss[at] for loss, at in zip(losses, some, strict=True)])[:, None]
-    splits = StratifiedShuffleSplit(SPLITS, test_size=0.1, random_state=subject.seed)
+    splits = StratifiedShuffleSplit(SPLITS, test_size=0.1, random_state=audited.seed)
     right = cross_val_score(LogisticRegression(), x, np.repeat([1, 0], n), cv=splits, scoring="accuracy")
     mean, reach = right.mean(), STUDENT * right.std(ddof=1) * np.sqrt(1 / SPLITS + 1 / 9)
     return Value(float(mean), float(max(mean - reach, 0)), float(min(mean + reach, 1)), 2 * n)
@@ -240,7 +240,7 @@ def called_members(attack: Any, inside: Array, outside: Array, asked: Array, *, 
     return found
 
 
-def mia_svc(subject: Subject) -> dict[str, Value]:
+def mia_svc(audited: AuditedModel) -> dict[str, Value]:
     """Share of the forget set that an SVC calls NON-member, by each of five features (SalUn).
 
     SVC(C=3, rbf, gamma="auto") learns retain samples, drawn by the seed, against as many test samples of
@@ -251,12 +251,12 @@ def mia_svc(subject: Subject) -> dict[str, Value]:
     """
     from sklearn.svm import SVC  # takes long to import
 
-    rows = [np.arange(len(subject.labels(part))) for part in TAUGHT]
+    rows = [np.arange(len(audited.labels(part))) for part in TAUGHT]
     _check_learnable({"retain samples": rows[0], "test samples of classes that stay": rows[1]})
-    n, rng = min(len(rows[0]), len(rows[1]), LEARN), np.random.default_rng(subject.seed)
+    n, rng = min(len(rows[0]), len(rows[1]), LEARN), np.random.default_rng(audited.seed)
     drawn = [_some(rows[0], n, rng), _some(rows[1], n, rng), rows[2]]
     seen = [
-        _svc_features(subject.log_probs(part)[at], subject.labels(part)[at])
+        _svc_features(audited.log_probs(part)[at], audited.labels(part)[at])
         for part, at in zip(TAUGHT, drawn, strict=True)
     ]
 
@@ -266,7 +266,7 @@ def mia_svc(subject: Subject) -> dict[str, Value]:
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC releases the GIL
         members = pool.map(called, seen[0])
-    return {name: subject.mean(~found) for name, found in zip(seen[0], members, strict=True)}
+    return {name: audited.mean(~found) for name, found in zip(seen[0], members, strict=True)}
 
 
 def _svc_features(log_probs: Array, y: Labels) -> dict[str, Array]:
@@ -281,16 +281,16 @@ def _svc_features(log_probs: Array, y: Labels) -> dict[str, Array]:
     return {**{name: x[:, None] for name, x in single.items()}, "prob": p}
 
 
-def mia_lr(subject: Subject) -> Value:
+def mia_lr(audited: AuditedModel) -> Value:
     """Share of the forget set that a logistic regression on the entropy calls member (Bad Teacher, SSD).
 
     It learns all retain samples against all test data of the classes that stay, with balanced weights.
     """
     from sklearn.linear_model import LogisticRegression  # takes long to import
 
-    seen = [-minus_entropy(subject.log_probs(part), subject.labels(part))[:, None] for part in TAUGHT]
+    seen = [-minus_entropy(audited.log_probs(part), audited.labels(part))[:, None] for part in TAUGHT]
     _check_learnable({"retain samples": seen[0], "test samples of classes that stay": seen[1]})
-    return subject.mean(called_members(LogisticRegression(class_weight="balanced"), *seen))
+    return audited.mean(called_members(LogisticRegression(class_weight="balanced"), *seen))
 
 
 def _check_learnable(kinds: dict[str, NDArray[Any]]) -> None:

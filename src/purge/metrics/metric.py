@@ -16,10 +16,10 @@ from purge.core.plugins import named
 from purge.metrics.value import Value
 
 if TYPE_CHECKING:
-    from purge.metrics.subject import Subject
+    from purge.metrics.audited import AuditedModel
 
 Found = Value | dict[str, Value]
-Function = Callable[["Subject"], Found]
+Function = Callable[["AuditedModel"], Found]
 Unit = Literal["share", "number", "steps", "class"]  # a share is printed in percent
 Section = Literal["forgetting", "damage", "membership", "robustness", "distance", "other"]
 Direction = Literal["higher", "lower", "retrain"]  # which way is better; retrain: nearer to that model
@@ -37,8 +37,8 @@ class Metric:
         name: what it is called in code, as ``ra``.
         symbol: what tables call it.
         about: one line.
-        fn: a function of a :class:`Subject` that returns a :class:`Value`, or a dict of them by part. It may
-            be given as ``"module:function"``, which is imported when it is first called.
+        fn: a function of an :class:`AuditedModel` that returns a :class:`Value`, or a dict of them by part.
+            It may be given as ``"module:function"``, which is imported when it is first called.
         parts: the names after the dot; empty: a single number. ``classes`` or ``layers``: as many as the
             model has.
         unit: ``share`` (printed in percent), ``number``, ``steps`` or ``class``.
@@ -94,11 +94,11 @@ class Metric:
                     f"a known word for {what} of {self.name}", repr(word), did_you_mean(str(word), known)
                 )
 
-    def compute(self, subject: Subject) -> Found:
+    def compute(self, audited: AuditedModel) -> Found:
         """Measure it.
 
         Args:
-            subject: the model under audit.
+            audited: the model under audit.
 
         Returns:
             The value, or a dict of values by part.
@@ -107,7 +107,7 @@ class Metric:
             MetricError: its function returned something else.
         """
         fn: Function = named(self.fn, MetricError) if isinstance(self.fn, str) else self.fn
-        found = fn(subject)
+        found = fn(audited)
         self._check_found(found)
         return found
 

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from purge.data.inputs import Inputs, leaves
+from purge.metrics.audited import AuditedModel, Hits, Labels, Part
 from purge.metrics.bootstrap import Array, auroc, auroc_draws, interval
 from purge.metrics.likelihood import LEAST_SPREAD, margins
 from purge.metrics.membership import SEEN, roc, tpr_value
-from purge.metrics.subject import Hits, Labels, Part, Subject
 from purge.metrics.value import Missing, Value
 from purge.models.forward import passing
 
@@ -35,7 +35,7 @@ PENALTIES = np.logspace(-1, 4, 11)
 FLOOR = 1e-3  # of the overall spread, added before a logarithm
 
 
-def mia_quantile(subject: Subject) -> dict[str, Value]:
+def mia_quantile(audited: AuditedModel) -> dict[str, Value]:
     """Attack by a score relative to what is expected of the sample: forget against unseen same-class data.
 
     The score is the logit of the label's probability, φ. A regression on unseen samples predicts its mean
@@ -45,24 +45,24 @@ def mia_quantile(subject: Subject) -> dict[str, Value]:
     unseen samples are treated alike, so 0.5 is what a model gets that saw neither. The interval is over
     samples; the regressions are not fitted again.
     """
-    rng = np.random.default_rng(subject.seed)
-    rows = [_some(len(subject.labels(part)), rng) for part in SEEN]
+    rng = np.random.default_rng(audited.seed)
+    rows = [_some(len(audited.labels(part)), rng) for part in SEEN]
     if len(rows[1]) < LEAST:
         raise Missing(f"a regression learns from at least {LEAST} unseen samples, not {len(rows[1])}")
     phi, y, x = (
-        np.concatenate([read(subject, part, at) for part, at in zip(SEEN, rows, strict=True)])
+        np.concatenate([read(audited, part, at) for part, at in zip(SEEN, rows, strict=True)])
         for read in (_phi, _labels, _inputs)
     )
     unseen = np.repeat([False, True], [len(at) for at in rows])
     folds = np.concatenate([rng.permutation(len(at)) % FOLDS for at in rows])
     scores = surprise(phi, described(x, y, unseen), unseen, folds)
     inside, outside = scores[~unseen], scores[unseen]
-    subject.curves.setdefault("roc", {})["quantile"] = roc(inside, outside)
-    draws = auroc_draws(inside, outside, subject.seed)
+    audited.curves.setdefault("roc", {})["quantile"] = roc(inside, outside)
+    draws = auroc_draws(inside, outside, audited.seed)
     return {
         "auroc": Value(auroc(inside, outside), *interval(draws), len(scores)),
-        "tpr_1pct": tpr_value(inside, outside, 0.01, subject.seed),
-        "tpr_01pct": tpr_value(inside, outside, 0.001, subject.seed),
+        "tpr_1pct": tpr_value(inside, outside, 0.01, audited.seed),
+        "tpr_01pct": tpr_value(inside, outside, 0.001, audited.seed),
     }
 
 
@@ -107,17 +107,17 @@ def described(x: Array, y: Labels, unseen: Hits) -> Array:
     return found / np.where(flat, 1.0, spread)
 
 
-def _phi(subject: Subject, part: Part, rows: Labels) -> Array:
-    return margins(subject.log_probs(part)[rows], subject.labels(part)[rows])
+def _phi(audited: AuditedModel, part: Part, rows: Labels) -> Array:
+    return margins(audited.log_probs(part)[rows], audited.labels(part)[rows])
 
 
-def _labels(subject: Subject, part: Part, rows: Labels) -> Labels:
-    return subject.labels(part)[rows]
+def _labels(audited: AuditedModel, part: Part, rows: Labels) -> Labels:
+    return audited.labels(part)[rows]
 
 
-def _inputs(subject: Subject, part: Part, rows: Labels) -> Array:
-    index = subject.index(part)[torch.from_numpy(rows)]
-    found = torch.cat([reduced(x) for x, _ in passing(subject.samples(part), index)])
+def _inputs(audited: AuditedModel, part: Part, rows: Labels) -> Array:
+    index = audited.index(part)[torch.from_numpy(rows)]
+    found = torch.cat([reduced(x) for x, _ in passing(audited.samples(part), index)])
     return found.double().numpy()
 
 

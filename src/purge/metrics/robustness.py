@@ -18,8 +18,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from purge.data import inputs
 from purge.engine.precision import has_bf16
+from purge.metrics.audited import AuditedModel, Hits, Part, once
 from purge.metrics.bootstrap import Array, interval, mean_value, resamples
-from purge.metrics.subject import Hits, Part, Subject, once
 from purge.metrics.value import Bound, Missing, Value
 from purge.models.batchnorm import batchnorms, recalibrate
 from purge.models.copies import with_neutral_head
@@ -50,36 +50,36 @@ Right = Hits | Array | None  # which samples (N,) are right, or how often; None:
 # -- FA of a changed model ---------------------------------------------------------------------
 
 
-def _unseen(subject: Subject) -> Tensor:
+def _unseen(audited: AuditedModel) -> Tensor:
     """Which unseen samples of the forgotten classes FA is measured on; of very many, the seed chooses."""
-    n = len(subject.index(SAME))
+    n = len(audited.index(SAME))
     if n <= LOOKED_AT:
         return torch.arange(n)
-    generator = torch.Generator().manual_seed(subject.seed)
+    generator = torch.Generator().manual_seed(audited.seed)
     return torch.randperm(n, generator=generator)[:LOOKED_AT].sort().values
 
 
-def _guesses(model: nn.Module, subject: Subject, rows: Tensor) -> Tensor:
+def _guesses(model: nn.Module, audited: AuditedModel, rows: Tensor) -> Tensor:
     """The predicted classes (N,) of the samples, on the device; −1 where a logit is not finite."""
-    at = subject.index(SAME)[rows].to(device_of(model))
-    z = logits(model, subject.samples(SAME), at)
+    at = audited.index(SAME)[rows].to(device_of(model))
+    z = logits(model, audited.samples(SAME), at)
     return torch.where(z.isfinite().all(1), z.argmax(1), -1)
 
 
-def _right(guesses: list[Tensor], subject: Subject, rows: Tensor) -> list[Hits | None]:
+def _right(guesses: list[Tensor], audited: AuditedModel, rows: Tensor) -> list[Hits | None]:
     """Which of the samples were right each time; None where a logit was not finite. Reads the device."""
     found = torch.stack(guesses).cpu().numpy()
-    y = subject.labels(SAME)[rows.numpy()]
+    y = audited.labels(SAME)[rows.numpy()]
     return [row == y if (row >= 0).all() else None for row in found]
 
 
-def _fa(subject: Subject, after: Right) -> Value:
-    return Value.missing(NOT_FINITE) if after is None else subject.mean(after)
+def _fa(audited: AuditedModel, after: Right) -> Value:
+    return Value.missing(NOT_FINITE) if after is None else audited.mean(after)
 
 
-def _rise(subject: Subject, after: Right, before: Hits) -> Value:
+def _rise(audited: AuditedModel, after: Right, before: Hits) -> Value:
     """The mean of after − before, sample by sample."""
-    return _fa(subject, None if after is None else after.astype(np.float64) - before)
+    return _fa(audited, None if after is None else after.astype(np.float64) - before)
 
 
 def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
@@ -94,39 +94,39 @@ def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
 
 
 @once
-def _scales(subject: Subject) -> list[Scale]:
+def _scales(audited: AuditedModel) -> list[Scale]:
     """How large the units are that each weight lies between, on retained samples.
 
     The forget set counts a little, so that a unit that is silent on all else has a size as well. If it
     counted like the rest, units that know it would be large, and steps on what they know small.
     """
-    device, generator = device_of(subject.model), torch.Generator().manual_seed(subject.seed)
+    device, generator = device_of(audited.model), torch.Generator().manual_seed(audited.seed)
     batches = []
-    for samples, weight in ((subject.split.retain, 1.0), (subject.split.forget, FORGET_WEIGHT)):
+    for samples, weight in ((audited.split.retain, 1.0), (audited.split.forget, FORGET_WEIGHT)):
         rows = torch.randperm(len(samples), generator=generator)[:SIZED].to(device)
         batches += [(x, weight * len(y) / len(rows)) for x, y in passing(samples, rows)]
-    return unit_scales(subject.model, batches, subject.anatomy().head)
+    return unit_scales(audited.model, batches, audited.anatomy().head)
 
 
 # -- BatchNorm ---------------------------------------------------------------------------------
 
 
-def bn_recal(subject: Subject) -> dict[str, Value]:
+def bn_recal(audited: AuditedModel) -> dict[str, Value]:
     """FA before and after the BatchNorm statistics are estimated again, on retain data."""
-    retain, attacked = subject.split.retain, copy.deepcopy(subject.model)
+    retain, attacked = audited.split.retain, copy.deepcopy(audited.model)
     if not batchnorms(attacked):
         raise Missing("the model has no BatchNorm statistics to recalibrate")
     if len(retain) < 2:
         raise Missing("statistics need at least two retain samples")
-    generator = torch.Generator().manual_seed(subject.seed)
+    generator = torch.Generator().manual_seed(audited.seed)
     order = torch.randperm(len(retain), generator=generator).to(device_of(attacked))
     recalibrate(attacked, (x for x, _ in passing(retain, order)))
-    rows, before = torch.arange(len(subject.index(SAME))), subject.hits(SAME)
-    (after,) = _right([_guesses(attacked, subject, rows)], subject, rows)
+    rows, before = torch.arange(len(audited.index(SAME))), audited.hits(SAME)
+    (after,) = _right([_guesses(attacked, audited, rows)], audited, rows)
     return {
-        "before": subject.mean(before),
-        "after": _fa(subject, after),
-        "delta": _rise(subject, after, before),
+        "before": audited.mean(before),
+        "after": _fa(audited, after),
+        "delta": _rise(audited, after, before),
     }
 
 
@@ -134,7 +134,7 @@ def bn_recal(subject: Subject) -> dict[str, Value]:
 
 
 @once
-def relearn(subject: Subject, few: int) -> Hits:
+def relearn(audited: AuditedModel, few: int) -> Hits:
     """Which unseen samples are right after each of ``STEPS`` steps of fine-tuning: (steps, N).
 
     Each batch is half ``few`` forget samples, over and over, half retain samples; with ``few`` = 0 all
@@ -146,19 +146,19 @@ def relearn(subject: Subject, few: int) -> Hits:
     whose rows for the forgotten classes are the mean of the others, and looks at what the head itself
     answers: neither a saturated bias nor code behind the head can block it.
     """
-    model = copy.deepcopy(subject.model).eval()
+    model = copy.deepcopy(audited.model).eval()
     if few:
-        model = with_neutral_head(model, subject.anatomy().head, subject.split.forget_classes)
+        model = with_neutral_head(model, audited.anatomy().head, audited.split.forget_classes)
     sized = [
-        (p, s) for p, s in zip(model.parameters(), _scales(subject), strict=True) if p.is_floating_point()
+        (p, s) for p, s in zip(model.parameters(), _scales(audited), strict=True) if p.is_floating_point()
     ]
     if not sized:
         raise Missing("the model has no weights to fine-tune")
     params, scales = [p.requires_grad_(True) for p, _ in sized], [s for _, s in sized]
     for layer in batchnorms(model):
         layer.train()
-    forget, retain, device = subject.split.forget, subject.split.retain, device_of(model)
-    generator = torch.Generator().manual_seed(subject.seed)
+    forget, retain, device = audited.split.forget, audited.split.retain, device_of(model)
+    generator = torch.Generator().manual_seed(audited.seed)
     everything = torch.arange(len(retain))
     parts = [(retain, everything, BATCH)]
     if few:
@@ -169,8 +169,8 @@ def relearn(subject: Subject, few: int) -> Hits:
         for samples, rows, size in parts
     ]
     optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM, fused=device.type == "cuda")
-    unseen, bf16 = _unseen(subject), has_bf16(device)
-    guesses = [_guesses(model, subject, unseen)]
+    unseen, bf16 = _unseen(audited), has_bf16(device)
+    guesses = [_guesses(model, audited, unseen)]
     cudnn = torch.backends.cudnn  # equal models must relearn equally, so gradients must be repeatable
     with torch.enable_grad(), cudnn.flags(cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32):
         for step, batch in enumerate(zip(*streams, strict=True), 1):
@@ -185,8 +185,8 @@ def relearn(subject: Subject, few: int) -> Hits:
             scale_gradients(params, scales)
             optimizer.step()
             if step in STEPS:
-                guesses.append(_guesses(model, subject, unseen))
-    found = _right(guesses, subject, unseen)  # the device is read here for the first time
+                guesses.append(_guesses(model, audited, unseen))
+    found = _right(guesses, audited, unseen)  # the device is read here for the first time
     if any(hits is None for hits in found):
         raise Missing("fine-tuning did not stay finite")
     return np.array(found)
@@ -212,9 +212,9 @@ def shuffled(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
     return rows[torch.cat(passes)[:n]]
 
 
-def _threshold(subject: Subject) -> float:
+def _threshold(audited: AuditedModel) -> float:
     """FA that counts as recovered: half of the accuracy on unseen samples of the classes that stay."""
-    return float(subject.hits("kept_class_test").mean()) / 2
+    return float(audited.hits("kept_class_test").mean()) / 2
 
 
 def steps_to(curves: Array, threshold: float) -> Array:
@@ -239,7 +239,7 @@ def _curve_draws(hits: Hits, seed: int) -> Array:
     return np.concatenate([counts @ hits.T / n for counts in resamples(n, seed)])
 
 
-def relearned(subject: Subject, name: str, few: int) -> dict[str, Value]:
+def relearned(audited: AuditedModel, name: str, few: int) -> dict[str, Value]:
     """What fine-tuning brings back, on few forget samples mixed with retain data or on retain data alone.
 
     ``after``: FA at its end; ``recovered``: FA at its end less FA at its start; ``area``: mean FA over
@@ -247,20 +247,20 @@ def relearned(subject: Subject, name: str, few: int) -> dict[str, Value]:
     classes that stay (as the model had it before). 0: it was never below. A model that does not get
     there has the last step and a note: read it as "at least".
     """
-    hits, threshold = relearn(subject, few), _threshold(subject)
+    hits, threshold = relearn(audited, few), _threshold(audited)
     curve = hits.mean(1)
-    subject.curves.setdefault("relearn", {})[name] = {
+    audited.curves.setdefault("relearn", {})[name] = {
         "step": [float(step) for step in STEPS],
         "forget_accuracy": curve.tolist(),
         "threshold": threshold,
     }
     steps = float(steps_to(curve, threshold))
-    low, high = interval(steps_to(_curve_draws(hits, subject.seed), threshold))
+    low, high = interval(steps_to(_curve_draws(hits, audited.seed), threshold))
     why = "" if (curve >= threshold).any() else f"not recovered within {STEPS[-1]} steps"
     return {
-        "after": subject.mean(hits[-1]),
-        "recovered": _rise(subject, hits[-1], hits[0]),
-        "area": subject.mean(hits.mean(0)),
+        "after": audited.mean(hits[-1]),
+        "recovered": _rise(audited, hits[-1], hits[0]),
+        "area": audited.mean(hits.mean(0)),
         "steps": Value(steps, min(low, steps), max(high, steps), hits.shape[1], why),
     }
 
@@ -269,15 +269,15 @@ relearn_few = partial(relearned, name="few", few=FEW)
 relearn_retain = partial(relearned, name="retain", few=0)
 
 
-def relearn_ratio(subject: Subject) -> Value:
+def relearn_ratio(audited: AuditedModel) -> Value:
     """(1 + steps to recover) / (1 + those of the retrained model), with few forget samples.
 
     The anamnesis index, with 1 added so that a model that never forgot (0 steps) has one. Below 1: the
     knowledge was hidden, not gone. A count that was cut off makes it a bound; a note says which.
     """
-    both = subject.beside(lambda s: (relearn(s, FEW), _threshold(s)))
+    both = audited.beside(lambda s: (relearn(s, FEW), _threshold(s)))
     a, b = (1 + float(steps_to(hits.mean(1), limit)) for hits, limit in both)
-    draws_a, draws_b = (1 + steps_to(_curve_draws(hits, subject.seed), limit) for hits, limit in both)
+    draws_a, draws_b = (1 + steps_to(_curve_draws(hits, audited.seed), limit) for hits, limit in both)
     low, high = interval(draws_a / draws_b)
     ours, theirs = (not (hits.mean(1) >= limit).any() for hits, limit in both)
     within = f"recovered within {STEPS[-1]} steps"
@@ -296,49 +296,49 @@ def relearn_ratio(subject: Subject) -> Value:
 Change = Callable[[nn.Module], None]
 
 
-def quantise(subject: Subject) -> dict[str, Value]:
+def quantise(audited: AuditedModel) -> dict[str, Value]:
     """FA with the weights of layers in int8, and with all of the model in bf16; and the changes.
 
     Weights are rounded to int8 as they are between units of size 1 (:mod:`purge.models.unit_scales`): those
     who quantise scale units first, too. So are the weights of :func:`prune` and :func:`noise`.
     """
-    before, after = _changed(subject, {"int8": [to_int8], "bf16": [to_bf16]})
-    rises = {f"{name}_delta": _rise(subject, hits, before) for name, hits in after.items()}
-    return {name: _fa(subject, hits) for name, hits in after.items()} | rises
+    before, after = _changed(audited, {"int8": [to_int8], "bf16": [to_bf16]})
+    rises = {f"{name}_delta": _rise(audited, hits, before) for name, hits in after.items()}
+    return {name: _fa(audited, hits) for name, hits in after.items()} | rises
 
 
-def prune(subject: Subject) -> dict[str, Value]:
+def prune(audited: AuditedModel) -> dict[str, Value]:
     """FA without the smallest 20, 50 and 80 % of weights; ``delta``: the largest rise among them."""
     changes = {name: [partial(drop_smallest, share=share)] for name, share in PRUNED.items()}
-    return _with_largest_rise(subject, changes)
+    return _with_largest_rise(audited, changes)
 
 
-def noise(subject: Subject) -> dict[str, Value]:
+def noise(audited: AuditedModel) -> dict[str, Value]:
     """Mean FA over draws of weight noise of 1 and 5 %; ``delta``: the larger rise."""
-    seeds = range(subject.seed, subject.seed + NOISE_DRAWS)
+    seeds = range(audited.seed, audited.seed + NOISE_DRAWS)
     changes = {k: [partial(add_noise, share=share, seed=s) for s in seeds] for k, share in NOISE.items()}
-    return _with_largest_rise(subject, changes)
+    return _with_largest_rise(audited, changes)
 
 
-def _changed(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> tuple[Hits, dict[str, Right]]:
+def _changed(audited: AuditedModel, changes: Mapping[str, Sequence[Change]]) -> tuple[Hits, dict[str, Right]]:
     """Which unseen samples are right before and after each change; of several draws of one, their mean."""
-    if not layer_weights(subject.model):
+    if not layer_weights(audited.model):
         raise Missing(NO_WEIGHTS)
-    rows, guesses = _unseen(subject), []
+    rows, guesses = _unseen(audited), []
     for change in (change for draws in changes.values() for change in draws):
-        attacked = copy.deepcopy(subject.model)
+        attacked = copy.deepcopy(audited.model)
         if change is to_bf16:  # which rounds a weight by a share of it, whatever its scale
             change(attacked)
         else:
-            _between_units_of_size_1(attacked, _scales(subject), change)
-        guesses.append(_guesses(attacked, subject, rows))  # not read yet: the device works on
-    right, after = _right(guesses, subject, rows), dict[str, Right]()
+            _between_units_of_size_1(attacked, _scales(audited), change)
+        guesses.append(_guesses(attacked, audited, rows))  # not read yet: the device works on
+    right, after = _right(guesses, audited, rows), dict[str, Right]()
     for name, draws in changes.items():
         own, right = right[: len(draws)], right[len(draws) :]
         known = [hits for hits in own if hits is not None]
         mean: list[Hits | Array] = [*known] if len(known) < 2 else [np.mean(known, axis=0)]
         after[name] = mean[0] if len(known) == len(draws) else None
-    return subject.hits(SAME)[rows.numpy()], after
+    return audited.hits(SAME)[rows.numpy()], after
 
 
 @torch.no_grad()
@@ -354,12 +354,12 @@ def _between_units_of_size_1(model: nn.Module, scales: Sequence[Scale], change: 
         w.copy_(torch.where(none, before, size.times(w)))
 
 
-def _with_largest_rise(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> dict[str, Value]:
-    before, after = _changed(subject, changes)
+def _with_largest_rise(audited: AuditedModel, changes: Mapping[str, Sequence[Change]]) -> dict[str, Value]:
+    before, after = _changed(audited, changes)
     known = [hits for hits in after.values() if hits is not None]
     worst = max(known, key=lambda hits: float(hits.mean())) if len(known) == len(after) else None
-    found = {name: _fa(subject, hits) for name, hits in after.items()}
-    return found | {"delta": _rise(subject, worst, before)}
+    found = {name: _fa(audited, hits) for name, hits in after.items()}
+    return found | {"delta": _rise(audited, worst, before)}
 
 
 def layer_weights(model: nn.Module) -> list[nn.Parameter]:

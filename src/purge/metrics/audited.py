@@ -45,19 +45,19 @@ EMPTY = {
 }
 
 
-def once(fn: Callable[Concatenate[Subject, P], T]) -> Callable[Concatenate[Subject, P], T]:
-    """A function of a subject, computed once for each choice of arguments.
+def once(fn: Callable[Concatenate[AuditedModel, P], T]) -> Callable[Concatenate[AuditedModel, P], T]:
+    """A function of an audited model, computed once for each choice of arguments.
 
     This is the only cache of an audit: forward passes, metrics, attacks and relearning runs are all kept
-    on the subject they belong to.
+    on the audited they belong to.
     """
 
     @wraps(fn)
-    def kept(subject: Subject, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def kept(audited: AuditedModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = fn, args, tuple(kwargs.items())
-        if key not in subject.kept:
-            subject.kept[key] = fn(subject, *args, **kwargs)
-        return subject.kept[key]  # type: ignore[no-any-return]
+        if key not in audited.kept:
+            audited.kept[key] = fn(audited, *args, **kwargs)
+        return audited.kept[key]  # type: ignore[no-any-return]
 
     return kept
 
@@ -71,7 +71,7 @@ class Outputs(NamedTuple):
     blocks: dict[str, Tensor]  # layer → its output, pooled: (rows, its width)
 
 
-class Subject:
+class AuditedModel:
     """A model under audit; whatever is computed for it is computed once.
 
     ``same_class_test`` are the test samples of classes that occur in the forget set, ``kept_class_test``
@@ -79,8 +79,8 @@ class Subject:
     figures (plain lists and dicts).
     """
 
-    retrained: Subject | None = None  # set by the audit, like the next one and ``shadows``
-    original: Subject | None = None
+    retrained: AuditedModel | None = None  # set by the audit, like the next one and ``shadows``
+    original: AuditedModel | None = None
 
     def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
@@ -138,13 +138,13 @@ class Subject:
             return NOT_GIVEN["test"]
         return EMPTY[need] if need in EMPTY and not len(self.index(need)) else ""  # type: ignore[arg-type]
 
-    def other(self, which: Literal["retrained", "original"]) -> Subject:
+    def other(self, which: Literal["retrained", "original"]) -> AuditedModel:
         """A model to compare with."""
         if why := self.why_not(which):
             raise Missing(why)
         return getattr(self, which)  # type: ignore[no-any-return]
 
-    def beside(self, fn: Callable[[Subject], T]) -> tuple[T, T]:
+    def beside(self, fn: Callable[[AuditedModel], T]) -> tuple[T, T]:
         """A function of this model and of the retrained one; a reason that comes from there says so."""
         ours = fn(self)
         try:
