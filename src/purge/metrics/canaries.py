@@ -31,7 +31,7 @@ from purge.data.canaries import Canaries
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import margins
-from purge.metrics.metric import Metric
+from purge.metrics.metric import Metric, Words
 from purge.metrics.value import Value
 from purge.models.forward import logits
 from purge.models.inspect import device_of
@@ -85,6 +85,8 @@ def epsilon_canaries(planted: Canaries, *, confidence: float = 0.95, delta: floa
         direction="lower",
         ideal=0.0,
         docs=__doc__ or "",
+        limits=(0, None),
+        words={"epsilon": Words("lower bound on ε from the canaries, at the stated confidence")},
     )
 
 

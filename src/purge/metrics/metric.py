@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -27,6 +27,25 @@ Cost = Literal["forward", "train", "shadow"]
 Need = Literal[
     "retrained", "original", "test", "same_class_test", "kept_class_test", "truth", "triggered", "shadows"
 ]  # fmt: skip
+
+
+Figure = Literal["forgotten", "stays", "membership", "robustness", "runs"]  # whose rows are numbers
+Limits = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What people read about one number.
+
+    Args:
+        sentence: what a finding calls it; empty: as ``about`` of its metric.
+        rows: the figures that it is a row of, and what it is called there.
+        main: whether it is among the first numbers of a report.
+    """
+
+    sentence: str = ""
+    rows: dict[Figure, str] = field(default_factory=dict, hash=False)
+    main: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,9 @@ class Metric:
         cost: ``forward``, ``train`` or ``shadow``: what it takes to measure it.
         needs: what must be given to the audit: retrained, original, test, …
         docs: what it measures and what it cannot tell; default: the docstring of ``fn``.
+        limits: the least and the largest value of all its parts; None: there is no such end.
+        words: what people read about it: :class:`Words`, or a dict of them by part.
+        curve: the key that its ROC curve has among ``curves["roc"]`` of a model, if it leaves one.
 
     Example:
         >>> sure = Metric("sure", "sure", "share of samples answered surely", "own:sure", unit="share")
@@ -71,6 +93,9 @@ class Metric:
     cost: Cost = "forward"
     needs: Collection[Need] = frozenset()
     docs: str = ""
+    limits: Limits = (None, None)
+    words: Words | Mapping[str, Words] = field(default_factory=Words, hash=False)
+    curve: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", frozenset(self.needs))
@@ -151,11 +176,13 @@ class Metric:
 
     def describe(self) -> dict[str, Any]:
         """Everything but the function, as plain JSON values, for a report that can be read on its own."""
+        words = {"": self.words} if isinstance(self.words, Words) else self.words
         return {
             "symbol": self.symbol, "about": self.about, "unit": self.unit, "units": dict(self.units),
             "parts": list(self.parts) if isinstance(self.parts, tuple) else self.parts,
             "section": self.section, "direction": self.direction, "slack": self.slack,
             "ideal": self.ideal, "cost": self.cost, "needs": sorted(self.needs),
+            "words": {part: asdict(said) for part, said in words.items()}, "curve": self.curve,
         }  # fmt: skip
 
 

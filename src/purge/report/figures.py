@@ -15,20 +15,26 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
 from purge.report.dots import draw_dot, draw_rows, rows_there
+from purge.report.labels import curves, rows_of
 from purge.report.run_figures import percent, steps, trajectory
 from purge.report.theme import MODELS, Look, empty_axes, legend_below, plain, save
-from purge.report.words import ATTACKS, SHADOWS, SIGNALS
 from purge.verdict.numbers import Numbers, Report, scaled
 
 MOST_CLASSES = 20  # more bars than this cannot be read
+MARKERS, LINES = "os^DvXP*<>hdp", ("-", "--", "-.", ":")
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small
 
-SIGNAL_LOOKS = {  # one look for each attack on membership
-    name: Look(words, colour, marker, line, "")
-    for (name, words), colour, marker, line in zip(
-        {**SIGNALS, **SHADOWS}.items(), theme.COLOURS, "os^DvXP*", ("-", "--", "-.", ":") * 2, strict=True
-    )
-}
+UNTREATED = "fa_test"  # stands beside what treatments of the weights make of it
+UNKNOWN = Look("", theme.GREY, "", "-", "")  # of a curve that no metric of the report says it leaves
+
+
+def looks(report: Report) -> dict[str, Look]:
+    """How each attack's curve is drawn, however many there are: no two have the same colour and marker."""
+    n = len(theme.COLOURS)
+    return {
+        key: Look(words, theme.COLOURS[i % n], MARKERS[(i + i // n) % len(MARKERS)], LINES[i % 4], "")
+        for i, (key, words) in enumerate(curves(report).items())
+    }
 
 
 # -- attacks ----------------------------------------------------------------------------------
@@ -42,11 +48,11 @@ def roc(report: Report) -> Figure | None:
     panels = {m: found for m in ("audited", "retrained") if (found := Numbers(report).curve(m, "roc"))}
     if "audited" not in panels:
         return None
-    lowest = _lowest_rate(report, panels)
+    lowest, look_of = _lowest_rate(report, panels), looks(report)
     fig, axes = _side_by_side([MODELS[m].words for m in panels], height=3.4, sharey=True)
     for ax, found in zip(axes, panels.values(), strict=True):
         for signal, curve in found.items():
-            look = SIGNAL_LOOKS.get(signal, Look(signal, theme.GREY, "", "-", ""))
+            look = look_of.get(signal) or UNKNOWN._replace(words=signal)
             x, y = ([max(v, lowest) for v in curve[key]] for key in ("fpr", "tpr"))
             (line,) = ax.plot(x, y, color=look.colour, linestyle=look.line, linewidth=1.4, label=look.words)
             line.set(marker=look.marker, markersize=4, markevery=max(1, len(x) // 6))
@@ -78,26 +84,10 @@ def membership(report: Report) -> Figure | None:
 
     0.5 is guessing; the aim is to be where the retrained model is.
     """
-    fig = _dots(report, {**ATTACKS, "mia": "mean of loss and confidence"}, "AUROC (0.5: guessing)")
+    fig = _dots(report, rows_of(report, "membership"), "AUROC (0.5: guessing)")
     if fig is not None:
         fig.axes[0].axvline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
     return fig
-
-
-TREATMENTS = {
-    "fa_test": "as it is",
-    "bn_recal.after": "BatchNorm recalibrated",
-    "quantise.int8": "weights in int8",
-    "quantise.bf16": "weights in bf16",
-    "prune.20": "smallest 20 % of weights removed",
-    "prune.50": "smallest 50 % of weights removed",
-    "prune.80": "smallest 80 % of weights removed",
-    "noise.1pct": "1 % noise on the weights",
-    "noise.5pct": "5 % noise on the weights",
-    "relearn_retain.after": "trained on retained data",
-    "relearn_few.after": "trained on a few forgotten samples",
-    "head_refit.fa": "last layer refitted",
-}
 
 
 def robustness(report: Report) -> Figure | None:
@@ -106,8 +96,9 @@ def robustness(report: Report) -> Figure | None:
     Training on a few forgotten samples or refitting the last layer brings it back in any model: only a
     difference from the retrained model counts.
     """
-    treated = [name for name in TREATMENTS if name != "fa_test"]
-    return _dots(report, TREATMENTS, "accuracy") if Numbers(report).beside(treated) else None
+    rows = rows_of(report, "robustness")
+    treated = [name for name in rows if name != UNTREATED]
+    return _dots(report, rows, "accuracy") if Numbers(report).beside(treated) else None
 
 
 def _dots(report: Report, rows: Mapping[str, str], label: str) -> Figure | None:
@@ -316,31 +307,23 @@ def save_all(reports: Mapping[str, Report], folder: Path) -> list[Path]:
     return found
 
 
-KEY_VALUES = {
-    "fa_test": "accuracy on unseen data\nof what was forgotten",
-    "ta_retain": "accuracy on test data\nof what stays",
-    "mia": "membership attack\n(AUROC)",
-    "bn_recal.after": "forgotten, after BatchNorm\nrecalibration",
-    "retrain_gap": "mean gap to\nthe retrained model",
-}
-
-
 def comparison(reports: Mapping[str, Report]) -> Figure:
     """The main numbers of several runs, one row per run, with intervals and the retrained model's."""
     runs = [Numbers(report) for report in reports.values()]
-    there = {name: v.unit for name in KEY_VALUES for of in runs if (v := of.get(name))}
+    rows = {name: words for of in runs for name, words in rows_of(of.report, "runs").items()}
+    there = {name: v.unit for name in rows for of in runs if (v := of.get(name))}
     if not there:
         raise MetricError("one of the main values in these reports", "none", "audit with metrics='standard'")
-    rows = math.ceil(len(there) / 2)
-    height = (1.2 + 0.34 * len(reports)) * rows + 0.3
-    fig, axes = empty_axes(rows, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
+    lines = math.ceil(len(there) / 2)
+    height = (1.2 + 0.34 * len(reports)) * lines + 0.3
+    fig, axes = empty_axes(lines, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
     for spare in axes[len(there) :]:
         spare.remove()
     for ax, (name, unit) in zip(axes, there.items(), strict=False):
         for i, of in enumerate(runs):
             draw_dot(ax, of.get(name), "audited", 0.12 - i)
             draw_dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)
-        ax.set_xlabel(KEY_VALUES[name] + " (%)" * (unit == "share"), fontsize=8.5)
+        ax.set_xlabel(rows[name] + " (%)" * (unit == "share"), fontsize=8.5)
         ax.set_ylim(-len(reports) + 0.4, 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(4))
         if name == "retrain_gap":

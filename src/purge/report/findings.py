@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from purge.report.labels import in_a_sentence
 from purge.report.tables import class_words, copies_words, shown
-from purge.report.words import HEADLINES, HELP, LEVELS, NUMBERS, PARTS, SIGNS, TEXTS, TITLES
+from purge.report.words import HEADLINES, HELP, LEVELS, PARTS, SIGNS, TEXTS, TITLES
 from purge.verdict import rules
 from purge.verdict.compare import Broken
 from purge.verdict.findings import Against, Compared, Finding, Missing, Verdict
@@ -116,7 +117,7 @@ def _text(finding: Finding, numbers: Numbers) -> str:
         case "exact":
             return exact_words(info["run"])
         case "moved" | "answers_moved":
-            return _moved(evidence.compared)
+            return _moved(evidence.compared, numbers.report)
         case "worst_class":
             return _worst_class(finding, info.get("names") or [])
         case "lasts":
@@ -137,18 +138,18 @@ def _text(finding: Finding, numbers: Numbers) -> str:
             return _not_computed(evidence.not_computed, numbers)
     if ours := evidence.measured:
         return (
-            f"{_capital(NUMBERS[ours.name])}: {number_words(ours)}{_interval(ours)}. What a model that never "
-            "saw the data would reach is not known."
+            f"{_capital(in_a_sentence(numbers.report, ours.name))}: {number_words(ours)}{_interval(ours)}. "
+            "What a model that never saw the data would reach is not known."
         )
     if evidence.missing is Missing.MEASUREMENT:
         return why_missing(numbers.report, finding.rule.numbers[0])
-    return _compared(finding) + _note(evidence.compared[0], numbers)
+    return _compared(finding, numbers.report) + _note(evidence.compared[0], numbers)
 
 
-def _compared(finding: Finding) -> str:
+def _compared(finding: Finding, report: Report) -> str:
     """The number that decided, what it was compared with, and whether the test could have found anything."""
     one, rule = finding.evidence.compared[0], finding.rule
-    text = f"{_capital(NUMBERS[one.name])}: {number_words(one.ours)}"
+    text = f"{_capital(in_a_sentence(report, one.name))}: {number_words(one.ours)}"
     whose = {
         Against.RETRAINED: "in the retrained model",
         Against.ORIGINAL: "in the original",
@@ -186,13 +187,13 @@ def _note(one: Compared, numbers: Numbers) -> str:
     return f" It is {numbers.raw(one.name)['why']}." if one.bound else ""
 
 
-def _moved(compared: Iterable[Compared]) -> str:
+def _moved(compared: Iterable[Compared], report: Report) -> str:
     texts = []
     for c in compared:
         share = c.ours.value / c.theirs.value
         percent = f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2f} %"
         least = f"below {100 * c.margin:g} % counts as unchanged"
-        texts.append(f"its {NUMBERS[c.name]} moved by {percent} of that ({least})")
+        texts.append(f"its {in_a_sentence(report, c.name)} moved by {percent} of that ({least})")
     return f"Retraining moves a model away from the original on the forgotten samples; {', '.join(texts)}."
 
 

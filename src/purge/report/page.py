@@ -23,6 +23,7 @@ from purge.report import tables
 from purge.report.figures import PLOTS, comparison
 from purge.report.findings import Sentence, quotable, sentence_of
 from purge.report.glossary import glosses
+from purge.report.labels import main_values
 from purge.report.record import NOT
 from purge.report.tables import class_words
 from purge.report.theme import as_inline_svg
@@ -32,10 +33,6 @@ from purge.verdict.judge import verdict_of
 from purge.verdict.numbers import Report, described, unit_of
 from purge.verdict.rules import Topic
 
-MAIN = (
-    "fa_test", "fa_train", "ta_retain", "ra", "worst_class.accuracy", "mia", "lira.auroc", "u_lira.auroc",
-    "bn_recal.after", "relearn_ratio", "agreement", "retrain_gap",
-)  # fmt: skip
 PARTS = {"classes": "The classes alone", "samples": "The single samples alone"}
 OTHERS = {"retrained": "retrained", "original": "original", "floor": "another retraining"}
 REQUEST = ("Request id", "Received", "Done", "By", "Model version")  # rows of the record that come first
@@ -110,7 +107,7 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "asks": _asks(verdict, report),
         "request": {key: record.get(key, NOT) for key in REQUEST},
         "columns": _columns(report),
-        "main": [_row(report, n) for n in tables.in_order(report, MAIN) if n in report["values"]],
+        "main": [_row(report, n) for n in main_values(report) if n in report["values"]],
         "sections": _sections(report),
         "parts": [
             {"name": PARTS.get(kind, kind), "columns": _columns(part), "sections": _sections(part)}
@@ -282,7 +279,7 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
     runs = list(reports.values())
     metrics = {name: m for r in reversed(runs) for name, m in (r.get("metrics") or {}).items()}
     together = {**runs[0], "metrics": metrics}
-    rows = []
+    rows, main = [], main_values(together)
     for name in tables.in_order(together, dict.fromkeys(n for r in runs for n in tables.ordered(r))):
         theirs = {
             tables.shown(v["value"], unit_of(together, name))
@@ -291,7 +288,7 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
         }
         rows.append({
             **_row(together, name),
-            "main": name in MAIN,
+            "main": name in main,
             "cells": [_row({**r, "metrics": metrics}, name) for r in runs],
             "retrained": theirs.pop() if len(theirs) == 1 else "differ" if theirs else "–",
         })  # fmt: skip
