@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,72 +92,76 @@ class Auditor:
         progress: bool = True,
     ) -> Report:
         """Measure what a model still knows: see :func:`audit`."""
-        wanted = resolve_metrics(metrics, [name for name, given in self._extra.items() if given is not None])
+        wanted = resolve_metrics(metrics, [name for name, extra in self._extra.items() if extra is not None])
         run = model if isinstance(model, Result) else None
-        model = check_classifier(model.model if isinstance(model, Result) else model)
-        at = self._device = choose_device(self._device, model)
+        network = check_classifier(model.model if isinstance(model, Result) else model)
+        at = self._device = choose_device(self._device, network)
         seed = self._seed = checked_seed(self._seed)
-        if not self._beside:
+        digests = self._digests_with(network)
+        models = self._models_with(network, run)
+        split = models[AUDITED].split
+        if shadows is None:
+            ensemble = None
+        else:
+            how = None if run is None else run.info.get("precision")
+            ensemble = Ensemble(
+                shadows, network, split, device=at, seed=seed, progress=progress, precision=how
+            )
+        for slot in {AUDITED, RETRAINED} & models.keys():
+            models[slot].shadows = ensemble
+
+        with threads_seen() as seen, threads_for(network, at):
+            values = _measured(models, wanted, seed, at, progress)
+        audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
+        report = Report(
+            audited,
+            retrained,
+            original,
+            info={
+                "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
+                "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
+                "threads": numbers(seen), **environment(),
+                "cache": places_of(split.forget, split.retain, split.test, split.triggered, ensemble),
+            },
+            floor=floor_of([*values.values()]),
+            curves={slot.name: copy.deepcopy(m.curves) for slot, m in models.items() if not slot.number},
+            metrics={metric.name: metric.describe() for metric in wanted},
+            parts=self._reports_on_kinds(model, split, wanted, progress),
+        )  # fmt: skip
+        if why := still_random(split):
+            report.info["augmented"] = why
+        if run is not None:
+            report.info["run"] = {**run.to_dict(), "seconds": run.seconds}
+            report.curves[AUDITED.name]["history"] = columns(run.history)
+        return report
+
+    def _digests_with(self, model: nn.Module) -> dict[str, str]:
+        """The digests of the weights of all models, by name; equal ones are refused."""
+        if not self._digests:
             self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
             self._digests = {slot: digest(one) for slot, one in self._models.items()}
         weights = {AUDITED: digest(model), **self._digests}
-        digests = {slot.name: each for slot, each in weights.items()}
         if self._check:
             check_references(weights)
-        order = class_order(model if run is None else run)
-        subjects = {AUDITED: self._subject(AUDITED, model, order, run), **self._beside}
-        if not self._beside:
-            self._beside = {slot: self._subject(slot, one) for slot, one in self._models.items()}
-            subjects |= self._beside
-        split = subjects[AUDITED].split
-        ensemble = None
-        if shadows is not None:
-            how = None if run is None else run.info.get("precision")
-            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
-        for slot in {AUDITED, RETRAINED} & subjects.keys():
-            subjects[slot].shadows = ensemble
-        for audited in subjects.values():
-            audited.original, audited.retrained = subjects.get(ORIGINAL), subjects.get(RETRAINED)
+        return {slot.name: one for slot, one in weights.items()}
 
-        values: dict[Slot, dict[str, Value]] = {slot: {} for slot in (AUDITED, RETRAINED, ORIGINAL)}
-        with threads_seen() as seen, seeded(seed, at), threads_for(model, at):
-            for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
-                if metric.cost == "shadow":
-                    subjects[AUDITED].value(metric)
-        line = progress_line("audit", len(wanted), progress)
-        with threads_seen() as more, seeded(seed, at), threads_for(model, at), line as advance:
-            for metric in wanted:
-                for (
-                    slot,
-                    audited,
-                ) in subjects.items():  # of further retrained models what is quick, or a distance
-                    if not slot.number or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(slot, {}).update(audited.named(metric))
-                advance(1, metric.name)
-            advance(0, "done")  # the line that a notebook keeps
-        info = {
-            "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
-            "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
-            "threads": numbers(seen | more), **environment(),
-        }  # fmt: skip
-        info["cache"] = places_of(
-            split.forget, split.retain, split.test, split.triggered, subjects[AUDITED].shadows
-        )
-        if why := still_random(split):
-            info["augmented"] = why
-        curves = {slot.name: copy.deepcopy(s.curves) for slot, s in subjects.items() if not slot.number}
-        if run is not None:
-            info["run"] = {**run.to_dict(), "seconds": run.seconds}
-            curves[AUDITED.name]["history"] = columns(run.history)
-        others = [found for slot, found in values.items() if slot.number]
-        audited, retrained, original = (values[slot] for slot in (AUDITED, RETRAINED, ORIGINAL))
-        told = {metric.name: metric.describe() for metric in wanted}
+    def _models_with(self, model: nn.Module, run: Result | None) -> dict[Slot, AuditedModel]:
+        """The model under audit, then the others; each knows the ones that it is compared with."""
+        models = {AUDITED: self._copy(AUDITED, model, class_order(model if run is None else run), run)}
+        if not self._beside:
+            self._beside = {slot: self._copy(slot, one) for slot, one in self._models.items()}
+        models |= self._beside
+        for one in models.values():
+            one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
+        return models
+
+    def _reports_on_kinds(
+        self, model: nn.Module | Result, split: Split, wanted: list[Metric], progress: bool
+    ) -> dict[str, Report]:
+        """A report each on the classes and on the single samples of a request that mixes them."""
         alone = [metric for metric in wanted if metric.cost != "shadow"]
-        parts = {
-            name: one.audit(run or model, metrics=alone, progress=progress)
-            for name, one in (self._kinds(split) if alone else {}).items()
-        }
-        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
+        auditors = self._kinds(split) if alone else {}
+        return {name: one.audit(model, metrics=alone, progress=progress) for name, one in auditors.items()}
 
     def _kinds(self, split: Split) -> dict[str, Auditor]:
         """An auditor each of the classes and of the single samples in a request that mixes them."""
@@ -167,7 +171,7 @@ class Auditor:
             apart._contents = contents(own)
         return self._apart
 
-    def _subject(
+    def _copy(
         self, slot: Slot, model: nn.Module, order: Sequence[str] = (), run: Result | None = None
     ) -> AuditedModel:
         """A copy of a model, ready to be measured."""
@@ -189,3 +193,26 @@ class Auditor:
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
         return AuditedModel(own, self._split, seed=self._seed)
+
+
+def _measured(
+    models: Mapping[Slot, AuditedModel], wanted: Sequence[Metric], seed: int, at: torch.device, progress: bool
+) -> dict[Slot, dict[str, Value]]:
+    """The values of every model, by the name of the value.
+
+    Of further retrained models only what is quick is measured, and distances.
+    """
+    with seeded(seed, at):
+        for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
+            if metric.cost == "shadow":
+                models[AUDITED].value(metric)
+    values: dict[Slot, dict[str, Value]] = {slot: {} for slot in models}
+    with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
+        for metric in wanted:
+            quick = metric.cost == "forward" or "retrained" in metric.needs
+            for slot, model in models.items():
+                if quick or not slot.number:
+                    values[slot].update(model.named(metric))
+            advance(1, metric.name)
+        advance(0, "done")  # the line that a notebook keeps
+    return values

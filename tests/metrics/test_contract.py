@@ -19,6 +19,7 @@ from purge.metrics import registry
 from purge.metrics.audited import AuditedModel
 from purge.metrics.registry import PANELS
 from purge.models.checkpoint import digest
+from tests.metrics.overfit import audited
 from tests.nets import blobs
 
 # Those that train shadow models are held to the same promises in test_shadow.py.
@@ -281,16 +282,13 @@ def test_audit_leaves_all_three_models_as_they_were(case, name):
 @pytest.mark.parametrize("name", METRICS)
 def test_a_metric_cleans_up_after_itself(case, name):
     # audit() works on copies; here the metric is given the model itself
-    parts = ("forget", "retain", "test", "triggered")
-    split = SimpleNamespace(
-        classes=3, forget_classes=frozenset({0}), single=False, truth=case.truth,
-        **{part: samples_of(*getattr(case, part), torch.device("cpu")) for part in parts},
-    )  # fmt: skip
     models = [mixed(i) for i in range(3)]
     before = [state(m) for m in models]
-    audited, retrained, original = (AuditedModel(m, split) for m in models)
-    audited.retrained, audited.original = retrained, original
-    audited.value(METRICS[name])
+    sets = case.forget, case.retain, case.test
+    retrained, original = (audited(m, *sets) for m in models[1:])
+    ours = audited(models[0], *sets, triggered=case.triggered, truth=case.truth, retrained=retrained,
+                   original=original)  # fmt: skip
+    ours.value(METRICS[name])
     assert [state(m) for m in models] == before
 
 

@@ -20,7 +20,6 @@ from torch.nn.utils import prune as torch_prune
 import purge
 from purge.metrics import audited as base
 from purge.metrics import probing, robustness
-from purge.metrics.audited import AuditedModel
 from purge.metrics.probing import PROBED, fit_head, separated
 from purge.metrics.registry import METRICS
 from purge.metrics.robustness import (
@@ -39,17 +38,13 @@ from purge.metrics.robustness import (
     to_bf16,
     to_int8,
 )
-from purge.models.checks import make_split
+from tests.metrics.overfit import audited
 from tests.nets import NETWORKS, small_mlp
 
 CPU = torch.device("cpu")
 GONE = 1  # the class that a narrow network must spend a direction on
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def audited(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others) -> AuditedModel:
-    return AuditedModel(model, make_split(model, forget, retain, test, CPU), **others)
 
 
 def of(pair: Pair, wanted: torch.Tensor) -> Pair:
