@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from purge.core.errors import MetricError
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
 from purge.core.threads import numbers, threads_for, threads_seen
@@ -27,9 +28,10 @@ from purge.engine.precision import (
 )
 from purge.engine.seeding import seeded
 from purge.metrics.audited import AuditedModel
+from purge.metrics.ensemble import Ensemble
 from purge.metrics.metric import Metric, Need
 from purge.metrics.registry import resolve_metrics
-from purge.metrics.shadow import Ensemble, Shadows
+from purge.metrics.shadow import Shadows
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest
 from purge.models.checks import (
@@ -67,8 +69,8 @@ class Auditor:
         triggered: Data | None = None,
         form: Form | None = None,
     ) -> None:
-        given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
-        others = {Slot(Role.RETRAINED, i): one for i, one in enumerate(given)}
+        references = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
+        others = {Slot(Role.RETRAINED, i): one for i, one in enumerate(references)}
         others |= {} if original is None else {ORIGINAL: original}
         self._form = form
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
@@ -100,13 +102,7 @@ class Auditor:
         digests = self._digests_with(network)
         models = self._models_with(network, run)
         split = models[AUDITED].split
-        if shadows is None:
-            ensemble = None
-        else:
-            how = None if run is None else run.info.get("precision")
-            ensemble = Ensemble(
-                shadows, network, split, device=at, seed=seed, progress=progress, precision=how
-            )
+        ensemble = None if shadows is None else self._ensemble(shadows, network, split, run, progress)
         for slot in {AUDITED, RETRAINED} & models.keys():
             models[slot].shadows = ensemble
 
@@ -155,6 +151,16 @@ class Auditor:
             one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
         return models
 
+    def _ensemble(
+        self, shadows: Shadows, model: nn.Module, split: Split, run: Result | None, progress: bool
+    ) -> Ensemble:
+        """Shadow models like the model under audit, which unlearn at the precision of its run."""
+        if not isinstance(shadows, Shadows):
+            fix = "pass shadows=purge.Shadows(number=16)"
+            raise MetricError("purge.Shadows for shadows", repr(shadows), fix)
+        at, how = choose_device(self._device, model), None if run is None else run.info.get("precision")
+        return Ensemble(shadows, model, split, device=at, seed=self._seed, progress=progress, precision=how)
+
     def _reports_on_kinds(
         self, model: nn.Module | Result, split: Split, wanted: list[Metric], progress: bool
     ) -> dict[str, Report]:
@@ -182,8 +188,8 @@ class Auditor:
                 truth, triggered = self._extra["truth"], self._extra["triggered"]
                 names = ("forget", "retain", "test", "triggered")
                 sets = dict(zip(names, (*self._data, triggered), strict=True))
-                given = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
-                data = accepted(given, self._form, order, None if run is None else run.data)
+                there = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
+                data = accepted(there, self._form, order, None if run is None else run.data)
                 data = {what: plain(samples, "The audit") for what, samples in data.items()}
                 self._split = make_split(own, data, at, truth=truth)
                 self._contents = contents(self._split)

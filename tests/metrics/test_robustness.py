@@ -20,24 +20,10 @@ from torch.nn.utils import prune as torch_prune
 import purge
 from purge.metrics import audited as base
 from purge.metrics import probing, robustness
+from purge.metrics.disturbed import NOISE, add_noise, drop_smallest, layer_weights, to_bf16, to_int8
 from purge.metrics.probing import PROBED, fit_head, separated
 from purge.metrics.registry import METRICS
-from purge.metrics.robustness import (
-    BATCH,
-    FEW,
-    LR,
-    MOMENTUM,
-    NOISE,
-    STEPS,
-    add_noise,
-    balanced,
-    drop_smallest,
-    layer_weights,
-    relearn,
-    steps_to,
-    to_bf16,
-    to_int8,
-)
+from purge.metrics.robustness import BATCH, FEW, LR, MOMENTUM, STEPS, balanced, relearn, steps_to
 from tests.metrics.overfit import audited
 from tests.nets import NETWORKS, small_mlp
 
@@ -696,7 +682,7 @@ def loose() -> SimpleNamespace:
     t.case = audited(t.model, t.forget, t.retain, t.test, seed=5)
     with pytest.MonkeyPatch.context() as patch:  # of all samples, as sizes_by_hand
         patch.setattr(robustness, "SIZED", 10_000)
-        robustness._scales(t.case)
+        robustness.scales_of(t.case)
     return t
 
 
@@ -802,7 +788,7 @@ def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeyp
     assert {v.n for values in found[0] for v in values.values()} == {100}
     assert found[0] == found[1]
     assert found[0] != found[2]
-    rows = robustness._unseen(cases[0])
+    rows = robustness.unseen_rows(cases[0])
     assert len(rows.unique()) == 100
     expected = right(changed(loose.model, to_int8), of(loose.same, rows)).mean()
     assert found[0][1]["int8"].value == pytest.approx(expected)

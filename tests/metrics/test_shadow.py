@@ -19,7 +19,7 @@ from purge.engine.optimizer import Optim
 from purge.engine.trainer import Recipe
 from purge.methods import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
 from purge.metrics.audited import AuditedModel
-from purge.metrics.ensemble import Ensemble, Shadows
+from purge.metrics.ensemble import Ensemble
 from purge.metrics.likelihood import (
     forgetting_scores,
     klom,
@@ -27,6 +27,7 @@ from purge.metrics.likelihood import (
     margins,
 )
 from purge.metrics.registry import METRICS, PANELS
+from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
 from tests.nets import plain_mlp

@@ -86,8 +86,8 @@ def change_draws(after: Hits, before: Hits, seed: int) -> Array:
     won, lost = int((after & ~before).sum()), int((before & ~after).sum())
     chances = np.array([won + 0.5, lost + 0.5, n - won - lost + 1]) / (n + 2)
     drawn = np.random.default_rng(seed).multinomial(n, chances, DRAWS)
-    found: Array = (drawn[:, 0] - drawn[:, 1]) / n
-    return found
+    draws: Array = (drawn[:, 0] - drawn[:, 1]) / n
+    return draws
 
 
 def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:

@@ -102,13 +102,13 @@ def best_bound(phi: Array, included: Flags, confidence: float, delta: float) -> 
     """The largest lower bound among the ways to guess, and how many guesses it rests on."""
     m = len(phi)
     each = 1 - (1 - confidence) / (2 * len(SHARES))
-    found = []
+    bounds = []
     for share in SHARES:
         guesses = max(1, round(share * m))
         for score in (phi, -phi):
             right = int(guessed(score, included, guesses).sum())
-            found.append((epsilon_bound(right, guesses, m, each, delta), guesses))
-    return max(found)
+            bounds.append((epsilon_bound(right, guesses, m, each, delta), guesses))
+    return max(bounds)
 
 
 def guessed(phi: Array, included: Flags, guesses: int) -> Flags:
@@ -118,8 +118,8 @@ def guessed(phi: Array, included: Flags, guesses: int) -> Flags:
     """
     order = np.argsort(-phi, kind="stable")
     top = math.ceil(guesses / 2)
-    found: Flags = np.concatenate([included[order[:top]], ~included[order[len(phi) - (guesses - top) :]]])
-    return found
+    right: Flags = np.concatenate([included[order[:top]], ~included[order[len(phi) - (guesses - top) :]]])
+    return right
 
 
 def epsilon_bound(right: int, guesses: int, canaries: int, confidence: float, delta: float = 0.0) -> float:
@@ -144,9 +144,9 @@ def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: floa
     P[B ≥ v] + 2 m δ max_i P[v > B ≥ v − i] / i, where B is binomial with r guesses of e^ε / (1 + e^ε).
     """
     chance = 1 / (1 + math.exp(-epsilon))
-    found = float(binom.sf(right - 1, guesses, chance))
+    p = float(binom.sf(right - 1, guesses, chance))
     if delta and right:
         i = np.arange(1, right + 1)
         below = binom.cdf(right - 1, guesses, chance) - binom.cdf(right - 1 - i, guesses, chance)
-        found += 2 * canaries * delta * float((below / i).max())
-    return min(found, 1.0)
+        p += 2 * canaries * delta * float((below / i).max())
+    return min(p, 1.0)

@@ -42,8 +42,8 @@ def worst_class(audited: AuditedModel) -> dict[str, Value]:
     y, right = audited.labels("kept_class_test"), audited.hits("kept_class_test")
     classes = np.unique(y)
     worst = classes[np.argmin([right[y == k].mean() for k in classes])]
-    found = audited.mean(right[y == worst])
-    return {"accuracy": found, "class": Value(float(worst), n=found.n)}
+    accuracy = audited.mean(right[y == worst])
+    return {"accuracy": accuracy, "class": Value(float(worst), n=accuracy.n)}
 
 
 def largest_drop(audited: AuditedModel) -> Value:

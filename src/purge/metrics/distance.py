@@ -71,8 +71,8 @@ def correlations(x: Array, y: Array, counts: Array) -> Array:
     var_x, var_y = w @ x**2 - mean_x**2, w @ y**2 - mean_y**2
     known = (var_x > LEAST_VARIANCE) & (var_y > LEAST_VARIANCE)
     root = np.sqrt(np.where(known, var_x * var_y, 1.0))
-    found: Array = np.where(known, np.clip((w @ (x * y) - mean_x * mean_y) / root, -1, 1), np.nan)
-    return found
+    r: Array = np.where(known, np.clip((w @ (x * y) - mean_x * mean_y) / root, -1, 1), np.nan)
+    return r
 
 
 def js_retrain(audited: AuditedModel) -> Value:
@@ -87,8 +87,8 @@ def js_retrain(audited: AuditedModel) -> Value:
 def js(p: Array, q: Array) -> Array:
     """Jensen-Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = (p + q) / 2, of rows (…, K): 0 to ln 2."""
     m = (p + q) / 2
-    found: Array = (rel_entr(p, m) + rel_entr(q, m)).sum(-1) / 2
-    return np.maximum(found, 0.0)
+    divergence: Array = (rel_entr(p, m) + rel_entr(q, m)).sum(-1) / 2
+    return np.maximum(divergence, 0.0)
 
 
 # -- features ----------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def untold(learn: Array, ask: Array, learn_other: Array, ask_other: Array) -> fl
     Σ‖P_A(b) − P_B(b)‖² / Σ‖P_B(b)‖² over the asked samples b, with P the ridge regression on one of the two
     that was learned from the other samples. P_B is B itself, unless B is wider than there are samples.
     """
-    told, whole = (_ridge(x, learn_other, at) for x, at in ((learn, ask), (learn_other, ask_other)))
+    explained, whole = (_ridge(x, learn_other, at) for x, at in ((learn, ask), (learn_other, ask_other)))
     size = float((whole**2).sum())
-    return min(float(((told - whole) ** 2).sum()) / size, 1.0) if size else 0.0
+    return min(float(((explained - whole) ** 2).sum()) / size, 1.0) if size else 0.0
 
 
 def _ridge(x: Array, y: Array, at: Array) -> Array:
@@ -212,9 +212,9 @@ def cka(audited: AuditedModel) -> dict[str, Value]:
         pairs["penultimate"] = audited.features("forget"), other.features("forget")
     if not pairs:
         raise Missing("the two models have no layer of the same name, and there are no features")
-    found = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
+    similarity = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
     constant = Value.missing("the outputs of this layer are the same for all samples")
-    return {name: constant if v is None else Value(v, n=n) for name, v in found.items()}
+    return {name: constant if v is None else Value(v, n=n) for name, v in similarity.items()}
 
 
 def linear_cka(a: Array, b: Array) -> float | None:
@@ -272,7 +272,7 @@ def _mean_gap(audited: AuditedModel, *names: str) -> Value:
     for name in names:
         kind = name.partition(".")[0]
         both = [s.named(METRICS[kind]) for s in (audited, audited.other("retrained"))]
-        ours, theirs = (found.get(name) or found[kind] for found in both)
+        ours, theirs = (values.get(name) or values[kind] for values in both)
         if ours.value is None or theirs.value is None:
             raise Missing(f"{name} could not be computed: {ours.why or theirs.why}")
         gaps.append(abs(ours.value - theirs.value))

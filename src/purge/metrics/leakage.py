@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from purge.metrics.audited import AuditedModel, Labels, Part
-from purge.metrics.bootstrap import Array, interval, rate_draws, rates
+from purge.metrics.bootstrap import Array, interval, rate_draws, rates, some_rows
 from purge.metrics.likelihood import margins
 from purge.metrics.value import Missing, Value
 
@@ -29,7 +29,7 @@ def leak_retained(audited: AuditedModel) -> dict[str, Value]:
     samples of its own class, so that it does not matter if a class is harder or more frequent.
     """
     original, rng = audited.other("original"), np.random.default_rng(audited.seed)
-    members, others = (_drawn(audited.labels(part), rng) for part in PARTS)
+    members, others = (some_rows(len(audited.labels(part)), MOST, rng) for part in PARTS)
     y, unseen = (audited.labels(part)[rows] for part, rows in zip(PARTS, (members, others), strict=True))
     inside, outside = (
         changes(audited.log_probs(part)[rows], original.log_probs(part)[rows], labels)
@@ -65,13 +65,9 @@ def ranked(x: Array, y: Labels, reference: Array, labels: Labels) -> Array:
     >>> ranked(np.array([2.0, 2.0]), np.array([0, 1]), np.arange(4.0), np.array([0, 0, 0, 1])).tolist()
     [0.8333333333333334, 0.0]
     """
-    found = np.zeros(len(x))
+    ranks = np.zeros(len(x))
     for k in np.unique(y):
         own, sorted_reference = y == k, np.sort(reference[labels == k])
         below, upto = (np.searchsorted(sorted_reference, x[own], side) for side in ("left", "right"))
-        found[own] = (below + upto) / (2 * len(sorted_reference))
-    return found
-
-
-def _drawn(y: Labels, rng: np.random.Generator) -> Labels:
-    return np.arange(len(y)) if len(y) <= MOST else np.sort(rng.choice(len(y), MOST, replace=False))
+        ranks[own] = (below + upto) / (2 * len(sorted_reference))
+    return ranks

@@ -18,8 +18,8 @@ from purge.metrics.value import Value
 if TYPE_CHECKING:
     from purge.metrics.audited import AuditedModel
 
-Found = Value | dict[str, Value]
-Function = Callable[["AuditedModel"], Found]
+Measured = Value | dict[str, Value]
+Function = Callable[["AuditedModel"], Measured]
 Unit = Literal["share", "number", "steps", "class"]  # a share is printed in percent
 Section = Literal["forgetting", "damage", "membership", "robustness", "distance", "other"]
 Direction = Literal["higher", "lower", "retrain"]  # which way is better; retrain: nearer to that model
@@ -112,14 +112,14 @@ class Metric:
         self._check("cost", [self.cost], get_args(Cost))
         self._check("needs", self.needs, get_args(Need))
 
-    def _check(self, what: str, given: Collection[str], known: Collection[str]) -> None:
-        for word in given:
+    def _check(self, what: str, words: Collection[str], known: Collection[str]) -> None:
+        for word in words:
             if word not in known:
                 raise MetricError(
                     f"a known word for {what} of {self.name}", repr(word), did_you_mean(str(word), known)
                 )
 
-    def compute(self, audited: AuditedModel) -> Found:
+    def compute(self, audited: AuditedModel) -> Measured:
         """Measure it.
 
         Args:
@@ -132,20 +132,20 @@ class Metric:
             MetricError: its function returned something else.
         """
         fn: Function = named(self.fn, MetricError) if isinstance(self.fn, str) else self.fn
-        found = fn(audited)
-        self._check_found(found)
-        return found
+        measured = fn(audited)
+        self._check_found(measured)
+        return measured
 
-    def _check_found(self, found: Any) -> None:
-        values = list(found.values()) if isinstance(found, dict) else [found]
+    def _check_found(self, measured: Any) -> None:
+        values = list(measured.values()) if isinstance(measured, dict) else [measured]
         strange = [type(v).__name__ for v in values if not isinstance(v, Value)]
         if strange or not values:
             fix = "return purge.Value(number), or purge.Value.missing(reason)"
             got = strange[0] if strange else "an empty dict"
             raise MetricError(f"a Value or a dict of Values from {self.name}", got, fix)
-        if isinstance(found, Value) and found.value is None:
+        if isinstance(measured, Value) and measured.value is None:
             return  # one reason for all parts
-        parts = tuple(found) if isinstance(found, dict) else ()
+        parts = tuple(measured) if isinstance(measured, dict) else ()
         if not (parts if isinstance(self.parts, str) else set(parts) == set(self.parts)):
             fix = f"say parts={parts!r} in Metric({self.name!r}, …), or return those parts"
             raise MetricError(f"parts {self.parts!r} from {self.name}", repr(parts), fix)
@@ -193,5 +193,5 @@ def _docstring(module: str, name: str) -> str | None:
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node).startswith(f"{name} = partial("):
             name = ast.unparse(node).partition("(")[2].partition(",")[0]
-    found = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
-    return ast.get_docstring(found[0]) if found else None
+    functions = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
+    return ast.get_docstring(functions[0]) if functions else None

@@ -22,7 +22,7 @@ from scipy.special import log_softmax
 
 from purge.metrics.accuracy import change
 from purge.metrics.audited import AuditedModel, Hits, Part
-from purge.metrics.bootstrap import Array, auroc, interval, rate_draws
+from purge.metrics.bootstrap import Array, auroc, interval, rate_draws, some_rows
 from purge.metrics.likelihood import margins
 from purge.metrics.value import Missing, Value
 
@@ -76,7 +76,7 @@ def nearest(audited: AuditedModel) -> dict[int, int]:
 def _answers(audited: AuditedModel, near: dict[int, int]) -> Answers:
     rng, y = np.random.default_rng(audited.seed), audited.labels("forget")
     rows = np.flatnonzero(np.isin(y, [*near]))
-    rows = rows if len(rows) <= ASK else np.sort(rng.choice(rows, ASK, replace=False))
+    rows = rows[some_rows(len(rows), ASK, rng)]
     forgotten, y = among_kept(audited, "forget")[rows], y[rows]
     unseen, labels = among_kept(audited, "kept_class_test"), audited.labels("kept_class_test")
     taken, likeness, usual = np.zeros(len(y), dtype=bool), np.zeros(len(y)), []
@@ -90,13 +90,13 @@ def _answers(audited: AuditedModel, near: dict[int, int]) -> Answers:
 
 def among_kept(audited: AuditedModel, part: Part) -> Array:
     """Log-probabilities (N, K) among the classes that stay; −∞ for those that do not."""
-    found, gone = audited.log_probs(part), sorted(audited.split.forget_classes)
-    if not gone:
+    log_probs, forgotten = audited.log_probs(part), sorted(audited.split.forget_classes)
+    if not forgotten:
         raise Missing("no class is forgotten as a whole")
-    if found.shape[1] - len(gone) < 2:
+    if log_probs.shape[1] - len(forgotten) < 2:
         raise Missing("a nearest class needs two classes that stay")
-    found[:, gone] = -np.inf
-    return np.asarray(log_softmax(found, axis=1))
+    log_probs[:, forgotten] = -np.inf
+    return np.asarray(log_softmax(log_probs, axis=1))
 
 
 def _recogniser(unseen: Array, like: Hits, rng: np.random.Generator) -> Callable[[Array], Hits]:
@@ -111,4 +111,4 @@ def _recogniser(unseen: Array, like: Hits, rng: np.random.Generator) -> Callable
     kept, rows = np.isfinite(unseen[0]), np.sort(np.concatenate(drawn))
     svm = make_pipeline(StandardScaler(), SVC(class_weight="balanced", random_state=0))
     svm.fit(unseen[rows][:, kept], like[rows])
-    return lambda asked: np.asarray(svm.predict(asked[:, kept]), dtype=bool)
+    return lambda queries: np.asarray(svm.predict(queries[:, kept]), dtype=bool)

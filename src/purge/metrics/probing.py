@@ -37,8 +37,8 @@ def forgotten_and_others(audited: AuditedModel) -> tuple[Labelled, Labelled]:
     if not (classes := sorted(audited.split.forget_classes)):
         return audited.labelled_features("forget"), audited.labelled_features("same_class_test")
     x, y = audited.labelled_features("test")
-    gone = np.isin(y, classes)
-    return (x[gone], y[gone]), (x[~gone], y[~gone])
+    forgotten = np.isin(y, classes)
+    return (x[forgotten], y[forgotten]), (x[~forgotten], y[~forgotten])
 
 
 # -- a linear probe ----------------------------------------------------------------------------
@@ -108,8 +108,8 @@ def separated(inside: Array, outside: Array) -> Hits:
     threads = parallel_config("threading", n_jobs=torch.get_num_threads())  # the products in a fold are small
     with warnings.catch_warnings(), threadpool_limits(1, "blas"), threads:
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found: Hits = cross_val_predict(model, x, y, cv=folds) == y
-    return found
+        right: Hits = cross_val_predict(model, x, y, cv=folds) == y
+    return right
 
 
 # -- the last layer, fitted again --------------------------------------------------------------
@@ -138,8 +138,8 @@ def _refit(audited: AuditedModel) -> dict[str, Hits]:
     sizes = len(audited.split.retain) / len(retain[1]), len(audited.split.forget) / len(forget[1])
     weight = np.repeat(sizes, [len(retain[1]), len(forget[1])])
     x = np.concatenate([retain[0], forget[0]], dtype=np.float32, casting="same_kind")
-    given = x, np.concatenate([retain[1], forget[1]]), weight.astype(np.float32)
-    x_, y_, weight_ = (torch.from_numpy(a).to(device_of(audited.model)) for a in given)
+    arrays = x, np.concatenate([retain[1], forget[1]]), weight.astype(np.float32)
+    x_, y_, weight_ = (torch.from_numpy(a).to(device_of(audited.model)) for a in arrays)
     fitted = fit_head(x_, y_, weight_, audited.split.classes)
     w, b = (t.double().cpu().numpy() for t in fitted)
     return {name: (x @ w.T + b).argmax(1) == y for name, (x, y) in (("fa", unseen), ("ra", retain))}
@@ -165,14 +165,14 @@ def fit_head(x: Tensor, y: Tensor, weight: Tensor, classes: int) -> tuple[Tensor
         solver.zero_grad()
         at_x = w.to(x.device)
         each = F.cross_entropy(F.linear(x, at_x, b.to(x.device)), y, reduction="none")
-        found = (weight @ each + at_x.square().sum() / 2) / total
-        found.backward()
-        return found
+        penalised = (weight @ each + at_x.square().sum() / 2) / total
+        penalised.backward()
+        return penalised
 
     with torch.enable_grad():
         solver.step(loss)
-    found = w.detach().to(x.device) / std
-    return found, b.detach().to(x.device) - found @ mean
+    unscaled = w.detach().to(x.device) / std
+    return unscaled, b.detach().to(x.device) - unscaled @ mean
 
 
 # -- the shape of the features -----------------------------------------------------------------
@@ -216,6 +216,6 @@ def plane(x: Array) -> Array:
     """The two principal components (N, 2) of features (N, D); in each the largest entry is positive."""
     x = x - x.mean(0)
     values, vectors = np.linalg.eigh(x @ x.T)  # (N, N) with N ≤ 600: cheaper than the SVD of wide features
-    found: Array = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
-    largest = found[np.abs(found).argmax(0), np.arange(found.shape[1])]
-    return found * np.where(largest < 0, -1.0, 1.0)
+    components: Array = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
+    largest = components[np.abs(components).argmax(0), np.arange(components.shape[1])]
+    return components * np.where(largest < 0, -1.0, 1.0)

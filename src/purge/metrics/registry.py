@@ -29,13 +29,13 @@ PANELS: dict[str, tuple[str, ...]] = {
 
 def all_metrics() -> dict[str, Metric]:
     """The metrics of purge and of installed packages, by name; a package that does not load is left out."""
-    found = dict(METRICS)
+    metrics = dict(METRICS)
     for name in installed(GROUP):
         try:
-            found.setdefault(name, find_metric(name))
+            metrics.setdefault(name, find_metric(name))
         except MetricError as error:
             logging.getLogger("purge").warning("%s", error)
-    return found
+    return metrics
 
 
 def list_metrics() -> dict[str, str]:
@@ -62,18 +62,18 @@ def find_metric(name: str) -> Metric:
         known = [*METRICS, *outside, *PANELS]
         fix = did_you_mean(name, known, "purge list metrics")
         raise MetricError("the name of a metric or panel", repr(name), fix)
-    found = _as_metric(loaded(outside[name], MetricError), name)
-    if found.name != name:
+    metric = _as_metric(loaded(outside[name], MetricError), name)
+    if metric.name != name:
         fix = "give the entry point the name of its metric"
-        raise MetricError(f"a metric named {name!r} from its entry point", repr(found.name), fix)
-    return found
+        raise MetricError(f"a metric named {name!r} from its entry point", repr(metric.name), fix)
+    return metric
 
 
-def _as_metric(found: Any, name: str) -> Metric:
-    if not isinstance(found, Metric):
+def _as_metric(candidate: Any, name: str) -> Metric:
+    if not isinstance(candidate, Metric):
         fix = f"write {name.rpartition(':')[2]} = purge.Metric(name, symbol, about, function)"
-        raise MetricError(f"a purge.Metric as {name}", type(found).__name__, fix)
-    return found
+        raise MetricError(f"a purge.Metric as {name}", type(candidate).__name__, fix)
+    return candidate
 
 
 def unit_of(name: str) -> Unit:
@@ -94,17 +94,17 @@ def resolve_metrics(
 
     ``extra``: which of EXTRA were given; a panel then has the metrics that need them too.
     """
-    given: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
-    if strange := [type(m).__name__ for m in given if not isinstance(m, (str, Metric))]:
+    requested: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
+    if strange := [type(m).__name__ for m in requested if not isinstance(m, (str, Metric))]:
         raise MetricError("metrics by name or as Metric", strange[0], "see purge.list_metrics()")
-    wanted = [m for one in given for m in (_members(one, extra) if isinstance(one, str) else (one,))]
-    found = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
-    names = [m.name for m in found]
+    wanted = [m for one in requested for m in (_members(one, extra) if isinstance(one, str) else (one,))]
+    resolved = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
+    names = [m.name for m in resolved]
     if twice := [name for name in names if names.count(name) > 1]:
         raise MetricError("metrics of different names", f"{twice[0]!r} twice", "rename yours")
-    if not found:
+    if not resolved:
         raise MetricError("at least one metric", "none", "pass metrics='standard'")
-    return found
+    return resolved
 
 
 def _members(name: str, extra: Collection[Need]) -> tuple[str, ...]:
@@ -130,15 +130,15 @@ def check_value_name(name: str, where: str, metric: Metric | None = None) -> Non
 def read_conditions(texts: Sequence[str], wanted: Sequence[Metric]) -> list[Condition]:
     """The conditions of ``--fail-if`` for an audit of these metrics; one that can never hold is refused."""
     own = {metric.name: metric for metric in wanted}
-    found = [read_condition(text, lambda n: (own.get(n) or find_metric(n)).describe()) for text in texts]
-    for condition in found:
+    conditions = [read_condition(text, lambda n: (own.get(n) or find_metric(n)).describe()) for text in texts]
+    for condition in conditions:
         if condition.sign is None:  # whatever is measured, there are findings
             continue
         check_value_name(condition.name, "--fail-if", own.get(condition.metric))
         if condition.metric not in own:
             fix = f"add {condition.metric} to --metrics"
             raise MetricError(f"{condition.name} to be measured", "none of it in this audit", fix)
-    return found
+    return conditions
 
 
 __all__ = ["METRICS", "PANELS", "Metric", "number", "resolve_metrics", "unit_of"]

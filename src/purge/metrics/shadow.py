@@ -8,29 +8,81 @@ with one of retrained models: they are about the method, not about one model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from torch import nn
 
-from purge.core.errors import RunError
+from purge.core.errors import MethodError, RunError
+from purge.core.settings import normalise, setting
+from purge.engine.precision import Precision
+from purge.engine.trainer import Recipe
+from purge.methods.base import Method
 from purge.metrics import likelihood
 from purge.metrics.audited import AuditedModel
-from purge.metrics.bootstrap import DRAWS, Array, auroc, auroc_draws, interval, mean_value
-from purge.metrics.ensemble import Ensemble, Kind, Shadows
+from purge.metrics.bootstrap import DRAWS, Array, interval, mean_value
+from purge.metrics.ensemble import Ensemble, Kind
 from purge.metrics.likelihood import forgetting_scores, likelihood_ratio, typical_probability
-from purge.metrics.membership import roc, tpr_value
+from purge.metrics.membership import told_apart
+from purge.metrics.metric import Measured
 from purge.metrics.value import Value
 
-__all__ = ["Ensemble", "Shadows"]
 
-Found = Value | dict[str, Value]
+@dataclass(frozen=True)
+class Shadows:
+    """How shadow models are made, which attacks on membership compare a model with.
+
+    Args:
+        number: models of each kind, an even number.
+        recipe: how the original was trained.
+        method: how the audited model was unlearned; None: no attack on unlearning.
+        fresh: an untrained model; None: the audited one with weights drawn anew.
+        cache: folder where they are kept; None: $PURGE_CACHE/shadows.
+        together: train many at once; None: where that is faster.
+        precision: of unlearning; None: that of the audited Result, or of the device.
+
+    Example:
+        ```python
+        trained = purge.train(network, train)
+        result = purge.unlearn(trained, forget, retain)
+        shadows = purge.Shadows(recipe=trained.method, method=result.method)
+        report = purge.audit(result, forget, retain, test, metrics="full", shadows=shadows)
+        ```
+    """
+
+    number: int = setting(16, "models of each kind, an even number", low=4)
+    recipe: Recipe = Recipe()
+    method: Method | None = None
+    fresh: nn.Module | None = None
+    cache: str | os.PathLike[str] | None = None
+    together: bool | None = None
+    precision: Precision | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cache, os.PathLike):
+            object.__setattr__(self, "cache", os.fspath(self.cache))
+        normalise(self)
+        if self.number % 2:
+            raise MethodError(
+                "an even number of shadow models, since half of them see each sample",
+                str(self.number),
+                f"pass number={self.number + 1}",
+            )
+        if self.method is not None and (kept := self.method.needs & {"shards", "updates"}):
+            raise MethodError(
+                "a method that works on any trained model, for shadow models",
+                f"{type(self.method).__name__}, which needs the {min(kept)} of its training",
+                "leave method out",
+            )
 
 
-def _with_shadows(attack: Callable[[AuditedModel, Ensemble], Found]) -> Callable[[AuditedModel], Found]:
+def _with_shadows(attack: Callable[[AuditedModel, Ensemble], Measured]) -> Callable[[AuditedModel], Measured]:
     """The metric of an attack; missing, with the reason, if the shadow models cannot be made."""
 
-    def metric(audited: AuditedModel) -> Found:
+    def metric(audited: AuditedModel) -> Measured:
         assert audited.shadows is not None
         try:
             return attack(audited, audited.shadows)
@@ -40,23 +92,16 @@ def _with_shadows(attack: Callable[[AuditedModel, Ensemble], Found]) -> Callable
     return metric
 
 
-def _told_apart(name: str, scores: Array, audited: AuditedModel, ensemble: Ensemble) -> dict[str, Value]:
-    """How well scores of the targets separate forgotten from unseen samples."""
+def _of_targets(name: str, scores: Array, audited: AuditedModel, ensemble: Ensemble) -> dict[str, Value]:
+    """How well scores of the targets tell forgotten from unseen samples."""
     inside, outside = np.split(scores, [len(ensemble.forget)])
-    classes = ensemble.target_classes
-    audited.curves.setdefault("roc", {})[name] = roc(inside, outside, classes)
-    draws = auroc_draws(inside, outside, audited.seed, classes)
-    return {
-        "auroc": Value(auroc(inside, outside, classes), *interval(draws), len(scores)),
-        "tpr_1pct": tpr_value(inside, outside, 0.01, audited.seed, classes),
-        "tpr_01pct": tpr_value(inside, outside, 0.001, audited.seed, classes),
-    }
+    return told_apart(audited, name, inside, outside, ensemble.target_classes)
 
 
-def _lira(name: str, kind: Kind, audited: AuditedModel, ensemble: Ensemble) -> Found:
+def _lira(name: str, kind: Kind, audited: AuditedModel, ensemble: Ensemble) -> Measured:
     n, shadows = ensemble.targets, ensemble.signals(kind)
     scores = likelihood_ratio(ensemble.of(audited)[:n], shadows[:, :n], ensemble.inside)
-    return _told_apart(name, scores, audited, ensemble)
+    return _of_targets(name, scores, audited, ensemble)
 
 
 lira = _with_shadows(partial(_lira, "lira", "original"))
@@ -64,7 +109,7 @@ u_lira = _with_shadows(partial(_lira, "u_lira", "unlearned"))
 
 
 @_with_shadows
-def rmia(audited: AuditedModel, ensemble: Ensemble) -> Found:
+def rmia(audited: AuditedModel, ensemble: Ensemble) -> Measured:
     """The relative attack: each target against a population of unseen samples."""
     n, shadows = ensemble.targets, ensemble.signals("original")
     x, z = np.split(ensemble.of(audited), [n])
@@ -75,12 +120,12 @@ def rmia(audited: AuditedModel, ensemble: Ensemble) -> Found:
         if row in where:
             seen[:, at] = ensemble.inside[:, where[row]]
     typical = typical_probability(shadows, np.concatenate([ensemble.inside, seen], 1))
-    return _told_apart("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited, ensemble)
+    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited, ensemble)
 
 
 def _compared(
     audited: AuditedModel, ensemble: Ensemble, name: str, least: int, between: Callable[[Array, Array], Value]
-) -> Found:
+) -> Measured:
     """Compare unlearned models that had seen a sample with retrained ones, and retrained with retrained.
 
     Half of the retrained models stand for retraining, the other half for a perfect method: its value,
@@ -100,7 +145,7 @@ def _compared(
 
 
 @_with_shadows
-def forgetting_score(audited: AuditedModel, ensemble: Ensemble) -> Found:
+def forgetting_score(audited: AuditedModel, ensemble: Ensemble) -> Measured:
     """How hard unlearned models are to tell from retrained ones, sample by sample."""
 
     def between(a: Array, b: Array) -> Value:
@@ -110,7 +155,7 @@ def forgetting_score(audited: AuditedModel, ensemble: Ensemble) -> Found:
 
 
 @_with_shadows
-def klom(audited: AuditedModel, ensemble: Ensemble) -> Found:
+def klom(audited: AuditedModel, ensemble: Ensemble) -> Measured:
     """KL of the margins of unlearned and retrained models: the 95th percentile over the samples."""
 
     def between(a: Array, b: Array) -> Value:

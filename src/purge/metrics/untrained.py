@@ -108,5 +108,5 @@ def aus(audited: AuditedModel) -> Value:
 def _share_draws(share: float, n: float, rng: np.random.Generator) -> Array:
     """Draws of a share of n samples; half a sample is added to each side, so that 0 of n has a width too."""
     size = max(1, round(n))
-    found: Array = rng.binomial(size, (share * n + 0.5) / (n + 1), DRAWS) / size
-    return found
+    draws: Array = rng.binomial(size, (share * n + 0.5) / (n + 1), DRAWS) / size
+    return draws

@@ -38,13 +38,13 @@ def in_one_line(report: Report) -> str:
     """How much was forgotten, how many values there are, and the main ones."""
     values, forgotten = report["values"], report["info"].get("forget_samples")
     beside = [part for part in ("retrained", "original") if report[part]]
-    found = {name: values[name]["value"] for name in main_values(report) if name in values}
+    first = {name: values[name]["value"] for name in main_values(report) if name in values}
     parts = [
         "" if forgotten is None else f"{forgotten} samples forgotten",
         f"{len(values)} values" + (f" beside {' and '.join(beside)}" if beside else ""),
         *(
             f"{name} {shown(v, unit_of(report, name))}"
-            for name, v in [*found.items()][:MOST]
+            for name, v in [*first.items()][:MOST]
             if v is not None
         ),
     ]

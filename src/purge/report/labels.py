@@ -22,8 +22,8 @@ def in_a_sentence(report: Report, name: str) -> str:
 
 def rows_of(report: Report, figure: str) -> dict[str, str]:
     """The values that are rows of a figure, and what they are called there."""
-    found = {name: words_of(report, name).get("rows") or {} for name in _names(report)}
-    return {name: rows[figure] for name, rows in found.items() if figure in rows}
+    every = {name: words_of(report, name).get("rows") or {} for name in _names(report)}
+    return {name: rows[figure] for name, rows in every.items() if figure in rows}
 
 
 def main_values(report: Report) -> list[str]:
@@ -34,8 +34,8 @@ def main_values(report: Report) -> list[str]:
 def curves(report: Report) -> dict[str, str]:
     """The ROC curves that attacks leave, by their keys, and what the attacks are called."""
     rows = {name.partition(".")[0]: words for name, words in rows_of(report, "membership").items()}
-    found = {name: metric.get("curve") for name, metric in (report.get("metrics") or {}).items()}
-    return {key: rows.get(name, key) for name, key in found.items() if key}
+    keys = {name: metric.get("curve") for name, metric in (report.get("metrics") or {}).items()}
+    return {key: rows.get(name, key) for name, key in keys.items() if key}
 
 
 def _names(report: Report) -> list[str]:

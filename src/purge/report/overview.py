@@ -43,7 +43,7 @@ def _rows(report: Report, panel: Panel) -> dict[str, str]:
 def overview(report: Report) -> Figure:
     """Four panels: this model beside the retrained and the original one; a panel without numbers says why."""
     there = [rows_there(report, _rows(report, panel)) for panel in PANELS]
-    lines = [sum(1 + words.count("\n") for words in found.values()) + len(found) for found in there]
+    lines = [sum(1 + words.count("\n") for words in rows.values()) + len(rows) for rows in there]
     tall = [max(pair) for pair in (lines[:2], lines[2:])]
     fig, axes = empty_axes(2, 2, height=2.2 + 0.16 * sum(max(4, n) for n in tall), width=8.2)
     axes[0].get_gridspec().set_height_ratios([max(4, n) + 4 for n in tall])  # type: ignore[union-attr]
@@ -63,8 +63,8 @@ def overview(report: Report) -> Figure:
 def _say_why(ax: Axes, report: Report, panel: Panel) -> None:
     """A panel without numbers: the reason that the audit gave for the first of them it was asked for."""
     numbers = Numbers(report)
-    asked = next((name for name in _rows(report, panel) if numbers.raw(name)), None)
-    why = why_missing(report, asked) if asked else "Not asked for: audit with metrics='standard'."
+    first = next((name for name in _rows(report, panel) if numbers.raw(name)), None)
+    why = why_missing(report, first) if first else "Not asked for: audit with metrics='standard'."
     words = textwrap.fill(theme.plain(why, 240), 34)
     ax.text(
         0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=theme.INK

@@ -97,7 +97,7 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "id": id,
         "name": name,
         "warning": report["info"].get("warning") or "",
-        "asked": _asked(report["info"]),
+        "asked": _request(report["info"]),
         "done": _done(report),
         "compared": _compared(report),
         "models": _models(report["info"]),
@@ -129,14 +129,14 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
 # -- summary ----------------------------------------------------------------------------------
 
 
-def _asked(info: Mapping[str, Any]) -> str:
+def _request(info: Mapping[str, Any]) -> str:
     """What was to be forgotten."""
-    gone, stay = info.get("forget_samples"), info.get("retain_samples")
-    if gone is None or stay is None:
+    forgotten, stay = info.get("forget_samples"), info.get("retain_samples")
+    if forgotten is None or stay is None:
         return "The report does not say what was to be forgotten."
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
     of = f"All samples of {classes}: " if classes else ""
-    return f"{of}{gone:,} of {gone + stay:,} training samples. The other {stay:,} stay."
+    return f"{of}{forgotten:,} of {forgotten + stay:,} training samples. The other {stay:,} stay."
 
 
 def _done(report: Report) -> str:
@@ -177,15 +177,15 @@ def _compared(report: Report) -> str:
         "the original model" if report["original"] else "",
         f"a model retrained without the data{further}" if report["retrained"] else "",
     ]
-    given = " and ".join(filter(None, parts))
-    return f"{given[:1].upper()}{given[1:]}." if given else "There was no other model to compare it with."
+    models = " and ".join(filter(None, parts))
+    return f"{models[:1].upper()}{models[1:]}." if models else "There was no other model to compare it with."
 
 
 def _models(info: Mapping[str, Any]) -> dict[str, str]:
     """Which model each column is."""
     columns = {"audited": "this model", **OTHERS}
-    found = {columns.get(name, OTHERS["floor"]): which for name, which in (info.get("models") or {}).items()}
-    return {column: found[column] for column in columns.values() if column in found}
+    models = {columns.get(name, OTHERS["floor"]): which for name, which in (info.get("models") or {}).items()}
+    return {column: models[column] for column in columns.values() if column in models}
 
 
 def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     for finding in verdict.findings:
         name = "limit" if finding.topic is Topic.LIMITS else finding.level
         rows[name].append(sentence_of(finding, report))
-    order, known, found = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
+    order, known, groups = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
     for name in dict.fromkeys(order):
         listed = []
         for f in rows[name]:
@@ -205,8 +205,8 @@ def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
             known |= set(new)
             listed.append({**f._asdict(), "terms": new})
         heading, nothing = GROUPS[name]
-        found.append({"level": name, "heading": heading, "nothing": nothing, "rows": listed})
-    return found
+        groups.append({"level": name, "heading": heading, "nothing": nothing, "rows": listed})
+    return groups
 
 
 def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
@@ -215,7 +215,7 @@ def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     for f in verdict.findings:
         if (said := sentence_of(f, report)).next:
             wanted.setdefault(said.next, []).append(said.title)
-    found = [
+    asks = [
         {"what": f"{ask[:1].upper()}{ask[1:]}", "decides": titles, "why": ""}
         for ask, titles in wanted.items()
     ]
@@ -227,7 +227,7 @@ def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     if (report["values"].get("fa_test") or {"value": 0})["value"] is None:
         why = "Without it, nothing is known about unseen samples like those that were forgotten."
         general = {"Audit it with test data of the classes in the forget set": why, **general}
-    return [*found, *({"what": what, "decides": [], "why": why} for what, why in general.items())]
+    return [*asks, *({"what": what, "decides": [], "why": why} for what, why in general.items())]
 
 
 def _columns(report: Report) -> list[str]:
@@ -303,14 +303,14 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
 def _side_by_side(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with one picture for every run that has it."""
     of = {name: [(run["name"], run["figures"].get(name)) for run in runs] for name in PLOTS}
-    found, known = [], set[str]()
+    pairs, known = [], set[str]()
     for name, pictures in of.items():
         there = [(run, svg) for run, svg in pictures if svg]
         if there:
             new = glosses(" ".join([PLOTS[name].caption, *_letters([svg for _, svg in there])]), known)
             known |= set(new)
-            found.append({"plot": PLOTS[name], "of": there, "terms": new})
-    return found
+            pairs.append({"plot": PLOTS[name], "of": there, "terms": new})
+    return pairs
 
 
 def _letters(pictures: Sequence[str]) -> list[str]:
@@ -327,7 +327,7 @@ def report_table(report: Report) -> str:
     verdict = verdict_of(report)
     findings = [sentence_of(finding, report) for finding in verdict.findings]
     return _render(
-        "notebook_report.html.j2", asked=_asked(report["info"]), rows=rows, columns=_columns(report),
+        "notebook_report.html.j2", request=_request(report["info"]), rows=rows, columns=_columns(report),
         models=_models(report["info"]), headline=quotable(verdict), findings=findings,
     )  # fmt: skip
 
