@@ -151,6 +151,9 @@ def test_a_number_lies_within_the_limits_of_its_metric(plain, name):
     for value in all_values(plain, name):
         ends = [v for v in (value.value, value.low, value.high) if v is not None]
         assert ends or value.why
+        if value.low is not None:
+            assert value.low - 1e-9 <= value.value <= value.high + 1e-9
+        assert all(type(v) is float for v in ends)
         assert low is None or min(ends, default=low) >= low - 1e-9
         assert high is None or max(ends, default=high) <= high + 1e-9
 

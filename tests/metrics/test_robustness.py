@@ -314,17 +314,6 @@ def test_the_ratio_is_that_of_the_steps(task):
     assert report["relearn_ratio"].why == ""
 
 
-def test_identical_models_have_a_ratio_of_one_and_no_gaps(task):
-    report = purge.audit(
-        task.stale, task.forget, task.retain, task.test, retrained=copy.deepcopy(task.stale), progress=False,
-        metrics=["relearn_ratio", "probe_gap", "head_refit_gap"], check=False,
-    )  # fmt: skip
-    ratio = report["relearn_ratio"]
-    assert (ratio.low, ratio.value, ratio.high) == (1, 1, 1)
-    for name in ("probe_gap", "head_refit_gap"):
-        assert (report[name].low, report[name].value, report[name].high) == (0, 0, 0)
-
-
 class FreeHead(nn.Module):
     """A model whose last layer is no module of its own, so that it cannot be found."""
 
@@ -761,13 +750,6 @@ def test_a_class_hidden_below_the_rounding_comes_back_when_weights_are_rounded()
     assert report["quantise.int8"].value == 1
     assert report["quantise.int8_delta"].value == 1
     assert report["quantise.bf16_delta"].value == 0
-
-
-def test_a_curve_of_relearning_begins_before_the_first_step(loose):
-    hits = relearn(loose.case, FEW)
-    assert np.array_equal(hits[0], right(neutral(loose.model, gone=0), loose.same))
-    assert not np.array_equal(hits[0], hits[1])
-    assert len(hits) == len(STEPS)
 
 
 def test_a_relearning_run_is_made_once_for_all_metrics_that_use_it(loose, monkeypatch):

@@ -26,7 +26,7 @@ from purge.metrics.likelihood import (
     likelihood_ratio,
     margins,
 )
-from purge.metrics.registry import METRICS, PANELS
+from purge.metrics.registry import METRICS
 from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
@@ -158,12 +158,6 @@ def numbers(values: dict) -> dict:
 @pytest.fixture(scope="module")
 def full(case) -> purge.Report:
     return audit(case)
-
-
-def test_the_panels():
-    assert NAMES == ["lira", "rmia", "u_lira", "forgetting_score", "klom"]
-    assert set(NAMES) <= set(PANELS["full"])
-    assert not set(NAMES) & {*PANELS["standard"], *PANELS["quick"]}
 
 
 def test_with_everything_given_there_is_a_finite_number_with_its_interval(full):
