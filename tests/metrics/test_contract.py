@@ -14,7 +14,6 @@ from torch import nn
 
 import purge
 from purge.core.errors import MetricError, ModelError
-from purge.data.joined import samples_of
 from purge.metrics import registry
 from purge.metrics.audited import AuditedModel
 from purge.metrics.registry import PANELS

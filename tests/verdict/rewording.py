@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from purge.ledger import words as policy
 from purge.metrics.metric import Words
 from purge.metrics.registry import METRICS
 from purge.report import words

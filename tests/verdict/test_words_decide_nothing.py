@@ -13,7 +13,6 @@ from purge.ledger.policy import Policy, Spent
 from purge.metrics.value import Value
 from purge.report import words
 from purge.report.labels import words_of
-from purge.requests.policy import Policy, Spent
 from purge.result import Report
 from purge.verdict import rules
 from purge.verdict.judge import verdict_of
