@@ -23,9 +23,9 @@ from scene import options, prepare
 
 import purge
 from purge.core.files import write_json
+from purge.metrics.audited import AuditedModel
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS, PANELS
-from purge.metrics.subject import Subject
 from purge.result import environment
 
 OUT = Path(__file__).parents[1] / "results" / "audit_speed.json"
@@ -42,10 +42,10 @@ def main() -> None:
     spent: Counter[str] = Counter()
 
     def timed(metric: Metric) -> Metric:
-        def fn(subject: Subject) -> purge.Value | dict[str, purge.Value]:
+        def fn(audited: AuditedModel) -> purge.Value | dict[str, purge.Value]:
             started = time.perf_counter()
-            found = metric.compute(subject)
-            if subject.model is not None and asked.device == "cuda":
+            found = metric.compute(audited)
+            if audited.model is not None and asked.device == "cuda":
                 torch.cuda.synchronize()
             spent[metric.name] += time.perf_counter() - started
             return found

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 import purge
 
 if TYPE_CHECKING:
-    from purge.metrics.subject import Subject
+    from purge.metrics.audited import AuditedModel
 
 
-def sure(subject: Subject) -> dict[str, purge.Value]:
+def sure(audited: AuditedModel) -> dict[str, purge.Value]:
     """Share of samples that are answered with a probability above 90 %, whether right or wrong.
 
     A model that never saw the forgotten samples is rarely sure about them. It does not tell whether the
     answer is right: see fa_train.
     """
     return {
-        "forget": subject.mean(subject.log_probs("forget").max(1) > math.log(0.9)),
-        "retain": subject.mean(subject.log_probs("retain").max(1) > math.log(0.9)),
+        "forget": audited.mean(audited.log_probs("forget").max(1) > math.log(0.9)),
+        "retain": audited.mean(audited.log_probs("retain").max(1) > math.log(0.9)),
     }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from purge.core.errors import MetricError
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
 from purge.core.threads import numbers, threads_for, threads_seen
@@ -26,10 +27,11 @@ from purge.engine.precision import (
     takes_channels_last,
 )
 from purge.engine.seeding import seeded
+from purge.metrics.audited import AuditedModel
+from purge.metrics.ensemble import Ensemble
 from purge.metrics.metric import Metric, Need
 from purge.metrics.registry import resolve_metrics
-from purge.metrics.shadow import Ensemble, Shadows
-from purge.metrics.subject import Subject
+from purge.metrics.shadow import Shadows
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest
 from purge.models.checks import (
@@ -67,8 +69,8 @@ class Auditor:
         triggered: Data | None = None,
         form: Form | None = None,
     ) -> None:
-        given = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
-        others = {Slot(Role.RETRAINED, i): one for i, one in enumerate(given)}
+        references = [retrained] if isinstance(retrained, (nn.Module, Result)) else list(retrained or [])
+        others = {Slot(Role.RETRAINED, i): one for i, one in enumerate(references)}
         others |= {} if original is None else {ORIGINAL: original}
         self._form = form
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
@@ -79,7 +81,7 @@ class Auditor:
         self._digests: dict[Slot, str] = {}  # of the others' weights
         self._split: Split | None = None
         self._contents: dict[str, str | None] = {}  # digests of the samples
-        self._beside: dict[Slot, Subject] = {}  # the others, once a first model was audited
+        self._beside: dict[Slot, AuditedModel] = {}  # the others, once a first model was audited
         self._apart: dict[str, Auditor] = {}  # for classes and for single samples, of a request of both
 
     @torch.enable_grad()
@@ -92,72 +94,80 @@ class Auditor:
         progress: bool = True,
     ) -> Report:
         """Measure what a model still knows: see :func:`audit`."""
-        wanted = resolve_metrics(metrics, [name for name, given in self._extra.items() if given is not None])
+        wanted = resolve_metrics(metrics, [name for name, extra in self._extra.items() if extra is not None])
         run = model if isinstance(model, Result) else None
-        model = check_classifier(model.model if isinstance(model, Result) else model)
-        at = self._device = choose_device(self._device, model)
+        network = check_classifier(model.model if isinstance(model, Result) else model)
+        at = self._device = choose_device(self._device, network)
         seed = self._seed = checked_seed(self._seed)
-        if not self._beside:
+        digests = self._digests_with(network)
+        models = self._models_with(network, run)
+        split = models[AUDITED].split
+        ensemble = None if shadows is None else self._ensemble(shadows, network, split, run, progress)
+        for slot in {AUDITED, RETRAINED} & models.keys():
+            models[slot].shadows = ensemble
+
+        with threads_seen() as seen, threads_for(network, at):
+            values = _measured(models, wanted, seed, at, progress)
+        audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
+        report = Report(
+            audited,
+            retrained,
+            original,
+            info={
+                "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
+                "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
+                "threads": numbers(seen), **environment(),
+                "cache": places_of(split.forget, split.retain, split.test, split.triggered, ensemble),
+            },
+            floor=floor_of([*values.values()]),
+            curves={slot.name: copy.deepcopy(m.curves) for slot, m in models.items() if not slot.number},
+            metrics={metric.name: metric.describe() for metric in wanted},
+            parts=self._reports_on_kinds(model, split, wanted, progress),
+        )  # fmt: skip
+        if why := still_random(split):
+            report.info["augmented"] = why
+        if run is not None:
+            report.info["run"] = {**run.to_dict(), "seconds": run.seconds}
+            report.curves[AUDITED.name]["history"] = columns(run.history)
+        return report
+
+    def _digests_with(self, model: nn.Module) -> dict[str, str]:
+        """The digests of the weights of all models, by name; equal ones are refused."""
+        if not self._digests:
             self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
             self._digests = {slot: digest(one) for slot, one in self._models.items()}
         weights = {AUDITED: digest(model), **self._digests}
-        digests = {slot.name: each for slot, each in weights.items()}
         if self._check:
             check_references(weights)
-        order = class_order(model if run is None else run)
-        subjects = {AUDITED: self._subject(AUDITED, model, order, run), **self._beside}
-        if not self._beside:
-            self._beside = {slot: self._subject(slot, one) for slot, one in self._models.items()}
-            subjects |= self._beside
-        split = subjects[AUDITED].split
-        ensemble = None
-        if shadows is not None:
-            how = None if run is None else run.info.get("precision")
-            ensemble = Ensemble(shadows, model, split, device=at, seed=seed, progress=progress, precision=how)
-        for slot in {AUDITED, RETRAINED} & subjects.keys():
-            subjects[slot].shadows = ensemble
-        for subject in subjects.values():
-            subject.original, subject.retrained = subjects.get(ORIGINAL), subjects.get(RETRAINED)
+        return {slot.name: one for slot, one in weights.items()}
 
-        values: dict[Slot, dict[str, Value]] = {slot: {} for slot in (AUDITED, RETRAINED, ORIGINAL)}
-        with threads_seen() as seen, seeded(seed, at), threads_for(model, at):
-            for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
-                if metric.cost == "shadow":
-                    subjects[AUDITED].value(metric)
-        line = progress_line("audit", len(wanted), progress)
-        with threads_seen() as more, seeded(seed, at), threads_for(model, at), line as advance:
-            for metric in wanted:
-                for (
-                    slot,
-                    subject,
-                ) in subjects.items():  # of further retrained models what is quick, or a distance
-                    if not slot.number or metric.cost == "forward" or "retrained" in metric.needs:
-                        values.setdefault(slot, {}).update(subject.named(metric))
-                advance(1, metric.name)
-            advance(0, "done")  # the line that a notebook keeps
-        info = {
-            "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
-            "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
-            "threads": numbers(seen | more), **environment(),
-        }  # fmt: skip
-        info["cache"] = places_of(
-            split.forget, split.retain, split.test, split.triggered, subjects[AUDITED].shadows
-        )
-        if why := still_random(split):
-            info["augmented"] = why
-        curves = {slot.name: copy.deepcopy(s.curves) for slot, s in subjects.items() if not slot.number}
-        if run is not None:
-            info["run"] = {**run.to_dict(), "seconds": run.seconds}
-            curves[AUDITED.name]["history"] = columns(run.history)
-        others = [found for slot, found in values.items() if slot.number]
-        audited, retrained, original = (values[slot] for slot in (AUDITED, RETRAINED, ORIGINAL))
-        told = {metric.name: metric.describe() for metric in wanted}
+    def _models_with(self, model: nn.Module, run: Result | None) -> dict[Slot, AuditedModel]:
+        """The model under audit, then the others; each knows the ones that it is compared with."""
+        models = {AUDITED: self._copy(AUDITED, model, class_order(model if run is None else run), run)}
+        if not self._beside:
+            self._beside = {slot: self._copy(slot, one) for slot, one in self._models.items()}
+        models |= self._beside
+        for one in models.values():
+            one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
+        return models
+
+    def _ensemble(
+        self, shadows: Shadows, model: nn.Module, split: Split, run: Result | None, progress: bool
+    ) -> Ensemble:
+        """Shadow models like the model under audit, which unlearn at the precision of its run."""
+        if not isinstance(shadows, Shadows):
+            fix = "pass shadows=purge.Shadows(number=16)"
+            raise MetricError("purge.Shadows for shadows", repr(shadows), fix)
+        at, how = choose_device(self._device, model), None if run is None else run.info.get("precision")
+        return Ensemble(shadows, model, split, device=at, seed=self._seed, progress=progress, precision=how)
+
+    def _reports_on_kinds(
+        self, model: nn.Module | Result, split: Split, wanted: list[Metric], progress: bool
+    ) -> dict[str, Report]:
+        """A report each on the classes and on the single samples of a request that mixes them."""
         alone = [metric for metric in wanted if metric.cost != "shadow"]
-        parts = {
-            name: one.audit(run or model, metrics=alone, progress=progress)
-            for name, one in (self._kinds(split) if alone else {}).items()
-        }
-        return Report(audited, retrained, original, info, floor_of(others), curves, told, parts)
+        auditors = self._kinds(split) if alone else {}
+        return {name: one.audit(model, metrics=alone, progress=progress) for name, one in auditors.items()}
 
     def _kinds(self, split: Split) -> dict[str, Auditor]:
         """An auditor each of the classes and of the single samples in a request that mixes them."""
@@ -167,9 +177,9 @@ class Auditor:
             apart._contents = contents(own)
         return self._apart
 
-    def _subject(
+    def _copy(
         self, slot: Slot, model: nn.Module, order: Sequence[str] = (), run: Result | None = None
-    ) -> Subject:
+    ) -> AuditedModel:
         """A copy of a model, ready to be measured."""
         at = choose_device(self._device, model)
         own = copied(model, at)
@@ -178,8 +188,8 @@ class Auditor:
                 truth, triggered = self._extra["truth"], self._extra["triggered"]
                 names = ("forget", "retain", "test", "triggered")
                 sets = dict(zip(names, (*self._data, triggered), strict=True))
-                given = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
-                data = accepted(given, self._form, order, None if run is None else run.data)
+                there = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
+                data = accepted(there, self._form, order, None if run is None else run.data)
                 data = {what: plain(samples, "The audit") for what, samples in data.items()}
                 self._split = make_split(own, data, at, truth=truth)
                 self._contents = contents(self._split)
@@ -188,4 +198,27 @@ class Auditor:
             check_knows(own, self._split.retain, "an original")
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
-        return Subject(own, self._split, seed=self._seed)
+        return AuditedModel(own, self._split, seed=self._seed)
+
+
+def _measured(
+    models: Mapping[Slot, AuditedModel], wanted: Sequence[Metric], seed: int, at: torch.device, progress: bool
+) -> dict[Slot, dict[str, Value]]:
+    """The values of every model, by the name of the value.
+
+    Of further retrained models only what is quick is measured, and distances.
+    """
+    with seeded(seed, at):
+        for metric in wanted:  # before the audit's own line of progress: shadow models have theirs
+            if metric.cost == "shadow":
+                models[AUDITED].value(metric)
+    values: dict[Slot, dict[str, Value]] = {slot: {} for slot in models}
+    with seeded(seed, at), progress_line("audit", len(wanted), progress) as advance:
+        for metric in wanted:
+            quick = metric.cost == "forward" or "retrained" in metric.needs
+            for slot, model in models.items():
+                if quick or not slot.number:
+                    values[slot].update(model.named(metric))
+            advance(1, metric.name)
+        advance(0, "done")  # the line that a notebook keeps
+    return values

@@ -30,6 +30,7 @@ from purge.data.items import Adapt, Form
 from purge.data.samples import Data, Samples
 from purge.data.split import left_after
 from purge.methods.sisa_model import SisaModel
+from purge.metrics.metric import Words
 from purge.metrics.registry import METRICS, find_metric
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, save_weights
@@ -82,10 +83,11 @@ class Report:
     parts: dict[str, Report] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Describe the metrics that were given no description and that the registry knows."""
-        kinds = dict.fromkeys(name.partition(".")[0] for name in self.values)
+        """Add what the registry says about the metrics and the report does not, as an earlier version's."""
+        kinds = dict.fromkeys(name.partition(".")[0] for name in (*self.values, *self.metrics))
         known = {kind: METRICS[kind].describe() for kind in kinds if kind in METRICS}
-        object.__setattr__(self, "metrics", {**known, **self.metrics})
+        own = {kind: {**known.get(kind, {}), **self.metrics.get(kind, {})} for kind in kinds}
+        object.__setattr__(self, "metrics", {kind: about for kind, about in own.items() if about})
 
     def __getitem__(self, name: str) -> Any:
         for known in (name, name.split(".")[0]):  # a part of a missing metric is missing too
@@ -316,6 +318,8 @@ class Described:
     slack: float = 0.0
     ideal: float | str | None = None
     cost: str = ""
+    words: dict[str, Words] = field(default_factory=dict)
+    curve: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from purge.metrics.subject import Subject
-from tests.nets import split_of
+from purge.data.accept import accepted
+from purge.metrics.audited import AuditedModel
+from purge.models.checks import make_split
 
 Pair = tuple[Tensor, Tensor]
 
@@ -37,9 +38,14 @@ def by_heart(data: Pair, seed: int, steps: int = 150, start: nn.Module | None = 
     return model.eval()
 
 
-def subject(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others: Subject | None) -> Subject:
+def audited(
+    model: nn.Module, forget: Pair, retain: Pair, test: Pair | None, *, triggered: Pair | None = None,
+    truth: Tensor | None = None, seed: int = 0, **others: AuditedModel | None,
+) -> AuditedModel:  # fmt: skip
     """A model under audit, beside others."""
-    made = Subject(model, split_of(model, forget, retain, test))
+    sets = {"forget": forget, "retain": retain, "test": test, "triggered": triggered}
+    given = accepted({name: data for name, data in sets.items() if data is not None})
+    made = AuditedModel(model, make_split(model, given, torch.device("cpu"), truth=truth), seed=seed)
     for name, other in others.items():
         setattr(made, name, other)
     return made

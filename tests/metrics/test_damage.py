@@ -16,7 +16,8 @@ from torch import nn
 
 import purge
 from purge.metrics.accuracy import change
-from purge.metrics.damage import absolute_sum, calibration_error, variation_distance
+from purge.metrics.damage import calibration_error, variation_distance
+from tests.metrics.numbers import audit, raw
 
 CLASSES = 5
 NAMES = ["class_accuracy", "class_change", "worst_class", "largest_drop", "ece", "neighbours",
@@ -39,25 +40,14 @@ def network(seed: int) -> nn.Module:
     return model
 
 
-def raw(model: nn.Module, x: torch.Tensor) -> np.ndarray:
-    with torch.no_grad():
-        return model(x).double().numpy()
-
-
 def recalls(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> np.ndarray:
     guesses = raw(model, data[0]).argmax(1)
     return recall_score(data[1], guesses, labels=range(CLASSES), average=None, zero_division=np.nan)
 
 
-def audit(c: SimpleNamespace, **changes) -> purge.Report:
-    parts = {k: changes.pop(k, getattr(c, k)) for k in ("model", "forget", "retain", "test")}
-    others = {"original": c.original, "retrained": c.retrained, "metrics": NAMES, "progress": False}
-    return purge.audit(*parts.values(), **{**others, **changes}, check=False)  # the networks know nothing
-
-
 @pytest.fixture(scope="module")
 def case() -> SimpleNamespace:
-    c = SimpleNamespace(model=network(0), retrained=network(1), original=network(11))
+    c = SimpleNamespace(model=network(0), retrained=network(1), original=network(11), metrics=NAMES)
     c.data, c.test = noise(300, 0), noise(250, 1)
     c.forget, c.retain = purge.split(c.data, classes=[0])
     c.report = audit(c)
@@ -172,15 +162,6 @@ def test_calibration_error_by_hand_on_classes_that_stay(case):
     assert abs(ece_by_hand(p[kept], y[kept]) - ece_by_hand(p, y)) > 1e-3
 
 
-def test_there_are_fifteen_bins():
-    rng = np.random.default_rng(0)
-    p = rng.dirichlet(np.ones(4), 300)
-    y = np.where(rng.random(300) < 0.6, p.argmax(1), (p.argmax(1) + 1) % 4)
-    found = calibration_error(p.max(1), p.argmax(1) == y, 0).value
-    assert found == pytest.approx(ece_by_hand(p, y), abs=1e-12)
-    assert min(abs(found - ece_by_hand(p, y, bins)) for bins in (10, 14, 16, 20)) > 1e-4
-
-
 def test_errors_of_different_bins_do_not_cancel():
     # half the samples: sure of 0.9, right in 0.7; the other half: 0.5 and 0.7
     confidence = np.repeat([0.9, 0.5], 1000)
@@ -199,15 +180,6 @@ def test_bins_are_closed_above():
     # 14/15 lies in the bin below the other two, so its error does not cancel with theirs
     expected = (14 / 15 + 1 / 15) / 3
     assert calibration_error(confidence, right, 0).value == pytest.approx(expected)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.floats(0.05, 1), st.booleans()), min_size=1, max_size=40))
-def test_calibration_error_is_at_most_one_and_in_its_interval(samples):
-    confidence, right = (np.array(column) for column in zip(*samples, strict=True))
-    found = calibration_error(confidence, right, 0)
-    assert 0 <= found.low <= found.value <= found.high <= 1
-    assert found.value >= abs((right - confidence).mean()) - 1e-12  # bins only add to it
 
 
 def test_a_calibrated_model_may_be_at_zero():
@@ -353,9 +325,3 @@ def test_intervals_of_the_distance_hold_the_truth(theirs, truth):
         found = variation_distance(a, b, 4, i)
         held.append(found.low <= truth <= found.high)
     assert np.mean(held) >= 0.9
-
-
-def test_a_sum_that_is_certain_has_no_width():
-    assert absolute_sum(np.array([0.25, -0.5]), np.array([[0.25, -0.5]] * 10), 3) == purge.Value(
-        0.75, 0.75, 0.75, 3
-    )

@@ -19,10 +19,11 @@ from purge.data.split import Split
 from purge.engine.trainer import fit
 from purge.methods import FineTune
 from purge.metrics import ensemble
-from purge.metrics.ensemble import Ensemble, Shadows
+from purge.metrics.ensemble import Ensemble
 from purge.metrics.likelihood import (
     margins,
 )
+from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
 from tests.nets import plain_mlp, small_conv

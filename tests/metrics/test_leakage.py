@@ -15,10 +15,10 @@ from torch import nn
 
 import purge
 from purge.metrics import leakage
+from purge.metrics.audited import AuditedModel
 from purge.metrics.leakage import changes, leak_retained, ranked
 from purge.metrics.registry import METRICS
-from purge.metrics.subject import Subject
-from tests.metrics.overfit import by_heart, noisy_digits, subject
+from tests.metrics.overfit import audited, by_heart, noisy_digits
 
 PARTS = ("loss", "confidence", "distance", "after")
 
@@ -36,9 +36,9 @@ def task() -> SimpleNamespace:
     )  # fmt: skip
 
 
-def at(task: SimpleNamespace, model: nn.Module, **changed) -> Subject:
+def at(task: SimpleNamespace, model: nn.Module, **changed) -> AuditedModel:
     data = {**{k: getattr(task, k) for k in ("forget", "retain", "test")}, **changed}
-    return subject(model, **data, original=subject(task.original, **data))
+    return audited(model, **data, original=audited(task.original, **data))
 
 
 def raw(model: nn.Module, x: torch.Tensor) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_a_model_that_did_not_change_says_nothing_by_its_change(task):
 
 
 def test_the_original_itself_has_no_value(task):
-    original = subject(task.original, task.forget, task.retain, task.test)
+    original = audited(task.original, task.forget, task.retain, task.test)
     original.original = original
     assert "original model itself" in original.value(METRICS["leak_retained"]).why
 

@@ -16,10 +16,10 @@ from torch import nn
 
 import purge
 from purge.metrics import nearest
+from purge.metrics.audited import AuditedModel
 from purge.metrics.nearest import nearest_class
-from purge.metrics.subject import Subject
 from purge.metrics.value import Missing
-from tests.metrics.overfit import by_heart, noisy_digits, subject
+from tests.metrics.overfit import audited, by_heart, noisy_digits
 
 GONE = 4
 
@@ -39,9 +39,9 @@ def task() -> SimpleNamespace:
     )
 
 
-def against(task: SimpleNamespace, model: nn.Module, **changed) -> Subject:
+def against(task: SimpleNamespace, model: nn.Module, **changed) -> AuditedModel:
     data = {**{k: getattr(task, k) for k in ("forget", "retain", "test")}, **changed}
-    return subject(model, **data, retrained=subject(task.retrained[0], **data))
+    return audited(model, **data, retrained=audited(task.retrained[0], **data))
 
 
 def masked(model: nn.Module, bias: float) -> nn.Module:
@@ -117,7 +117,7 @@ def test_several_classes_and_single_samples_beside_them(task):
     both, mixed = (nearest_class(against(task, task.original, forget=f, **data)) for f in (forget, more))
     assert both["taken"].n == mixed["taken"].n == len(y)
     assert both["auroc"].value == pytest.approx(mixed["auroc"].value, abs=1e-9)
-    judge = subject(task.retrained[0], forget, **data)
+    judge = audited(task.retrained[0], forget, **data)
     assert set(nearest.nearest(judge)) == {GONE, 7}
     assert not {GONE, 7} & set(nearest.nearest(judge).values())
 
@@ -136,7 +136,7 @@ def test_a_nearest_class_needs_two_classes_that_stay(task):
     forget, retain = purge.split(train, classes=[1])
     model = nn.Linear(64, 2)
     with pytest.raises(Missing, match="two classes"):
-        nearest_class(subject(model, forget, retain, test, retrained=subject(model, forget, retain, test)))
+        nearest_class(audited(model, forget, retain, test, retrained=audited(model, forget, retain, test)))
 
 
 def test_large_sets_are_drawn_from(task, monkeypatch):

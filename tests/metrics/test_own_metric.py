@@ -191,8 +191,8 @@ def test_one_reason_may_stand_for_all_parts(parts):
 
 
 def test_what_the_metric_did_not_say_it_needs_is_missing_with_a_reason_all_the_same():
-    def fn(subject):
-        return subject.mean(subject.guesses("forget") == subject.other("original").guesses("forget"))
+    def fn(audited):
+        return audited.mean(audited.guesses("forget") == audited.other("original").guesses("forget"))
 
     report = audit(purge.Metric("own", "o", "mine", fn))
     assert "no original model was given" in report["own"].why

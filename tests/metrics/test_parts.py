@@ -85,7 +85,7 @@ def test_without_test_data_of_other_classes_there_is_still_a_report(mixed):
 
 
 def test_an_auditor_looks_at_the_others_once_for_each_part(mixed, monkeypatch):
-    from purge.metrics import subject as base
+    from purge.metrics import audited as base
 
     passes = []
     plain = base.passing

@@ -19,7 +19,7 @@ from purge.metrics.likelihood import margins
 from purge.metrics.membership import mia_margin
 from purge.metrics.quantile import FOLDS, PENALTIES, described, mia_quantile, reduced, surprise
 from purge.metrics.value import Missing
-from tests.metrics.overfit import Pair, by_heart, noisy_digits, subject
+from tests.metrics.overfit import Pair, audited, by_heart, noisy_digits
 
 
 class Shown(nn.Module):
@@ -49,7 +49,7 @@ def drawn(n: int, seed: int, gain: float = 0.0, shift: float = 0.0) -> Pair:
 
 
 def asked(forget: Pair, unseen: Pair, model: nn.Module | None = None):
-    return subject(model or Shown(), forget, drawn(30, 99), unseen)
+    return audited(model or Shown(), forget, drawn(30, 99), unseen)
 
 
 # -- against other computations ----------------------------------------------------------------
@@ -170,7 +170,7 @@ def task() -> SimpleNamespace:
 
 def test_the_untouched_original_is_caught_and_a_retrained_model_is_left_alone(task):
     original, retrained = (
-        mia_quantile(subject(m, task.forget, task.retain, task.test))["auroc"]
+        mia_quantile(audited(m, task.forget, task.retain, task.test))["auroc"]
         for m in (task.original, task.retrained)
     )
     assert original.low > 0.55
@@ -185,14 +185,14 @@ def test_a_model_that_always_says_the_same_gives_a_half(task):
     constant = nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 10))
     for p in constant.parameters():
         nn.init.zeros_(p)
-    assert mia_quantile(subject(constant, task.forget, task.retain, task.test))["auroc"].value == 0.5
+    assert mia_quantile(audited(constant, task.forget, task.retain, task.test))["auroc"].value == 0.5
 
 
 def test_margins_far_outside_the_usual_range(task):
     mask = by_heart(task.retain, 1, steps=1)
     with torch.no_grad():
         mask[-1].bias[0] = -3e38
-    found = mia_quantile(subject(mask, task.forget, task.retain, task.test))["auroc"]
+    found = mia_quantile(audited(mask, task.forget, task.retain, task.test))["auroc"]
     assert np.isfinite([found.value, found.low, found.high]).all()
 
 

@@ -18,37 +18,19 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import purge
+from purge.metrics import audited as base
 from purge.metrics import probing, robustness
-from purge.metrics import subject as base
+from purge.metrics.disturbed import NOISE, add_noise, drop_smallest, layer_weights, to_bf16, to_int8
 from purge.metrics.probing import PROBED, fit_head, separated
 from purge.metrics.registry import METRICS
-from purge.metrics.robustness import (
-    BATCH,
-    FEW,
-    LR,
-    MOMENTUM,
-    NOISE,
-    STEPS,
-    add_noise,
-    balanced,
-    drop_smallest,
-    layer_weights,
-    relearn,
-    steps_to,
-    to_bf16,
-    to_int8,
-)
-from purge.metrics.subject import Subject
-from tests.nets import NETWORKS, small_mlp, split_of
+from purge.metrics.robustness import BATCH, FEW, LR, MOMENTUM, STEPS, balanced, relearn, steps_to
+from tests.metrics.overfit import audited
+from tests.nets import NETWORKS, small_mlp
 
 CPU = torch.device("cpu")
 GONE = 1  # the class that a narrow network must spend a direction on
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def subject(model: nn.Module, forget: Pair, retain: Pair, test: Pair, **others) -> Subject:
-    return Subject(model, split_of(model, forget, retain, test), **others)
 
 
 def of(pair: Pair, wanted: torch.Tensor) -> Pair:
@@ -257,7 +239,7 @@ def rows_of(x: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
 def test_relearning_is_sgd_on_half_forget_half_retain(task, few, monkeypatch):
     monkeypatch.setattr(robustness, "SIZED", 10_000)
     seen: list[torch.Tensor] = []
-    case = subject(watched(task.suppressed, seen), task.forget, task.retain, task.test)
+    case = audited(watched(task.suppressed, seen), task.forget, task.retain, task.test)
     hits = relearn(case, few)
     assert len(seen) == STEPS[-1]
     half = BATCH // 2 if few else BATCH
@@ -281,7 +263,7 @@ def test_relearning_is_sgd_on_half_forget_half_retain(task, few, monkeypatch):
 
 
 def test_what_relearning_reports(task):
-    case = subject(task.suppressed, task.forget, task.retain, task.test)
+    case = audited(task.suppressed, task.forget, task.retain, task.test)
     for name, few in (("few", FEW), ("retain", 0)):
         found, hits = case.value(METRICS[f"relearn_{name}"]), relearn(case, few)
         accuracy = hits.mean(1)
@@ -330,17 +312,6 @@ def test_the_ratio_is_that_of_the_steps(task):
     assert ours.why == theirs.why == ""
     assert report["relearn_ratio"].value == pytest.approx((1 + ours.value) / (1 + theirs.value))
     assert report["relearn_ratio"].why == ""
-
-
-def test_identical_models_have_a_ratio_of_one_and_no_gaps(task):
-    report = purge.audit(
-        task.stale, task.forget, task.retain, task.test, retrained=copy.deepcopy(task.stale), progress=False,
-        metrics=["relearn_ratio", "probe_gap", "head_refit_gap"], check=False,
-    )  # fmt: skip
-    ratio = report["relearn_ratio"]
-    assert (ratio.low, ratio.value, ratio.high) == (1, 1, 1)
-    for name in ("probe_gap", "head_refit_gap"):
-        assert (report[name].low, report[name].value, report[name].high) == (0, 0, 0)
 
 
 class FreeHead(nn.Module):
@@ -393,7 +364,7 @@ def test_what_cannot_be_relearned_is_missing_with_a_reason(task, monkeypatch):
             return x[:, :10]
 
     def why(model: nn.Module, name: str) -> str:
-        found = subject(model, task.forget, task.retain, task.test).value(METRICS[name])
+        found = audited(model, task.forget, task.retain, task.test).value(METRICS[name])
         assert isinstance(found, purge.Value)
         assert found.value is None
         return found.why
@@ -457,16 +428,16 @@ def test_the_probe_compares_the_forgotten_class_with_as_many_others():
     test = numbered(torch.tensor([0] * 90 + [1] * 60 + [2] * 50))
     train = torch.randn(60, 2), torch.arange(60) % 3
     forget, retain = purge.split(train, classes=[1])
-    sides = [probing._sides(subject(Bare(2, 3), forget, retain, test, seed=s)) for s in (0, 0, 1)]
+    sides = [probing._sides(audited(Bare(2, 3), forget, retain, test, seed=s)) for s in (0, 0, 1)]
     (a, b), again, other = sides
     assert sorted(a[:, 0]) == list(range(90, 150))
     assert len(np.unique(b[:, 0])) == 60
     assert set(b[:, 1]) == {0, 2}
     assert all(np.array_equal(p, q) for p, q in zip((a, b), again, strict=True))
     assert set(b[:, 0]) != set(other[1][:, 0])
-    mostly = subject(Bare(2, 3), forget, retain, numbered(torch.tensor([1] * 80 + [2] * 15)))
+    mostly = audited(Bare(2, 3), forget, retain, numbered(torch.tensor([1] * 80 + [2] * 15)))
     assert [len(side) for side in probing._sides(mostly)] == [15, 15]
-    big = subject(Bare(2, 3), forget, retain, numbered(torch.arange(3600) % 3))
+    big = audited(Bare(2, 3), forget, retain, numbered(torch.arange(3600) % 3))
     assert [len(side) for side in probing._sides(big)] == [PROBED, PROBED]
 
 
@@ -481,7 +452,7 @@ def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_s
     chosen = torch.cat([torch.arange(150), torch.arange(200, 220)])
     forget, retain = purge.split(train, indices=chosen)
     test = data(torch.arange(300) % 3)
-    case = subject(Bare(4, 4), forget, retain, test)
+    case = audited(Bare(4, 4), forget, retain, test)
     assert case.split.forget_classes == frozenset()
     a, b = probing._sides(case)
     assert np.bincount(a[:, :3].argmax(1)).tolist() == [100, 20]
@@ -490,12 +461,12 @@ def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_s
     assert rows_of(torch.from_numpy(b).float(), test[0]).min() >= 0
     assert case.value(METRICS["probe"]).value == pytest.approx(0.5, abs=0.15)
     # where members lie elsewhere, it finds them
-    moved = subject(Bare(4, 4), (forget[0] + 1, forget[1]), retain, test)
+    moved = audited(Bare(4, 4), (forget[0] + 1, forget[1]), retain, test)
     assert moved.value(METRICS["probe"]).value == 1
 
 
 def test_gaps_are_absolute_and_pair_the_samples(task):
-    a, b = (subject(m, task.forget, task.retain, task.test) for m in (task.original, task.retrained))
+    a, b = (audited(m, task.forget, task.retain, task.test) for m in (task.original, task.retrained))
     a.retrained, b.retrained = b, a
     for gap, name in (("probe_gap", "probe"), ("head_refit_gap", "head_refit")):
         values = [s.value(METRICS[name]) for s in (a, b)]
@@ -567,7 +538,7 @@ def test_a_part_of_the_features_stands_for_all_of_them(task, monkeypatch):
 
     monkeypatch.setattr(base, "FEATURE_SAMPLES", 300)
     monkeypatch.setattr(probing, "fit_head", fit)
-    case = subject(task.original, task.forget, task.retain, task.test)
+    case = audited(task.original, task.forget, task.retain, task.test)
     case.value(METRICS["head_refit"])
     gone = seen["y"] == GONE
     assert (int(gone.sum()), len(gone)) == (len(task.forget[1]), len(task.forget[1]) + 300)
@@ -583,7 +554,7 @@ def test_without_kept_features_of_the_forgotten_class_there_is_a_reason(monkeypa
     train[0][:, 0] += 1000  # other samples than those of the test
     for request in ({"classes": [1]}, {"indices": [1, 4]}):
         forget, retain = purge.split(train, **request)
-        case = subject(Bare(2, 3), forget, retain, test)
+        case = audited(Bare(2, 3), forget, retain, test)
         assert len(case.featured("same_class_test")) == 0
         for name in ("probe", "head_refit"):
             found = case.value(METRICS[name])
@@ -697,10 +668,10 @@ def loose() -> SimpleNamespace:
     t.same = of(t.test, t.test[1] == 0)
     with torch.no_grad():
         t.model[-1].bias.sub_(t.model.eval()(t.test[0]).mean(0))
-    t.case = subject(t.model, t.forget, t.retain, t.test, seed=5)
+    t.case = audited(t.model, t.forget, t.retain, t.test, seed=5)
     with pytest.MonkeyPatch.context() as patch:  # of all samples, as sizes_by_hand
         patch.setattr(robustness, "SIZED", 10_000)
-        robustness._scales(t.case)
+        robustness.scales_of(t.case)
     return t
 
 
@@ -781,17 +752,10 @@ def test_a_class_hidden_below_the_rounding_comes_back_when_weights_are_rounded()
     assert report["quantise.bf16_delta"].value == 0
 
 
-def test_a_curve_of_relearning_begins_before_the_first_step(loose):
-    hits = relearn(loose.case, FEW)
-    assert np.array_equal(hits[0], right(neutral(loose.model, gone=0), loose.same))
-    assert not np.array_equal(hits[0], hits[1])
-    assert len(hits) == len(STEPS)
-
-
 def test_a_relearning_run_is_made_once_for_all_metrics_that_use_it(loose, monkeypatch):
     runs, plain = [], robustness.balanced
     monkeypatch.setattr(robustness, "balanced", lambda *given: (runs.append(given), plain(*given))[1])
-    ours, theirs = (subject(loose.model, loose.forget, loose.retain, loose.test) for _ in range(2))
+    ours, theirs = (audited(loose.model, loose.forget, loose.retain, loose.test) for _ in range(2))
     ours.retrained = theirs
     for case, name in ((ours, "relearn_few"), (ours, "relearn_ratio"), (theirs, "relearn_few")):
         assert case.value(METRICS[name]) == case.value(METRICS[name])
@@ -801,12 +765,12 @@ def test_a_relearning_run_is_made_once_for_all_metrics_that_use_it(loose, monkey
 def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeypatch):
     monkeypatch.setattr(robustness, "LOOKED_AT", 100)
     names = ["relearn_few", "quantise", "prune", "noise"]
-    cases = [subject(loose.model, loose.forget, loose.retain, loose.test, seed=s) for s in (0, 0, 1)]
+    cases = [audited(loose.model, loose.forget, loose.retain, loose.test, seed=s) for s in (0, 0, 1)]
     found = [[case.value(METRICS[name]) for name in names] for case in cases]
     assert {v.n for values in found[0] for v in values.values()} == {100}
     assert found[0] == found[1]
     assert found[0] != found[2]
-    rows = robustness._unseen(cases[0])
+    rows = robustness.unseen_rows(cases[0])
     assert len(rows.unique()) == 100
     expected = right(changed(loose.model, to_int8), of(loose.same, rows)).mean()
     assert found[0][1]["int8"].value == pytest.approx(expected)

@@ -18,15 +18,16 @@ from purge.core.errors import FileError, MethodError, MetricError, ModelError, P
 from purge.engine.optimizer import Optim
 from purge.engine.trainer import Recipe
 from purge.methods import Amnesiac, FineTune, GradientAscent, Retrain, Sisa
-from purge.metrics.ensemble import Ensemble, Shadows
+from purge.metrics.audited import AuditedModel
+from purge.metrics.ensemble import Ensemble
 from purge.metrics.likelihood import (
     forgetting_scores,
     klom,
     likelihood_ratio,
     margins,
 )
-from purge.metrics.registry import METRICS, PANELS
-from purge.metrics.subject import Subject
+from purge.metrics.registry import METRICS
+from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
 from tests.nets import plain_mlp
@@ -159,12 +160,6 @@ def full(case) -> purge.Report:
     return audit(case)
 
 
-def test_the_panels():
-    assert NAMES == ["lira", "rmia", "u_lira", "forgetting_score", "klom"]
-    assert set(NAMES) <= set(PANELS["full"])
-    assert not set(NAMES) & {*PANELS["standard"], *PANELS["quick"]}
-
-
 def test_with_everything_given_there_is_a_finite_number_with_its_interval(full):
     assert len(full.values) == 3 * 3 + 2 * 2
     for value in numbers(full.values).values():
@@ -291,7 +286,7 @@ def test_numbers_of_the_report_are_those_of_the_attacks(case):
     report = audit(case, forget=forget, retain=retain)
     split = request(forget, retain, case["test"])
     held = Ensemble(case["shadows"], net(0), split, device=CPU, seed=0, progress=False)
-    phi, shadows, n = held.of(Subject(case["model"], split)), held.signals("original"), held.targets
+    phi, shadows, n = held.of(AuditedModel(case["model"], split)), held.signals("original"), held.targets
     with torch.no_grad():
         z = case["model"].eval()(case["test"][0][held.population]).double().numpy()
     assert phi[n:] == pytest.approx(margins(z, case["test"][1][held.population].numpy()), abs=1e-5)

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 import purge
-from purge.metrics.subject import Subject
 from purge.models.forward import evaluating, forward, raw_logits
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import anatomy
-from tests.nets import split_of
+from tests.metrics.overfit import audited
 from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
 
 
@@ -30,14 +29,13 @@ class Tokenwise(nn.Module):
         return self.head((h * there).sum(1) / there.sum(1))
 
 
-def subject(model, data, test):
-    return Subject(model, split_of(model, *purge.split(data, classes=[0]), test))
-
-
 @pytest.mark.parametrize("make", [bert, distilbert, roberta])
 def test_features_outputs_and_layers_do_not_depend_on_padding(make):
     model, data, test = make().eval(), sentences(40), sentences(40, seed=1)
-    short, long = subject(model, data, test), subject(model, longer(data), longer(test))
+    short, long = (
+        audited(model, *purge.split(one, classes=[0]), other)
+        for one, other in ((data, test), (longer(data), longer(test)))
+    )
     np.testing.assert_allclose(short.log_probs("test"), long.log_probs("test"), atol=1e-4)
     np.testing.assert_allclose(short.features("test"), long.features("test"), atol=1e-4)
     assert short.blocks("test").keys() == long.blocks("test").keys()

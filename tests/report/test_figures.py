@@ -18,9 +18,12 @@ from matplotlib.figure import Figure
 
 import purge
 from purge.core.errors import MetricError
+from purge.metrics.metric import Metric, Words
 from purge.metrics.registry import METRICS
 from purge.report import figures as plots
+from purge.report import labels
 from purge.report import theme as style
+from purge.report.overview import overview
 
 CLASSES = 4
 NAMES = ["cat", "dog", "owl", "fox"]
@@ -167,9 +170,26 @@ def test_roc_curves_are_on_log_axes_beside_the_retrained_models(report):
     assert {t.get_text() for t in ours.get_xticklabels()} >= {"0.1", "1", "10", "100"}  # percent, no powers
 
 
-def test_an_attack_with_an_unknown_name_is_drawn_too(report):
+def test_a_new_attack_is_one_row_of_the_table_of_metrics(report):
     report["curves"]["audited"]["roc"] = {"own": {"fpr": [0.5, 1.0], "tpr": [0.5, 1.0]}}
-    assert "own" in lines(plots.draw(report, "roc").axes[0])
+    assert "own" in lines(plots.draw(report, "roc").axes[0])  # also one that nobody described
+    known = len(plots.looks(report))
+    for i in range(20):
+        words = Words(f"AUROC of attack {i}", {"membership": f"attack {i}"}, main=True)
+        new = Metric(f"new{i}", "new", "a new attack", "own:new", curve=f"new{i}", words={"auroc": words},
+                     parts=("auroc",), section="membership")  # fmt: skip
+        report["metrics"][new.name] = new.describe()
+        report["values"][f"{new.name}.auroc"] = value(0.6, 0.5, 0.7)
+        report["curves"]["audited"]["roc"][new.name] = {"fpr": [0.5, 1.0], "tpr": [0.5, 1.0]}
+    looks = plots.looks(report)
+    assert len(looks) == known + 20
+    assert len({(look.colour, look.marker) for look in looks.values()}) == len(looks)
+    assert lines(plots.draw(report, "roc").axes[0])["attack 19"].get_color() == looks["new19"].colour
+    rows = [t.get_text() for t in plots.draw(report, "membership").axes[0].get_yticklabels()]
+    assert {f"attack {i}" for i in range(20)} <= set(rows)
+    assert len(overview(report).axes[2].containers) > 20
+    assert "AUROC of attack 19" in labels.in_a_sentence(report, "new19.auroc")
+    assert "new19.auroc" in labels.main_values(report)
 
 
 def test_classes_are_bars_before_after_and_retrained(report):
@@ -225,7 +245,7 @@ def test_features_mark_the_forgotten_in_every_panel(report):
 
 def test_membership_and_robustness_have_a_dot_per_value_and_model(report):
     (ax,) = plots.draw(report, "membership").axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["loss", "LiRA", "mean of loss and\nconfidence"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["loss", "mean of loss and\nconfidence", "LiRA"]
     assert len(ax.containers) == 6
     middle = ax.containers[0].lines[0].get_xdata().tolist()
     (reach,) = ax.containers[0].lines[2]
@@ -298,11 +318,12 @@ def test_an_unknown_figure_is_answered_with_the_nearest_name(report):
 SAFE = {c.lower() for c in (style.BLUE, style.ORANGE, style.GREEN, style.VERMILION, style.SKY, style.PURPLE)}
 
 
-@pytest.mark.parametrize("looks", [style.MODELS, plots.SIGNAL_LOOKS])
-def test_series_differ_in_colour_and_in_shape(looks):
-    assert {to_hex(look.colour) for look in looks.values()} <= SAFE | {style.INK.lower(), style.GREY.lower()}
-    assert len({look.colour for look in looks.values()}) == len(looks)
-    assert len({look.marker for look in looks.values()}) == len(looks)
+def test_series_differ_in_colour_and_in_shape(report):
+    for looks in (style.MODELS, plots.looks(report)):
+        colours = {to_hex(look.colour) for look in looks.values()}
+        assert colours <= SAFE | {style.INK.lower(), style.GREY.lower()}
+        assert len(colours) == min(len(looks), len(style.COLOURS))
+        assert len({look.marker for look in looks.values()}) == len(looks)
 
 
 def test_bars_differ_in_grey_by_hatch_and_series_of_models_by_line():

@@ -169,8 +169,8 @@ def test_everything_prints_itself_in_one_short_line(report, result, trained, par
     assert repr(trained).startswith("Result(Sequential by training, ")
     assert repr(report).startswith(f"Report({int((Y == 0).sum())} samples forgotten, ")
     assert f"ra {100 * report['ra'].value:.1f} %" in repr(report)
-    assert repr(owned[0]) == f"Pair(30 samples of 1 id, each ({X.shape[1]},) float32)"
-    assert "samples of 1 id" in repr(dataset[0])
+    assert repr(owned[0]) == f"Samples(30 of 1 id, each ({X.shape[1]},) of float32)"
+    assert "of 1 id" in repr(dataset[0])
 
 
 def test_a_value_prints_what_it_has() -> None:

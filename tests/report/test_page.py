@@ -103,11 +103,6 @@ def test_a_page_is_small_and_self_contained(page: Path, compared: Path, full: Pa
         assert "default-src 'none'" in text
 
 
-def test_no_other_file_is_written(page: Path, runs: Path) -> None:
-    files = {p.name for p in (runs / "purge").iterdir()}
-    assert files == {"model.safetensors", "history.parquet", "run.json", "audit.json", "report.html"}
-
-
 def test_the_page_has_every_number_with_its_interval_and_the_others_beside(page: Path, runs: Path) -> None:
     text, audit = page.read_text(encoding="utf-8"), read(runs / "purge" / "audit.json")
     (row,) = re.findall(r"<code>ra</code>.*?</tr>", text, re.S)[:1]

@@ -104,7 +104,7 @@ def test_a_report_describes_its_metrics_and_an_older_file_is_completed(report, t
 
 
 def test_a_metric_of_the_user_is_shown_in_its_unit(toy, tmp_path):
-    def half(subject):
+    def half(audited):
         return {"hit": Value(0.5), "steps": Value(0.5)}
 
     model, forget, retain, test = toy

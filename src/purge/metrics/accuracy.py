@@ -10,16 +10,16 @@ from torch import nn
 
 from purge.core.threads import threads_for
 from purge.data.samples import Samples
+from purge.metrics.audited import NOT_GIVEN, AuditedModel, Hits, Part
 from purge.metrics.bootstrap import DRAWS, Array, interval
-from purge.metrics.subject import NOT_GIVEN, Hits, Part, Subject
 from purge.metrics.value import Missing, Value
 from purge.models.forward import logits
 from purge.models.inspect import device_of
 
 
-def accuracy(subject: Subject, part: Part) -> Value:
+def accuracy(audited: AuditedModel, part: Part) -> Value:
     """Accuracy on a part of the data."""
-    return subject.mean(subject.hits(part))
+    return audited.mean(audited.hits(part))
 
 
 ta = partial(accuracy, part="test")
@@ -28,46 +28,46 @@ fa_train = partial(accuracy, part="forget")
 ra = partial(accuracy, part="retain")
 
 
-def fa_test(subject: Subject) -> Value:
+def fa_test(audited: AuditedModel) -> Value:
     """Accuracy on unseen samples of the classes in the forget set.
 
     Where single samples are forgotten, their classes have the weights they have among these samples.
     """
-    weights = subject.matched() if subject.split.single else None
-    return subject.mean(subject.hits("same_class_test"), weights)
+    weights = audited.matched() if audited.split.single else None
+    return audited.mean(audited.hits("same_class_test"), weights)
 
 
-def unlearning_accuracy(subject: Subject) -> Value:
+def unlearning_accuracy(audited: AuditedModel) -> Value:
     """UA = 1 − accuracy on the forget set."""
-    return subject.mean(~subject.hits("forget"))
+    return audited.mean(~audited.hits("forget"))
 
 
-def destinations(subject: Subject) -> dict[str, Value]:
+def destinations(audited: AuditedModel) -> dict[str, Value]:
     """Share of the forget set that is predicted as each class."""
-    guesses = subject.guesses("forget")
-    return {str(k): subject.mean(guesses == k) for k in range(subject.split.classes)}
+    guesses = audited.guesses("forget")
+    return {str(k): audited.mean(guesses == k) for k in range(audited.split.classes)}
 
 
-def clean_label(subject: Subject) -> Value:
+def clean_label(audited: AuditedModel) -> Value:
     """Share of the forget set that gets its right label, for samples that were trained with a wrong one.
 
     The right labels are what ``truth`` says. The share that still gets the label of the training is
     ``fa_train``; a sample whose label was right all along counts in both. Even a retrained model does not
     get all of them right: compare with its number.
     """
-    if subject.split.truth is None:
+    if audited.split.truth is None:
         raise Missing(NOT_GIVEN["truth"])
-    return subject.mean(subject.guesses("forget") == subject.split.truth.numpy())
+    return audited.mean(audited.guesses("forget") == audited.split.truth.numpy())
 
 
-def attack_success(subject: Subject) -> Value:
+def attack_success(audited: AuditedModel) -> Value:
     """Share of samples with a backdoor trigger that get the attacker's label.
 
     ``triggered`` has inputs with the trigger, and the attacker's label as the label of each. Leave out
     samples that are of this class anyway: for them a right answer cannot be told from a successful attack.
     A model that never saw the trigger also gives that label by mistake: compare with the retrained model's.
     """
-    return accuracy(subject, "triggered")
+    return accuracy(audited, "triggered")
 
 
 def change(after: Hits, before: Hits, seed: int) -> Value:
@@ -86,8 +86,8 @@ def change_draws(after: Hits, before: Hits, seed: int) -> Array:
     won, lost = int((after & ~before).sum()), int((before & ~after).sum())
     chances = np.array([won + 0.5, lost + 0.5, n - won - lost + 1]) / (n + 2)
     drawn = np.random.default_rng(seed).multinomial(n, chances, DRAWS)
-    found: Array = (drawn[:, 0] - drawn[:, 1]) / n
-    return found
+    draws: Array = (drawn[:, 0] - drawn[:, 1]) / n
+    return draws
 
 
 def accuracies(model: nn.Module, test: Samples | None) -> dict[str, Any]:

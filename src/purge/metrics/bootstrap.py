@@ -71,6 +71,11 @@ def resamples(n: int, seed: int) -> Iterator[Array]:
         yield np.bincount(drawn.ravel(), minlength=BLOCK * n).reshape(BLOCK, n).astype(np.float64)
 
 
+def some_rows(n: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The rows 0 to n − 1, or a random choice of so many of them, in order."""
+    return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))
+
+
 # -- threshold attacks -------------------------------------------------------------------------
 
 
@@ -81,8 +86,8 @@ def auroc(inside: Array, outside: Array, classes: Classes | None = None) -> floa
 
 def auroc_draws(inside: Array, outside: Array, seed: int, classes: Classes | None = None) -> Array:
     """Bootstrap draws of the AUROC; equal sizes and seeds give the same resamples."""
-    found: Array = rate_draws([(inside, outside)], seed, classes=classes)[0, 0]
-    return found
+    draws: Array = rate_draws([(inside, outside)], seed, classes=classes)[0, 0]
+    return draws
 
 
 def rates(inside: Array, outside: Array, fprs: Sequence[float] = (), classes: Classes | None = None) -> Array:
@@ -93,8 +98,8 @@ def rates(inside: Array, outside: Array, fprs: Sequence[float] = (), classes: Cl
     both, ``outside`` is weighted to the class shares of ``inside``: see :func:`matched`.
     """
     ones = np.ones((1, len(inside))), np.ones((1, len(outside)))
-    found: Array = _weighted_rates(_ranked(inside, outside), *matched(*ones, classes), fprs, np.zeros(1))
-    return found[:, 0]
+    points: Array = _weighted_rates(_ranked(inside, outside), *matched(*ones, classes), fprs, np.zeros(1))
+    return points[:, 0]
 
 
 def rate_draws(
@@ -112,13 +117,13 @@ def rate_draws(
     ranked = [_ranked(*pair) for pair in pairs]
     beyond = np.random.default_rng(seed + 2).poisson(1.0, (DRAWS // BLOCK, BLOCK)).astype(np.float64)
     inside, outside = (resamples(len(x), seed + i) for i, x in enumerate(pairs[0]))
-    found = []
+    blocks = []
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # NumPy releases the GIL to sort and sum
         for a, b, c in zip(inside, outside, beyond, strict=True):
             w_in, w_out = matched(a, b, classes)
             rates_of = partial(_weighted_rates, w_in=w_in, w_out=w_out, fprs=fprs, beyond=c)
-            found.append(list(pool.map(rates_of, ranked)))
-    return np.concatenate(found, axis=2)
+            blocks.append(list(pool.map(rates_of, ranked)))
+    return np.concatenate(blocks, axis=2)
 
 
 def matched(w_in: Array, w_out: Array, classes: Classes | None) -> tuple[Array, Array]:
@@ -172,7 +177,7 @@ def _weighted_rates(
     tied = np.flatnonzero(less != upto)  # usually few: only these are looked up twice
     below = 2 * np.einsum("ij,ij->i", w_out, summed[:, upto])
     below -= np.einsum("ij,ij->i", w_out[:, tied], summed[:, upto[tied]] - summed[:, less[tied]])
-    found = [(2 * n * m - below) / (2 * n * m)]
+    rates = [(2 * n * m - below) / (2 * n * m)]
     for fpr in fprs:
         allowed = fpr * m + 1e-9  # the product may lie just below a whole number
         for first in (top[: int(2 * allowed.max()) + 50], top):  # nearly always the first few exceed it
@@ -181,5 +186,5 @@ def _weighted_rates(
                 break
         threshold = upto[first[over.argmax(1)]]
         tpr = np.where(over[:, -1], (n - summed[np.arange(draws), threshold]) / n, 1.0)
-        found.append(np.where(beyond > allowed, 0.0, tpr))
-    return np.stack(found)
+        rates.append(np.where(beyond > allowed, 0.0, tpr))
+    return np.stack(rates)

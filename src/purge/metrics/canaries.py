@@ -28,10 +28,10 @@ from scipy.stats import binom
 
 from purge.core.errors import MetricError
 from purge.data.canaries import Canaries
+from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import margins
-from purge.metrics.metric import Metric
-from purge.metrics.subject import Subject
+from purge.metrics.metric import Metric, Words
 from purge.metrics.value import Value
 from purge.models.forward import logits
 from purge.models.inspect import device_of
@@ -85,28 +85,30 @@ def epsilon_canaries(planted: Canaries, *, confidence: float = 0.95, delta: floa
         direction="lower",
         ideal=0.0,
         docs=__doc__ or "",
+        limits=(0, None),
+        words={"epsilon": Words("lower bound on ε from the canaries, at the stated confidence")},
     )
 
 
-def _measured(subject: Subject, planted: Canaries, confidence: float, delta: float) -> dict[str, Value]:
-    samples = planted.samples.to(device_of(subject.model))
-    scores = logits(subject.model, samples).double().log_softmax(1).cpu().numpy()
+def _measured(audited: AuditedModel, planted: Canaries, confidence: float, delta: float) -> dict[str, Value]:
+    samples = planted.samples.to(device_of(audited.model))
+    scores = logits(audited.model, samples).double().log_softmax(1).cpu().numpy()
     phi, included = margins(scores, samples.labels.numpy()), planted.included.numpy()
     bound, guesses = best_bound(phi, included, confidence, delta)
-    return {"epsilon": Value(bound, n=guesses), "right": subject.mean(guessed(phi, included, len(phi)))}
+    return {"epsilon": Value(bound, n=guesses), "right": audited.mean(guessed(phi, included, len(phi)))}
 
 
 def best_bound(phi: Array, included: Flags, confidence: float, delta: float) -> tuple[float, int]:
     """The largest lower bound among the ways to guess, and how many guesses it rests on."""
     m = len(phi)
     each = 1 - (1 - confidence) / (2 * len(SHARES))
-    found = []
+    bounds = []
     for share in SHARES:
         guesses = max(1, round(share * m))
         for score in (phi, -phi):
             right = int(guessed(score, included, guesses).sum())
-            found.append((epsilon_bound(right, guesses, m, each, delta), guesses))
-    return max(found)
+            bounds.append((epsilon_bound(right, guesses, m, each, delta), guesses))
+    return max(bounds)
 
 
 def guessed(phi: Array, included: Flags, guesses: int) -> Flags:
@@ -116,8 +118,8 @@ def guessed(phi: Array, included: Flags, guesses: int) -> Flags:
     """
     order = np.argsort(-phi, kind="stable")
     top = math.ceil(guesses / 2)
-    found: Flags = np.concatenate([included[order[:top]], ~included[order[len(phi) - (guesses - top) :]]])
-    return found
+    right: Flags = np.concatenate([included[order[:top]], ~included[order[len(phi) - (guesses - top) :]]])
+    return right
 
 
 def epsilon_bound(right: int, guesses: int, canaries: int, confidence: float, delta: float = 0.0) -> float:
@@ -142,9 +144,9 @@ def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: floa
     P[B ≥ v] + 2 m δ max_i P[v > B ≥ v − i] / i, where B is binomial with r guesses of e^ε / (1 + e^ε).
     """
     chance = 1 / (1 + math.exp(-epsilon))
-    found = float(binom.sf(right - 1, guesses, chance))
+    p = float(binom.sf(right - 1, guesses, chance))
     if delta and right:
         i = np.arange(1, right + 1)
         below = binom.cdf(right - 1, guesses, chance) - binom.cdf(right - 1 - i, guesses, chance)
-        found += 2 * canaries * delta * float((below / i).max())
-    return min(found, 1.0)
+        p += 2 * canaries * delta * float((below / i).max())
+    return min(p, 1.0)

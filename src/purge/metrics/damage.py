@@ -5,60 +5,60 @@ from __future__ import annotations
 import numpy as np
 
 from purge.metrics.accuracy import change
+from purge.metrics.audited import AuditedModel, Hits, Labels
 from purge.metrics.bootstrap import DRAWS, Array, resamples
-from purge.metrics.subject import Hits, Labels, Subject
 from purge.metrics.value import Value
 
 BINS = 15  # of equal width, for the calibration error
 NEIGHBOURS = 3  # retained classes nearest to what is forgotten
 
 
-def class_accuracy(subject: Subject) -> dict[str, Value]:
+def class_accuracy(audited: AuditedModel) -> dict[str, Value]:
     """Accuracy on the test data of each class; a class without test data is left out.
 
     The aim is the retrained model's: near 0 for a forgotten class, unharmed for the others. It does not
     tell what happens to single samples within a class.
     """
-    y, right = subject.labels("test"), subject.hits("test")
-    return {str(k): subject.mean(right[y == k]) for k in np.unique(y)}
+    y, right = audited.labels("test"), audited.hits("test")
+    return {str(k): audited.mean(right[y == k]) for k in np.unique(y)}
 
 
-def class_change(subject: Subject) -> dict[str, Value]:
+def class_change(audited: AuditedModel) -> dict[str, Value]:
     """Accuracy of each class on test data, after − before unlearning, on the same samples.
 
     Retraining also moves classes a little either way, so compare with the retrained column.
     """
-    y, after, before = subject.labels("test"), subject.hits("test"), subject.other("original").hits("test")
-    return {str(k): change(after[y == k], before[y == k], subject.seed) for k in np.unique(y)}
+    y, after, before = audited.labels("test"), audited.hits("test"), audited.other("original").hits("test")
+    return {str(k): change(after[y == k], before[y == k], audited.seed) for k in np.unique(y)}
 
 
-def worst_class(subject: Subject) -> dict[str, Value]:
+def worst_class(audited: AuditedModel) -> dict[str, Value]:
     """The lowest test accuracy of a class that stays, and the number of that class.
 
     The interval is that of the class alone. It does not allow for the class having been picked as the
     lowest: with many classes and few samples, some class looks bad by chance. The class may have been
     as bad before: see the original column, or largest_drop.
     """
-    y, right = subject.labels("kept_class_test"), subject.hits("kept_class_test")
+    y, right = audited.labels("kept_class_test"), audited.hits("kept_class_test")
     classes = np.unique(y)
     worst = classes[np.argmin([right[y == k].mean() for k in classes])]
-    found = subject.mean(right[y == worst])
-    return {"accuracy": found, "class": Value(float(worst), n=found.n)}
+    accuracy = audited.mean(right[y == worst])
+    return {"accuracy": accuracy, "class": Value(float(worst), n=accuracy.n)}
 
 
-def largest_drop(subject: Subject) -> Value:
+def largest_drop(audited: AuditedModel) -> Value:
     """The largest drop in test accuracy of a class that stays: after − before, below 0 for a loss.
 
     See class_change for which class it is. As in worst_class, the interval is that of the class alone.
     """
-    y, after = subject.labels("kept_class_test"), subject.hits("kept_class_test")
-    before = subject.other("original").hits("kept_class_test")
+    y, after = audited.labels("kept_class_test"), audited.hits("kept_class_test")
+    before = audited.other("original").hits("kept_class_test")
     classes = np.unique(y)
     lost = classes[np.argmin([after[y == k].mean() - before[y == k].mean() for k in classes])]
-    return change(after[y == lost], before[y == lost], subject.seed)
+    return change(after[y == lost], before[y == lost], audited.seed)
 
 
-def ece(subject: Subject) -> Value:
+def ece(audited: AuditedModel) -> Value:
     """Expected calibration error on test data of the classes that stay.
 
     Σ_b n_b/n · |accuracy in b − mean confidence in b| over 15 bins of equal width of the largest
@@ -66,8 +66,8 @@ def ece(subject: Subject) -> Value:
     retrained model's. Errors of opposite sign within a bin cancel unseen, and even a calibrated model
     is a little above 0 by chance.
     """
-    confidence = np.exp(subject.log_probs("kept_class_test").max(1))
-    return calibration_error(confidence, subject.hits("kept_class_test"), subject.seed)
+    confidence = np.exp(audited.log_probs("kept_class_test").max(1))
+    return calibration_error(confidence, audited.hits("kept_class_test"), audited.seed)
 
 
 def calibration_error(confidence: Array, right: Hits, seed: int) -> Value:
@@ -80,37 +80,37 @@ def calibration_error(confidence: Array, right: Hits, seed: int) -> Value:
     return absolute_sum(terms.mean(0), draws, n)
 
 
-def neighbours(subject: Subject) -> dict[str, Value]:
+def neighbours(audited: AuditedModel) -> dict[str, Value]:
     """Test accuracy over the retained classes that lie nearest to what is forgotten, and its change.
 
     Nearest: the three classes to which the original model gives most probability on the forget set,
     not counting each sample's own. Damage shows there first, and is diluted in the mean over all classes.
     """
-    original = subject.other("original")
+    original = audited.other("original")
     p = np.exp(original.log_probs("forget"))
-    p[np.arange(len(p)), subject.labels("forget")] = 0.0
-    y = subject.labels("kept_class_test")
+    p[np.arange(len(p)), audited.labels("forget")] = 0.0
+    y = audited.labels("kept_class_test")
     there = np.unique(y)
     nearest = there[np.argsort(-p.mean(0)[there], kind="stable")[:NEIGHBOURS]]
-    after, before = (s.hits("kept_class_test") for s in (subject, original))
-    subject.curves["neighbours"] = {
+    after, before = (s.hits("kept_class_test") for s in (audited, original))
+    audited.curves["neighbours"] = {
         "class": [int(k) for k in nearest],
         "before": [float(before[y == k].mean()) for k in nearest],
         "after": [float(after[y == k].mean()) for k in nearest],
     }
     near = np.isin(y, nearest)
-    return {"accuracy": subject.mean(after[near]), "change": change(after[near], before[near], subject.seed)}
+    return {"accuracy": audited.mean(after[near]), "change": change(after[near], before[near], audited.seed)}
 
 
-def destinations_tv(subject: Subject) -> Value:
+def destinations_tv(audited: AuditedModel) -> Value:
     """Total-variation distance ½ Σ_k |share of D_f predicted as k − the retrained model's share|.
 
     0: as many samples go to each class as with the retrained model; 1: none goes to a class that it
     uses. It does not tell whether the same samples go there: see agreement. By chance it is above 0 even
     between two retrained models.
     """
-    ours, theirs = subject.guesses("forget"), subject.other("retrained").guesses("forget")
-    return variation_distance(ours, theirs, subject.split.classes, subject.seed)
+    ours, theirs = audited.guesses("forget"), audited.other("retrained").guesses("forget")
+    return variation_distance(ours, theirs, audited.split.classes, audited.seed)
 
 
 def variation_distance(ours: Labels, theirs: Labels, classes: int, seed: int) -> Value:

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import rel_entr
 
 from purge.metrics.accuracy import change_draws
+from purge.metrics.audited import AuditedModel, Part
 from purge.metrics.bootstrap import Array, interval, resamples, wide_value
 from purge.metrics.likelihood import margins
 from purge.metrics.registry import METRICS
-from purge.metrics.subject import Part, Subject
 from purge.metrics.value import Missing, Value
 
 Other = Literal["retrained", "original"]
@@ -24,38 +24,38 @@ RIDGE = 1e-3  # their penalty, where each feature has variance 1
 LEAST_VARIANCE = 1e-9  # of numbers whose variance is 1: in a resample below it, all are equal
 
 
-def agreement(subject: Subject, part: Part = "forget") -> Value:
+def agreement(audited: AuditedModel, part: Part = "forget") -> Value:
     """Share of a part on which the model and the retrained one predict the same class.
 
     1 is never reached: two retrained models agree less on the forget set than on test data.
     """
-    return subject.mean(subject.guesses(part) == subject.other("retrained").guesses(part))
+    return audited.mean(audited.guesses(part) == audited.other("retrained").guesses(part))
 
 
 agreement_test = partial(agreement, part="test")
 
 
-def kl_retrain(subject: Subject) -> Value:
+def kl_retrain(audited: AuditedModel) -> Value:
     """Mean over the forget set of KL(retrained ‖ model), in nats."""
-    p, q = subject.other("retrained").log_probs("forget"), subject.log_probs("forget")
-    return subject.mean((np.exp(p) * (p - q)).sum(1))
+    p, q = audited.other("retrained").log_probs("forget"), audited.log_probs("forget")
+    return audited.mean((np.exp(p) * (p - q)).sum(1))
 
 
-def odds_correlation(subject: Subject) -> Value:
+def odds_correlation(audited: AuditedModel) -> Value:
     """Pearson correlation, over the forget set, of the label's log-odds in the model and in Retrain.
 
     log(p_y / (1 − p_y)) of the label that the sample was trained with. 1: the samples that the retrained
     model finds easy or hard are the same here. A shift or scale of all of them is not seen: see kl_retrain.
     """
-    labels = subject.labels("forget")
-    x, y = (margins(s.log_probs("forget"), labels) for s in (subject, subject.other("retrained")))
+    labels = audited.labels("forget")
+    x, y = (margins(s.log_probs("forget"), labels) for s in (audited, audited.other("retrained")))
     if len(labels) < 3:
         raise Missing("a correlation needs at least three forget samples")
     for whose, odds in (("model's", x), ("retrained model's", y)):
         if np.ptp(odds) <= ROUNDING * np.abs(odds).max():
             raise Missing(f"the {whose} log-odds are the same for all forget samples")
     r = float(correlations(x, y, np.ones((1, len(x))))[0])
-    draws = np.concatenate([correlations(x, y, counts) for counts in resamples(len(x), subject.seed)])
+    draws = np.concatenate([correlations(x, y, counts) for counts in resamples(len(x), audited.seed)])
     low, high = interval(draws[np.isfinite(draws)])  # a resample in which one is constant tells nothing
     return Value(r, min(low, r), max(high, r), len(x))
 
@@ -71,56 +71,56 @@ def correlations(x: Array, y: Array, counts: Array) -> Array:
     var_x, var_y = w @ x**2 - mean_x**2, w @ y**2 - mean_y**2
     known = (var_x > LEAST_VARIANCE) & (var_y > LEAST_VARIANCE)
     root = np.sqrt(np.where(known, var_x * var_y, 1.0))
-    found: Array = np.where(known, np.clip((w @ (x * y) - mean_x * mean_y) / root, -1, 1), np.nan)
-    return found
+    r: Array = np.where(known, np.clip((w @ (x * y) - mean_x * mean_y) / root, -1, 1), np.nan)
+    return r
 
 
-def js_retrain(subject: Subject) -> Value:
+def js_retrain(audited: AuditedModel) -> Value:
     """Mean over the forget set of JS(model, retrained), in nats: 0 to ln 2.
 
     Unlike KL it is symmetric and bounded, so that a few confident wrong answers do not dominate it.
     """
-    p, q = (np.exp(s.log_probs("forget")) for s in (subject, subject.other("retrained")))
-    return subject.mean(js(p, q))
+    p, q = (np.exp(s.log_probs("forget")) for s in (audited, audited.other("retrained")))
+    return audited.mean(js(p, q))
 
 
 def js(p: Array, q: Array) -> Array:
     """Jensen-Shannon divergence ½ KL(p ‖ m) + ½ KL(q ‖ m), m = (p + q) / 2, of rows (…, K): 0 to ln 2."""
     m = (p + q) / 2
-    found: Array = (rel_entr(p, m) + rel_entr(q, m)).sum(-1) / 2
-    return np.maximum(found, 0.0)
+    divergence: Array = (rel_entr(p, m) + rel_entr(q, m)).sum(-1) / 2
+    return np.maximum(divergence, 0.0)
 
 
 # -- features ----------------------------------------------------------------------------------
 
 
-def _feature_pair(subject: Subject, which: Other) -> tuple[Array, Array]:
-    a, b = subject.features("forget"), subject.other(which).features("forget")
+def _feature_pair(audited: AuditedModel, which: Other) -> tuple[Array, Array]:
+    a, b = audited.features("forget"), audited.other(which).features("forget")
     if a.shape[1] != b.shape[1]:
         raise Missing(f"features of {a.shape[1]} and {b.shape[1]} dimensions cannot be compared")
     return a, b
 
 
-def feature_cosine(subject: Subject, which: Other = "retrained") -> Value:
+def feature_cosine(audited: AuditedModel, which: Other = "retrained") -> Value:
     """Mean cosine of the penultimate features of each forget sample in two models."""
-    a, b = _feature_pair(subject, which)
+    a, b = _feature_pair(audited, which)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosines = (a * b).sum(1) / np.where(norms == 0, 1.0, norms)
     both_zero = ~a.any(1) & ~b.any(1)  # equal, so as near as can be
-    return subject.mean(np.where(both_zero, 1.0, cosines))
+    return audited.mean(np.where(both_zero, 1.0, cosines))
 
 
-def feature_l2(subject: Subject, which: Other = "retrained") -> Value:
+def feature_l2(audited: AuditedModel, which: Other = "retrained") -> Value:
     """Mean Euclidean distance of the penultimate features of each forget sample in two models."""
-    a, b = _feature_pair(subject, which)
-    return subject.mean(np.linalg.norm(a - b, axis=1))
+    a, b = _feature_pair(audited, which)
+    return audited.mean(np.linalg.norm(a - b, axis=1))
 
 
 feature_cosine_original = partial(feature_cosine, which="original")
 feature_l2_original = partial(feature_l2, which="original")
 
 
-def hidden_change(subject: Subject) -> Value:
+def hidden_change(audited: AuditedModel) -> Value:
     """How little the original's penultimate features tell of the model's on D_f, and the reverse: 0 to 1.
 
     The mean of :func:`untold` both ways, of maps learned from retained samples. 0: each is a linear function
@@ -128,9 +128,9 @@ def hidden_change(subject: Subject) -> Value:
     units are written. Far is not the same as forgotten: a model that was merely disturbed is far from the
     original too.
     """
-    n = len(subject.featured("retain"))
-    rows = np.sort(np.random.default_rng(subject.seed).permutation(n)[:LEARNED])
-    pairs = [(s.features("retain")[rows], s.features("forget")) for s in (subject, subject.other("original"))]
+    n = len(audited.featured("retain"))
+    rows = np.sort(np.random.default_rng(audited.seed).permutation(n)[:LEARNED])
+    pairs = [(s.features("retain")[rows], s.features("forget")) for s in (audited, audited.other("original"))]
     ours, theirs = (_standardised(*pair) for pair in pairs)
     if ours is None or theirs is None:
         raise Missing("the features are the same for all samples")
@@ -155,9 +155,9 @@ def untold(learn: Array, ask: Array, learn_other: Array, ask_other: Array) -> fl
     Σ‖P_A(b) − P_B(b)‖² / Σ‖P_B(b)‖² over the asked samples b, with P the ridge regression on one of the two
     that was learned from the other samples. P_B is B itself, unless B is wider than there are samples.
     """
-    told, whole = (_ridge(x, learn_other, at) for x, at in ((learn, ask), (learn_other, ask_other)))
+    explained, whole = (_ridge(x, learn_other, at) for x, at in ((learn, ask), (learn_other, ask_other)))
     size = float((whole**2).sum())
-    return min(float(((told - whole) ** 2).sum()) / size, 1.0) if size else 0.0
+    return min(float(((explained - whole) ** 2).sum()) / size, 1.0) if size else 0.0
 
 
 def _ridge(x: Array, y: Array, at: Array) -> Array:
@@ -168,15 +168,15 @@ def _ridge(x: Array, y: Array, at: Array) -> Array:
     return np.asarray(at @ x.T @ np.linalg.solve(x @ x.T / n + RIDGE * np.eye(n), y / n))
 
 
-def output_change(subject: Subject) -> Value:
+def output_change(audited: AuditedModel) -> Value:
     """Mean over the forget set of JS(model, original), in nats: 0 is unchanged, ln 2 the most."""
-    p, q = (np.exp(s.log_probs("forget")) for s in (subject, subject.other("original")))
-    return subject.mean(js(p, q))
+    p, q = (np.exp(s.log_probs("forget")) for s in (audited, audited.other("original")))
+    return audited.mean(js(p, q))
 
 
-def fid_feat(subject: Subject) -> Value:
+def fid_feat(audited: AuditedModel) -> Value:
     """Fréchet distance between the penultimate features of the model and of the retrained one."""
-    a, b = _feature_pair(subject, "retrained")
+    a, b = _feature_pair(audited, "retrained")
     if len(a) < 2:
         raise Missing("a covariance needs at least two forget samples")
     return Value(frechet(a, b), n=len(a))
@@ -195,7 +195,7 @@ def frechet(a: Array, b: Array) -> float:
     return float(max(gap + np.trace(sa) + np.trace(sb) - 2 * cross, 0.0))
 
 
-def cka(subject: Subject) -> dict[str, Value]:
+def cka(audited: AuditedModel) -> dict[str, Value]:
     """Linear CKA with the retrained model on the forget set, by layer and for the penultimate features.
 
     1: equal up to a rotation and a scale. Layers are those that erasure looks at, pooled, matched by
@@ -203,18 +203,18 @@ def cka(subject: Subject) -> dict[str, Value]:
     each dot. Few samples in many dimensions look alike whatever they are (a bias towards 1), and a high
     CKA does not mean that the same can be read out: see probe.
     """
-    other, n = subject.other("retrained"), len(subject.featured("forget"))
+    other, n = audited.other("retrained"), len(audited.featured("forget"))
     if n < 2:
         raise Missing("similarity of representations needs at least two forget samples")
-    ours, theirs = subject.blocks("forget"), other.blocks("forget")
+    ours, theirs = audited.blocks("forget"), other.blocks("forget")
     pairs = {name: (ours[same], theirs[name]) for name, same in _same_layers([*ours], [*theirs]).items()}
     with suppress(Missing):
-        pairs["penultimate"] = subject.features("forget"), other.features("forget")
+        pairs["penultimate"] = audited.features("forget"), other.features("forget")
     if not pairs:
         raise Missing("the two models have no layer of the same name, and there are no features")
-    found = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
+    similarity = {name.replace(".", "/"): linear_cka(*pair) for name, pair in pairs.items()}
     constant = Value.missing("the outputs of this layer are the same for all samples")
-    return {name: constant if v is None else Value(v, n=n) for name, v in found.items()}
+    return {name: constant if v is None else Value(v, n=n) for name, v in similarity.items()}
 
 
 def linear_cka(a: Array, b: Array) -> float | None:
@@ -251,12 +251,12 @@ def _inside(names: list[str]) -> dict[str, str]:
 # -- several accuracies in one number ----------------------------------------------------------
 
 
-def retrain_gap(subject: Subject) -> Value:
+def retrain_gap(audited: AuditedModel) -> Value:
     """Mean absolute difference from the retrained model over FA, RA, TA_r and MIA."""
-    return _mean_gap(subject, "fa_test", "ra", "ta_retain", "mia")
+    return _mean_gap(audited, "fa_test", "ra", "ta_retain", "mia")
 
 
-def field_gap(subject: Subject) -> Value:
+def field_gap(audited: AuditedModel) -> Value:
     """Mean absolute difference from the retrained model over UA, RA, TA and MIA, as papers report them.
 
     This is the "average gap" of SalUn and of those who compare with it: UA is 1 − the accuracy on the forget
@@ -264,22 +264,22 @@ def field_gap(subject: Subject) -> Value:
     classes that are forgotten as a whole. retrain_gap has unseen data for UA, and the mean of two AUROCs for
     MIA. Papers write it in points: their 0.25 is 0.0025 here.
     """
-    return _mean_gap(subject, "ua", "ra", "ta_retain", "mia_svc.confidence")
+    return _mean_gap(audited, "ua", "ra", "ta_retain", "mia_svc.confidence")
 
 
-def _mean_gap(subject: Subject, *names: str) -> Value:
+def _mean_gap(audited: AuditedModel, *names: str) -> Value:
     gaps = []
     for name in names:
         kind = name.partition(".")[0]
-        both = [s.named(METRICS[kind]) for s in (subject, subject.other("retrained"))]
-        ours, theirs = (found.get(name) or found[kind] for found in both)
+        both = [s.named(METRICS[kind]) for s in (audited, audited.other("retrained"))]
+        ours, theirs = (values.get(name) or values[kind] for values in both)
         if ours.value is None or theirs.value is None:
             raise Missing(f"{name} could not be computed: {ours.why or theirs.why}")
         gaps.append(abs(ours.value - theirs.value))
     return Value(float(np.mean(gaps)), n=len(gaps))
 
 
-def tow(subject: Subject) -> Value:
+def tow(audited: AuditedModel) -> Value:
     """Tug of war (1 − |ΔA_f|)(1 − |ΔA_r|)(1 − |ΔA_t|), Δ: accuracy − the retrained model's.
 
     A_f, A_r and A_t are the accuracies on forget, retain and all test data. 1: the same three numbers,
@@ -289,9 +289,9 @@ def tow(subject: Subject) -> Value:
     value, noise, n = 1.0, np.zeros(1), 0
     parts: tuple[Part, ...] = ("forget", "retain", "test")
     for i, part in enumerate(parts):
-        after, before = subject.hits(part), subject.other("retrained").hits(part)
+        after, before = audited.hits(part), audited.other("retrained").hits(part)
         gap = float(after.mean() - before.mean())
         value *= 1 - abs(gap)
-        noise = noise + np.abs(change_draws(after, before, subject.seed + i) - gap)
+        noise = noise + np.abs(change_draws(after, before, audited.seed + i) - gap)
         n += len(after)
     return wide_value(value, noise, n, most=1.0)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -22,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from purge import __version__
-from purge.core.errors import FileError, MethodError, MetricError, ModelError, RunError
+from purge.core.errors import FileError, ModelError, RunError
 from purge.core.progress import progress_line
-from purge.core.settings import as_dict, normalise, setting
+from purge.core.settings import as_dict
 from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
 from purge.data.samples import Samples, part_of
@@ -40,16 +38,18 @@ from purge.engine.store import (
     read_tensors,
     write_tensors,
 )
-from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.base import Method
+from purge.engine.trainer import diverged, fit
+from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array, Classes
 from purge.metrics.likelihood import Flags, margins
-from purge.metrics.subject import Subject
 from purge.models.checkpoint import digest, tensors_digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import copied, keep_frozen, reinitialised
 from purge.models.forward import logits
 from purge.models.hooks import training_flags_kept
+
+if TYPE_CHECKING:
+    from purge.metrics.shadow import Shadows
 
 Kind = Literal["original", "unlearned", "retrained"]
 
@@ -60,54 +60,6 @@ FORM = 3  # of the files; a change of this number invalidates the cache, as othe
 MADE_BY = (__version__, str(torch.__version__))
 NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 FIX = "pass cache=…, a folder with space that can be written"
-
-
-@dataclass(frozen=True)
-class Shadows:
-    """How shadow models are made, which attacks on membership compare a model with.
-
-    Args:
-        number: models of each kind, an even number.
-        recipe: how the original was trained.
-        method: how the audited model was unlearned; None: no attack on unlearning.
-        fresh: an untrained model; None: the audited one with weights drawn anew.
-        cache: folder where they are kept; None: $PURGE_CACHE/shadows.
-        together: train many at once; None: where that is faster.
-        precision: of unlearning; None: that of the audited Result, or of the device.
-
-    Example:
-        ```python
-        trained = purge.train(network, train)
-        result = purge.unlearn(trained, forget, retain)
-        shadows = purge.Shadows(recipe=trained.method, method=result.method)
-        report = purge.audit(result, forget, retain, test, metrics="full", shadows=shadows)
-        ```
-    """
-
-    number: int = setting(16, "models of each kind, an even number", low=4)
-    recipe: Recipe = Recipe()
-    method: Method | None = None
-    fresh: nn.Module | None = None
-    cache: str | os.PathLike[str] | None = None
-    together: bool | None = None
-    precision: Precision | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.cache, os.PathLike):
-            object.__setattr__(self, "cache", os.fspath(self.cache))
-        normalise(self)
-        if self.number % 2:
-            raise MethodError(
-                "an even number of shadow models, since half of them see each sample",
-                str(self.number),
-                f"pass number={self.number + 1}",
-            )
-        if self.method is not None and (kept := self.method.needs & {"shards", "updates"}):
-            raise MethodError(
-                "a method that works on any trained model, for shadow models",
-                f"{type(self.method).__name__}, which needs the {min(kept)} of its training",
-                "leave method out",
-            )
 
 
 class Ensemble:
@@ -130,16 +82,12 @@ class Ensemble:
         progress: bool,
         precision: Precision | None = None,  # of the run that made the audited model, if it is known
     ) -> None:
-        if not isinstance(shadows, Shadows):
-            raise MetricError(
-                "purge.Shadows for shadows", repr(shadows), "pass shadows=purge.Shadows(number=16)"
-            )
         self.shadows, self.split = shadows, split
         self.device, self.seed, self.progress, self._of_run = device, seed, progress, precision
         self._model = copied(model, torch.device("cpu"))
         fresh = None if shadows.fresh is None else check_classifier(shadows.fresh)
         self._fresh = None if fresh is None else copied(fresh, torch.device("cpu"))
-        rng, parts = np.random.default_rng(seed), Subject(model, split)
+        rng, parts = np.random.default_rng(seed), AuditedModel(model, split)
         same, kept = (
             torch.arange(0) if split.test is None else parts.index(part)
             for part in ("same_class_test", "kept_class_test")
@@ -158,11 +106,11 @@ class Ensemble:
 
     def _alike(self, same: Tensor, rng: np.random.Generator) -> Tensor:
         """Of each class at most as many unseen samples as there are forgotten ones, in order."""
-        found = [same[:0]]
+        rows = [same[:0]]
         if self.split.test is not None:
             labels, wanted = self.split.test.labels[same], self.split.forget.labels[self.forget]
-            found += [_some(same[labels == k], int((wanted == k).sum()), rng) for k in wanted.unique()]
-        return torch.cat(found).sort().values
+            rows += [_some(same[labels == k], int((wanted == k).sum()), rng) for k in wanted.unique()]
+        return torch.cat(rows).sort().values
 
     @property
     def target_classes(self) -> Classes:
@@ -182,21 +130,21 @@ class Ensemble:
                 self._found[kind] = found_or_made(self._folder / self._name(kind), find, make, fix=FIX)
             except RunError as error:
                 self._found[kind] = error
-        found = self._found[kind]
-        if isinstance(found, RunError):
-            raise found
-        return found
+        phi = self._found[kind]
+        if isinstance(phi, RunError):
+            raise phi
+        return phi
 
-    def of(self, subject: Subject) -> Array:
+    def of(self, audited: AuditedModel) -> Array:
         """φ of the same samples under the model that is attacked: (samples,)."""
-        return self._over_parts(lambda part, at: subject.log_probs(part)[at.numpy()])
+        return self._over_parts(lambda part, at: audited.log_probs(part)[at.numpy()])
 
     def _over_parts(self, scores: Callable[[Literal["forget", "test"], Tensor], Array]) -> Array:
         test = torch.cat([self.unseen, self.population])
-        found = [margins(scores("forget", self.forget), self.split.forget.labels[self.forget].numpy())]
+        phi = [margins(scores("forget", self.forget), self.split.forget.labels[self.forget].numpy())]
         if self.split.test is not None and len(test):
-            found.append(margins(scores("test", test), self.split.test.labels[test].numpy()))
-        return np.concatenate(found)
+            phi.append(margins(scores("test", test), self.split.test.labels[test].numpy()))
+        return np.concatenate(phi)
 
     # -- training and unlearning -----------------------------------------------------------
 
@@ -225,7 +173,7 @@ class Ensemble:
         models, seeds = [self._drawn(kind, i) for i in group], [self._seed(kind, i) for i in group]
         try:
             with seeded(seeds[0], self.device):
-                told, _ = fit(models, [*group.values()], self.shadows.recipe, seeds=seeds)
+                histories, _ = fit(models, [*group.values()], self.shadows.recipe, seeds=seeds)
         except RuntimeError as error:  # vmap does not support the network, or memory is short
             if len(group) == 1:
                 raise
@@ -237,7 +185,7 @@ class Ensemble:
             for i, own in group.items():
                 yield from self._fitted(kind, {i: own})
             return
-        for (i, own), model, history in zip(group.items(), models, told, strict=True):
+        for (i, own), model, history in zip(group.items(), models, histories, strict=True):
             _finite(not diverged(model, own, history), i)
             yield i, model
 
@@ -249,9 +197,9 @@ class Ensemble:
             model, seed = self._drawn("original", i), self._seed("unlearned", i)
             model.load_state_dict({**model.state_dict(), **self._weights(i)})
             forget = part_of(self._pool, self._seen_by(i))
-            gone = set(forget.labels.tolist()) - set(split.retain.labels.tolist())
+            forgotten = set(forget.labels.tolist()) - set(split.retain.labels.tolist())
             own = Split(
-                forget, split.retain, self._not_seen_by(i), split.classes, frozenset(gone), split.names
+                forget, split.retain, self._not_seen_by(i), split.classes, frozenset(forgotten), split.names
             )
             fresh = self._drawn("unlearned", i)
             run = Run(
@@ -341,17 +289,17 @@ class Ensemble:
         write_tensors(self._path(kind, i), held, fix=FIX, metadata=alone)
 
     def _read_all(self, kind: Kind) -> Array | None:
-        found = [self._read(kind, i) for i in range(self.shadows.number)]
-        whole = [phi for phi in found if phi is not None]
-        return np.stack(whole) if len(whole) == len(found) else None
+        each = [self._read(kind, i) for i in range(self.shadows.number)]
+        whole = [phi for phi in each if phi is not None]
+        return np.stack(whole) if len(whole) == len(each) else None
 
     def _read(self, kind: Kind, i: int) -> Array | None:
         """φ under a model that was made before; None if there is none, or only a damaged file."""
         try:
             with safe_open(self._path(kind, i), "pt") as file:
-                found, recorded = file.get_tensor("phi"), (file.metadata() or {}).get("phi")
-                phi: Array = found.numpy()
-                return phi if recorded in (None, tensors_digest({"phi": found})) else None
+                tensor, recorded = file.get_tensor("phi"), (file.metadata() or {}).get("phi")
+                phi: Array = tensor.numpy()
+                return phi if recorded in (None, tensors_digest({"phi": tensor})) else None
         except (SafetensorError, OSError):
             return None
 
@@ -380,8 +328,8 @@ class Ensemble:
             self.seed,
             self.device.type,  # decides whether bf16 is the default
         )
-        given = self.shadows.cache
-        return (cache_folder() / "shadows" if given is None else Path(given)) / name
+        cache = self.shadows.cache
+        return (cache_folder() / "shadows" if cache is None else Path(cache)) / name
 
 
 def _some(rows: Tensor, most: int, rng: np.random.Generator) -> Tensor:
@@ -392,12 +340,12 @@ def _some(rows: Tensor, most: int, rng: np.random.Generator) -> Tensor:
 
 def _halves(number: int, targets: int, seed: int) -> Flags:
     """Which model has which target; a larger number starts with the models of a smaller one."""
-    found = np.zeros((number, targets), dtype=bool)
+    inside = np.zeros((number, targets), dtype=bool)
     for i in range(0, number, 2):
         order = np.random.default_rng([seed, i]).permutation(targets)
-        found[i, order[: targets // 2]] = True
-        found[i + 1] = ~found[i]
-    return found
+        inside[i, order[: targets // 2]] = True
+        inside[i + 1] = ~inside[i]
+    return inside
 
 
 def _finite(sound: bool, i: int) -> None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from purge.metrics.bootstrap import Array, interval, rate_draws, rates
+from purge.metrics.audited import AuditedModel, Labels, Part
+from purge.metrics.bootstrap import Array, interval, rate_draws, rates, some_rows
 from purge.metrics.likelihood import margins
-from purge.metrics.subject import Labels, Part, Subject
 from purge.metrics.value import Missing, Value
 
 MOST = 5000  # samples of either kind, at most, drawn by the seed
 PARTS: tuple[Part, Part] = ("retain", "kept_class_test")  # members and non-members
 
 
-def leak_retained(subject: Subject) -> dict[str, Value]:
+def leak_retained(audited: AuditedModel) -> dict[str, Value]:
     """AUROC of the change from the original model: retained samples against unseen ones of kept classes.
 
     ``loss``: how much the logit of the label's probability rose; ``confidence``: how much the largest
@@ -28,11 +28,11 @@ def leak_retained(subject: Subject) -> dict[str, Value]:
     than one model does. Below 0.5 an attacker reverses the answer. Each number is ranked among the unseen
     samples of its own class, so that it does not matter if a class is harder or more frequent.
     """
-    original, rng = subject.other("original"), np.random.default_rng(subject.seed)
-    members, others = (_drawn(subject.labels(part), rng) for part in PARTS)
-    y, unseen = (subject.labels(part)[rows] for part, rows in zip(PARTS, (members, others), strict=True))
+    original, rng = audited.other("original"), np.random.default_rng(audited.seed)
+    members, others = (some_rows(len(audited.labels(part)), MOST, rng) for part in PARTS)
+    y, unseen = (audited.labels(part)[rows] for part, rows in zip(PARTS, (members, others), strict=True))
     inside, outside = (
-        changes(subject.log_probs(part)[rows], original.log_probs(part)[rows], labels)
+        changes(audited.log_probs(part)[rows], original.log_probs(part)[rows], labels)
         for part, rows, labels in zip(PARTS, (members, others), (y, unseen), strict=True)
     )
     known = np.isin(y, unseen)
@@ -42,7 +42,7 @@ def leak_retained(subject: Subject) -> dict[str, Value]:
         (ranked(inside[name][known], y[known], x, unseen), ranked(x, unseen, x, unseen))
         for name, x in outside.items()
     ]
-    n, draws = int(known.sum()) + len(unseen), rate_draws(pairs, subject.seed)[:, 0]
+    n, draws = int(known.sum()) + len(unseen), rate_draws(pairs, audited.seed)[:, 0]
     return {
         name: Value(float(rates(*pair)[0]), *interval(drawn), n)
         for name, pair, drawn in zip(outside, pairs, draws, strict=True)
@@ -65,13 +65,9 @@ def ranked(x: Array, y: Labels, reference: Array, labels: Labels) -> Array:
     >>> ranked(np.array([2.0, 2.0]), np.array([0, 1]), np.arange(4.0), np.array([0, 0, 0, 1])).tolist()
     [0.8333333333333334, 0.0]
     """
-    found = np.zeros(len(x))
+    ranks = np.zeros(len(x))
     for k in np.unique(y):
         own, sorted_reference = y == k, np.sort(reference[labels == k])
         below, upto = (np.searchsorted(sorted_reference, x[own], side) for side in ("left", "right"))
-        found[own] = (below + upto) / (2 * len(sorted_reference))
-    return found
-
-
-def _drawn(y: Labels, rng: np.random.Generator) -> Labels:
-    return np.arange(len(y)) if len(y) <= MOST else np.sort(rng.choice(len(y), MOST, replace=False))
+        ranks[own] = (below + upto) / (2 * len(sorted_reference))
+    return ranks

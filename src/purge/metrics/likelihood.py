@@ -46,8 +46,8 @@ def likelihood_ratio(phi: Array, shadows: Array, inside: Flags) -> Array:
     means. U-LiRA's p_f / (p_f + p_n) is the logistic function of this; the logarithm has the same order
     and does not round clear cases to 1.
     """
-    found = [_log_normal(phi, *gaussians(shadows, chosen)) for chosen in (inside, ~inside)]
-    return found[0] - found[1]
+    densities = [_log_normal(phi, *gaussians(shadows, chosen)) for chosen in (inside, ~inside)]
+    return densities[0] - densities[1]
 
 
 def gaussians(phi: Array, chosen: Flags) -> tuple[Array, Array]:
@@ -112,11 +112,11 @@ def epsilons(unlearned: Array, retrained: Array) -> Array:
     """
     n, samples = unlearned.shape
     part = max(1, 2_000_000 // (2 * n + 1) ** 2)  # samples at a time, to save memory
-    found = [
+    parts = [
         _epsilons(unlearned[:, at : at + part], retrained[:, at : at + part])
         for at in range(0, samples, part)
     ]
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 def _epsilons(a: Array, b: Array) -> Array:
@@ -158,10 +158,10 @@ def _epsilon_table(n: int) -> Array:
     fnr, fpr = 1 - own / n, others / n
     with np.errstate(divide="ignore", invalid="ignore"):
         both = np.log(1 - DELTA - fpr) - np.log(fnr), np.log(1 - DELTA - fnr) - np.log(fpr)
-    found: Array = np.where(np.isnan(np.fmax(*both)), -np.inf, np.fmax(*both))
-    found[(fnr == 0) | (fpr == 0)] = -np.inf
-    found[(fnr == 0) & (fpr == 0)] = np.inf
-    return found
+    table: Array = np.where(np.isnan(np.fmax(*both)), -np.inf, np.fmax(*both))
+    table[(fnr == 0) | (fpr == 0)] = -np.inf
+    table[(fnr == 0) & (fpr == 0)] = np.inf
+    return table
 
 
 def klom(unlearned: Array, retrained: Array) -> Array:

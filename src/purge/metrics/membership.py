@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from purge.metrics.audited import AuditedModel, Hits, Labels, Part, once
 from purge.metrics.bootstrap import (
     Array,
     Classes,
+    auroc,
+    auroc_draws,
     effective,
     interval,
     matched,
@@ -29,7 +31,6 @@ from purge.metrics.bootstrap import (
     wilson,
 )
 from purge.metrics.likelihood import margins
-from purge.metrics.subject import Hits, Labels, Part, Subject, once
 from purge.metrics.value import Missing, Value
 
 FPRS = (0.01, 0.001)
@@ -56,8 +57,8 @@ def minus_loss(log_probs: Array, y: Labels) -> Array:
 
 def minus_entropy(log_probs: Array, y: Labels) -> Array:
     """Σ_j p_j log p_j."""
-    found: Array = (np.exp(log_probs) * log_probs).sum(1)
-    return found
+    entropy: Array = (np.exp(log_probs) * log_probs).sum(1)
+    return entropy
 
 
 def minus_m_entropy(log_probs: Array, y: Labels) -> Array:
@@ -70,8 +71,8 @@ def minus_m_entropy(log_probs: Array, y: Labels) -> Array:
     log_rest[rows, top] = log_probs[rows, top] - margins(log_probs, top)
     terms = p * log_rest
     terms[rows, y] = np.exp(log_rest[rows, y]) * log_probs[rows, y]
-    found: Array = terms.sum(1)
-    return found
+    entropy: Array = terms.sum(1)
+    return entropy
 
 
 SIGNALS: dict[str, Callable[[Array, Labels], Array]] = {
@@ -104,6 +105,19 @@ def tpr_value(inside: Array, outside: Array, fpr: float, seed: int, classes: Cla
     draws = rate_draws([(inside, outside)], seed, [fpr], classes)[0, 1]
     sizes = Sizes.of(np.ones(len(inside)), np.ones(len(outside)), classes)
     return _found_at(fpr, tpr_at(inside, outside, fpr, classes), draws, sizes)
+
+
+def told_apart(
+    audited: AuditedModel, curve: str, inside: Array, outside: Array, classes: Classes | None = None
+) -> dict[str, Value]:
+    """The AUROC and the rates of an attack by its scores of members and others; leaves its ROC curve."""
+    audited.curves.setdefault("roc", {})[curve] = roc(inside, outside, classes)
+    draws, seed = auroc_draws(inside, outside, audited.seed, classes), audited.seed
+    return {
+        "auroc": Value(auroc(inside, outside, classes), *interval(draws), len(inside) + len(outside)),
+        "tpr_1pct": tpr_value(inside, outside, 0.01, seed, classes),
+        "tpr_01pct": tpr_value(inside, outside, 0.001, seed, classes),
+    }
 
 
 class Sizes(NamedTuple):
@@ -158,31 +172,31 @@ class Attacks(NamedTuple):
 
 
 @once
-def attacks(subject: Subject) -> Attacks:
+def attacks(audited: AuditedModel) -> Attacks:
     """The attacks by all signals, which share their resamples; leaves the ROC curves."""
-    (members, ya), (others, yb) = ((subject.log_probs(part), subject.labels(part)) for part in SEEN)
+    (members, ya), (others, yb) = ((audited.log_probs(part), audited.labels(part)) for part in SEEN)
     pairs = {name: (signal(members, ya), signal(others, yb)) for name, signal in SIGNALS.items()}
     curves = {name: roc(*pair, (ya, yb)) for name, pair in pairs.items()}
-    subject.curves.setdefault("roc", {}).update(curves)
+    audited.curves.setdefault("roc", {}).update(curves)
     points = np.array([rates(*pair, FPRS, (ya, yb)) for pair in pairs.values()])
-    draws = rate_draws(list(pairs.values()), subject.seed, FPRS, (ya, yb))
+    draws = rate_draws(list(pairs.values()), audited.seed, FPRS, (ya, yb))
     return Attacks(points, draws, Sizes.of(np.ones(len(ya)), np.ones(len(yb)), (ya, yb)))
 
 
-def auroc_of(subject: Subject, signals: tuple[str, ...]) -> Value:
+def auroc_of(audited: AuditedModel, signals: tuple[str, ...]) -> Value:
     """AUROC of a signal, forget against unseen same-class data; of several, their mean."""
-    found, rows = attacks(subject), [[*SIGNALS].index(name) for name in signals]
-    draws = found.draws[rows, 0].mean(0)
-    return Value(float(found.points[rows, 0].mean()), *interval(draws), found.sizes.both)
+    results, rows = attacks(audited), [[*SIGNALS].index(name) for name in signals]
+    draws = results.draws[rows, 0].mean(0)
+    return Value(float(results.points[rows, 0].mean()), *interval(draws), results.sizes.both)
 
 
-def tpr_of(subject: Subject, fpr: float) -> Value | dict[str, Value]:
+def tpr_of(audited: AuditedModel, fpr: float) -> Value | dict[str, Value]:
     """The share of the forget set that each signal finds at this FPR."""
-    found, k = attacks(subject), 1 + FPRS.index(fpr)
-    if why := _too_few(found.sizes, fpr):
+    results, k = attacks(audited), 1 + FPRS.index(fpr)
+    if why := _too_few(results.sizes, fpr):
         return Value.missing(why)
-    each = zip(SIGNALS, found.points, found.draws, strict=True)
-    return {name: _found_at(fpr, float(point[k]), draws[k], found.sizes) for name, point, draws in each}
+    each = zip(SIGNALS, results.points, results.draws, strict=True)
+    return {name: _found_at(fpr, float(point[k]), draws[k], results.sizes) for name, point, draws in each}
 
 
 mia = partial(auroc_of, signals=("loss", "confidence"))
@@ -195,7 +209,7 @@ tpr_1pct = partial(tpr_of, fpr=0.01)
 tpr_01pct = partial(tpr_of, fpr=0.001)
 
 
-def mia_split(subject: Subject) -> Value:
+def mia_split(audited: AuditedModel) -> Value:
     """Accuracy of a logistic regression on the loss, forget against as much unseen data of each class.
 
     Mean over 10 random splits, a tenth held out in each, as in the starting kit of the NeurIPS 2023
@@ -205,15 +219,15 @@ def mia_split(subject: Subject) -> Value:
     from sklearn.linear_model import LogisticRegression  # takes long to import
     from sklearn.model_selection import StratifiedShuffleSplit, cross_val_score
 
-    losses = [-minus_loss(subject.log_probs(part), subject.labels(part)) for part in SEEN]
+    losses = [-minus_loss(audited.log_probs(part), audited.labels(part)) for part in SEEN]
     kinds = ("forget samples", "test samples of their classes")
-    _check_learnable(dict(zip(kinds, losses, strict=True)))
-    rng = np.random.default_rng(subject.seed)
-    some = _alike(subject.labels("forget"), subject.labels("same_class_test"), rng)
-    _check_learnable({f"{kind}, in pairs of a class": at for kind, at in zip(kinds, some, strict=True)})
+    _check_learnable(dict(zip(kinds, map(len, losses), strict=True)))
+    rng = np.random.default_rng(audited.seed)
+    some = _alike(audited.labels("forget"), audited.labels("same_class_test"), rng)
+    _check_learnable({f"{kind}, in pairs of a class": len(at) for kind, at in zip(kinds, some, strict=True)})
     n = len(some[0])
     x = np.concatenate([loss[at] for loss, at in zip(losses, some, strict=True)])[:, None]
-    splits = StratifiedShuffleSplit(SPLITS, test_size=0.1, random_state=subject.seed)
+    splits = StratifiedShuffleSplit(SPLITS, test_size=0.1, random_state=audited.seed)
     right = cross_val_score(LogisticRegression(), x, np.repeat([1, 0], n), cv=splits, scoring="accuracy")
     mean, reach = right.mean(), STUDENT * right.std(ddof=1) * np.sqrt(1 / SPLITS + 1 / 9)
     return Value(float(mean), float(max(mean - reach, 0)), float(min(mean + reach, 1)), 2 * n)
@@ -222,25 +236,25 @@ def mia_split(subject: Subject) -> Value:
 # -- taught by retain and test data, asked about the forget set --------------------------------
 
 
-def called_members(attack: Any, inside: Array, outside: Array, asked: Array, *, exact: bool = True) -> Hits:
+def called_members(attack: Any, inside: Array, outside: Array, queries: Array, *, exact: bool = True) -> Hits:
     """Which rows of ``asked`` a classifier calls members once it has learned both kinds.
 
     Not ``exact``: features are rounded, and rows that are then equal become one that counts as often.
     """
     x, kinds = np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)])
-    counts, back = None, np.arange(len(asked))
+    counts, back = None, np.arange(len(queries))
     if not exact:
         both, at = np.unique(np.column_stack([x.round(DIGITS), kinds]), axis=0, return_inverse=True)
         x, kinds, counts = both[:, :-1], both[:, -1].astype(np.int64), np.bincount(at.ravel())
-        asked, back = np.unique(asked.round(DIGITS), axis=0, return_inverse=True)
+        queries, back = np.unique(queries.round(DIGITS), axis=0, return_inverse=True)
     attack.fit(x, kinds, sample_weight=counts)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC takes longer to answer than to learn
-        answers = list(pool.map(attack.predict, np.array_split(asked, -(-len(asked) // AT_ONCE))))
-    found: Hits = np.concatenate(answers)[back.ravel()] == 1
-    return found
+        answers = list(pool.map(attack.predict, np.array_split(queries, -(-len(queries) // AT_ONCE))))
+    members: Hits = np.concatenate(answers)[back.ravel()] == 1
+    return members
 
 
-def mia_svc(subject: Subject) -> dict[str, Value]:
+def mia_svc(audited: AuditedModel) -> dict[str, Value]:
     """Share of the forget set that an SVC calls NON-member, by each of five features (SalUn).
 
     SVC(C=3, rbf, gamma="auto") learns retain samples, drawn by the seed, against as many test samples of
@@ -251,12 +265,12 @@ def mia_svc(subject: Subject) -> dict[str, Value]:
     """
     from sklearn.svm import SVC  # takes long to import
 
-    rows = [np.arange(len(subject.labels(part))) for part in TAUGHT]
-    _check_learnable({"retain samples": rows[0], "test samples of classes that stay": rows[1]})
-    n, rng = min(len(rows[0]), len(rows[1]), LEARN), np.random.default_rng(subject.seed)
-    drawn = [_some(rows[0], n, rng), _some(rows[1], n, rng), rows[2]]
+    sizes, rng = [len(audited.labels(part)) for part in TAUGHT], np.random.default_rng(audited.seed)
+    _check_learnable({"retain samples": sizes[0], "test samples of classes that stay": sizes[1]})
+    n, rows = min(*sizes[:2], LEARN), [np.arange(size) for size in sizes]
+    drawn = [_shuffled(rows[0], n, rng), _shuffled(rows[1], n, rng), rows[2]]
     seen = [
-        _svc_features(subject.log_probs(part)[at], subject.labels(part)[at])
+        _svc_features(audited.log_probs(part)[at], audited.labels(part)[at])
         for part, at in zip(TAUGHT, drawn, strict=True)
     ]
 
@@ -266,7 +280,7 @@ def mia_svc(subject: Subject) -> dict[str, Value]:
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # an SVC releases the GIL
         members = pool.map(called, seen[0])
-    return {name: subject.mean(~found) for name, found in zip(seen[0], members, strict=True)}
+    return {name: audited.mean(~called_member) for name, called_member in zip(seen[0], members, strict=True)}
 
 
 def _svc_features(log_probs: Array, y: Labels) -> dict[str, Array]:
@@ -281,22 +295,22 @@ def _svc_features(log_probs: Array, y: Labels) -> dict[str, Array]:
     return {**{name: x[:, None] for name, x in single.items()}, "prob": p}
 
 
-def mia_lr(subject: Subject) -> Value:
+def mia_lr(audited: AuditedModel) -> Value:
     """Share of the forget set that a logistic regression on the entropy calls member (Bad Teacher, SSD).
 
     It learns all retain samples against all test data of the classes that stay, with balanced weights.
     """
     from sklearn.linear_model import LogisticRegression  # takes long to import
 
-    seen = [-minus_entropy(subject.log_probs(part), subject.labels(part))[:, None] for part in TAUGHT]
-    _check_learnable({"retain samples": seen[0], "test samples of classes that stay": seen[1]})
-    return subject.mean(called_members(LogisticRegression(class_weight="balanced"), *seen))
+    seen = [-minus_entropy(audited.log_probs(part), audited.labels(part))[:, None] for part in TAUGHT]
+    _check_learnable({"retain samples": len(seen[0]), "test samples of classes that stay": len(seen[1])})
+    return audited.mean(called_members(LogisticRegression(class_weight="balanced"), *seen))
 
 
-def _check_learnable(kinds: dict[str, NDArray[Any]]) -> None:
-    for name, kind in kinds.items():
-        if len(kind) < LEAST:
-            raise Missing(f"an attack learns from at least {LEAST} of each, not {len(kind)} {name}")
+def _check_learnable(sizes: dict[str, int]) -> None:
+    for kind, size in sizes.items():
+        if size < LEAST:
+            raise Missing(f"an attack learns from at least {LEAST} of each, not {size} {kind}")
 
 
 def _alike(ours: Labels, theirs: Labels, rng: np.random.Generator) -> list[Labels]:
@@ -304,10 +318,11 @@ def _alike(ours: Labels, theirs: Labels, rng: np.random.Generator) -> list[Label
     classes = [k for k in np.unique(ours) if k in theirs]
     most = {k: int(min((ours == k).sum(), (theirs == k).sum())) for k in classes}
     return [
-        np.concatenate([_some(np.flatnonzero(y == k), most[k], rng) for k in classes]) for y in (ours, theirs)
+        np.concatenate([_shuffled(np.flatnonzero(y == k), most[k], rng) for k in classes])
+        for y in (ours, theirs)
     ]
 
 
-def _some(x: NDArray[Any], most: int, rng: np.random.Generator) -> NDArray[Any]:
-    """All of x, or a random choice of ``most``."""
-    return x if len(x) <= most else x[rng.choice(len(x), most, replace=False)]
+def _shuffled(rows: Labels, most: int, rng: np.random.Generator) -> Labels:
+    """All of the rows, or a random choice of so many in random order: classifiers see that order."""
+    return rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]

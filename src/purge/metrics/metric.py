@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -16,10 +16,10 @@ from purge.core.plugins import named
 from purge.metrics.value import Value
 
 if TYPE_CHECKING:
-    from purge.metrics.subject import Subject
+    from purge.metrics.audited import AuditedModel
 
-Found = Value | dict[str, Value]
-Function = Callable[["Subject"], Found]
+Measured = Value | dict[str, Value]
+Function = Callable[["AuditedModel"], Measured]
 Unit = Literal["share", "number", "steps", "class"]  # a share is printed in percent
 Section = Literal["forgetting", "damage", "membership", "robustness", "distance", "other"]
 Direction = Literal["higher", "lower", "retrain"]  # which way is better; retrain: nearer to that model
@@ -27,6 +27,25 @@ Cost = Literal["forward", "train", "shadow"]
 Need = Literal[
     "retrained", "original", "test", "same_class_test", "kept_class_test", "truth", "triggered", "shadows"
 ]  # fmt: skip
+
+
+Figure = Literal["forgotten", "stays", "membership", "robustness", "runs"]  # whose rows are numbers
+Limits = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What people read about one number.
+
+    Args:
+        sentence: what a finding calls it; empty: as ``about`` of its metric.
+        rows: the figures that it is a row of, and what it is called there.
+        main: whether it is among the first numbers of a report.
+    """
+
+    sentence: str = ""
+    rows: dict[Figure, str] = field(default_factory=dict, hash=False)
+    main: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,8 +56,8 @@ class Metric:
         name: what it is called in code, as ``ra``.
         symbol: what tables call it.
         about: one line.
-        fn: a function of a :class:`Subject` that returns a :class:`Value`, or a dict of them by part. It may
-            be given as ``"module:function"``, which is imported when it is first called.
+        fn: a function of an :class:`AuditedModel` that returns a :class:`Value`, or a dict of them by part.
+            It may be given as ``"module:function"``, which is imported when it is first called.
         parts: the names after the dot; empty: a single number. ``classes`` or ``layers``: as many as the
             model has.
         unit: ``share`` (printed in percent), ``number``, ``steps`` or ``class``.
@@ -50,6 +69,9 @@ class Metric:
         cost: ``forward``, ``train`` or ``shadow``: what it takes to measure it.
         needs: what must be given to the audit: retrained, original, test, …
         docs: what it measures and what it cannot tell; default: the docstring of ``fn``.
+        limits: the least and the largest value of all its parts; None: there is no such end.
+        words: what people read about it: :class:`Words`, or a dict of them by part.
+        curve: the key that its ROC curve has among ``curves["roc"]`` of a model, if it leaves one.
 
     Example:
         >>> sure = Metric("sure", "sure", "share of samples answered surely", "own:sure", unit="share")
@@ -71,6 +93,9 @@ class Metric:
     cost: Cost = "forward"
     needs: Collection[Need] = frozenset()
     docs: str = ""
+    limits: Limits = (None, None)
+    words: Words | Mapping[str, Words] = field(default_factory=Words, hash=False)
+    curve: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", frozenset(self.needs))
@@ -87,18 +112,18 @@ class Metric:
         self._check("cost", [self.cost], get_args(Cost))
         self._check("needs", self.needs, get_args(Need))
 
-    def _check(self, what: str, given: Collection[str], known: Collection[str]) -> None:
-        for word in given:
+    def _check(self, what: str, words: Collection[str], known: Collection[str]) -> None:
+        for word in words:
             if word not in known:
                 raise MetricError(
                     f"a known word for {what} of {self.name}", repr(word), did_you_mean(str(word), known)
                 )
 
-    def compute(self, subject: Subject) -> Found:
+    def compute(self, audited: AuditedModel) -> Measured:
         """Measure it.
 
         Args:
-            subject: the model under audit.
+            audited: the model under audit.
 
         Returns:
             The value, or a dict of values by part.
@@ -107,20 +132,20 @@ class Metric:
             MetricError: its function returned something else.
         """
         fn: Function = named(self.fn, MetricError) if isinstance(self.fn, str) else self.fn
-        found = fn(subject)
-        self._check_found(found)
-        return found
+        measured = fn(audited)
+        self._check_found(measured)
+        return measured
 
-    def _check_found(self, found: Any) -> None:
-        values = list(found.values()) if isinstance(found, dict) else [found]
+    def _check_found(self, measured: Any) -> None:
+        values = list(measured.values()) if isinstance(measured, dict) else [measured]
         strange = [type(v).__name__ for v in values if not isinstance(v, Value)]
         if strange or not values:
             fix = "return purge.Value(number), or purge.Value.missing(reason)"
             got = strange[0] if strange else "an empty dict"
             raise MetricError(f"a Value or a dict of Values from {self.name}", got, fix)
-        if isinstance(found, Value) and found.value is None:
+        if isinstance(measured, Value) and measured.value is None:
             return  # one reason for all parts
-        parts = tuple(found) if isinstance(found, dict) else ()
+        parts = tuple(measured) if isinstance(measured, dict) else ()
         if not (parts if isinstance(self.parts, str) else set(parts) == set(self.parts)):
             fix = f"say parts={parts!r} in Metric({self.name!r}, …), or return those parts"
             raise MetricError(f"parts {self.parts!r} from {self.name}", repr(parts), fix)
@@ -151,11 +176,13 @@ class Metric:
 
     def describe(self) -> dict[str, Any]:
         """Everything but the function, as plain JSON values, for a report that can be read on its own."""
+        words = {"": self.words} if isinstance(self.words, Words) else self.words
         return {
             "symbol": self.symbol, "about": self.about, "unit": self.unit, "units": dict(self.units),
             "parts": list(self.parts) if isinstance(self.parts, tuple) else self.parts,
             "section": self.section, "direction": self.direction, "slack": self.slack,
             "ideal": self.ideal, "cost": self.cost, "needs": sorted(self.needs),
+            "words": {part: asdict(said) for part, said in words.items()}, "curve": self.curve,
         }  # fmt: skip
 
 
@@ -166,5 +193,5 @@ def _docstring(module: str, name: str) -> str | None:
     for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node).startswith(f"{name} = partial("):
             name = ast.unparse(node).partition("(")[2].partition(",")[0]
-    found = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
-    return ast.get_docstring(found[0]) if found else None
+    functions = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
+    return ast.get_docstring(functions[0]) if functions else None

@@ -21,9 +21,9 @@ import numpy as np
 from scipy.special import log_softmax
 
 from purge.metrics.accuracy import change
-from purge.metrics.bootstrap import Array, auroc, interval, rate_draws
+from purge.metrics.audited import AuditedModel, Hits, Part
+from purge.metrics.bootstrap import Array, auroc, interval, rate_draws, some_rows
 from purge.metrics.likelihood import margins
-from purge.metrics.subject import Hits, Part, Subject
 from purge.metrics.value import Missing, Value
 
 LEAST = 10  # samples of the nearest class, and of the others, that the SVM learns from
@@ -38,7 +38,7 @@ class Answers(NamedTuple):
     unseen: Array  # (M,) and on samples of that class
 
 
-def nearest_class(subject: Subject) -> dict[str, Value]:
+def nearest_class(audited: AuditedModel) -> dict[str, Value]:
     """Is a forgotten class taken for its nearest one as the retrained model takes it? Model − retrained.
 
     The nearest class is the one that the retrained model gives most probability on the images of a forgotten
@@ -49,36 +49,36 @@ def nearest_class(subject: Subject) -> dict[str, Value]:
     numbers of the untouched original. Two retrained models differ too: compare with the floor. The
     intervals are over samples; the SVM is not fitted again.
     """
-    other = subject.other("retrained")
+    other = audited.other("retrained")
     near = nearest(other)
-    ours, theirs = (_answers(s, near) for s in (subject, other))
+    ours, theirs = (_answers(s, near) for s in (audited, other))
     pairs = [(a.unseen, a.forgotten) for a in (ours, theirs)]
-    values, draws = [auroc(*pair) for pair in pairs], rate_draws(pairs, subject.seed)[:, 0]
-    subject.curves["nearest_class"] = {
+    values, draws = [auroc(*pair) for pair in pairs], rate_draws(pairs, audited.seed)[:, 0]
+    audited.curves["nearest_class"] = {
         "class": {str(u): k for u, k in near.items()},
         "taken": [float(a.taken.mean()) for a in (ours, theirs)],
         "auroc": values,
     }
     n = len(ours.forgotten) + len(ours.unseen)
     return {
-        "taken": change(ours.taken, theirs.taken, subject.seed),
+        "taken": change(ours.taken, theirs.taken, audited.seed),
         "auroc": Value(values[0] - values[1], *interval(draws[0] - draws[1]), n),
     }
 
 
-def nearest(subject: Subject) -> dict[int, int]:
+def nearest(audited: AuditedModel) -> dict[int, int]:
     """Each forgotten class → the class that stays to which the model gives its images, in the mean."""
-    there = np.unique(subject.labels("kept_class_test"))
-    p, y = np.exp(among_kept(subject, "forget")), subject.labels("forget")
-    return {u: int(there[p[y == u].mean(0)[there].argmax()]) for u in sorted(subject.split.forget_classes)}
+    there = np.unique(audited.labels("kept_class_test"))
+    p, y = np.exp(among_kept(audited, "forget")), audited.labels("forget")
+    return {u: int(there[p[y == u].mean(0)[there].argmax()]) for u in sorted(audited.split.forget_classes)}
 
 
-def _answers(subject: Subject, near: dict[int, int]) -> Answers:
-    rng, y = np.random.default_rng(subject.seed), subject.labels("forget")
+def _answers(audited: AuditedModel, near: dict[int, int]) -> Answers:
+    rng, y = np.random.default_rng(audited.seed), audited.labels("forget")
     rows = np.flatnonzero(np.isin(y, [*near]))
-    rows = rows if len(rows) <= ASK else np.sort(rng.choice(rows, ASK, replace=False))
-    forgotten, y = among_kept(subject, "forget")[rows], y[rows]
-    unseen, labels = among_kept(subject, "kept_class_test"), subject.labels("kept_class_test")
+    rows = rows[some_rows(len(rows), ASK, rng)]
+    forgotten, y = among_kept(audited, "forget")[rows], y[rows]
+    unseen, labels = among_kept(audited, "kept_class_test"), audited.labels("kept_class_test")
     taken, likeness, usual = np.zeros(len(y), dtype=bool), np.zeros(len(y)), []
     for u, k in near.items():
         own, like = y == u, labels == k
@@ -88,15 +88,15 @@ def _answers(subject: Subject, near: dict[int, int]) -> Answers:
     return Answers(taken, likeness, np.concatenate(usual))
 
 
-def among_kept(subject: Subject, part: Part) -> Array:
+def among_kept(audited: AuditedModel, part: Part) -> Array:
     """Log-probabilities (N, K) among the classes that stay; −∞ for those that do not."""
-    found, gone = subject.log_probs(part), sorted(subject.split.forget_classes)
-    if not gone:
+    log_probs, forgotten = audited.log_probs(part), sorted(audited.split.forget_classes)
+    if not forgotten:
         raise Missing("no class is forgotten as a whole")
-    if found.shape[1] - len(gone) < 2:
+    if log_probs.shape[1] - len(forgotten) < 2:
         raise Missing("a nearest class needs two classes that stay")
-    found[:, gone] = -np.inf
-    return np.asarray(log_softmax(found, axis=1))
+    log_probs[:, forgotten] = -np.inf
+    return np.asarray(log_softmax(log_probs, axis=1))
 
 
 def _recogniser(unseen: Array, like: Hits, rng: np.random.Generator) -> Callable[[Array], Hits]:
@@ -111,4 +111,4 @@ def _recogniser(unseen: Array, like: Hits, rng: np.random.Generator) -> Callable
     kept, rows = np.isfinite(unseen[0]), np.sort(np.concatenate(drawn))
     svm = make_pipeline(StandardScaler(), SVC(class_weight="balanced", random_state=0))
     svm.fit(unseen[rows][:, kept], like[rows])
-    return lambda asked: np.asarray(svm.predict(asked[:, kept]), dtype=bool)
+    return lambda queries: np.asarray(svm.predict(queries[:, kept]), dtype=bool)

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from purge.metrics.audited import AuditedModel, Hits, Labels, once
 from purge.metrics.bootstrap import Array
 from purge.metrics.robustness import distance_between
-from purge.metrics.subject import Hits, Labels, Subject, once
 from purge.metrics.value import Missing, Value
 from purge.models.inspect import device_of
 
@@ -29,45 +29,45 @@ NONE_KEPT = "no features of unseen samples of the forgotten classes are among th
 Labelled = tuple[Array, Labels]  # features (N, D) and labels (N,)
 
 
-def forgotten_and_others(subject: Subject) -> tuple[Labelled, Labelled]:
+def forgotten_and_others(audited: AuditedModel) -> tuple[Labelled, Labelled]:
     """Unseen samples of the forgotten classes, and of the others.
 
     Where single samples were forgotten: these, and unseen samples of the same classes.
     """
-    if not (classes := sorted(subject.split.forget_classes)):
-        return subject.labelled_features("forget"), subject.labelled_features("same_class_test")
-    x, y = subject.labelled_features("test")
-    gone = np.isin(y, classes)
-    return (x[gone], y[gone]), (x[~gone], y[~gone])
+    if not (classes := sorted(audited.split.forget_classes)):
+        return audited.labelled_features("forget"), audited.labelled_features("same_class_test")
+    x, y = audited.labelled_features("test")
+    forgotten = np.isin(y, classes)
+    return (x[forgotten], y[forgotten]), (x[~forgotten], y[~forgotten])
 
 
 # -- a linear probe ----------------------------------------------------------------------------
 
 
-def probe(subject: Subject) -> Value:
+def probe(audited: AuditedModel) -> Value:
     """Balanced accuracy of a linear classifier on penultimate features, in five folds.
 
     Unseen samples of the forgotten classes against equally many of the others, at most 1,000 of each.
     Where single samples were forgotten: these against unseen ones of the same classes, equally many of
     each class.
     """
-    return subject.mean(_probe(subject))
+    return audited.mean(_probe(audited))
 
 
-def probe_gap(subject: Subject) -> Value:
+def probe_gap(audited: AuditedModel) -> Value:
     """|probe − that of the retrained model|, on the same samples."""
-    return distance_between(*subject.beside(_probe), subject.seed)
+    return distance_between(*audited.beside(_probe), audited.seed)
 
 
 @once
-def _probe(subject: Subject) -> Hits:
-    return separated(*_sides(subject))
+def _probe(audited: AuditedModel) -> Hits:
+    return separated(*_sides(audited))
 
 
-def _sides(subject: Subject) -> tuple[Array, Array]:
+def _sides(audited: AuditedModel) -> tuple[Array, Array]:
     """Two equally large sets of features to be told apart, chosen by the seed."""
-    rng, (inside, outside) = np.random.default_rng(subject.seed), forgotten_and_others(subject)
-    if subject.split.forget_classes:
+    rng, (inside, outside) = np.random.default_rng(audited.seed), forgotten_and_others(audited)
+    if audited.split.forget_classes:
         a, b = (rng.permutation(len(y)) for _, y in (inside, outside))
     else:
         a, b = _matched(inside[1], outside[1], rng)
@@ -108,39 +108,39 @@ def separated(inside: Array, outside: Array) -> Hits:
     threads = parallel_config("threading", n_jobs=torch.get_num_threads())  # the products in a fold are small
     with warnings.catch_warnings(), threadpool_limits(1, "blas"), threads:
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found: Hits = cross_val_predict(model, x, y, cv=folds) == y
-    return found
+        right: Hits = cross_val_predict(model, x, y, cv=folds) == y
+    return right
 
 
 # -- the last layer, fitted again --------------------------------------------------------------
 
 
-def head_refit(subject: Subject) -> dict[str, Value]:
+def head_refit(audited: AuditedModel) -> dict[str, Value]:
     """FA and RA once the last layer alone is refitted to all training data, including the forgotten.
 
     A retrained model gets the class back as well, as far as its features tell it from others. Of a
     large set, the features that the audit keeps stand for all of it.
     """
-    return {name: subject.mean(hits) for name, hits in _refit(subject).items()}
+    return {name: audited.mean(hits) for name, hits in _refit(audited).items()}
 
 
-def head_refit_gap(subject: Subject) -> Value:
+def head_refit_gap(audited: AuditedModel) -> Value:
     """|FA with a refitted head − that of the retrained model|, on the same samples."""
-    return distance_between(*subject.beside(lambda s: _refit(s)["fa"]), subject.seed)
+    return distance_between(*audited.beside(lambda s: _refit(s)["fa"]), audited.seed)
 
 
 @once
-def _refit(subject: Subject) -> dict[str, Hits]:
-    retain, forget = subject.labelled_features("retain"), subject.labelled_features("forget")
-    unseen = subject.labelled_features("same_class_test")
+def _refit(audited: AuditedModel) -> dict[str, Hits]:
+    retain, forget = audited.labelled_features("retain"), audited.labelled_features("forget")
+    unseen = audited.labelled_features("same_class_test")
     if not len(unseen[1]):
         raise Missing(NONE_KEPT)
-    sizes = len(subject.split.retain) / len(retain[1]), len(subject.split.forget) / len(forget[1])
+    sizes = len(audited.split.retain) / len(retain[1]), len(audited.split.forget) / len(forget[1])
     weight = np.repeat(sizes, [len(retain[1]), len(forget[1])])
     x = np.concatenate([retain[0], forget[0]], dtype=np.float32, casting="same_kind")
-    given = x, np.concatenate([retain[1], forget[1]]), weight.astype(np.float32)
-    x_, y_, weight_ = (torch.from_numpy(a).to(device_of(subject.model)) for a in given)
-    fitted = fit_head(x_, y_, weight_, subject.split.classes)
+    arrays = x, np.concatenate([retain[1], forget[1]]), weight.astype(np.float32)
+    x_, y_, weight_ = (torch.from_numpy(a).to(device_of(audited.model)) for a in arrays)
+    fitted = fit_head(x_, y_, weight_, audited.split.classes)
     w, b = (t.double().cpu().numpy() for t in fitted)
     return {name: (x @ w.T + b).argmax(1) == y for name, (x, y) in (("fa", unseen), ("ra", retain))}
 
@@ -165,20 +165,20 @@ def fit_head(x: Tensor, y: Tensor, weight: Tensor, classes: int) -> tuple[Tensor
         solver.zero_grad()
         at_x = w.to(x.device)
         each = F.cross_entropy(F.linear(x, at_x, b.to(x.device)), y, reduction="none")
-        found = (weight @ each + at_x.square().sum() / 2) / total
-        found.backward()
-        return found
+        penalised = (weight @ each + at_x.square().sum() / 2) / total
+        penalised.backward()
+        return penalised
 
     with torch.enable_grad():
         solver.step(loss)
-    found = w.detach().to(x.device) / std
-    return found, b.detach().to(x.device) - found @ mean
+    unscaled = w.detach().to(x.device) / std
+    return unscaled, b.detach().to(x.device) - unscaled @ mean
 
 
 # -- the shape of the features -----------------------------------------------------------------
 
 
-def silhouette(subject: Subject) -> Value:
+def silhouette(audited: AuditedModel) -> Value:
     """How far the forgotten samples lie apart among penultimate features: −1 to 1, 0 is mixed.
 
     The mean silhouette of two groups: test data of the forgotten classes against the other test data;
@@ -188,14 +188,14 @@ def silhouette(subject: Subject) -> Value:
     """
     from sklearn.metrics import silhouette_score  # takes long to import
 
-    (forgotten, labels), others = forgotten_and_others(subject)
-    rest, y = others if subject.split.forget_classes else subject.labelled_features("test")
-    rng = np.random.default_rng(subject.seed)
+    (forgotten, labels), others = forgotten_and_others(audited)
+    rest, y = others if audited.split.forget_classes else audited.labelled_features("test")
+    rng = np.random.default_rng(audited.seed)
     groups = [x[_some(rng, len(x), SIDE)] for x in (forgotten, others[0])]
     shown = _some(rng, len(forgotten), POINTS // 4)
     beside = _some(rng, len(rest), POINTS - len(shown))
     at = plane(np.concatenate([forgotten[shown], rest[beside]]))
-    subject.curves["features"] = {
+    audited.curves["features"] = {
         "x": [float(f"{v:.4g}") for v in at[:, 0]],
         "y": [float(f"{v:.4g}") for v in at[:, 1]],
         "label": [int(k) for k in (*labels[shown], *y[beside])],
@@ -216,6 +216,6 @@ def plane(x: Array) -> Array:
     """The two principal components (N, 2) of features (N, D); in each the largest entry is positive."""
     x = x - x.mean(0)
     values, vectors = np.linalg.eigh(x @ x.T)  # (N, N) with N ≤ 600: cheaper than the SVD of wide features
-    found: Array = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
-    largest = found[np.abs(found).argmax(0), np.arange(found.shape[1])]
-    return found * np.where(largest < 0, -1.0, 1.0)
+    components: Array = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
+    largest = components[np.abs(components).argmax(0), np.arange(components.shape[1])]
+    return components * np.where(largest < 0, -1.0, 1.0)

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from purge.data.inputs import Inputs, leaves
-from purge.metrics.bootstrap import Array, auroc, auroc_draws, interval
+from purge.metrics.audited import AuditedModel, Hits, Labels, Part
+from purge.metrics.bootstrap import Array, some_rows
 from purge.metrics.likelihood import LEAST_SPREAD, margins
-from purge.metrics.membership import SEEN, roc, tpr_value
-from purge.metrics.subject import Hits, Labels, Part, Subject
+from purge.metrics.membership import SEEN, told_apart
 from purge.metrics.value import Missing, Value
 from purge.models.forward import passing
 
@@ -35,7 +35,7 @@ PENALTIES = np.logspace(-1, 4, 11)
 FLOOR = 1e-3  # of the overall spread, added before a logarithm
 
 
-def mia_quantile(subject: Subject) -> dict[str, Value]:
+def mia_quantile(audited: AuditedModel) -> dict[str, Value]:
     """Attack by a score relative to what is expected of the sample: forget against unseen same-class data.
 
     The score is the logit of the label's probability, φ. A regression on unseen samples predicts its mean
@@ -45,25 +45,19 @@ def mia_quantile(subject: Subject) -> dict[str, Value]:
     unseen samples are treated alike, so 0.5 is what a model gets that saw neither. The interval is over
     samples; the regressions are not fitted again.
     """
-    rng = np.random.default_rng(subject.seed)
-    rows = [_some(len(subject.labels(part)), rng) for part in SEEN]
+    rng = np.random.default_rng(audited.seed)
+    rows = [some_rows(len(audited.labels(part)), MOST, rng) for part in SEEN]
     if len(rows[1]) < LEAST:
         raise Missing(f"a regression learns from at least {LEAST} unseen samples, not {len(rows[1])}")
     phi, y, x = (
-        np.concatenate([read(subject, part, at) for part, at in zip(SEEN, rows, strict=True)])
+        np.concatenate([read(audited, part, at) for part, at in zip(SEEN, rows, strict=True)])
         for read in (_phi, _labels, _inputs)
     )
     unseen = np.repeat([False, True], [len(at) for at in rows])
     folds = np.concatenate([rng.permutation(len(at)) % FOLDS for at in rows])
     scores = surprise(phi, described(x, y, unseen), unseen, folds)
     inside, outside = scores[~unseen], scores[unseen]
-    subject.curves.setdefault("roc", {})["quantile"] = roc(inside, outside)
-    draws = auroc_draws(inside, outside, subject.seed)
-    return {
-        "auroc": Value(auroc(inside, outside), *interval(draws), len(scores)),
-        "tpr_1pct": tpr_value(inside, outside, 0.01, subject.seed),
-        "tpr_01pct": tpr_value(inside, outside, 0.001, subject.seed),
-    }
+    return told_apart(audited, "quantile", inside, outside)
 
 
 def surprise(phi: Array, design: Array, unseen: Hits, folds: Labels) -> Array:
@@ -72,14 +66,14 @@ def surprise(phi: Array, design: Array, unseen: Hits, folds: Labels) -> Array:
 
     known = phi[unseen]
     phi = (phi - np.median(known)) / max(float(known.std()), LEAST_SPREAD)
-    found = np.zeros(len(phi))
+    scores = np.zeros(len(phi))
     for fold in np.unique(folds[unseen]):
         learn, ask = unseen & (folds != fold), folds == fold
         mean = RidgeCV(PENALTIES).fit(design[learn], phi[learn])
         gaps = np.log(np.abs(phi[learn] - mean.predict(design[learn])) + FLOOR)
         spread = RidgeCV(PENALTIES).fit(design[learn], gaps)
-        found[ask] = (phi[ask] - mean.predict(design[ask])) / np.exp(spread.predict(design[ask]))
-    return found
+        scores[ask] = (phi[ask] - mean.predict(design[ask])) / np.exp(spread.predict(design[ask]))
+    return scores
 
 
 def described(x: Array, y: Labels, unseen: Hits) -> Array:
@@ -97,28 +91,28 @@ def described(x: Array, y: Labels, unseen: Hits) -> Array:
     _, axes = np.linalg.eigh(centred.T @ centred / max(size, LEAST_SPREAD) ** 2)
     components = centred @ axes[:, ::-1][:, :most]
     rest = np.sqrt(np.maximum((centred**2).sum(1) - (components**2).sum(1), 0.0))
-    found = np.column_stack(
+    design = np.column_stack(
         [components, np.log(rest + FLOOR * max(size, LEAST_SPREAD)), y[:, None] == frequent]
     ).astype(np.float64)
-    found -= found.mean(0)
-    spread = found.std(0)
+    design -= design.mean(0)
+    spread = design.std(0)
     flat = spread <= 1e-9 * max(size, 1.0)
-    found[:, flat] = 0.0
-    return found / np.where(flat, 1.0, spread)
+    design[:, flat] = 0.0
+    return design / np.where(flat, 1.0, spread)
 
 
-def _phi(subject: Subject, part: Part, rows: Labels) -> Array:
-    return margins(subject.log_probs(part)[rows], subject.labels(part)[rows])
+def _phi(audited: AuditedModel, part: Part, rows: Labels) -> Array:
+    return margins(audited.log_probs(part)[rows], audited.labels(part)[rows])
 
 
-def _labels(subject: Subject, part: Part, rows: Labels) -> Labels:
-    return subject.labels(part)[rows]
+def _labels(audited: AuditedModel, part: Part, rows: Labels) -> Labels:
+    return audited.labels(part)[rows]
 
 
-def _inputs(subject: Subject, part: Part, rows: Labels) -> Array:
-    index = subject.index(part)[torch.from_numpy(rows)]
-    found = torch.cat([reduced(x) for x, _ in passing(subject.samples(part), index)])
-    return found.double().numpy()
+def _inputs(audited: AuditedModel, part: Part, rows: Labels) -> Array:
+    index = audited.index(part)[torch.from_numpy(rows)]
+    numbers = torch.cat([reduced(x) for x, _ in passing(audited.samples(part), index)])
+    return numbers.double().numpy()
 
 
 def reduced(x: Inputs) -> Tensor:
@@ -131,8 +125,3 @@ def reduced(x: Inputs) -> Tensor:
         t = t.reshape(len(t), -1)
         flat.append(F.adaptive_avg_pool1d(t[:, None], LENGTH)[:, 0] if t.shape[1] > LENGTH else t)
     return torch.cat(flat, 1).cpu()
-
-
-def _some(n: int, rng: np.random.Generator) -> Labels:
-    """The rows 0 to n − 1, or a random choice of MOST of them, in order."""
-    return np.arange(n) if n <= MOST else np.sort(rng.choice(n, MOST, replace=False))

@@ -4,183 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.plugins import installed, loaded, named
+from purge.metrics.index import METRICS
 from purge.metrics.metric import Metric, Need, Unit
 from purge.report.tables import shown
 from purge.verdict.compare import Condition, read_condition
 
 GROUP = "purge.metrics"  # entry points of installed packages: name = "package.module:METRIC"
 
-TEST: frozenset[Need] = frozenset({"test"})
-SAME: frozenset[Need] = frozenset({"same_class_test"})
-KEPT: frozenset[Need] = frozenset({"kept_class_test"})
-RETRAINED: frozenset[Need] = frozenset({"retrained"})
-ORIGINAL: frozenset[Need] = frozenset({"original"})
-SHADOWS: frozenset[Need] = frozenset({"shadows"})
-TRUTH: frozenset[Need] = frozenset({"truth"})
-TRIGGERED: frozenset[Need] = frozenset({"triggered"})
-EXTRA = TRUTH | TRIGGERED  # about bad data: metrics that need them join a panel if they are given
+# About bad data: metrics that need them join a panel if they are given.
+EXTRA: frozenset[Need] = frozenset({"truth", "triggered"})
 
-SIGNALS = ("loss", "confidence", "entropy", "m_entropy", "margin")
-RELEARNED = ("after", "recovered", "area", "steps")
-RATES = ("auroc", "tpr_1pct", "tpr_01pct")
-RATE_UNITS: dict[str, Unit] = {"tpr_1pct": "share", "tpr_01pct": "share"}
-
-_damage = partial(Metric, unit="share", section="damage")
-_forgetting = partial(Metric, section="forgetting")
-_membership = partial(Metric, section="membership")
-_shadow = partial(Metric, section="membership", cost="shadow")
-_distance = partial(Metric, section="distance")
-_attack = partial(Metric, unit="share", section="robustness", cost="train")
-
-# Functions are given as module:function below purge.metrics, so that a list of metrics needs no torch.
-_TABLE = [
-    # accuracy
-    _damage("ta", "TA", "accuracy on all test data", "accuracy:ta", needs=TEST),
-    _damage("ta_retain", "TA_r", "accuracy on test data of the classes that stay", "accuracy:ta_retain",
-            needs=KEPT),
-    _forgetting("fa_train", "FA_train", "accuracy on the forget set itself", "accuracy:fa_train",
-                unit="share"),
-    _forgetting("fa_test", "FA", "accuracy on unseen data of the classes in the forget set",
-                "accuracy:fa_test", unit="share", needs=SAME),
-    _damage("ra", "RA", "accuracy on the retain set", "accuracy:ra"),
-    _forgetting("ua", "UA", "1 − accuracy on the forget set", "accuracy:unlearning_accuracy", unit="share"),
-    _forgetting("destinations", "→", "where predictions on the forget set go, by class",
-                "accuracy:destinations", parts="classes", unit="share"),
-    _forgetting("clean_label", "clean", "share of the forget set that gets its right label, as truth has it",
-                "accuracy:clean_label", unit="share", needs=TRUTH),
-    _forgetting("attack_success", "ASR", "share of samples with a trigger that get the attacker's label",
-                "accuracy:attack_success", unit="share", needs=TRIGGERED),
-    # membership
-    _membership("mia_loss", "MIA loss", "AUROC of −loss, forget against unseen same-class data",
-                "membership:mia_loss", needs=SAME),
-    _membership("mia_confidence", "MIA conf", "AUROC of the largest probability", "membership:mia_confidence",
-                needs=SAME),
-    _membership("mia", "MIA", "mean of the two AUROCs", "membership:mia", needs=SAME),
-    _membership("mia_entropy", "MIA ent", "AUROC of −entropy", "membership:mia_entropy", needs=SAME),
-    _membership("mia_m_entropy", "MIA m-ent", "AUROC of −modified entropy", "membership:mia_m_entropy",
-                needs=SAME),
-    _membership("mia_margin", "MIA margin", "AUROC of the logit of the label's probability",
-                "membership:mia_margin", needs=SAME),
-    _membership("tpr_1pct", "TPR@1%", "forget samples found at 1 % false positives, by signal",
-                "membership:tpr_1pct", parts=SIGNALS, unit="share", needs=SAME),
-    _membership("tpr_01pct", "TPR@0.1%", "forget samples found at 0.1 % false positives, by signal",
-                "membership:tpr_01pct", parts=SIGNALS, unit="share", needs=SAME),
-    _membership("mia_svc", "MIA SVC", "forget samples that an SVC calls non-member, by feature",
-                "membership:mia_svc", parts=("confidence", "correctness", "entropy", "m_entropy", "prob"),
-                unit="share", needs=KEPT),
-    _membership("mia_lr", "MIA LR", "forget samples that a logistic regression on entropy calls member",
-                "membership:mia_lr", unit="share", needs=KEPT),
-    _membership("mia_split", "MIA split", "accuracy of a logistic regression on loss, forget against unseen",
-                "membership:mia_split", unit="share", needs=SAME),
-    _membership("mia_quantile", "MIA quant", "attack by a threshold for each sample, from unseen data alone",
-                "quantile:mia_quantile", parts=RATES, units=RATE_UNITS, needs=SAME),
-    _membership("nearest_class", "ΔNN", "forgotten images taken for their nearest class, less Retrain's",
-                "nearest:nearest_class", parts=("taken", "auroc"), units={"taken": "share"}, ideal=0.0,
-                needs=RETRAINED | KEPT),
-    _membership("leak_retained", "leak_r", "AUROC of the change since the original, retained against unseen",
-                "leakage:leak_retained", parts=("loss", "confidence", "distance", "after"),
-                needs=ORIGINAL | KEPT),
-    # distance
-    _distance("feature_cosine", "cos", "cosine of penultimate features with the retrained model's",
-              "distance:feature_cosine", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED),
-    _distance("feature_l2", "L2", "distance of penultimate features from the retrained model's",
-              "distance:feature_l2", direction="lower", ideal=0.0, needs=RETRAINED),
-    _distance("feature_cosine_original", "cos₀", "cosine of penultimate features with the original's",
-              "distance:feature_cosine_original", needs=ORIGINAL),
-    _distance("feature_l2_original", "L2₀", "distance of penultimate features from the original's",
-              "distance:feature_l2_original", needs=ORIGINAL),
-    _distance("hidden_change", "Δhidden", "penultimate features on D_f not told, linearly, by the original's",
-              "distance:hidden_change", needs=ORIGINAL),
-    _distance("output_change", "Δout", "JS(model, original) on the forget set, in nats",
-              "distance:output_change", needs=ORIGINAL),
-    _distance("fid_feat", "FID", "Fréchet distance of penultimate features to the retrained model's",
-              "distance:fid_feat", direction="lower", ideal=0.0, needs=RETRAINED),
-    _distance("agreement", "agree", "same prediction as the retrained model on the forget set",
-              "distance:agreement", unit="share", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED),
-    _distance("agreement_test", "agree_t", "same prediction as the retrained model on test data",
-              "distance:agreement_test", unit="share", direction="higher", slack=0.1, ideal=1.0,
-              needs=RETRAINED | TEST),
-    _distance("kl_retrain", "KL", "KL(retrained ‖ model) on the forget set", "distance:kl_retrain",
-              direction="lower", slack=0.01, ideal=0.0, needs=RETRAINED),
-    _distance("js_retrain", "JS", "JS(model, retrained) on the forget set, in nats", "distance:js_retrain",
-              direction="lower", slack=0.01, ideal=0.0, needs=RETRAINED),
-    _distance("odds_correlation", "corr", "correlation of the label's log-odds with Retrain's on D_f",
-              "distance:odds_correlation", direction="higher", ideal=1.0, needs=RETRAINED),
-    _distance("cka", "CKA", "similarity of representations with the retrained model's, by layer",
-              "distance:cka", parts="layers", direction="higher", needs=RETRAINED),
-    _distance("tow", "ToW", "closeness to the retrained model in forget, retain and test accuracy",
-              "distance:tow", direction="higher", slack=0.1, ideal=1.0, needs=RETRAINED | TEST),
-    _distance("retrain_gap", "gap", "mean difference from the retrained model in FA, RA, TA_r, MIA",
-              "distance:retrain_gap", direction="lower", ideal=0.0, needs=RETRAINED),
-    _distance("field_gap", "avg gap", "mean difference from the retrained model in UA, RA, TA_r, MIA SVC",
-              "distance:field_gap", direction="lower", ideal=0.0, needs=RETRAINED | KEPT),
-    # untrained
-    _forgetting("zrf", "ZRF", "similarity on the forget set to an untrained copy of the model",
-                "untrained:zrf"),
-    _forgetting("rf_jsd", "RF-JSD", "JS of mean answers to D_f and the original's to unseen same-class data",
-                "untrained:rf_jsd", needs=ORIGINAL | SAME),
-    _forgetting("aus", "AUS", "test accuracy kept, divided by 1 + accuracy on what is forgotten",
-                "untrained:aus", needs=ORIGINAL | SAME | KEPT),
-    _distance("silhouette", "sil", "how far the forgotten samples lie apart among penultimate features",
-              "probing:silhouette", needs=SAME | KEPT),
-    # damage
-    _damage("class_accuracy", "TA_k", "accuracy on test data, by class", "damage:class_accuracy",
-            parts="classes", needs=TEST),
-    _damage("class_change", "ΔTA_k", "accuracy on test data, after − before, by class", "damage:class_change",
-            parts="classes", needs=ORIGINAL | TEST),
-    _damage("worst_class", "worst", "lowest test accuracy of a class that stays, and which class",
-            "damage:worst_class", parts=("accuracy", "class"), units={"class": "class"}, needs=KEPT),
-    _damage("largest_drop", "drop", "largest drop in test accuracy of a class that stays",
-            "damage:largest_drop", needs=ORIGINAL | KEPT),
-    _damage("ece", "ECE", "calibration error on test data of the classes that stay", "damage:ece",
-            unit="number", needs=KEPT),
-    _damage("neighbours", "near", "test accuracy of the classes nearest to what is forgotten",
-            "damage:neighbours", parts=("accuracy", "change"), needs=ORIGINAL | KEPT),
-    _distance("destinations_tv", "TV→", "difference from the retrained model in how D_f spreads over classes",
-              "damage:destinations_tv", direction="lower", slack=0.1, ideal=0.0, needs=RETRAINED),
-    # robustness
-    _attack("bn_recal", "recal", "FA before and after recalibrating BatchNorm on retain data",
-            "robustness:bn_recal", parts=("before", "after", "delta"), needs=SAME),
-    _attack("relearn_few", "relearn", "FA while fine-tuning on 50 forget samples mixed with retain data",
-            "robustness:relearn_few", parts=RELEARNED, units={"steps": "steps"}, needs=SAME | KEPT),
-    _attack("relearn_retain", "relearn_r", "FA while fine-tuning on retain data alone",
-            "robustness:relearn_retain", parts=RELEARNED, units={"steps": "steps"}, needs=SAME | KEPT),
-    _attack("relearn_ratio", "AIN", "steps to relearn with few samples, over the retrained model's",
-            "robustness:relearn_ratio", unit="number", ideal=1.0, needs=RETRAINED | SAME | KEPT),
-    _attack("quantise", "quant", "FA with weights in int8 and in bf16, and the changes",
-            "robustness:quantise", parts=("int8", "bf16", "int8_delta", "bf16_delta"), needs=SAME),
-    _attack("prune", "prune", "FA without the smallest 20, 50 and 80 % of weights, and the largest rise",
-            "robustness:prune", parts=("20", "50", "80", "delta"), needs=SAME),
-    _attack("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise", "robustness:noise",
-            parts=("1pct", "5pct", "delta"), needs=SAME),
-    # probing
-    _attack("probe", "probe", "linear probe of penultimate features: forgotten classes against the rest",
-            "probing:probe", needs=SAME | KEPT),
-    _attack("probe_gap", "Δprobe", "distance of the linear probe to the retrained model's",
-            "probing:probe_gap", ideal=0.0, needs=RETRAINED | SAME | KEPT),
-    _attack("head_refit", "refit", "FA and RA with the last layer refitted to all training data",
-            "probing:head_refit", parts=("fa", "ra"), needs=SAME),
-    _attack("head_refit_gap", "Δrefit", "distance of FA with a refitted last layer to the retrained model's",
-            "probing:head_refit_gap", ideal=0.0, needs=RETRAINED | SAME),
-    # shadow
-    _shadow("lira", "LiRA", "likelihood-ratio attack: did the model see the forget set?", "shadow:lira",
-            parts=RATES, units=RATE_UNITS, needs=SAME | SHADOWS),
-    _shadow("rmia", "RMIA", "relative attack: does a forgotten sample stand out over unseen ones?",
-            "shadow:rmia", parts=RATES, units=RATE_UNITS, needs=SAME | KEPT | SHADOWS),
-    _shadow("u_lira", "U-LiRA", "likelihood-ratio attack: was the sample seen and unlearned, or never seen?",
-            "shadow:u_lira", parts=RATES, units=RATE_UNITS, needs=SAME | SHADOWS),
-    _shadow("forgetting_score", "F", "how hard it is to tell unlearned from retrained models (NeurIPS 2023)",
-            "shadow:forgetting_score", parts=("score", "retrain"), needs=SHADOWS),
-    _shadow("klom", "KLoM", "KL of margins, unlearned from retrained models: the 95th percentile",
-            "shadow:klom", parts=("p95", "retrain"), needs=SHADOWS),
-]  # fmt: skip
-METRICS: dict[str, Metric] = {m.name: replace(m, fn=f"purge.metrics.{m.fn}") for m in _TABLE}
 
 _ALWAYS = {name: m for name, m in METRICS.items() if EXTRA.isdisjoint(m.needs)}
 PANELS: dict[str, tuple[str, ...]] = {
@@ -192,13 +29,13 @@ PANELS: dict[str, tuple[str, ...]] = {
 
 def all_metrics() -> dict[str, Metric]:
     """The metrics of purge and of installed packages, by name; a package that does not load is left out."""
-    found = dict(METRICS)
+    metrics = dict(METRICS)
     for name in installed(GROUP):
         try:
-            found.setdefault(name, find_metric(name))
+            metrics.setdefault(name, find_metric(name))
         except MetricError as error:
             logging.getLogger("purge").warning("%s", error)
-    return found
+    return metrics
 
 
 def list_metrics() -> dict[str, str]:
@@ -225,18 +62,18 @@ def find_metric(name: str) -> Metric:
         known = [*METRICS, *outside, *PANELS]
         fix = did_you_mean(name, known, "purge list metrics")
         raise MetricError("the name of a metric or panel", repr(name), fix)
-    found = _as_metric(loaded(outside[name], MetricError), name)
-    if found.name != name:
+    metric = _as_metric(loaded(outside[name], MetricError), name)
+    if metric.name != name:
         fix = "give the entry point the name of its metric"
-        raise MetricError(f"a metric named {name!r} from its entry point", repr(found.name), fix)
-    return found
+        raise MetricError(f"a metric named {name!r} from its entry point", repr(metric.name), fix)
+    return metric
 
 
-def _as_metric(found: Any, name: str) -> Metric:
-    if not isinstance(found, Metric):
+def _as_metric(candidate: Any, name: str) -> Metric:
+    if not isinstance(candidate, Metric):
         fix = f"write {name.rpartition(':')[2]} = purge.Metric(name, symbol, about, function)"
-        raise MetricError(f"a purge.Metric as {name}", type(found).__name__, fix)
-    return found
+        raise MetricError(f"a purge.Metric as {name}", type(candidate).__name__, fix)
+    return candidate
 
 
 def unit_of(name: str) -> Unit:
@@ -257,17 +94,17 @@ def resolve_metrics(
 
     ``extra``: which of EXTRA were given; a panel then has the metrics that need them too.
     """
-    given: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
-    if strange := [type(m).__name__ for m in given if not isinstance(m, (str, Metric))]:
+    requested: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
+    if strange := [type(m).__name__ for m in requested if not isinstance(m, (str, Metric))]:
         raise MetricError("metrics by name or as Metric", strange[0], "see purge.list_metrics()")
-    wanted = [m for one in given for m in (_members(one, extra) if isinstance(one, str) else (one,))]
-    found = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
-    names = [m.name for m in found]
+    wanted = [m for one in requested for m in (_members(one, extra) if isinstance(one, str) else (one,))]
+    resolved = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
+    names = [m.name for m in resolved]
     if twice := [name for name in names if names.count(name) > 1]:
         raise MetricError("metrics of different names", f"{twice[0]!r} twice", "rename yours")
-    if not found:
+    if not resolved:
         raise MetricError("at least one metric", "none", "pass metrics='standard'")
-    return found
+    return resolved
 
 
 def _members(name: str, extra: Collection[Need]) -> tuple[str, ...]:
@@ -293,15 +130,15 @@ def check_value_name(name: str, where: str, metric: Metric | None = None) -> Non
 def read_conditions(texts: Sequence[str], wanted: Sequence[Metric]) -> list[Condition]:
     """The conditions of ``--fail-if`` for an audit of these metrics; one that can never hold is refused."""
     own = {metric.name: metric for metric in wanted}
-    found = [read_condition(text, lambda n: (own.get(n) or find_metric(n)).describe()) for text in texts]
-    for condition in found:
+    conditions = [read_condition(text, lambda n: (own.get(n) or find_metric(n)).describe()) for text in texts]
+    for condition in conditions:
         if condition.sign is None:  # whatever is measured, there are findings
             continue
         check_value_name(condition.name, "--fail-if", own.get(condition.metric))
         if condition.metric not in own:
             fix = f"add {condition.metric} to --metrics"
             raise MetricError(f"{condition.name} to be measured", "none of it in this audit", fix)
-    return found
+    return conditions
 
 
 __all__ = ["METRICS", "PANELS", "Metric", "number", "resolve_metrics", "unit_of"]

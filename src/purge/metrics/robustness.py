@@ -7,19 +7,17 @@ forgotten classes. A retrained model relearns too: only the difference to it mea
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from purge.data import inputs
 from purge.engine.precision import has_bf16
+from purge.metrics.audited import AuditedModel, Hits, Part, once
 from purge.metrics.bootstrap import Array, interval, mean_value, resamples
-from purge.metrics.subject import Hits, Part, Subject, once
 from purge.metrics.value import Bound, Missing, Value
 from purge.models.batchnorm import batchnorms, recalibrate
 from purge.models.copies import with_neutral_head
@@ -37,11 +35,6 @@ BATCH = 64
 LR, MOMENTUM = 1e-2, 0.9
 STEPS = (0, 1, 2, 3, 5, 8, 12, 16, 20, 30, 40, 50)  # when FA is measured while relearning
 
-PRUNED = {"20": 0.2, "50": 0.5, "80": 0.8}
-NOISE = {"1pct": 0.01, "5pct": 0.05}
-NOISE_DRAWS = 3
-
-NO_WEIGHTS = "the model has no weights of linear layers or convolutions"
 NOT_FINITE = "after the change the model gives logits that are not finite"
 
 Right = Hits | Array | None  # which samples (N,) are right, or how often; None: logits not finite
@@ -50,36 +43,37 @@ Right = Hits | Array | None  # which samples (N,) are right, or how often; None:
 # -- FA of a changed model ---------------------------------------------------------------------
 
 
-def _unseen(subject: Subject) -> Tensor:
+def unseen_rows(audited: AuditedModel) -> Tensor:
     """Which unseen samples of the forgotten classes FA is measured on; of very many, the seed chooses."""
-    n = len(subject.index(SAME))
+    n = len(audited.index(SAME))
     if n <= LOOKED_AT:
         return torch.arange(n)
-    generator = torch.Generator().manual_seed(subject.seed)
+    generator = torch.Generator().manual_seed(audited.seed)
     return torch.randperm(n, generator=generator)[:LOOKED_AT].sort().values
 
 
-def _guesses(model: nn.Module, subject: Subject, rows: Tensor) -> Tensor:
+def guesses_of(model: nn.Module, audited: AuditedModel, rows: Tensor) -> Tensor:
     """The predicted classes (N,) of the samples, on the device; −1 where a logit is not finite."""
-    at = subject.index(SAME)[rows].to(device_of(model))
-    z = logits(model, subject.samples(SAME), at)
+    at = audited.index(SAME)[rows].to(device_of(model))
+    z = logits(model, audited.samples(SAME), at)
     return torch.where(z.isfinite().all(1), z.argmax(1), -1)
 
 
-def _right(guesses: list[Tensor], subject: Subject, rows: Tensor) -> list[Hits | None]:
+def right_of(guesses: list[Tensor], audited: AuditedModel, rows: Tensor) -> list[Hits | None]:
     """Which of the samples were right each time; None where a logit was not finite. Reads the device."""
-    found = torch.stack(guesses).cpu().numpy()
-    y = subject.labels(SAME)[rows.numpy()]
-    return [row == y if (row >= 0).all() else None for row in found]
+    classes = torch.stack(guesses).cpu().numpy()
+    y = audited.labels(SAME)[rows.numpy()]
+    return [row == y if (row >= 0).all() else None for row in classes]
 
 
-def _fa(subject: Subject, after: Right) -> Value:
-    return Value.missing(NOT_FINITE) if after is None else subject.mean(after)
+def fa_of(audited: AuditedModel, after: Right) -> Value:
+    """The share of unseen samples that are right after a change."""
+    return Value.missing(NOT_FINITE) if after is None else audited.mean(after)
 
 
-def _rise(subject: Subject, after: Right, before: Hits) -> Value:
+def rise_of(audited: AuditedModel, after: Right, before: Hits) -> Value:
     """The mean of after − before, sample by sample."""
-    return _fa(subject, None if after is None else after.astype(np.float64) - before)
+    return fa_of(audited, None if after is None else after.astype(np.float64) - before)
 
 
 def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
@@ -94,39 +88,39 @@ def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
 
 
 @once
-def _scales(subject: Subject) -> list[Scale]:
+def scales_of(audited: AuditedModel) -> list[Scale]:
     """How large the units are that each weight lies between, on retained samples.
 
     The forget set counts a little, so that a unit that is silent on all else has a size as well. If it
     counted like the rest, units that know it would be large, and steps on what they know small.
     """
-    device, generator = device_of(subject.model), torch.Generator().manual_seed(subject.seed)
+    device, generator = device_of(audited.model), torch.Generator().manual_seed(audited.seed)
     batches = []
-    for samples, weight in ((subject.split.retain, 1.0), (subject.split.forget, FORGET_WEIGHT)):
+    for samples, weight in ((audited.split.retain, 1.0), (audited.split.forget, FORGET_WEIGHT)):
         rows = torch.randperm(len(samples), generator=generator)[:SIZED].to(device)
         batches += [(x, weight * len(y) / len(rows)) for x, y in passing(samples, rows)]
-    return unit_scales(subject.model, batches, subject.anatomy().head)
+    return unit_scales(audited.model, batches, audited.anatomy().head)
 
 
 # -- BatchNorm ---------------------------------------------------------------------------------
 
 
-def bn_recal(subject: Subject) -> dict[str, Value]:
+def bn_recal(audited: AuditedModel) -> dict[str, Value]:
     """FA before and after the BatchNorm statistics are estimated again, on retain data."""
-    retain, attacked = subject.split.retain, copy.deepcopy(subject.model)
+    retain, attacked = audited.split.retain, copy.deepcopy(audited.model)
     if not batchnorms(attacked):
         raise Missing("the model has no BatchNorm statistics to recalibrate")
     if len(retain) < 2:
         raise Missing("statistics need at least two retain samples")
-    generator = torch.Generator().manual_seed(subject.seed)
+    generator = torch.Generator().manual_seed(audited.seed)
     order = torch.randperm(len(retain), generator=generator).to(device_of(attacked))
     recalibrate(attacked, (x for x, _ in passing(retain, order)))
-    rows, before = torch.arange(len(subject.index(SAME))), subject.hits(SAME)
-    (after,) = _right([_guesses(attacked, subject, rows)], subject, rows)
+    rows, before = torch.arange(len(audited.index(SAME))), audited.hits(SAME)
+    (after,) = right_of([guesses_of(attacked, audited, rows)], audited, rows)
     return {
-        "before": subject.mean(before),
-        "after": _fa(subject, after),
-        "delta": _rise(subject, after, before),
+        "before": audited.mean(before),
+        "after": fa_of(audited, after),
+        "delta": rise_of(audited, after, before),
     }
 
 
@@ -134,43 +128,43 @@ def bn_recal(subject: Subject) -> dict[str, Value]:
 
 
 @once
-def relearn(subject: Subject, few: int) -> Hits:
+def relearn(audited: AuditedModel, count: int) -> Hits:
     """Which unseen samples are right after each of ``STEPS`` steps of fine-tuning: (steps, N).
 
-    Each batch is half ``few`` forget samples, over and over, half retain samples; with ``few`` = 0 all
-    of it is retain samples. All weights are trained by SGD, BatchNorm in training mode, dropout off. A step
-    is relative to the size of the units that a weight lies between, so that it does not matter how they are
-    scaled: see purge.models.unit_scales.
+    Each batch is half forget samples (``count`` of them, over and over) and half retain samples; without any
+    forget samples all of it is retain samples. All weights are trained by SGD, BatchNorm in training mode,
+    dropout off. A step is relative to the size of the units that a weight lies between, so that it does not
+    matter how they are scaled: see purge.models.unit_scales.
 
     With few samples the question is what the layers below the head remember. So it starts from a head
     whose rows for the forgotten classes are the mean of the others, and looks at what the head itself
     answers: neither a saturated bias nor code behind the head can block it.
     """
-    model = copy.deepcopy(subject.model).eval()
-    if few:
-        model = with_neutral_head(model, subject.anatomy().head, subject.split.forget_classes)
+    model = copy.deepcopy(audited.model).eval()
+    if count:
+        model = with_neutral_head(model, audited.anatomy().head, audited.split.forget_classes)
     sized = [
-        (p, s) for p, s in zip(model.parameters(), _scales(subject), strict=True) if p.is_floating_point()
+        (p, s) for p, s in zip(model.parameters(), scales_of(audited), strict=True) if p.is_floating_point()
     ]
     if not sized:
         raise Missing("the model has no weights to fine-tune")
     params, scales = [p.requires_grad_(True) for p, _ in sized], [s for _, s in sized]
     for layer in batchnorms(model):
         layer.train()
-    forget, retain, device = subject.split.forget, subject.split.retain, device_of(model)
-    generator = torch.Generator().manual_seed(subject.seed)
+    forget, retain, device = audited.split.forget, audited.split.retain, device_of(model)
+    generator = torch.Generator().manual_seed(audited.seed)
     everything = torch.arange(len(retain))
     parts = [(retain, everything, BATCH)]
-    if few:
-        chosen = balanced(forget.labels, few, generator)
+    if count:
+        chosen = balanced(forget.labels, count, generator)
         parts = [(retain, everything, BATCH // 2), (forget, chosen, BATCH // 2)]
     streams = [
         samples.stream(shuffled(rows, STEPS[-1] * size, generator).view(-1, size).to(device))
         for samples, rows, size in parts
     ]
     optimizer = torch.optim.SGD(params, LR, momentum=MOMENTUM, fused=device.type == "cuda")
-    unseen, bf16 = _unseen(subject), has_bf16(device)
-    guesses = [_guesses(model, subject, unseen)]
+    unseen, bf16 = unseen_rows(audited), has_bf16(device)
+    guesses = [guesses_of(model, audited, unseen)]
     cudnn = torch.backends.cudnn  # equal models must relearn equally, so gradients must be repeatable
     with torch.enable_grad(), cudnn.flags(cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32):
         for step, batch in enumerate(zip(*streams, strict=True), 1):
@@ -185,11 +179,11 @@ def relearn(subject: Subject, few: int) -> Hits:
             scale_gradients(params, scales)
             optimizer.step()
             if step in STEPS:
-                guesses.append(_guesses(model, subject, unseen))
-    found = _right(guesses, subject, unseen)  # the device is read here for the first time
-    if any(hits is None for hits in found):
+                guesses.append(guesses_of(model, audited, unseen))
+    right = right_of(guesses, audited, unseen)  # the device is read here for the first time
+    if any(hits is None for hits in right):
         raise Missing("fine-tuning did not stay finite")
-    return np.array(found)
+    return np.array(right)
 
 
 def balanced(labels: Tensor, n: int, generator: torch.Generator) -> Tensor:
@@ -212,9 +206,9 @@ def shuffled(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
     return rows[torch.cat(passes)[:n]]
 
 
-def _threshold(subject: Subject) -> float:
+def _threshold(audited: AuditedModel) -> float:
     """FA that counts as recovered: half of the accuracy on unseen samples of the classes that stay."""
-    return float(subject.hits("kept_class_test").mean()) / 2
+    return float(audited.hits("kept_class_test").mean()) / 2
 
 
 def steps_to(curves: Array, threshold: float) -> Array:
@@ -229,8 +223,8 @@ def steps_to(curves: Array, threshold: float) -> Array:
     low, high = np.take_along_axis(curves, was, -1), np.take_along_axis(curves, at, -1)
     share = np.divide(threshold - low, high - low, out=np.zeros_like(low), where=at > was)
     steps = (grid[was] + share * (grid[at] - grid[was]))[..., 0]
-    found: Array = np.where(reached.any(-1), steps, grid[-1])
-    return found
+    first: Array = np.where(reached.any(-1), steps, grid[-1])
+    return first
 
 
 def _curve_draws(hits: Hits, seed: int) -> Array:
@@ -239,7 +233,7 @@ def _curve_draws(hits: Hits, seed: int) -> Array:
     return np.concatenate([counts @ hits.T / n for counts in resamples(n, seed)])
 
 
-def relearned(subject: Subject, name: str, few: int) -> dict[str, Value]:
+def relearned(audited: AuditedModel, name: str, count: int) -> dict[str, Value]:
     """What fine-tuning brings back, on few forget samples mixed with retain data or on retain data alone.
 
     ``after``: FA at its end; ``recovered``: FA at its end less FA at its start; ``area``: mean FA over
@@ -247,37 +241,37 @@ def relearned(subject: Subject, name: str, few: int) -> dict[str, Value]:
     classes that stay (as the model had it before). 0: it was never below. A model that does not get
     there has the last step and a note: read it as "at least".
     """
-    hits, threshold = relearn(subject, few), _threshold(subject)
+    hits, threshold = relearn(audited, count), _threshold(audited)
     curve = hits.mean(1)
-    subject.curves.setdefault("relearn", {})[name] = {
+    audited.curves.setdefault("relearn", {})[name] = {
         "step": [float(step) for step in STEPS],
         "forget_accuracy": curve.tolist(),
         "threshold": threshold,
     }
     steps = float(steps_to(curve, threshold))
-    low, high = interval(steps_to(_curve_draws(hits, subject.seed), threshold))
+    low, high = interval(steps_to(_curve_draws(hits, audited.seed), threshold))
     why = "" if (curve >= threshold).any() else f"not recovered within {STEPS[-1]} steps"
     return {
-        "after": subject.mean(hits[-1]),
-        "recovered": _rise(subject, hits[-1], hits[0]),
-        "area": subject.mean(hits.mean(0)),
+        "after": audited.mean(hits[-1]),
+        "recovered": rise_of(audited, hits[-1], hits[0]),
+        "area": audited.mean(hits.mean(0)),
         "steps": Value(steps, min(low, steps), max(high, steps), hits.shape[1], why),
     }
 
 
-relearn_few = partial(relearned, name="few", few=FEW)
-relearn_retain = partial(relearned, name="retain", few=0)
+relearn_few = partial(relearned, name="few", count=FEW)
+relearn_retain = partial(relearned, name="retain", count=0)
 
 
-def relearn_ratio(subject: Subject) -> Value:
+def relearn_ratio(audited: AuditedModel) -> Value:
     """(1 + steps to recover) / (1 + those of the retrained model), with few forget samples.
 
     The anamnesis index, with 1 added so that a model that never forgot (0 steps) has one. Below 1: the
     knowledge was hidden, not gone. A count that was cut off makes it a bound; a note says which.
     """
-    both = subject.beside(lambda s: (relearn(s, FEW), _threshold(s)))
+    both = audited.beside(lambda s: (relearn(s, FEW), _threshold(s)))
     a, b = (1 + float(steps_to(hits.mean(1), limit)) for hits, limit in both)
-    draws_a, draws_b = (1 + steps_to(_curve_draws(hits, subject.seed), limit) for hits, limit in both)
+    draws_a, draws_b = (1 + steps_to(_curve_draws(hits, audited.seed), limit) for hits, limit in both)
     low, high = interval(draws_a / draws_b)
     ours, theirs = (not (hits.mean(1) >= limit).any() for hits, limit in both)
     within = f"recovered within {STEPS[-1]} steps"
@@ -289,123 +283,3 @@ def relearn_ratio(subject: Subject) -> Value:
     }
     bound, why = notes[ours, theirs]
     return Value(a / b, min(low, a / b), max(high, a / b), both[0][0].shape[1], why, bound)
-
-
-# -- changed weights ---------------------------------------------------------------------------
-
-Change = Callable[[nn.Module], None]
-
-
-def quantise(subject: Subject) -> dict[str, Value]:
-    """FA with the weights of layers in int8, and with all of the model in bf16; and the changes.
-
-    Weights are rounded to int8 as they are between units of size 1 (:mod:`purge.models.unit_scales`): those
-    who quantise scale units first, too. So are the weights of :func:`prune` and :func:`noise`.
-    """
-    before, after = _changed(subject, {"int8": [to_int8], "bf16": [to_bf16]})
-    rises = {f"{name}_delta": _rise(subject, hits, before) for name, hits in after.items()}
-    return {name: _fa(subject, hits) for name, hits in after.items()} | rises
-
-
-def prune(subject: Subject) -> dict[str, Value]:
-    """FA without the smallest 20, 50 and 80 % of weights; ``delta``: the largest rise among them."""
-    changes = {name: [partial(drop_smallest, share=share)] for name, share in PRUNED.items()}
-    return _with_largest_rise(subject, changes)
-
-
-def noise(subject: Subject) -> dict[str, Value]:
-    """Mean FA over draws of weight noise of 1 and 5 %; ``delta``: the larger rise."""
-    seeds = range(subject.seed, subject.seed + NOISE_DRAWS)
-    changes = {k: [partial(add_noise, share=share, seed=s) for s in seeds] for k, share in NOISE.items()}
-    return _with_largest_rise(subject, changes)
-
-
-def _changed(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> tuple[Hits, dict[str, Right]]:
-    """Which unseen samples are right before and after each change; of several draws of one, their mean."""
-    if not layer_weights(subject.model):
-        raise Missing(NO_WEIGHTS)
-    rows, guesses = _unseen(subject), []
-    for change in (change for draws in changes.values() for change in draws):
-        attacked = copy.deepcopy(subject.model)
-        if change is to_bf16:  # which rounds a weight by a share of it, whatever its scale
-            change(attacked)
-        else:
-            _between_units_of_size_1(attacked, _scales(subject), change)
-        guesses.append(_guesses(attacked, subject, rows))  # not read yet: the device works on
-    right, after = _right(guesses, subject, rows), dict[str, Right]()
-    for name, draws in changes.items():
-        own, right = right[: len(draws)], right[len(draws) :]
-        known = [hits for hits in own if hits is not None]
-        mean: list[Hits | Array] = [*known] if len(known) < 2 else [np.mean(known, axis=0)]
-        after[name] = mean[0] if len(known) == len(draws) else None
-    return subject.hits(SAME)[rows.numpy()], after
-
-
-@torch.no_grad()
-def _between_units_of_size_1(model: nn.Module, scales: Sequence[Scale], change: Change) -> None:
-    """Change the weights of layers as they are in the same network with units of size 1."""
-    sizes = dict(zip(model.parameters(), scales, strict=True))
-    weights = [(w, sizes[w], w.clone()) for w in layer_weights(model)]
-    for w, size, _ in weights:
-        w.copy_(size.over(w))
-    change(model)
-    for w, size, before in weights:
-        none = size.times(torch.ones_like(w)) == 0  # a weight to or from a silent unit
-        w.copy_(torch.where(none, before, size.times(w)))
-
-
-def _with_largest_rise(subject: Subject, changes: Mapping[str, Sequence[Change]]) -> dict[str, Value]:
-    before, after = _changed(subject, changes)
-    known = [hits for hits in after.values() if hits is not None]
-    worst = max(known, key=lambda hits: float(hits.mean())) if len(known) == len(after) else None
-    found = {name: _fa(subject, hits) for name, hits in after.items()}
-    return found | {"delta": _rise(subject, worst, before)}
-
-
-def layer_weights(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of all linear layers, convolutions and attentions, each once."""
-    found = []
-    for m in model.modules():
-        if isinstance(m, (nn.Linear, _ConvNd)):
-            found.append(m.weight)
-        elif isinstance(m, nn.MultiheadAttention):
-            found += [m.in_proj_weight, m.q_proj_weight, m.k_proj_weight, m.v_proj_weight]
-    return [w for w in dict.fromkeys(found) if isinstance(w, nn.Parameter)]
-
-
-@torch.no_grad()
-def to_int8(model: nn.Module) -> None:
-    """Round each output channel of every layer to 255 levels, from −max|w| to max|w|."""
-    for w in layer_weights(model):
-        rows = w.flatten(1).float()
-        scale = rows.abs().amax(1, keepdim=True) / 127
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-        w.copy_((rows / scale).round().mul(scale).view_as(w))
-
-
-@torch.no_grad()
-def to_bf16(model: nn.Module) -> None:
-    """Round all weights and statistics to bfloat16."""
-    for t in [*model.parameters(), *model.buffers()]:
-        if t.is_floating_point():
-            t.copy_(t.bfloat16())
-
-
-@torch.no_grad()
-def drop_smallest(model: nn.Module, share: float) -> None:
-    """Set the smallest weights of all layers together to zero."""
-    weights = layer_weights(model)
-    sizes = torch.cat([w.abs().flatten().float() for w in weights])
-    keep = torch.ones_like(sizes)
-    keep[sizes.topk(round(share * len(sizes)), largest=False, sorted=False).indices] = 0
-    for w, part in zip(weights, keep.split([w.numel() for w in weights]), strict=True):
-        w.mul_(part.view_as(w))
-
-
-@torch.no_grad()
-def add_noise(model: nn.Module, share: float, seed: int) -> None:
-    """Add Gaussian noise to every layer: ``share`` of the standard deviation of its weights."""
-    generator = torch.Generator(device_of(model)).manual_seed(seed)
-    for w in layer_weights(model):
-        drawn = torch.randn(w.shape, generator=generator, device=w.device)
-        w.add_(drawn * share * w.float().std(correction=0))

@@ -8,55 +8,100 @@ with one of retrained models: they are about the method, not about one model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from torch import nn
 
-from purge.core.errors import RunError
+from purge.core.errors import MethodError, RunError
+from purge.core.settings import normalise, setting
+from purge.engine.precision import Precision
+from purge.engine.trainer import Recipe
+from purge.methods.base import Method
 from purge.metrics import likelihood
-from purge.metrics.bootstrap import DRAWS, Array, auroc, auroc_draws, interval, mean_value
-from purge.metrics.ensemble import Ensemble, Kind, Shadows
+from purge.metrics.audited import AuditedModel
+from purge.metrics.bootstrap import DRAWS, Array, interval, mean_value
+from purge.metrics.ensemble import Ensemble, Kind
 from purge.metrics.likelihood import forgetting_scores, likelihood_ratio, typical_probability
-from purge.metrics.membership import roc, tpr_value
-from purge.metrics.subject import Subject
+from purge.metrics.membership import told_apart
+from purge.metrics.metric import Measured
 from purge.metrics.value import Value
 
-__all__ = ["Ensemble", "Shadows"]
 
-Found = Value | dict[str, Value]
+@dataclass(frozen=True)
+class Shadows:
+    """How shadow models are made, which attacks on membership compare a model with.
+
+    Args:
+        number: models of each kind, an even number.
+        recipe: how the original was trained.
+        method: how the audited model was unlearned; None: no attack on unlearning.
+        fresh: an untrained model; None: the audited one with weights drawn anew.
+        cache: folder where they are kept; None: $PURGE_CACHE/shadows.
+        together: train many at once; None: where that is faster.
+        precision: of unlearning; None: that of the audited Result, or of the device.
+
+    Example:
+        ```python
+        trained = purge.train(network, train)
+        result = purge.unlearn(trained, forget, retain)
+        shadows = purge.Shadows(recipe=trained.method, method=result.method)
+        report = purge.audit(result, forget, retain, test, metrics="full", shadows=shadows)
+        ```
+    """
+
+    number: int = setting(16, "models of each kind, an even number", low=4)
+    recipe: Recipe = Recipe()
+    method: Method | None = None
+    fresh: nn.Module | None = None
+    cache: str | os.PathLike[str] | None = None
+    together: bool | None = None
+    precision: Precision | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cache, os.PathLike):
+            object.__setattr__(self, "cache", os.fspath(self.cache))
+        normalise(self)
+        if self.number % 2:
+            raise MethodError(
+                "an even number of shadow models, since half of them see each sample",
+                str(self.number),
+                f"pass number={self.number + 1}",
+            )
+        if self.method is not None and (kept := self.method.needs & {"shards", "updates"}):
+            raise MethodError(
+                "a method that works on any trained model, for shadow models",
+                f"{type(self.method).__name__}, which needs the {min(kept)} of its training",
+                "leave method out",
+            )
 
 
-def _with_shadows(attack: Callable[[Subject, Ensemble], Found]) -> Callable[[Subject], Found]:
+def _with_shadows(attack: Callable[[AuditedModel, Ensemble], Measured]) -> Callable[[AuditedModel], Measured]:
     """The metric of an attack; missing, with the reason, if the shadow models cannot be made."""
 
-    def metric(subject: Subject) -> Found:
-        assert subject.shadows is not None
+    def metric(audited: AuditedModel) -> Measured:
+        assert audited.shadows is not None
         try:
-            return attack(subject, subject.shadows)
+            return attack(audited, audited.shadows)
         except RunError as error:
             return Value.missing(str(error))
 
     return metric
 
 
-def _told_apart(name: str, scores: Array, subject: Subject, ensemble: Ensemble) -> dict[str, Value]:
-    """How well scores of the targets separate forgotten from unseen samples."""
+def _of_targets(name: str, scores: Array, audited: AuditedModel, ensemble: Ensemble) -> dict[str, Value]:
+    """How well scores of the targets tell forgotten from unseen samples."""
     inside, outside = np.split(scores, [len(ensemble.forget)])
-    classes = ensemble.target_classes
-    subject.curves.setdefault("roc", {})[name] = roc(inside, outside, classes)
-    draws = auroc_draws(inside, outside, subject.seed, classes)
-    return {
-        "auroc": Value(auroc(inside, outside, classes), *interval(draws), len(scores)),
-        "tpr_1pct": tpr_value(inside, outside, 0.01, subject.seed, classes),
-        "tpr_01pct": tpr_value(inside, outside, 0.001, subject.seed, classes),
-    }
+    return told_apart(audited, name, inside, outside, ensemble.target_classes)
 
 
-def _lira(name: str, kind: Kind, subject: Subject, ensemble: Ensemble) -> Found:
+def _lira(name: str, kind: Kind, audited: AuditedModel, ensemble: Ensemble) -> Measured:
     n, shadows = ensemble.targets, ensemble.signals(kind)
-    scores = likelihood_ratio(ensemble.of(subject)[:n], shadows[:, :n], ensemble.inside)
-    return _told_apart(name, scores, subject, ensemble)
+    scores = likelihood_ratio(ensemble.of(audited)[:n], shadows[:, :n], ensemble.inside)
+    return _of_targets(name, scores, audited, ensemble)
 
 
 lira = _with_shadows(partial(_lira, "lira", "original"))
@@ -64,10 +109,10 @@ u_lira = _with_shadows(partial(_lira, "u_lira", "unlearned"))
 
 
 @_with_shadows
-def rmia(subject: Subject, ensemble: Ensemble) -> Found:
+def rmia(audited: AuditedModel, ensemble: Ensemble) -> Measured:
     """The relative attack: each target against a population of unseen samples."""
     n, shadows = ensemble.targets, ensemble.signals("original")
-    x, z = np.split(ensemble.of(subject), [n])
+    x, z = np.split(ensemble.of(audited), [n])
     # A sample of the population may also be a target: then half of the models have seen it.
     where = {row: at for at, row in enumerate(ensemble.unseen.tolist(), len(ensemble.forget))}
     seen = np.zeros((len(shadows), len(z)), dtype=bool)
@@ -75,18 +120,18 @@ def rmia(subject: Subject, ensemble: Ensemble) -> Found:
         if row in where:
             seen[:, at] = ensemble.inside[:, where[row]]
     typical = typical_probability(shadows, np.concatenate([ensemble.inside, seen], 1))
-    return _told_apart("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), subject, ensemble)
+    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited, ensemble)
 
 
 def _compared(
-    subject: Subject, ensemble: Ensemble, name: str, least: int, between: Callable[[Array, Array], Value]
-) -> Found:
+    audited: AuditedModel, ensemble: Ensemble, name: str, least: int, between: Callable[[Array, Array], Value]
+) -> Measured:
     """Compare unlearned models that had seen a sample with retrained ones, and retrained with retrained.
 
     Half of the retrained models stand for retraining, the other half for a perfect method: its value,
     ``retrain``, is the best that so few models can show.
     """
-    if subject.retrained is subject:
+    if audited.retrained is audited:
         return Value.missing("this is about the unlearning method, not about one model")
     number, forget = ensemble.shadows.number, len(ensemble.forget)
     if number < least:
@@ -100,22 +145,22 @@ def _compared(
 
 
 @_with_shadows
-def forgetting_score(subject: Subject, ensemble: Ensemble) -> Found:
+def forgetting_score(audited: AuditedModel, ensemble: Ensemble) -> Measured:
     """How hard unlearned models are to tell from retrained ones, sample by sample."""
 
     def between(a: Array, b: Array) -> Value:
-        return mean_value(forgetting_scores(a, b), subject.seed)
+        return mean_value(forgetting_scores(a, b), audited.seed)
 
-    return _compared(subject, ensemble, "score", 6, between)  # two models of a kind cannot be graded
+    return _compared(audited, ensemble, "score", 6, between)  # two models of a kind cannot be graded
 
 
 @_with_shadows
-def klom(subject: Subject, ensemble: Ensemble) -> Found:
+def klom(audited: AuditedModel, ensemble: Ensemble) -> Measured:
     """KL of the margins of unlearned and retrained models: the 95th percentile over the samples."""
 
     def between(a: Array, b: Array) -> Value:
         x = likelihood.klom(a, b)
-        drawn = np.random.default_rng(subject.seed).integers(len(x), size=(DRAWS, len(x)))
+        drawn = np.random.default_rng(audited.seed).integers(len(x), size=(DRAWS, len(x)))
         return Value(float(np.quantile(x, 0.95)), *interval(np.quantile(x[drawn], 0.95, axis=1)), len(x))
 
-    return _compared(subject, ensemble, "p95", 4, between)
+    return _compared(audited, ensemble, "p95", 4, between)

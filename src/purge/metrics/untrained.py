@@ -11,16 +11,16 @@ from purge.core.errors import ModelError
 from purge.engine.precision import arrange
 from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws
+from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import DRAWS, Array, effective, resamples, wide_value
 from purge.metrics.distance import js
-from purge.metrics.subject import Subject
 from purge.metrics.value import Missing, Value
 from purge.models.copies import reinitialised
 from purge.models.forward import logits
 from purge.models.inspect import device_of
 
 
-def zrf(subject: Subject) -> Value:
+def zrf(audited: AuditedModel) -> Value:
     """Zero retrain forgetting: 1 − mean over D_f of JS(model, untrained copy), base 2, so 0 to 1.
 
     The untrained copy has the model's layers with new random weights, drawn by the seed. 1: the model
@@ -30,20 +30,20 @@ def zrf(subject: Subject) -> Value:
     docs/metrics.md.
     """
     try:
-        with seeded(subject.seed, torch.device("cpu")):  # there, so that a seed means the same anywhere
-            plain = copy.deepcopy(subject.model).cpu()
+        with seeded(audited.seed, torch.device("cpu")):  # there, so that a seed means the same anywhere
+            plain = copy.deepcopy(audited.model).cpu()
             arrange(plain, torch.contiguous_format)
-            untrained = reinitialised(plain).to(device_of(subject.model))
+            untrained = reinitialised(plain).to(device_of(audited.model))
     except ModelError:
         raise Missing("the model has layers whose weights cannot be drawn anew") from None
-    z = logits(untrained, subject.split.forget).double().cpu()
+    z = logits(untrained, audited.split.forget).double().cpu()
     if not bool(torch.isfinite(z).all()):
         raise Missing("the untrained copy of the model gives no finite logits")
-    p, q = np.exp(subject.log_probs("forget")), z.softmax(1).numpy()
-    return subject.mean(1 - js(p, q) / np.log(2))
+    p, q = np.exp(audited.log_probs("forget")), z.softmax(1).numpy()
+    return audited.mean(1 - js(p, q) / np.log(2))
 
 
-def rf_jsd(subject: Subject) -> Value:
+def rf_jsd(audited: AuditedModel) -> Value:
     """Retrain-free JS divergence: mean over the classes in D_f of JS(p̄, q̄), in nats.
 
     p̄: mean probabilities of the model over the class in D_f; q̄: of the original model over the class in
@@ -53,8 +53,8 @@ def rf_jsd(subject: Subject) -> Value:
     and moves no more than the resampled p̄ and q̄ lie from those found.
     """
     sides = [
-        (subject.labels("forget"), np.exp(subject.log_probs("forget"))),
-        (subject.labels("same_class_test"), np.exp(subject.other("original").log_probs("same_class_test"))),
+        (audited.labels("forget"), np.exp(audited.log_probs("forget"))),
+        (audited.labels("same_class_test"), np.exp(audited.other("original").log_probs("same_class_test"))),
     ]
     classes = np.intersect1d(sides[0][0], sides[1][0])
     value, noise, n = 0.0, np.zeros((2, 1)), 0
@@ -63,7 +63,7 @@ def rf_jsd(subject: Subject) -> Value:
         means = [p.mean(0) for p in groups]
         drawn = [
             np.concatenate([js(counts @ p / len(p), mean[None]) for counts in resamples(len(p), seed)])
-            for p, mean, seed in zip(groups, means, (subject.seed, subject.seed + 1), strict=True)
+            for p, mean, seed in zip(groups, means, (audited.seed, audited.seed + 1), strict=True)
         ]
         value += float(js(*means)) / len(classes)
         noise = noise + np.array(drawn) / len(classes)
@@ -74,7 +74,7 @@ def rf_jsd(subject: Subject) -> Value:
     return Value(value, root.low**2, min(root.high**2, float(np.log(2))), n)
 
 
-def aus(subject: Subject) -> Value:
+def aus(audited: AuditedModel) -> Value:
     """Adaptive unlearning score (1 − (A_or − A_t)) / (1 + Δ): test accuracy kept, forgetting reached.
 
     A_or and A_t: test accuracy of the original and of this model over the classes that stay. Δ: for
@@ -84,29 +84,29 @@ def aus(subject: Subject) -> Value:
     wrong, nor whether anything can be brought back. The interval is wide: the bootstrap noise of both is
     added.
     """
-    classes = sorted(subject.split.forget_classes)
-    after, before = (s.hits("kept_class_test") for s in (subject, subject.other("original")))
-    forgotten, aim, weights = subject.hits("forget"), np.zeros(1, dtype=bool), np.ones(1)
+    classes = sorted(audited.split.forget_classes)
+    after, before = (s.hits("kept_class_test") for s in (audited, audited.other("original")))
+    forgotten, aim, weights = audited.hits("forget"), np.zeros(1, dtype=bool), np.ones(1)
     if classes:
-        forgotten = subject.hits("test")[np.isin(subject.labels("test"), classes)]
-    elif why := subject.why_not("same_class_test"):
+        forgotten = audited.hits("test")[np.isin(audited.labels("test"), classes)]
+    elif why := audited.why_not("same_class_test"):
         raise Missing(why)
     else:
-        aim, weights = subject.hits("same_class_test"), subject.matched()
+        aim, weights = audited.hits("same_class_test"), audited.matched()
     if not len(forgotten):
         raise Missing("the test data has no sample of the forgotten classes")
     unseen = float(np.average(aim, weights=weights))
     kept, gap = float(after.mean() - before.mean()), float(forgotten.mean()) - unseen
     value = (1 + kept) / (1 + abs(gap))
-    rng = np.random.default_rng(subject.seed + 1)
+    rng = np.random.default_rng(audited.seed + 1)
     a = _share_draws(float(forgotten.mean()), len(forgotten), rng)
     b = np.zeros(1) if classes else _share_draws(unseen, effective(weights), rng)
-    noise = np.abs(change_draws(after, before, subject.seed) - kept) + value * np.abs(a - b - gap)
+    noise = np.abs(change_draws(after, before, audited.seed) - kept) + value * np.abs(a - b - gap)
     return wide_value(value, noise, len(after) + len(forgotten))
 
 
 def _share_draws(share: float, n: float, rng: np.random.Generator) -> Array:
     """Draws of a share of n samples; half a sample is added to each side, so that 0 of n has a width too."""
     size = max(1, round(n))
-    found: Array = rng.binomial(size, (share * n + 0.5) / (n + 1), DRAWS) / size
-    return found
+    draws: Array = rng.binomial(size, (share * n + 0.5) / (n + 1), DRAWS) / size
+    return draws

@@ -62,5 +62,5 @@ class Curves:
 
 def check_curves(curves: Mapping[str, Any], where: str) -> None:
     """Refuse curves that cannot be drawn; ``where`` names their file."""
-    for model, found in curves.items():
-        build(Curves, found, f"curves of {model} of {where}", ignore_unknown=True)
+    for model, own in curves.items():
+        build(Curves, own, f"curves of {model} of {where}", ignore_unknown=True)

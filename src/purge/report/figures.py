@@ -15,20 +15,26 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
 from purge.report.dots import draw_dot, draw_rows, rows_there
+from purge.report.labels import curves, rows_of
 from purge.report.run_figures import percent, steps, trajectory
 from purge.report.theme import MODELS, Look, empty_axes, legend_below, plain, save
-from purge.report.words import ATTACKS, SHADOWS, SIGNALS
 from purge.verdict.numbers import Numbers, Report, scaled
 
 MOST_CLASSES = 20  # more bars than this cannot be read
+MARKERS, LINES = "os^DvXP*<>hdp", ("-", "--", "-.", ":")
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small
 
-SIGNAL_LOOKS = {  # one look for each attack on membership
-    name: Look(words, colour, marker, line, "")
-    for (name, words), colour, marker, line in zip(
-        {**SIGNALS, **SHADOWS}.items(), theme.COLOURS, "os^DvXP*", ("-", "--", "-.", ":") * 2, strict=True
-    )
-}
+UNTREATED = "fa_test"  # stands beside what treatments of the weights make of it
+UNKNOWN = Look("", theme.GREY, "", "-", "")  # of a curve that no metric of the report says it leaves
+
+
+def looks(report: Report) -> dict[str, Look]:
+    """How each attack's curve is drawn, however many there are: no two have the same colour and marker."""
+    n = len(theme.COLOURS)
+    return {
+        key: Look(words, theme.COLOURS[i % n], MARKERS[(i + i // n) % len(MARKERS)], LINES[i % 4], "")
+        for i, (key, words) in enumerate(curves(report).items())
+    }
 
 
 # -- attacks ----------------------------------------------------------------------------------
@@ -39,14 +45,14 @@ def roc(report: Report) -> Figure | None:
 
     The axes are logarithmic: at the left edge an accusation would be believed.
     """
-    panels = {m: found for m in ("audited", "retrained") if (found := Numbers(report).curve(m, "roc"))}
+    panels = {m: attacks for m in ("audited", "retrained") if (attacks := Numbers(report).curve(m, "roc"))}
     if "audited" not in panels:
         return None
-    lowest = _lowest_rate(report, panels)
+    lowest, look_of = _lowest_rate(report, panels), looks(report)
     fig, axes = _side_by_side([MODELS[m].words for m in panels], height=3.4, sharey=True)
-    for ax, found in zip(axes, panels.values(), strict=True):
-        for signal, curve in found.items():
-            look = SIGNAL_LOOKS.get(signal, Look(signal, theme.GREY, "", "-", ""))
+    for ax, attacks in zip(axes, panels.values(), strict=True):
+        for signal, curve in attacks.items():
+            look = look_of.get(signal) or UNKNOWN._replace(words=signal)
             x, y = ([max(v, lowest) for v in curve[key]] for key in ("fpr", "tpr"))
             (line,) = ax.plot(x, y, color=look.colour, linestyle=look.line, linewidth=1.4, label=look.words)
             line.set(marker=look.marker, markersize=4, markevery=max(1, len(x) // 6))
@@ -68,7 +74,7 @@ def _lowest_rate(report: Report, panels: Mapping[str, Any]) -> float:
     """Where log axes begin: the power of ten at or below one false alarm among the unseen samples."""
     attack = Numbers(report).get("mia_loss")
     unseen = (attack.n or 0) - (report["info"].get("forget_samples") or 0) if attack else 0
-    rates = [v for found in panels.values() for curve in found.values() for v in curve["fpr"] if v > 0]
+    rates = [v for attacks in panels.values() for curve in attacks.values() for v in curve["fpr"] if v > 0]
     least = 1 / unseen if unseen > 0 else min(rates, default=1e-3)
     return min(1e-1, float(10 ** math.floor(math.log10(least))))
 
@@ -78,26 +84,10 @@ def membership(report: Report) -> Figure | None:
 
     0.5 is guessing; the aim is to be where the retrained model is.
     """
-    fig = _dots(report, {**ATTACKS, "mia": "mean of loss and confidence"}, "AUROC (0.5: guessing)")
+    fig = _dots(report, rows_of(report, "membership"), "AUROC (0.5: guessing)")
     if fig is not None:
         fig.axes[0].axvline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
     return fig
-
-
-TREATMENTS = {
-    "fa_test": "as it is",
-    "bn_recal.after": "BatchNorm recalibrated",
-    "quantise.int8": "weights in int8",
-    "quantise.bf16": "weights in bf16",
-    "prune.20": "smallest 20 % of weights removed",
-    "prune.50": "smallest 50 % of weights removed",
-    "prune.80": "smallest 80 % of weights removed",
-    "noise.1pct": "1 % noise on the weights",
-    "noise.5pct": "5 % noise on the weights",
-    "relearn_retain.after": "trained on retained data",
-    "relearn_few.after": "trained on a few forgotten samples",
-    "head_refit.fa": "last layer refitted",
-}
 
 
 def robustness(report: Report) -> Figure | None:
@@ -106,18 +96,19 @@ def robustness(report: Report) -> Figure | None:
     Training on a few forgotten samples or refitting the last layer brings it back in any model: only a
     difference from the retrained model counts.
     """
-    treated = [name for name in TREATMENTS if name != "fa_test"]
-    return _dots(report, TREATMENTS, "accuracy") if Numbers(report).beside(treated) else None
+    rows = rows_of(report, "robustness")
+    treated = [name for name in rows if name != UNTREATED]
+    return _dots(report, rows, "accuracy") if Numbers(report).beside(treated) else None
 
 
 def _dots(report: Report, rows: Mapping[str, str], label: str) -> Figure | None:
     """One row per value: this model beside the retrained one."""
-    found = rows_there(report, rows)
-    if not found:
+    there = rows_there(report, rows)
+    if not there:
         return None
-    lines = sum(1 + words.count("\n") for words in found.values())
-    fig, (ax,) = empty_axes(1, 1, height=1.2 + 0.15 * (len(found) + lines), width=theme.NARROW)
-    draw_rows(ax, report, found, ("audited", "retrained"), label)
+    lines = sum(1 + words.count("\n") for words in there.values())
+    fig, (ax,) = empty_axes(1, 1, height=1.2 + 0.15 * (len(there) + lines), width=theme.NARROW)
+    draw_rows(ax, report, there, ("audited", "retrained"), label)
     legend_below(fig, ax)
     return fig
 
@@ -132,11 +123,11 @@ def relearn(report: Report) -> Figure | None:
         kind: {m: curve for m in MODELS if (curve := Numbers(report).curve(m, "relearn").get(kind))}
         for kind in kinds
     }
-    found = {kind: of for kind, of in curves.items() if "audited" in of}
-    if not found:
+    drawn = {kind: of for kind, of in curves.items() if "audited" in of}
+    if not drawn:
         return None
-    fig, axes = _side_by_side([kinds[kind] for kind in found], height=3.2, sharey=True)
-    for ax, of in zip(axes, found.values(), strict=True):
+    fig, axes = _side_by_side([kinds[kind] for kind in drawn], height=3.2, sharey=True)
+    for ax, of in zip(axes, drawn.values(), strict=True):
         for model, curve in of.items():
             look = MODELS[model]
             ax.plot(
@@ -182,42 +173,42 @@ def destinations(report: Report) -> Figure | None:
 def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Figure | None:
     """A group of bars per class, one bar per model; of many classes, those with the most to tell."""
     parts = {m: Numbers(report).by_class("values" if m == "audited" else m, metric) for m in models}
-    found = {m: {k: v.value for k, v in of.items()} for m, of in parts.items() if of}
-    if "audited" not in found:
+    bars = {m: {k: v.value for k, v in of.items()} for m, of in parts.items() if of}
+    if "audited" not in bars:
         return None
     forgotten = set(report["info"].get("forget_classes") or [])
-    every = sorted({k for shares in found.values() for k in shares})
+    every = sorted({k for shares in bars.values() for k in shares})
     there = every
     if len(every) > MOST_CLASSES:
-        by_news = sorted(every, key=lambda k: (k not in forgotten, -_news(found, k, metric)))
+        by_news = sorted(every, key=lambda k: (k not in forgotten, -_news(bars, k, metric)))
         there = sorted(by_news[:MOST_CLASSES])
     words = [_class(report, k) for k in there]
     longest = max(map(len, words))
     tight = longest * len(words) > 45 or (len(words) > 6 and len(forgotten & set(there)) > 1)
     fig, (ax,) = empty_axes(1, 1, height=3.1 + 0.07 * (longest + 12) * tight, width=theme.NARROW)
-    width = 0.8 / len(found)
-    for i, (model, shares) in enumerate(found.items()):
+    width = 0.8 / len(bars)
+    for i, (model, shares) in enumerate(bars.items()):
         look = MODELS[model]
-        at = [j + (i - (len(found) - 1) / 2) * width for j in range(len(there))]
+        at = [j + (i - (len(bars) - 1) / 2) * width for j in range(len(there))]
         ax.bar(
             at, percent([shares.get(k, 0.0) for k in there]), width, color=look.colour, hatch=look.hatch,
             label=look.words, edgecolor=theme.INK, linewidth=0.5,
         )  # fmt: skip
-    gone = " (forgotten)" if tight else "\n(forgotten)"
-    words = [word + gone * (k in forgotten) for k, word in zip(there, words, strict=True)]
+    mark = " (forgotten)" if tight else "\n(forgotten)"
+    words = [word + mark * (k in forgotten) for k, word in zip(there, words, strict=True)]
     ax.set_xticks(range(len(there)), words, rotation=60 if tight else 0, ha="right" if tight else "center")
     if len(every) > len(there):
-        told = f"{len(there)} of {len(every)} classes: the forgotten ones\nand those that changed most"
-        ax.set_xlabel(told)
+        note = f"{len(there)} of {len(every)} classes: the forgotten ones\nand those that changed most"
+        ax.set_xlabel(note)
     ax.set(ylabel=label, ylim=(0, 103))
     legend_below(fig, ax)
     return fig
 
 
-def _news(found: Mapping[str, Mapping[int, float]], k: int, metric: str) -> float:
+def _news(bars: Mapping[str, Mapping[int, float]], k: int, metric: str) -> float:
     """How much a class has to tell: its share, or how far its accuracy moved."""
-    after = found["audited"].get(k, 0.0)
-    others = [shares.get(k, 0.0) for model, shares in found.items() if model != "audited"]
+    after = bars["audited"].get(k, 0.0)
+    others = [shares.get(k, 0.0) for model, shares in bars.items() if model != "audited"]
     if metric == "destinations" or not others:
         return max([after, *others])
     return max(abs(after - other) for other in others)
@@ -229,15 +220,15 @@ def features(report: Report) -> Figure | None:
     Each panel is rotated and scaled on its own: look at whether the forgotten samples keep a cluster of
     their own.
     """
-    found = {m: c for m in MODELS if (c := Numbers(report).curve(m, "features"))}
-    if "audited" not in found:
+    views = {m: c for m in MODELS if (c := Numbers(report).curve(m, "features"))}
+    if "audited" not in views:
         return None
-    fig, axes = _side_by_side([MODELS[m].words for m in found], height=2.4)
+    fig, axes = _side_by_side([MODELS[m].words for m in views], height=2.4)
     palette = [colour for colour in theme.COLOURS if colour not in (theme.VERMILION, theme.INK)]
-    for ax, view in zip(axes, found.values(), strict=True):
+    for ax, view in zip(axes, views.values(), strict=True):
         clouds: dict[int, list[tuple[float, float]]] = {}  # by class; −1: the forgotten samples
-        for x, y, label, gone in zip(view["x"], view["y"], view["label"], view["forgotten"], strict=True):
-            clouds.setdefault(-1 if gone else label, []).append((x, y))
+        for x, y, label, forgot in zip(view["x"], view["y"], view["label"], view["forgotten"], strict=True):
+            clouds.setdefault(-1 if forgot else label, []).append((x, y))
         forgotten = clouds.pop(-1, [])
         crowd = len(view["x"]) > RASTER
         for label, cloud in sorted(clouds.items()):
@@ -304,43 +295,35 @@ def draw(report: Report, name: str) -> Figure:
 
 def save_all(reports: Mapping[str, Report], folder: Path) -> list[Path]:
     """Write every figure that can be drawn; several reports get a folder each."""
-    found = []
+    files = []
     for name, report in reports.items():
         into = folder / re.sub(r"[^\w.-]+", "_", name).strip("._") if len(reports) > 1 else folder
         into.mkdir(parents=True, exist_ok=True)
         for figure, plot in PLOTS.items():
             if (drawn := plot.draw(report)) is not None:
-                found += save(drawn, into, figure)
+                files += save(drawn, into, figure)
     if len(reports) > 1:
-        found += save(comparison(reports), folder, "comparison")
-    return found
-
-
-KEY_VALUES = {
-    "fa_test": "accuracy on unseen data\nof what was forgotten",
-    "ta_retain": "accuracy on test data\nof what stays",
-    "mia": "membership attack\n(AUROC)",
-    "bn_recal.after": "forgotten, after BatchNorm\nrecalibration",
-    "retrain_gap": "mean gap to\nthe retrained model",
-}
+        files += save(comparison(reports), folder, "comparison")
+    return files
 
 
 def comparison(reports: Mapping[str, Report]) -> Figure:
     """The main numbers of several runs, one row per run, with intervals and the retrained model's."""
     runs = [Numbers(report) for report in reports.values()]
-    there = {name: v.unit for name in KEY_VALUES for of in runs if (v := of.get(name))}
+    rows = {name: words for of in runs for name, words in rows_of(of.report, "runs").items()}
+    there = {name: v.unit for name in rows for of in runs if (v := of.get(name))}
     if not there:
         raise MetricError("one of the main values in these reports", "none", "audit with metrics='standard'")
-    rows = math.ceil(len(there) / 2)
-    height = (1.2 + 0.34 * len(reports)) * rows + 0.3
-    fig, axes = empty_axes(rows, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
+    lines = math.ceil(len(there) / 2)
+    height = (1.2 + 0.34 * len(reports)) * lines + 0.3
+    fig, axes = empty_axes(lines, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
     for spare in axes[len(there) :]:
         spare.remove()
     for ax, (name, unit) in zip(axes, there.items(), strict=False):
         for i, of in enumerate(runs):
             draw_dot(ax, of.get(name), "audited", 0.12 - i)
             draw_dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)
-        ax.set_xlabel(KEY_VALUES[name] + " (%)" * (unit == "share"), fontsize=8.5)
+        ax.set_xlabel(rows[name] + " (%)" * (unit == "share"), fontsize=8.5)
         ax.set_ylim(-len(reports) + 0.4, 0.6)
         ax.xaxis.set_major_locator(MaxNLocator(4))
         if name == "retrain_gap":

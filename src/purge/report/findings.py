@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from purge.report.labels import in_a_sentence
 from purge.report.tables import class_words, copies_words, shown
-from purge.report.words import HEADLINES, HELP, LEVELS, NUMBERS, PARTS, SIGNS, TEXTS, TITLES
+from purge.report.words import HEADLINES, HELP, LEVELS, PARTS, SIGNS, TEXTS, TITLES
 from purge.verdict import rules
 from purge.verdict.compare import Broken
 from purge.verdict.findings import Against, Compared, Finding, Missing, Verdict
@@ -67,9 +68,9 @@ def headline_of(verdict: Verdict) -> Sentence:
 
 def quotable(verdict: Verdict) -> str:
     """The verdict as one sentence that stands alone, away from this page: there nobody knows what “it” is."""
-    found = headline_of(verdict)
-    text = re.sub(r"^It(s?) ", lambda its: "the model" + "'s" * bool(its[1]) + " ", found.text)
-    return f"{found.title}: {text[:1].lower()}{text[1:]}"
+    headline = headline_of(verdict)
+    text = re.sub(r"^It(s?) ", lambda its: "the model" + "'s" * bool(its[1]) + " ", headline.text)
+    return f"{headline.title}: {text[:1].lower()}{text[1:]}"
 
 
 def broken_words(broken: Broken) -> str:
@@ -77,10 +78,10 @@ def broken_words(broken: Broken) -> str:
     condition = broken.condition
     if condition.sign is None:
         return f"Failed: {'; '.join(map(title_of, broken.findings))}."
-    asked = f"{condition.name}{condition.sign}{condition.bound:g}"
+    comparison = f"{condition.name}{condition.sign}{condition.bound:g}"
     if broken.value is None:
-        return f"Failed: {asked} cannot be ruled out, {condition.name} was not measured ({broken.why})."
-    return f"Failed: {asked}, it is {shown(broken.value, condition.unit)}."
+        return f"Failed: {comparison} cannot be ruled out, {condition.name} was not measured ({broken.why})."
+    return f"Failed: {comparison}, it is {shown(broken.value, condition.unit)}."
 
 
 def why_missing(report: Report, name: str) -> str:
@@ -95,11 +96,11 @@ def exact_words(run: Mapping[str, Any]) -> str:
     """What a run has verified about an exact deletion; empty if it was not found to be one."""
     if not exactly_forgotten(run):
         return ""
-    claim, kept, gone = run["exact"], run["retain_samples"], run["forget_samples"]
+    claim, kept, forgotten = run["exact"], run["retain_samples"], run["forget_samples"]
     declared = "The user declares that they were not" if claim.get("frozen") is True else "That is not known"
     return (
         f"Verified in the run: its head {claim.get('head')!r} was the {claim.get('kind')} head of all "
-        f"{kept + gone:,} samples (relative distance {claim['off']:.1e}), is now that of the {kept:,} "
+        f"{kept + forgotten:,} samples (relative distance {claim['off']:.1e}), is now that of the {kept:,} "
         "retained ones alone, and every other weight is bit-identical. So the deletion is exact if the "
         f"features were never trained on the forgotten samples. {declared}, and no audit can verify it."
     )
@@ -116,7 +117,7 @@ def _text(finding: Finding, numbers: Numbers) -> str:
         case "exact":
             return exact_words(info["run"])
         case "moved" | "answers_moved":
-            return _moved(evidence.compared)
+            return _moved(evidence.compared, numbers.report)
         case "worst_class":
             return _worst_class(finding, info.get("names") or [])
         case "lasts":
@@ -137,18 +138,18 @@ def _text(finding: Finding, numbers: Numbers) -> str:
             return _not_computed(evidence.not_computed, numbers)
     if ours := evidence.measured:
         return (
-            f"{_capital(NUMBERS[ours.name])}: {number_words(ours)}{_interval(ours)}. What a model that never "
-            "saw the data would reach is not known."
+            f"{_capital(in_a_sentence(numbers.report, ours.name))}: {number_words(ours)}{_interval(ours)}. "
+            "What a model that never saw the data would reach is not known."
         )
     if evidence.missing is Missing.MEASUREMENT:
         return why_missing(numbers.report, finding.rule.numbers[0])
-    return _compared(finding) + _note(evidence.compared[0], numbers)
+    return _compared(finding, numbers.report) + _note(evidence.compared[0], numbers)
 
 
-def _compared(finding: Finding) -> str:
+def _compared(finding: Finding, report: Report) -> str:
     """The number that decided, what it was compared with, and whether the test could have found anything."""
     one, rule = finding.evidence.compared[0], finding.rule
-    text = f"{_capital(NUMBERS[one.name])}: {number_words(one.ours)}"
+    text = f"{_capital(in_a_sentence(report, one.name))}: {number_words(one.ours)}"
     whose = {
         Against.RETRAINED: "in the retrained model",
         Against.ORIGINAL: "in the original",
@@ -177,8 +178,8 @@ def _power(finding: Finding, one: Compared) -> str:
     range_ = _range(one.original_difference)
     if one.tells:
         return f" The original's is {range_}, so this test can tell."
-    few = f"these {_samples(one.ours)} are too few, or there is nothing to tell: " if one.ours.n else ""
-    return f" The original's is {range_}: {few}the test does not tell the original either."
+    reason = f"these {_samples(one.ours)} are too few, or there is nothing to tell: " if one.ours.n else ""
+    return f" The original's is {range_}: {reason}the test does not tell the original either."
 
 
 def _note(one: Compared, numbers: Numbers) -> str:
@@ -186,13 +187,13 @@ def _note(one: Compared, numbers: Numbers) -> str:
     return f" It is {numbers.raw(one.name)['why']}." if one.bound else ""
 
 
-def _moved(compared: Iterable[Compared]) -> str:
+def _moved(compared: Iterable[Compared], report: Report) -> str:
     texts = []
     for c in compared:
         share = c.ours.value / c.theirs.value
         percent = f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2f} %"
         least = f"below {100 * c.margin:g} % counts as unchanged"
-        texts.append(f"its {NUMBERS[c.name]} moved by {percent} of that ({least})")
+        texts.append(f"its {in_a_sentence(report, c.name)} moved by {percent} of that ({least})")
     return f"Retraining moves a model away from the original on the forgotten samples; {', '.join(texts)}."
 
 
@@ -230,14 +231,15 @@ def _distance(finding: Finding) -> str:
         return agrees + further
     off = [c for c in compared if c.level is finding.level] or list(compared)
     pairs = [(c.name, number_words(c.ours), number_words(c.theirs)) for c in off[:3]]
-    told = "; ".join(f"{name} {ours}, another retraining {theirs}" for name, ours, theirs in pairs)
+    distances = "; ".join(f"{name} {ours}, another retraining {theirs}" for name, ours, theirs in pairs)
     others = _capital(_count(max(c.theirs.n or 1 for c in compared), "further retraining"))
     telling = sum(c.tells for c in compared)
     text = {
-        Level.SHOWN: f"It is no further in any of the distances that tell the original: {told}.",
-        Level.UNKNOWN: f"{others} cannot tell more: {told}.",
-        Level.FAILED: f"It is much further in {len(off)} of {len(compared)} distances: {told}. That does not "
-        "mean that something is remembered, but that it can be told from a model that never saw the data.",
+        Level.SHOWN: f"It is no further in any of the distances that tell the original: {distances}.",
+        Level.UNKNOWN: f"{others} cannot tell more: {distances}.",
+        Level.FAILED: f"It is much further in {len(off)} of {len(compared)} distances: {distances}. That "
+        "does not mean that something is remembered, but that it can be told from a model that never saw the "
+        "data.",
     }[finding.level]
     return f"{text} {telling or 'None'} of {len(compared)} distances tell the original."
 

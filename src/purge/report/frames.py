@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import FileError
 from purge.core.plugins import from_extra
+from purge.report.labels import main_values
 from purge.report.tables import in_order, section_of, shown
 from purge.verdict.numbers import Report, unit_of
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 OTHERS = ("retrained", "original", "floor")
-MAIN = ("fa_test", "fa_train", "ra", "mia")
+MOST = 4  # values in one line
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]], names: list[str] | None = None) -> DataFrame:
@@ -43,10 +44,14 @@ def in_one_line(report: Report) -> str:
     """How much was forgotten, how many values there are, and the main ones."""
     values, forgotten = report["values"], report["info"].get("forget_samples")
     beside = [part for part in ("retrained", "original") if report[part]]
-    found = {name: values[name]["value"] for name in MAIN if name in values}
+    first = {name: values[name]["value"] for name in main_values(report) if name in values}
     parts = [
         "" if forgotten is None else f"{forgotten} samples forgotten",
         f"{len(values)} values" + (f" beside {' and '.join(beside)}" if beside else ""),
-        *(f"{name} {shown(v, unit_of(report, name))}" for name, v in found.items() if v is not None),
+        *(
+            f"{name} {shown(v, unit_of(report, name))}"
+            for name, v in [*first.items()][:MOST]
+            if v is not None
+        ),
     ]
     return f"Report({', '.join(filter(None, parts))})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -11,35 +10,40 @@ from matplotlib.figure import Figure
 
 from purge.report import theme
 from purge.report.dots import draw_rows, rows_there
-from purge.report.figures import TREATMENTS
+from purge.report.figures import UNTREATED
 from purge.report.findings import why_missing
+from purge.report.labels import rows_of
 from purge.report.theme import MODELS, empty_axes
-from purge.report.words import ATTACKS
 from purge.verdict.numbers import Numbers, Report
 
 ACCURACY = "accuracy"
 
 
 class Panel(NamedTuple):
-    """One quarter of the figure: its title, a row per value, and what the axis is."""
+    """One quarter of the figure: its title, whose rows it has, and what the axis is."""
 
     title: str
-    rows: Mapping[str, str]
+    figure: str
     label: str = ACCURACY
 
 
 PANELS = (
-    Panel("What was forgotten", {"fa_train": "forgotten samples", "fa_test": "unseen ones of their classes"}),
-    Panel("What stays", {"ra": "retained samples", "ta_retain": "unseen ones of their classes"}),
-    Panel("Membership attacks", {**ATTACKS, "mia": "mean of loss and confidence"}, "AUROC (0.5: guessing)"),
-    Panel("Forgotten, after treatment", {k: v for k, v in TREATMENTS.items() if k != "fa_test"}),
+    Panel("What was forgotten", "forgotten"),
+    Panel("What stays", "stays"),
+    Panel("Membership attacks", "membership", "AUROC (0.5: guessing)"),
+    Panel("Forgotten, after treatment", "robustness"),
 )
+
+
+def _rows(report: Report, panel: Panel) -> dict[str, str]:
+    rows = rows_of(report, panel.figure)
+    return {k: v for k, v in rows.items() if (panel.figure, k) != ("robustness", UNTREATED)}
 
 
 def overview(report: Report) -> Figure:
     """Four panels: this model beside the retrained and the original one; a panel without numbers says why."""
-    there = [rows_there(report, panel.rows) for panel in PANELS]
-    lines = [sum(1 + words.count("\n") for words in found.values()) + len(found) for found in there]
+    there = [rows_there(report, _rows(report, panel)) for panel in PANELS]
+    lines = [sum(1 + words.count("\n") for words in rows.values()) + len(rows) for rows in there]
     tall = [max(pair) for pair in (lines[:2], lines[2:])]
     fig, axes = empty_axes(2, 2, height=2.2 + 0.16 * sum(max(4, n) for n in tall), width=8.2)
     axes[0].get_gridspec().set_height_ratios([max(4, n) + 4 for n in tall])  # type: ignore[union-attr]
@@ -59,8 +63,8 @@ def overview(report: Report) -> Figure:
 def _say_why(ax: Axes, report: Report, panel: Panel) -> None:
     """A panel without numbers: the reason that the audit gave for the first of them it was asked for."""
     numbers = Numbers(report)
-    asked = next((name for name in panel.rows if numbers.raw(name)), None)
-    why = why_missing(report, asked) if asked else "Not asked for: audit with metrics='standard'."
+    first = next((name for name in _rows(report, panel) if numbers.raw(name)), None)
+    why = why_missing(report, first) if first else "Not asked for: audit with metrics='standard'."
     words = textwrap.fill(theme.plain(why, 240), 34)
     ax.text(
         0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=theme.INK

@@ -23,6 +23,7 @@ from purge.report import tables
 from purge.report.figures import PLOTS, comparison
 from purge.report.findings import Sentence, quotable, sentence_of
 from purge.report.glossary import glosses
+from purge.report.labels import main_values
 from purge.report.record import NOT
 from purge.report.tables import class_words
 from purge.report.theme import as_inline_svg
@@ -32,10 +33,6 @@ from purge.verdict.judge import verdict_of
 from purge.verdict.numbers import Report, described, unit_of
 from purge.verdict.rules import Topic
 
-MAIN = (
-    "fa_test", "fa_train", "ta_retain", "ra", "worst_class.accuracy", "mia", "lira.auroc", "u_lira.auroc",
-    "bn_recal.after", "relearn_ratio", "agreement", "retrain_gap",
-)  # fmt: skip
 PARTS = {"classes": "The classes alone", "samples": "The single samples alone"}
 OTHERS = {"retrained": "retrained", "original": "original", "floor": "another retraining"}
 REQUEST = ("Request id", "Received", "Done", "By", "Model version")  # rows of the record that come first
@@ -100,7 +97,7 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "id": id,
         "name": name,
         "warning": report["info"].get("warning") or "",
-        "asked": _asked(report["info"]),
+        "asked": _request(report["info"]),
         "done": _done(report),
         "compared": _compared(report),
         "models": _models(report["info"]),
@@ -110,7 +107,7 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
         "asks": _asks(verdict, report),
         "request": {key: record.get(key, NOT) for key in REQUEST},
         "columns": _columns(report),
-        "main": [_row(report, n) for n in tables.in_order(report, MAIN) if n in report["values"]],
+        "main": [_row(report, n) for n in main_values(report) if n in report["values"]],
         "sections": _sections(report),
         "parts": [
             {"name": PARTS.get(kind, kind), "columns": _columns(part), "sections": _sections(part)}
@@ -132,14 +129,14 @@ def _run(name: str, report: Report, record: Mapping[str, Any], id: str) -> dict[
 # -- summary ----------------------------------------------------------------------------------
 
 
-def _asked(info: Mapping[str, Any]) -> str:
+def _request(info: Mapping[str, Any]) -> str:
     """What was to be forgotten."""
-    gone, stay = info.get("forget_samples"), info.get("retain_samples")
-    if gone is None or stay is None:
+    forgotten, stay = info.get("forget_samples"), info.get("retain_samples")
+    if forgotten is None or stay is None:
         return "The report does not say what was to be forgotten."
     classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
     of = f"All samples of {classes}: " if classes else ""
-    return f"{of}{gone:,} of {gone + stay:,} training samples. The other {stay:,} stay."
+    return f"{of}{forgotten:,} of {forgotten + stay:,} training samples. The other {stay:,} stay."
 
 
 def _done(report: Report) -> str:
@@ -180,15 +177,15 @@ def _compared(report: Report) -> str:
         "the original model" if report["original"] else "",
         f"a model retrained without the data{further}" if report["retrained"] else "",
     ]
-    given = " and ".join(filter(None, parts))
-    return f"{given[:1].upper()}{given[1:]}." if given else "There was no other model to compare it with."
+    models = " and ".join(filter(None, parts))
+    return f"{models[:1].upper()}{models[1:]}." if models else "There was no other model to compare it with."
 
 
 def _models(info: Mapping[str, Any]) -> dict[str, str]:
     """Which model each column is."""
     columns = {"audited": "this model", **OTHERS}
-    found = {columns.get(name, OTHERS["floor"]): which for name, which in (info.get("models") or {}).items()}
-    return {column: found[column] for column in columns.values() if column in found}
+    models = {columns.get(name, OTHERS["floor"]): which for name, which in (info.get("models") or {}).items()}
+    return {column: models[column] for column in columns.values() if column in models}
 
 
 def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
@@ -200,7 +197,7 @@ def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     for finding in verdict.findings:
         name = "limit" if finding.topic is Topic.LIMITS else finding.level
         rows[name].append(sentence_of(finding, report))
-    order, known, found = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
+    order, known, groups = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
     for name in dict.fromkeys(order):
         listed = []
         for f in rows[name]:
@@ -208,8 +205,8 @@ def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
             known |= set(new)
             listed.append({**f._asdict(), "terms": new})
         heading, nothing = GROUPS[name]
-        found.append({"level": name, "heading": heading, "nothing": nothing, "rows": listed})
-    return found
+        groups.append({"level": name, "heading": heading, "nothing": nothing, "rows": listed})
+    return groups
 
 
 def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
@@ -218,7 +215,7 @@ def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     for f in verdict.findings:
         if (said := sentence_of(f, report)).next:
             wanted.setdefault(said.next, []).append(said.title)
-    found = [
+    asks = [
         {"what": f"{ask[:1].upper()}{ask[1:]}", "decides": titles, "why": ""}
         for ask, titles in wanted.items()
     ]
@@ -230,7 +227,7 @@ def _asks(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     if (report["values"].get("fa_test") or {"value": 0})["value"] is None:
         why = "Without it, nothing is known about unseen samples like those that were forgotten."
         general = {"Audit it with test data of the classes in the forget set": why, **general}
-    return [*found, *({"what": what, "decides": [], "why": why} for what, why in general.items())]
+    return [*asks, *({"what": what, "decides": [], "why": why} for what, why in general.items())]
 
 
 def _columns(report: Report) -> list[str]:
@@ -282,7 +279,7 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
     runs = list(reports.values())
     metrics = {name: m for r in reversed(runs) for name, m in (r.get("metrics") or {}).items()}
     together = {**runs[0], "metrics": metrics}
-    rows = []
+    rows, main = [], main_values(together)
     for name in tables.in_order(together, dict.fromkeys(n for r in runs for n in tables.ordered(r))):
         theirs = {
             tables.shown(v["value"], unit_of(together, name))
@@ -291,7 +288,7 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
         }
         rows.append({
             **_row(together, name),
-            "main": name in MAIN,
+            "main": name in main,
             "cells": [_row({**r, "metrics": metrics}, name) for r in runs],
             "retrained": theirs.pop() if len(theirs) == 1 else "differ" if theirs else "–",
         })  # fmt: skip
@@ -306,14 +303,14 @@ def _comparison(reports: Mapping[str, Report]) -> dict[str, Any]:
 def _side_by_side(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each figure with one picture for every run that has it."""
     of = {name: [(run["name"], run["figures"].get(name)) for run in runs] for name in PLOTS}
-    found, known = [], set[str]()
+    pairs, known = [], set[str]()
     for name, pictures in of.items():
         there = [(run, svg) for run, svg in pictures if svg]
         if there:
             new = glosses(" ".join([PLOTS[name].caption, *_letters([svg for _, svg in there])]), known)
             known |= set(new)
-            found.append({"plot": PLOTS[name], "of": there, "terms": new})
-    return found
+            pairs.append({"plot": PLOTS[name], "of": there, "terms": new})
+    return pairs
 
 
 def _letters(pictures: Sequence[str]) -> list[str]:
@@ -330,7 +327,7 @@ def report_table(report: Report) -> str:
     verdict = verdict_of(report)
     findings = [sentence_of(finding, report) for finding in verdict.findings]
     return _render(
-        "notebook_report.html.j2", asked=_asked(report["info"]), rows=rows, columns=_columns(report),
+        "notebook_report.html.j2", request=_request(report["info"]), rows=rows, columns=_columns(report),
         models=_models(report["info"]), headline=quotable(verdict), findings=findings,
     )  # fmt: skip
 

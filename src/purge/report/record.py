@@ -28,15 +28,15 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
 
     ``files``: rows about files, which only the one who reads a run folder can fill.
     """
-    asked, files = run.get("deletion_request") or {}, files or {}
+    request, files = run.get("deletion_request") or {}, files or {}
     forgotten = what_was_asked(run)
     return {
         "Request": in_words(forgotten, run, info),
-        "Request id": asked.get("id", NOT),
-        "Received": asked.get("received", NOT),
-        "Done": _time(asked.get("done"), "done in run.json"),
-        "By": asked.get("by", NOT),
-        "Model version": asked.get("model_version", NOT),
+        "Request id": request.get("id", NOT),
+        "Received": request.get("received", NOT),
+        "Done": _time(request.get("done"), "done in run.json"),
+        "By": request.get("by", NOT),
+        "Model version": request.get("model_version", NOT),
         "Rows to forget": _rows(forgotten, run),
         "Ids to forget": ids_in_words(run.get("forget_subjects") or ()),
         "Digest of the request": digest_of(forgotten) if forgotten else NOT,
@@ -78,8 +78,8 @@ def what_was_asked(run: Facts) -> dict[str, list[Any]]:
     """
     own = {"forget_classes": run.get("forget_classes"), "forget_ids": run.get("forget_rows")}
     parts = [run.get("gone") or {}, run.get("request") or own]
-    found = {key: {n for part in parts for n in part.get(key) or []} for key in (*own, "forget_subjects")}
-    return {key: sorted(numbers) for key, numbers in found.items() if numbers}
+    rows = {key: {n for part in parts for n in part.get(key) or []} for key in (*own, "forget_subjects")}
+    return {key: sorted(numbers) for key, numbers in rows.items() if numbers}
 
 
 def in_words(forgotten: Mapping[str, Sequence[Any]], run: Facts, info: Facts) -> str:
@@ -88,13 +88,13 @@ def in_words(forgotten: Mapping[str, Sequence[Any]], run: Facts, info: Facts) ->
     classes = class_words(forgotten.get("forget_classes") or [], names)
     ids = len(forgotten.get("forget_ids") or [])
     numbers = f"{ids:,} sample{'s' * (ids > 1)} by number" if ids else ""
-    told = " and ".join(
+    words = " and ".join(
         filter(None, (classes, numbers, whose_words(len(forgotten.get("forget_subjects") or []))))
     )
     n = run.get("forget_samples")
-    if not told and n:
+    if not words and n:
         return f"{n:,} samples, given as data; their row numbers were {NOT}"
-    return told or NOT
+    return words or NOT
 
 
 def _rows(forgotten: Mapping[str, Sequence[Any]], run: Facts) -> str:
@@ -121,9 +121,9 @@ def rows_in_words(rows: Sequence[int], what: str) -> str:
     """
     ends = [i for i, (a, b) in enumerate(pairwise(rows)) if b != a + 1]
     spans = [(rows[a + 1], rows[b]) for a, b in pairwise([-1, *ends, len(rows) - 1])]
-    told = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in spans[:MOST_ROWS])
+    words = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in spans[:MOST_ROWS])
     more = " … (all in run.json)" if len(spans) > MOST_ROWS else ""
-    return f"{told}{more} ({what})"
+    return f"{words}{more} ({what})"
 
 
 def ids_in_words(ids: Sequence[str]) -> str:
@@ -138,8 +138,8 @@ def ids_in_words(ids: Sequence[str]) -> str:
 
 def _sizes(run: Facts) -> str:
     words = {"forget_samples": "to forget", "retain_samples": "retained", "test_samples": "for testing"}
-    told = [f"{run[key]:,} {word}" for key, word in words.items() if run.get(key) is not None]
-    return ", ".join(told) or NOT
+    sizes = [f"{run[key]:,} {word}" for key, word in words.items() if run.get(key) is not None]
+    return ", ".join(sizes) or NOT
 
 
 def _data(run: Facts, files: Facts) -> str:

@@ -66,13 +66,13 @@ def steps(report: Report) -> Figure | None:
     """
     history = Numbers(report).curve("audited", "history")
     at, projected = _measured(history, "projected")
-    found = {name: found for name in COSINES if (found := _measured(history, name))[0]}
-    if not at and not found:
+    curves = {name: curves for name in COSINES if (curves := _measured(history, name))[0]}
+    if not at and not curves:
         return None
     fig, top, bottom = _two_rows()
     top.plot(at, percent(running_share(projected)), color=theme.GREEN, label="projected steps")
     top.set_ylabel(f"projected, of the\nlast {WINDOW} steps (%)")
-    for name, curve in found.items():
+    for name, curve in curves.items():
         words, colour, line = COSINES[name]
         bottom.plot(*curve, color=colour, linestyle=line, linewidth=1.2, label=words)
     bottom.axhline(0, color=theme.INK, linewidth=0.8)
@@ -88,7 +88,7 @@ def whole_run(report: Report) -> Figure:
     """
     history, run = Numbers(report).curve("audited", "history"), report["info"].get("run") or {}
     losses, cosines = (
-        {look: found for name, look in looks.items() if (found := _measured(history, name))[0]}
+        {look: curve for name, look in looks.items() if (curve := _measured(history, name))[0]}
         for looks in (LOSSES, COSINES)
     )
     checks = _measured(history, "check_forget_accuracy")

@@ -79,8 +79,8 @@ def ordered(report: Report) -> list[str]:
         if kind == "destinations" and not report["values"][name]["value"]:
             return False
         info, by_class = report["info"], described(report, name).get("parts") == "classes"
-        few = not by_class or (info.get("classes") or 0) <= MANY
-        return few or not which.isdecimal() or int(which) in (info.get("forget_classes") or [])
+        listed = not by_class or (info.get("classes") or 0) <= MANY
+        return listed or not which.isdecimal() or int(which) in (info.get("forget_classes") or [])
 
     return in_order(report, filter(telling, report["values"]))
 
@@ -142,8 +142,8 @@ def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
 
 def as_text(table: Table, width: int = WIDTH) -> str:
     """A table as plain text in which nothing is cut: where it is too wide, its rows become blocks."""
-    found = fitted(table, width)
-    return found if isinstance(found, str) else _drawn(found, width)
+    fitting = fitted(table, width)
+    return fitting if isinstance(fitting, str) else _drawn(fitting, width)
 
 
 def fitted(table: Table, width: int) -> Table | str:
@@ -214,8 +214,8 @@ def _blocks(table: Table, width: int) -> str:
 def _lines(text: str, width: int) -> list[str]:
     """Text in lines that break between words only; a value stays with its unit."""
     joined = text.replace(" %", "\0%")
-    found = wrap(joined, max(width, 1), break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in found]
+    lines = wrap(joined, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _plain(cell: Any) -> str:
@@ -282,19 +282,21 @@ def copies_words(info: Mapping[str, Any]) -> list[str]:
     >>> copies_words({"copies": copies, "forget_samples": 40})
     ['3 of 40 forgotten samples have a near-identical copy among the retained ones']
     """
-    copies, found = info.get("copies") or {}, []
+    copies, sentences = info.get("copies") or {}, []
     near, exact = copies.get("near") or 0, copies.get("exact") or 0
     if near:
         same = copies.get("near_same_label") or 0
         label = "" if same == near else f", {same or 'none'} of them with the same label"
-        found.append(_have(near, copies.get("compared"), "a near-identical", info) + label)
+        sentences.append(_have(near, copies.get("compared"), "a near-identical", info) + label)
     elif exact:
-        found.append(_have(exact, info.get("forget_samples"), "an identical", info))
+        sentences.append(_have(exact, info.get("forget_samples"), "an identical", info))
     for part, words in (("forget", "forgotten"), ("retain", "retained")):
         if n := copies.get(f"test_{part}"):
             are = "is" if n == 1 else "are"
-            found.append(f"{n} of {info.get('test_samples')} test samples {are} also among the {words} ones")
-    return found
+            sentences.append(
+                f"{n} of {info.get('test_samples')} test samples {are} also among the {words} ones"
+            )
+    return sentences
 
 
 def _have(n: int, of: int | None, kind: str, info: Mapping[str, Any]) -> str:

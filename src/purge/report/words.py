@@ -1,54 +1,16 @@
-"""The words of a verdict, as tables: titles of findings, names of numbers, and what would help.
+"""The words of a verdict, as tables: titles of findings, and what would help. Numbers bring their own.
 
 They decide nothing: reword one, and no level, exit code or gate changes.
 """
 
 from __future__ import annotations
 
-from purge.verdict import rules
 from purge.verdict.findings import Headline, Help, Missing
 from purge.verdict.rules import Level, Part
 
 SIGNS = {Level.SHOWN: "✔", Level.FAILED: "✘", Level.UNKNOWN: "?"}
 LEVELS = {Level.SHOWN: "Shown", Level.FAILED: "Failed", Level.UNKNOWN: "Not known"}
 PARTS = {Part.CLASSES: "The classes", Part.SAMPLES: "The single samples"}
-
-SIGNALS = {"loss": "loss", "confidence": "confidence", "entropy": "entropy", "m_entropy": "modified entropy",
-           "margin": "margin"}  # fmt: skip
-SHADOWS = {"lira": "LiRA", "rmia": "RMIA", "u_lira": "U-LiRA"}
-LEARNED = {"mia_quantile": "a threshold for each sample", **SHADOWS}
-ATTACKS = {f"mia_{k}": v for k, v in SIGNALS.items()} | {f"{k}.auroc": v for k, v in LEARNED.items()}
-ALARMS = {f"tpr_1pct.{k}": v for k, v in SIGNALS.items()} | {f"{k}.tpr_1pct": v for k, v in LEARNED.items()}
-
-AFTER = "accuracy on what was forgotten after"
-DISTURBED = f"{AFTER} the weights are rounded, pruned or slightly disturbed, whichever brings back most"
-NUMBERS = {  # what each number that a rule looks at is about
-    "fa_train": "accuracy on the forgotten samples",
-    "fa_test": "accuracy on unseen samples of their class",
-    "ta_retain": "accuracy on test data of the classes that stay",
-    "ra": "accuracy on retained data",
-    **{name: f"AUROC of the attack by {words}" for name, words in ATTACKS.items()},
-    **{
-        name: f"forgotten samples found by {words} if one false accusation in a hundred is allowed"
-        for name, words in ALARMS.items()
-    },
-    "mia_svc.confidence": "forgotten samples that a support-vector machine takes for unseen data",
-    "mia_lr": "forgotten samples that a regression takes for training data",
-    "nearest_class.auroc": "how much better than the retrained model's its answers tell forgotten images "
-    "from those of the nearest class",
-    "leak_retained.loss": "AUROC of the attack on retained samples by the change of their loss",
-    "epsilon_canaries.epsilon": "lower bound on ε from the canaries, at the stated confidence",
-    "relearn_ratio": "steps to get it back from a few forgotten samples, with all marks in the last layer "
-    "removed, over the retrained model's",
-    "probe_gap": "distance from the retrained model in what a linear probe reads from them",
-    "head_refit_gap": "distance from the retrained model in what a new last layer reads from them",
-    "hidden_change": "hidden layers",
-    "output_change": "outputs",
-    "bn_recal.after": f"{AFTER} the BatchNorm statistics (running means and variances) are estimated again "
-    "on retained data",
-    "relearn_retain.after": f"{AFTER} further training on retained data alone",
-    **dict.fromkeys(rules.TREATMENTS[1].numbers, DISTURBED),
-}
 
 SHOWN, FAILED, UNKNOWN = Level.SHOWN, Level.FAILED, Level.UNKNOWN
 NOT_MEASURED = Missing.MEASUREMENT

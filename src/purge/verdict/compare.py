@@ -86,10 +86,10 @@ def read_condition(text: str, about: Callable[[str], Mapping[str, Any]]) -> Cond
     """Read ``fa_test>2`` or ``failed``; ``about`` describes a metric, as ``Metric.describe()`` does."""
     if text.strip() == "failed":
         return Condition("failed")
-    found = re.fullmatch(rf"\s*([\w./-]+)\s*(>=|<=|>|<)\s*({NUMBER})\s*(%?)\s*", text)
-    if found is None or not math.isfinite(float(found[3])):
+    parsed = re.fullmatch(rf"\s*([\w./-]+)\s*(>=|<=|>|<)\s*({NUMBER})\s*(%?)\s*", text)
+    if parsed is None or not math.isfinite(float(parsed[3])):
         raise MetricError("a condition such as 'fa_test>2'", repr(text), "write NAME>NUMBER, or failed")
-    name, sign, bound, percent = found.groups()
+    name, sign, bound, percent = parsed.groups()
     metric = about(name.partition(".")[0])
     unit = unit_in(metric, name)
     if percent and unit != "share":
@@ -100,11 +100,11 @@ def read_condition(text: str, about: Callable[[str], Mapping[str, Any]]) -> Cond
 
 def broken(conditions: Iterable[Condition], report: Report, verdict: Verdict) -> list[Broken]:
     """The conditions that an audit does not pass. A value that was not measured does not pass."""
-    found, values = [], report["values"]
+    failures, values = [], report["values"]
     for condition in conditions:
         name, kind = condition.name, condition.metric
         if condition.sign is None:
-            found += [Broken(condition, findings=verdict.failed)] if verdict.failed else []
+            failures += [Broken(condition, findings=verdict.failed)] if verdict.failed else []
             continue
         value = values.get(name)
         if value is None and kind in values and values[kind]["value"] is None:
@@ -113,7 +113,7 @@ def broken(conditions: Iterable[Condition], report: Report, verdict: Verdict) ->
             known = [other for other in values if other.partition(".")[0] == kind] or list(values)
             raise MetricError(f"{name} to be measured", "none of it in this audit", did_you_mean(name, known))
         if value["value"] is None:
-            found.append(Broken(condition, why=value["why"]))
+            failures.append(Broken(condition, why=value["why"]))
         elif condition.sign.holds(scaled(value["value"], condition.unit), condition.bound):
-            found.append(Broken(condition, value["value"]))
-    return found
+            failures.append(Broken(condition, value["value"]))
+    return failures

@@ -32,9 +32,9 @@ def _headline(findings: tuple[Finding, ...]) -> Verdict:
         basis = next((f for f in failed if f.topic not in milder), failed[0])
         kind = milder.get(basis.topic, Headline.CONTRADICTED)
         return Verdict(Level.FAILED, kind, findings, basis)
-    asked = [f for f in findings if f.topic in (Topic.FORGETTING, Topic.MEMBERSHIP)]
-    proofs = [f for f in asked if f.level is Level.SHOWN and f.rule.decides]
-    parts = {f.part for f in asked} - {Part.WHOLE} - {f.part for f in proofs}
+    about = [f for f in findings if f.topic in (Topic.FORGETTING, Topic.MEMBERSHIP)]
+    proofs = [f for f in about if f.level is Level.SHOWN and f.rule.decides]
+    parts = {f.part for f in about} - {Part.WHOLE} - {f.part for f in proofs}
     if proofs and not parts:
         return Verdict(Level.SHOWN, Headline.NOT_CONTRADICTED, findings, proofs[0])
     return Verdict(Level.UNKNOWN, Headline.OPEN, findings, None, tuple(sorted(parts)))
@@ -43,9 +43,9 @@ def _headline(findings: tuple[Finding, ...]) -> Verdict:
 def _about_the_request(numbers: Numbers) -> list[Finding]:
     kind = Part.CLASSES if numbers.info.get("forget_classes") else Part.SAMPLES
     forgot = judge(numbers, rules.RECOGNISED if kind is Part.CLASSES else rules.RIGHT_AS_OFTEN)
-    found = [*forgot, *_moved(numbers, kind)]
-    found += [f for rule in rules.MEMBERSHIP_RULES if kind in rule.kinds for f in judge(numbers, rule)]
-    return [*found, *_robustness(numbers, kind, forgot[0].level), *_distance(numbers)]
+    findings = [*forgot, *_moved(numbers, kind)]
+    findings += [f for rule in rules.MEMBERSHIP_RULES if kind in rule.kinds for f in judge(numbers, rule)]
+    return [*findings, *_robustness(numbers, kind, forgot[0].level), *_distance(numbers)]
 
 
 # -- one rule ---------------------------------------------------------------------------------
@@ -57,16 +57,16 @@ def judge(numbers: Numbers, rule: Rule) -> list[Finding]:
     One number beyond the margin is enough to fail. It is shown if at least one number shows it, and no
     other lies beyond the margin even by its value alone.
     """
-    found = [one for name in rule.numbers if (one := _compared(numbers, rule, name))]
-    if not found:
+    compared = [one for name in rule.numbers if (one := _compared(numbers, rule, name))]
+    if not compared:
         return _not_judged(numbers, rule)
-    failed, shown = ([c for c in found if c.level is level] for level in (Level.FAILED, Level.SHOWN))
-    contradicted = [c for c in found if beyond(_furthest(c, rule), rule.margin)]  # by the value alone
+    failed, shown = ([c for c in compared if c.level is level] for level in (Level.FAILED, Level.SHOWN))
+    contradicted = [c for c in compared if beyond(_furthest(c, rule), rule.margin)]  # by the value alone
     level = Level.FAILED if failed else Level.SHOWN if shown and not contradicted else Level.UNKNOWN
-    named = failed or contradicted or shown or [c for c in found if c.tells] or found
+    named = failed or contradicted or shown or [c for c in compared if c.tells] or compared
     one = named[0] if level is Level.SHOWN else max(named, key=lambda c: _furthest(c, rule))
     help_ = _help(one, rule) if level is Level.UNKNOWN else None
-    return [Finding(rule, level, Evidence((one, *(c for c in found if c is not one)), help=help_))]
+    return [Finding(rule, level, Evidence((one, *(c for c in compared if c is not one)), help=help_))]
 
 
 def _compared(numbers: Numbers, rule: Rule, name: str) -> Compared | None:
@@ -162,17 +162,17 @@ def _moved(numbers: Numbers, kind: Part) -> list[Finding]:
     digests = numbers.info.get("digests") or {}
     if digests.get("audited") and digests.get("audited") == digests.get("original"):
         return [Finding(rules.SAME_WEIGHTS, Level.FAILED)]
-    found = []
+    compared = []
     for name, least in rules.MOVED_LEAST[kind].items():
         ours, theirs = numbers.get(name), numbers.get(name, "retrained")
         if ours and theirs and theirs.value > 0:
             level = Level.FAILED if ours.value / theirs.value < least else Level.SHOWN
-            found.append(Compared(ours, theirs, Against.RETRAINED, ours.minus(theirs), least, level))
-    if not found:
+            compared.append(Compared(ours, theirs, Against.RETRAINED, ours.minus(theirs), least, level))
+    if not compared:
         return []
-    stuck = {c.name for c in found if c.level is Level.FAILED}
+    stuck = {c.name for c in compared if c.level is Level.FAILED}
     rule = rules.ANSWERS_MOVED if stuck == {"output_change"} else rules.MOVED
-    return [Finding(rule, Level.FAILED if stuck else Level.SHOWN, Evidence(tuple(found)))]
+    return [Finding(rule, Level.FAILED if stuck else Level.SHOWN, Evidence(tuple(compared)))]
 
 
 def _worst_class(numbers: Numbers) -> list[Finding]:
@@ -180,16 +180,18 @@ def _worst_class(numbers: Numbers) -> list[Finding]:
     side = Against.RETRAINED if numbers.by_class("retrained") else Against.ORIGINAL
     ours, aim = numbers.by_class("values"), numbers.by_class(side)
     stay = [k for k in ours if k in aim and k not in (numbers.info.get("forget_classes") or [])]
-    rule, found = rules.WORST_CLASS, []
+    rule, compared = rules.WORST_CLASS, []
     for k in stay:
         off = ours[k].minus(aim[k]).one_of(len(stay))
-        found.append(Compared(ours[k], aim[k], side, off, rule.margin, _place(off, rule)))
-    if not found:
+        compared.append(Compared(ours[k], aim[k], side, off, rule.margin, _place(off, rule)))
+    if not compared:
         return []
-    level = next(one for one in (Level.FAILED, Level.UNKNOWN, Level.SHOWN) if one in {c.level for c in found})
-    worst = max((c for c in found if c.level is level), key=lambda c: _furthest(c, rule))
+    level = next(
+        one for one in (Level.FAILED, Level.UNKNOWN, Level.SHOWN) if one in {c.level for c in compared}
+    )
+    worst = max((c for c in compared if c.level is level), key=lambda c: _furthest(c, rule))
     help_ = Help.MORE_SAMPLES if level is Level.UNKNOWN else None
-    return [Finding(rule, level, Evidence((worst, *(c for c in found if c is not worst)), help=help_))]
+    return [Finding(rule, level, Evidence((worst, *(c for c in compared if c is not worst)), help=help_))]
 
 
 def _robustness(numbers: Numbers, kind: Part, forgot: Level) -> list[Finding]:
@@ -199,17 +201,17 @@ def _robustness(numbers: Numbers, kind: Part, forgot: Level) -> list[Finding]:
     treated = [one for rule in rules.TREATMENTS for one in judge(numbers, rule)]
     if forgot is Level.FAILED and treated:  # what is still recognised cannot come back
         treated = [_open(rules.LASTS, Missing.FORGETTING)]
-    found = [*treated, *_relearning(numbers), *judge(numbers, rules.INSIDE)]
-    return found or [_open(rules.LASTS, Missing.MEASUREMENT)]
+    findings = [*treated, *_relearning(numbers), *judge(numbers, rules.INSIDE)]
+    return findings or [_open(rules.LASTS, Missing.MEASUREMENT)]
 
 
 def _relearning(numbers: Numbers) -> list[Finding]:
     """A model that cannot relearn while the retrained one can is blocked, which hides what it knows."""
-    raw, found = numbers.raw("relearn_ratio"), judge(numbers, rules.RELEARNED)
-    if not found or not raw.get("why"):
-        return found
+    raw, findings = numbers.raw("relearn_ratio"), judge(numbers, rules.RELEARNED)
+    if not findings or not raw.get("why"):
+        return findings
     bound = raw.get("bound") or "none"  # audits of earlier versions do not say which
-    (one, *_), finding = found[0].evidence.compared, found[0]
+    (one, *_), finding = findings[0].evidence.compared, findings[0]
     finding = replace(finding, evidence=replace(finding.evidence, compared=(replace(one, bound=bound),)))
     if bound == "least":
         evidence = replace(finding.evidence, help=None)
@@ -225,7 +227,7 @@ def _distance(numbers: Numbers) -> list[Finding]:
     """Is the model as close to the retrained one as another retraining is?"""
     if not numbers.report["retrained"]:
         return []  # said once, under what was not checked
-    found = []
+    compared = []
     for v, floor in numbers.beside(numbers.values, "floor").items():
         metric = described(numbers.report, v.name)
         judged = metric.get("section") == "distance" and metric.get("direction") in ("higher", "lower")
@@ -233,18 +235,18 @@ def _distance(numbers: Numbers) -> list[Finding]:
             before = numbers.get(v.name, "original")
             tells = before is not None and _as_close(metric, before, floor) is Level.FAILED
             level, factor = _as_close(metric, v, floor), _factor(floor)
-            found.append(
+            compared.append(
                 Compared(v, floor, Against.FLOOR, v.minus(floor), factor, level, before, tells=tells)
             )
-    if not found:
+    if not compared:
         main, help_ = numbers.get("agreement"), Help.SECOND_RETRAINED
         evidence = Evidence(measured=main, missing=Missing.FLOOR, help=help_)
         return [Finding(rules.DISTANCE, Level.UNKNOWN, evidence)]
-    telling = {c.level for c in found if c.tells}
-    level = Level.FAILED if Level.FAILED in {c.level for c in found} else Level.UNKNOWN
+    telling = {c.level for c in compared if c.tells}
+    level = Level.FAILED if Level.FAILED in {c.level for c in compared} else Level.UNKNOWN
     if level is not Level.FAILED and telling == {Level.SHOWN}:
         level = Level.SHOWN
-    first = sorted(found, key=lambda c: c.level is not level)
+    first = sorted(compared, key=lambda c: c.level is not level)
     return [Finding(rules.DISTANCE, level, Evidence(tuple(first)))]
 
 
@@ -267,12 +269,12 @@ def _as_close(metric: Mapping[str, Any], ours: Number, floor: Number) -> Level:
 
 def _copies(numbers: Numbers) -> list[Finding]:
     """Copies of forgotten data that were retained, and of training data that were tested on."""
-    copies, found = numbers.info.get("copies") or {}, []
+    copies, findings = numbers.info.get("copies") or {}, []
     if copies.get("near") or copies.get("exact"):
-        found.append(Finding(rules.COPIES_STAY, Level.UNKNOWN, Evidence(help=Help.REMOVED_COPIES)))
+        findings.append(Finding(rules.COPIES_STAY, Level.UNKNOWN, Evidence(help=Help.REMOVED_COPIES)))
     if copies.get("test_forget") or copies.get("test_retain"):
-        found.append(Finding(rules.COPIES_TESTED, Level.UNKNOWN))
-    return found
+        findings.append(Finding(rules.COPIES_TESTED, Level.UNKNOWN))
+    return findings
 
 
 def _unchecked(numbers: Numbers) -> Iterable[Finding]:

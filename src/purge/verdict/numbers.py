@@ -26,8 +26,8 @@ def beyond(value: float, bound: float) -> float:
 
 def described(report: Report, name: str) -> Mapping[str, Any]:
     """What a report says about the metric of a value; empty if it says nothing."""
-    found: Mapping[str, Any] = (report.get("metrics") or {}).get(name.partition(".")[0]) or {}
-    return found
+    about: Mapping[str, Any] = (report.get("metrics") or {}).get(name.partition(".")[0]) or {}
+    return about
 
 
 def unit_of(report: Report, name: str) -> str:
@@ -99,13 +99,13 @@ class Numbers:
 
     def get(self, name: str, part: str = "values") -> Number | None:
         """A number of the model itself, or of another part of the report; None if it was not measured."""
-        found = (self.report.get(part) or {}).get(name)
-        if found is None or found["value"] is None:
+        stored = (self.report.get(part) or {}).get(name)
+        if stored is None or stored["value"] is None:
             return None
-        value, low, high = found["value"], found["low"], found["high"]
+        value, low, high = stored["value"], stored["low"], stored["high"]
         sure = low is not None and high is not None
         low, high = (low, high) if sure else (value, value)
-        return Number(name, value, low, high, found["n"], sure, unit_of(self.report, name))
+        return Number(name, value, low, high, stored["n"], sure, unit_of(self.report, name))
 
     def beside(self, names: Iterable[str], part: str = "retrained") -> dict[Number, Number | None]:
         """Those of the named numbers that were measured, and the same of another model."""

@@ -16,14 +16,14 @@ from purge.core.errors import ModelError
 from purge.data.samples import Samples
 from purge.data.split import Split
 from purge.metrics.bootstrap import Array, matched, mean_value
-from purge.metrics.metric import Found, Metric
+from purge.metrics.metric import Measured, Metric
 from purge.metrics.value import Missing, Value
 from purge.models.forward import evaluating, forward, passing
 from purge.models.hooks import capture, capture_features
 from purge.models.inspect import Anatomy, anatomy, device_of
 
 if TYPE_CHECKING:
-    from purge.metrics.shadow import Ensemble
+    from purge.metrics.ensemble import Ensemble
 
 Part = Literal["forget", "retain", "test", "same_class_test", "kept_class_test", "triggered"]
 Labels = NDArray[np.int64]
@@ -45,19 +45,19 @@ EMPTY = {
 }
 
 
-def once(fn: Callable[Concatenate[Subject, P], T]) -> Callable[Concatenate[Subject, P], T]:
-    """A function of a subject, computed once for each choice of arguments.
+def once(fn: Callable[Concatenate[AuditedModel, P], T]) -> Callable[Concatenate[AuditedModel, P], T]:
+    """A function of an audited model, computed once for each choice of arguments.
 
     This is the only cache of an audit: forward passes, metrics, attacks and relearning runs are all kept
-    on the subject they belong to.
+    on the audited they belong to.
     """
 
     @wraps(fn)
-    def kept(subject: Subject, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def kept(audited: AuditedModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = fn, args, tuple(kwargs.items())
-        if key not in subject.kept:
-            subject.kept[key] = fn(subject, *args, **kwargs)
-        return subject.kept[key]  # type: ignore[no-any-return]
+        if key not in audited.kept:
+            audited.kept[key] = fn(audited, *args, **kwargs)
+        return audited.kept[key]  # type: ignore[no-any-return]
 
     return kept
 
@@ -71,7 +71,7 @@ class Outputs(NamedTuple):
     blocks: dict[str, Tensor]  # layer → its output, pooled: (rows, its width)
 
 
-class Subject:
+class AuditedModel:
     """A model under audit; whatever is computed for it is computed once.
 
     ``same_class_test`` are the test samples of classes that occur in the forget set, ``kept_class_test``
@@ -79,8 +79,8 @@ class Subject:
     figures (plain lists and dicts).
     """
 
-    retrained: Subject | None = None  # set by the audit, like the next one and ``shadows``
-    original: Subject | None = None
+    retrained: AuditedModel | None = None  # set by the audit, like the next one and ``shadows``
+    original: AuditedModel | None = None
 
     def __init__(self, model: nn.Module, split: Split, *, seed: int = 0) -> None:
         self.model, self.split, self.seed = model, split, seed
@@ -107,7 +107,7 @@ class Subject:
             del self.curves["roc"]
 
     @once
-    def value(self, metric: Metric) -> Found:
+    def value(self, metric: Metric) -> Measured:
         """The metric of this model."""
         reasons = [why for need in sorted(metric.needs) if (why := self.why_not(need))]
         if reasons:
@@ -119,10 +119,10 @@ class Subject:
 
     def named(self, metric: Metric) -> dict[str, Value]:
         """The values of a metric under dotted names."""
-        found = self.value(metric)
-        if isinstance(found, Value):
-            return {metric.name: found}
-        return {f"{metric.name}.{part}": value for part, value in found.items()}
+        measured = self.value(metric)
+        if isinstance(measured, Value):
+            return {metric.name: measured}
+        return {f"{metric.name}.{part}": value for part, value in measured.items()}
 
     def why_not(self, need: str) -> str:
         """Why something that a metric needs is missing; empty if it is there."""
@@ -138,13 +138,13 @@ class Subject:
             return NOT_GIVEN["test"]
         return EMPTY[need] if need in EMPTY and not len(self.index(need)) else ""  # type: ignore[arg-type]
 
-    def other(self, which: Literal["retrained", "original"]) -> Subject:
+    def other(self, which: Literal["retrained", "original"]) -> AuditedModel:
         """A model to compare with."""
         if why := self.why_not(which):
             raise Missing(why)
         return getattr(self, which)  # type: ignore[no-any-return]
 
-    def beside(self, fn: Callable[[Subject], T]) -> tuple[T, T]:
+    def beside(self, fn: Callable[[AuditedModel], T]) -> tuple[T, T]:
         """A function of this model and of the retrained one; a reason that comes from there says so."""
         ours = fn(self)
         try:
@@ -161,10 +161,10 @@ class Subject:
     def samples(self, part: Part) -> Samples:
         """The data set that a part belongs to."""
         whole = "test" if part.endswith("test") else part
-        found: Samples | None = getattr(self.split, whole)
-        if found is None:
+        samples: Samples | None = getattr(self.split, whole)
+        if samples is None:
             raise Missing(NOT_GIVEN[whole])
-        return found
+        return samples
 
     @once
     def index(self, part: Part) -> Tensor:
@@ -173,8 +173,8 @@ class Subject:
         if part == "same_class_test":
             return torch.isin(labels, self.split.forget.labels.unique()).nonzero()[:, 0]
         if part == "kept_class_test":
-            gone = torch.tensor(sorted(self.split.forget_classes), dtype=torch.long)
-            return (~torch.isin(labels, gone)).nonzero()[:, 0]
+            forgotten = torch.tensor(sorted(self.split.forget_classes), dtype=torch.long)
+            return (~torch.isin(labels, forgotten)).nonzero()[:, 0]
         return torch.arange(len(labels))
 
     def labels(self, part: Part) -> Labels:
@@ -188,32 +188,32 @@ class Subject:
         Their mean is 1, and where a single class is forgotten each of them is.
         """
         ours, theirs = self.labels("forget"), self.labels("same_class_test")
-        found: Array = matched(np.ones((1, len(ours))), np.ones((1, len(theirs))), (ours, theirs))[1][0]
-        return found
+        weights: Array = matched(np.ones((1, len(ours))), np.ones((1, len(theirs))), (ours, theirs))[1][0]
+        return weights
 
     # -- outputs ---------------------------------------------------------------------------
 
     def log_probs(self, part: Part) -> Array:
         """Log-softmax of the logits (N, K) of a part, in float64."""
         whole = self._seen(part).log_probs.numpy()
-        found: Array = whole[self.index(part).numpy()] if part.endswith("_test") else whole.copy()
-        return found
+        rows: Array = whole[self.index(part).numpy()] if part.endswith("_test") else whole.copy()
+        return rows
 
     def guesses(self, part: Part) -> Labels:
         """The predicted classes (N,) of a part."""
-        found: Labels = self.log_probs(part).argmax(1)
-        return found
+        classes: Labels = self.log_probs(part).argmax(1)
+        return classes
 
     def hits(self, part: Part) -> Hits:
         """Which samples (N,) of a part are predicted right."""
-        found: Hits = self.guesses(part) == self.labels(part)
-        return found
+        right: Hits = self.guesses(part) == self.labels(part)
+        return right
 
     def features(self, part: Part) -> Array:
         """Penultimate features (N, D) of a part: of the samples that :meth:`featured` names."""
-        if (found := self._seen(part).features) is None:
+        if (features := self._seen(part).features) is None:
             raise Missing(NO_FEATURES)
-        return self._of(part, found)
+        return self._of(part, features)
 
     def featured(self, part: Part) -> Labels:
         """The positions within a part of the samples that :meth:`features` has, in order."""
@@ -228,10 +228,10 @@ class Subject:
         return {name: self._of(part, h) for name, h in self._seen(part).blocks.items()}
 
     def _of(self, part: Part, kept: Tensor) -> Array:
-        found = kept.numpy()
+        rows = kept.numpy()
         if part.endswith("_test"):
-            found = found[np.isin(self._seen(part).rows, self.index(part).numpy())]
-        return found.astype(np.float64)  # in NumPy: it asks for large pages of memory, torch does not
+            rows = rows[np.isin(self._seen(part).rows, self.index(part).numpy())]
+        return rows.astype(np.float64)  # in NumPy: it asks for large pages of memory, torch does not
 
     def _seen(self, part: Part) -> Outputs:
         return self._pass("test" if part.endswith("test") else part)
@@ -239,8 +239,8 @@ class Subject:
     @once
     def anatomy(self) -> Anatomy:
         """Where its head and its blocks are."""
-        few = torch.arange(min(2, len(self.split.forget)))
-        return anatomy(self.model, self.split.forget.take(few)[0])
+        first = torch.arange(min(2, len(self.split.forget)))
+        return anatomy(self.model, self.split.forget.take(first)[0])
 
     @once
     def _pass(self, whole: Part) -> Outputs:
@@ -250,7 +250,7 @@ class Subject:
         rows = np.arange(n)
         if n > FEATURE_SAMPLES:
             rows = np.sort(np.random.default_rng(self.seed).choice(n, FEATURE_SAMPLES, replace=False))
-        found, features = [], []
+        batches, features = [], []
         blocks: dict[str, list[Tensor]] = {name: [] for name in layers}
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])
         last = None if head is None else self.model.get_submodule(head)
@@ -261,7 +261,7 @@ class Subject:
         with evaluating(self.model), top as seen, capture(self.model, layers) as outputs:
             for x, _ in passing(samples, everything):
                 z = forward(self.model, x).float()
-                found.append(z)
+                batches.append(z)
                 begin, end = np.searchsorted(rows, [at, at + len(z)])
                 kept = chosen[begin:end] - at
                 at += len(z)
@@ -269,7 +269,7 @@ class Subject:
                     features.append(seen[0][kept].float())
                 for name, h in outputs.items():
                     blocks[name].append(h[kept].float())
-        logits = torch.cat(found).cpu()
+        logits = torch.cat(batches).cpu()
         if not bool(torch.isfinite(logits).all()):
             raise ModelError("finite logits", f"NaN or infinity on {whole}", "check weights and inputs")
         return Outputs(
