@@ -30,7 +30,7 @@ from purge.ledger.data import OwnedData
 from purge.models.checks import training_data
 from purge.models.forward import logits
 from purge.result import environment
-from purge.runs.folder import DataChoice
+from purge.data.sources import DataSource
 from purge.runs.make import fresh_model
 
 OUT = Path(__file__).parents[1] / "results" / "sequential.json"
@@ -68,7 +68,7 @@ def compared(a: nn.Module, b: nn.Module, test: Any, stays: Tensor) -> dict[str, 
 
 def sequence(kind: str, seed: int) -> list[dict[str, Any]]:
     """Every step of one sequence."""
-    grounds = OwnedData.load(DataChoice("digits"))
+    grounds = OwnedData.load(DataSource("digits"))
     train, test, labels = grounds.train, grounds.test, grounds.train.labels
 
     def trained(keep: Tensor, seed: int) -> tuple[nn.Module, float]:

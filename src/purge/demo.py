@@ -17,12 +17,13 @@ from purge.core.folders import claims_out
 from purge.core.settings import checked_seed
 from purge.data.images import Images
 from purge.data.load import load
+from purge.data.sources import DataSource
 from purge.data.split import split
 from purge.metrics.registry import number
 from purge.metrics.value import Value
 from purge.report.tables import plain_table
 from purge.result import Report, Result
-from purge.runs.folder import DataChoice, Request, RunFile
+from purge.runs.folder import Request, RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
 from purge.runs.record import write_report
 
@@ -78,7 +79,7 @@ def run_demo(
 ) -> list[Row]:
     """Train, retrain, unlearn in three ways and audit all; one row and one folder per model."""
     out_folder(out, force=force)
-    choice, request = DataChoice(DATA), Request({"forget_classes": [FORGET]})
+    choice, request = DataSource(DATA), Request({"forget_classes": [FORGET]})
     data, test = load(DATA, progress=progress)
     forget, retain = split(data, classes=[FORGET])
     say(f"Data: {DATA}, {len(data)} training images, {len(test)} test images, {len(data.names)} classes.")

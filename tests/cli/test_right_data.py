@@ -248,7 +248,9 @@ def test_what_a_function_may_not_return(module: Path, function: str, words: str)
 def test_a_function_prepares_its_data_itself(module: Path) -> None:
     argv = ["train", "--data", "my_shop:images", "--model", "small-resnet", "--out", "run"]
     for option in (("--mean", "0.5"), ("--size", 16)):
-        assert f"data of a function without {option[0]}" in refusal(command(*argv, *option))
+        assert f"{option[0]} for my_shop:images, which is data of a function" in refusal(
+            command(*argv, *option)
+        )
 
 
 def test_a_module_that_is_not_there_and_a_file_with_a_colon(module: Path) -> None:

@@ -412,7 +412,9 @@ def test_a_damaged_parquet_table_is_refused(tmp_path: Path) -> None:
 
 def test_columns_of_a_table_are_for_tables_only(tmp_path: Path) -> None:
     few = ("--model", "small-resnet", "--out", tmp_path / "out")
-    assert "for --label" in refusal(command("train", "--data", "digits", "--label", "kind", *few))
+    assert "a table of numbers or a table of texts for --label" in refusal(
+        command("train", "--data", "digits", "--label", "kind", *few)
+    )
     assert "--id for digits" in refusal(command("train", "--data", "digits", "--id", "kind", *few))
 
 

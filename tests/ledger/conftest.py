@@ -13,7 +13,8 @@ from sqlalchemy import Engine, event
 from purge.ledger.ledger import Ledger
 from purge.ledger.policy import Policy
 from purge.ledger.worker import init
-from purge.runs.folder import DataChoice
+from purge.data.sources import DataSource
+from purge.runs.folder import read_data
 from purge.runs.make import train_run
 
 DATA, MODEL = "tests.ledger.people:data", "tests.ledger.people:mlp"
@@ -36,8 +37,8 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a model on the data of a small company."""
-    out, choice = tmp_path_factory.mktemp("trained") / "base", DataChoice(DATA)
-    train, test = choice.load(progress=False)
+    out, choice = tmp_path_factory.mktemp("trained") / "base", DataSource(DATA)
+    train, test = read_data(choice, progress=False)
     recipe = {"epochs": 12, "batch_size": 64, "lr": 0.1, "augment": "none"}
     train_run(out, MODEL, choice, train, {}, seed=0, recipe=recipe, test=test, progress=False)
     return out

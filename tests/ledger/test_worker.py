@@ -22,7 +22,8 @@ from purge.ledger.plan import HookFailed, Outcome, make_plan
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
 from purge.ledger.worker import init
-from purge.runs.folder import DataChoice, facts_of, read_model
+from purge.data.sources import DataSource
+from purge.runs.folder import facts_of, read_data, read_model
 from purge.runs.make import fresh_model
 from tests.ledger import people
 from tests.ledger.conftest import DATA, LAX
@@ -273,7 +274,7 @@ def test_what_came_back_is_not_accepted(ledger: Ledger):
     assert run(ledger, settings={"steps": 30}).found["held_out"]["3"]["value"] < 0.2
     data, _ = people.data()
     original = read_model(Path(ledger.versions()[0].folder), None, data, True)
-    grounds = OwnedData.load(DataChoice(DATA))
+    grounds = OwnedData.load(DataSource(DATA))
     gone = grounds.train.labels == 3
     then = ledger.audits()[-1].found["groups"][0]["values"]
     group = Group(1, "classes", (1,), gone, (3,), True, then)
@@ -286,7 +287,7 @@ def test_what_came_back_is_not_accepted(ledger: Ledger):
 
 
 def test_an_attack_on_few_samples_accuses_nobody():
-    grounds = OwnedData.load(DataChoice(DATA))
+    grounds = OwnedData.load(DataSource(DATA))
     model, then = fresh_model("tests.ledger.people:mlp", grounds.train, seed=0), {"mia": {"value": -1.0}}
     for n, accused in ((9, False), (10, True)):
         gone = torch.arange(people.ROWS) < n
@@ -352,7 +353,7 @@ def test_row_numbers_mean_the_same_rows(trained: Path, tmp_path: Path, monkeypat
     base = Path(shutil.copytree(trained, tmp_path / "base"))
     facts = json.loads((base / "run.json").read_text())
     data = "tests.ledger.people:anonymous"
-    source = DataChoice(data).load(progress=False)[0].source
+    source = read_data(DataSource(data), progress=False)[0].source
     (base / "run.json").write_text(json.dumps({**facts, "data": data, "source": source}))
     ledger = Ledger(tmp_path / "requests.db")
     init(ledger, base)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from purge.data.load import load
-from purge.runs.folder import DataChoice
+from purge.data.sources import DataSource
 from purge.runs.make import train_run
 from tests.ranks.starting import start, texts
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.dist
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of a small model."""
     folder, (train, test) = tmp_path_factory.mktemp("cli") / "base", load("digits")
-    choice = DataChoice(data="digits")
+    choice = DataSource(data="digits")
     train_run(
         folder, "small-resnet", choice, train, {}, seed=0, recipe={"epochs": 2}, test=test, progress=False
     )

@@ -11,9 +11,10 @@ import pytest
 from torch import nn
 
 from purge.core.errors import FileError, PurgeError
+from purge.core.plugins import trusted
 from purge.data.load import load
 from purge.models.checkpoint import save_weights
-from purge.runs.folder import RunFile, choose_model, facts_of, read_facts, read_model, trusted
+from purge.runs.folder import RunFile, choose_model, facts_of, read_facts, read_model
 
 
 def run_with(folder: Path, **facts: Any) -> Path:

@@ -12,7 +12,8 @@ from playwright.sync_api import expect, sync_playwright
 from purge.ledger.ledger import Ledger
 from purge.ledger.policy import Policy
 from purge.ledger.worker import init, run
-from purge.runs.folder import DataChoice
+from purge.data.sources import DataSource
+from purge.runs.folder import read_data
 from purge.runs.make import train_run
 from tests.ledger.conftest import DATA, MODEL
 from tests.ledger.people import person
@@ -33,8 +34,8 @@ SHOTS = (
 
 def made(folder: Path) -> Ledger:
     """The ledger of a small company: a model, a batch that is done, and requests that wait."""
-    choice = DataChoice(DATA)
-    train, test = choice.load(progress=False)
+    choice = DataSource(DATA)
+    train, test = read_data(choice, progress=False)
     recipe = {"epochs": 12, "batch_size": 64, "lr": 0.1, "augment": "none"}
     train_run(folder / "base", MODEL, choice, train, {}, seed=0, recipe=recipe, test=test, progress=False)
     ledger = Ledger(folder / "requests.db")

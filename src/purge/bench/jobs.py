@@ -35,13 +35,13 @@ from purge.bench.search import Trial, check_score, check_task, trials_of
 from purge.bench.tables import paper
 from purge.core.errors import DataError, FileError, MethodError, did_you_mean
 from purge.core.files import LONGEST
+from purge.core.plugins import trusted
 from purge.core.settings import as_dict, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
 from purge.methods.registry import resolve_method, source_digest
 from purge.metrics.registry import check_value_name
 from purge.models.zoo import known_name
-from purge.runs.folder import trusted
 
 Forget = dict[str, Any]  # {"classes": […]}, {"ids": […]} or {"fraction": …, "seed": …}; empty: nothing
 

@@ -23,6 +23,7 @@ from purge.core.files import below, read_json
 from purge.core.settings import replace
 from purge.core.store import Store, digest_of
 from purge.data.samples import Samples
+from purge.data.sources import DataSource
 from purge.engine.resume import STATE
 from purge.engine.store import read_tensors
 from purge.engine.trainer import Recipe
@@ -30,7 +31,7 @@ from purge.methods.sisa_model import INDEX, train_part
 from purge.methods.sisa_model import Plan as SisaPlan
 from purge.methods.sisa_parts import shards_in
 from purge.models.checkpoint import file_digest
-from purge.runs.folder import DataChoice, Request, build_for, cut, read_facts
+from purge.runs.folder import Request, build_for, cut, read_facts
 from purge.runs.make import train_run
 from purge.runs.weights import WEIGHTS
 
@@ -164,7 +165,7 @@ def _train(training: Training, place: Place, data: Samples, test: Samples, folde
         shutil.rmtree(folder, ignore_errors=True)  # a logged training cannot resume
         logged = cut(data, request_of(training.logged, data))[0]
     train_run(
-        folder, training.model, DataChoice(training.data.name, place.data_dir, training.data.size), data,
+        folder, training.model, DataSource(training.data.name, place.data_dir, training.data.size), data,
         request_of(training.forget, data), seed=training.seed, recipe=training.recipe, test=test,
         shards=training.shards or None, slices=training.slices, vote=training.vote,
         log_updates=folder / "updates" if logged is not None else None, log_only=logged,

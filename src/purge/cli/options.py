@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +14,8 @@ from typer import Option
 
 from purge.cli import ending, several
 from purge.core.errors import DataError, MethodError
+from purge.core.schema import Field
+from purge.data.sources import OPTIONS, DataSource, option_name, option_type
 
 
 def _no_cache(context: typer.Context, wanted: bool) -> bool:
@@ -48,41 +54,8 @@ Debug = Annotated[bool, Option("--debug", callback=_debug, help="Show the traceb
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
 Seed = Annotated[int, Option(help="Seed for everything random.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one.")]
-DataName = Annotated[
-    str | None, Option("--data", help="A name, folder, file or module:function; default: the run's.")
-]
 ModelName = Annotated[str | None, Option("--model", help="The architecture; default: the run's.")]
 MethodName = Annotated[str, Option("--method", help="See purge list methods; or module:Class.")]
-DataDir = Annotated[
-    Path | None, Option(help="Folder of named data sets; default: $PURGE_DATA, then the user's cache.")
-]
-Size = Annotated[int | None, Option(help="Resize images to this many pixels per side.")]
-SplitSeed = Annotated[
-    int | None, Option(help="Seed for the fifth held out of a folder without a test set; default: 0.")
-]
-Mean = Annotated[
-    str | None, Option("--mean", help="Of each channel, as 0.49,0.48,0.45; default: the run's or the data's.")
-]
-Std = Annotated[str | None, Option("--std", help="The spread of each channel, likewise.")]
-Label = Annotated[str | None, Option("--label", help="Of a table: the column of the classes.")]
-Text = Annotated[
-    str | None, Option("--text", help="The column of texts, for --model hf:DIR; default: all columns.")
-]
-Id = Annotated[str | None, Option("--id", help="The column that says whose each row is.")]
-Test = Annotated[
-    Path | None, Option("--test", help="A table of test data; default: the fifth that purge train holds out.")
-]
-AllTrained = Annotated[
-    bool, Option("--all-trained", help="Training has all of --data: nothing is held out, nothing is unseen.")
-]
-Transform = Annotated[
-    str | None, Option("--transform", help="module:function from a batch of scaled images to a batch.")
-]
-SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out images that cannot be read.")]
-Stream = Annotated[
-    bool | None,
-    Option("--stream/--no-stream", help="Decode images when needed, keep none; default: above 8 GiB."),
-]
 Set = Annotated[list[str] | None, Option("--set", help="A setting: key=value; repeatable.")]
 Trust = Annotated[bool, Option("--trust", help="Import code that a run folder or a bench's file names.")]
 NoCache = Annotated[
@@ -91,20 +64,66 @@ NoCache = Annotated[
 Force = Annotated[bool, Option("--force", help="Write into a folder that is not empty.")]
 
 
+Given = dict[str, Any]  # fields of DataSource, as far as their options were passed
+DataDir = Annotated[Path | None, Option(help=DataSource.__dataclass_fields__["data_dir"].metadata["help"])]
+
+
+def with_data(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of :class:`DataSource`.
+
+    They stand where its argument ``given`` does, which gets the fields whose options were passed. A field
+    that the command has an argument for itself is left to it.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    fields = [f for f in OPTIONS if f.name not in signature.parameters]
+
+    @functools.wraps(command)
+    def called(**arguments: Any) -> None:
+        given = {f.name: _value(f, arguments.pop(f.name)) for f in fields}
+        command(**arguments, given={name: value for name, value in given.items() if value not in (None, "")})
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        named = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += [_parameter(f) for f in fields] if named.name == "given" else [named]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    """The option of the command line for a field."""
+    hint, name = option_type(field), f"--{option_name(field)}"
+    default = None
+    if field.metadata["flag"] is not None:
+        hint, default = bool, False
+    elif hint is bool:
+        hint, name = bool | None, f"{name}/--no-{option_name(field)}"
+    else:
+        hint = (Path if field.metadata["path"] else hint if hint is int else str) | None
+    shown = Annotated[hint, Option(name, help=field.metadata["help"])]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shown)
+
+
+def _value(field: Field, passed: Any) -> Any:
+    """The value of a field; None if its option was not passed."""
+    if field.metadata["flag"] is not None:
+        return field.metadata["flag"] if passed else None
+    if passed is None or typing.get_origin(option_type(field)) is not tuple:
+        return passed
+    try:
+        return tuple(float(word) for word in passed.split(","))
+    except ValueError:
+        what = f"numbers with commas as --{option_name(field)}"
+        raise DataError(what, repr(passed), f"write --{option_name(field)} 0.5, say") from None
+
+
 def settings_from(pairs: list[str] | None) -> dict[str, Any]:
     """The settings that ``--set key=value`` names."""
     for pair in pairs or []:
         if "=" not in pair:
             raise MethodError("--set key=value", repr(pair), "write --set lr=0.01, say")
     return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs or [])}
-
-
-def numbers_from(text: str | None, option: str) -> list[float] | None:
-    """The numbers in ``0.49,0.48,0.45``."""
-    try:
-        return None if text is None else [float(word) for word in text.split(",")]
-    except ValueError:
-        raise DataError(f"numbers with commas as {option}", repr(text), f"write {option} 0.5, say") from None
 
 
 def pick_device(wanted: str | None) -> str | None:

@@ -168,12 +168,12 @@ def certificate(
 
 
 @app.command("deliver")
+@opt.with_data
 def deliver(
     data: Annotated[
         str, Option(help="The whole training data from now on: a name, folder, file or module:function.")
     ],
-    data_dir: opt.DataDir = None,
-    split_seed: opt.SplitSeed = None,
+    given: opt.Given,
     leave_out: Annotated[
         bool, Option("--leave-out", help="Take the data; never use rows of people who asked to be forgotten.")
     ] = False,
@@ -191,9 +191,7 @@ def deliver(
     from purge.ledger.data import deliver
 
     with open_ledger(ledger, key, sign) as book:
-        found = deliver(
-            book, data, data_dir=data_dir, split_seed=split_seed, leave_out=leave_out, trust=trust, wait=wait
-        )
+        found = deliver(book, data, options=given, leave_out=leave_out, trust=trust, wait=wait)
     left = f" {found.came_back} rows of {found.people} forgotten people are left out." if found.people else ""
     text = f"The training data has {found.rows} rows now, {found.before} before.{left}"
     show(dataclasses.asdict(found), text, json_)

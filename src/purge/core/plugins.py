@@ -1,21 +1,40 @@
-"""Code from outside of purge: ``module:NAME``, the entry points of installed packages, the current folder.
+"""Imports by name: ``module:NAME`` of the user, entry points of packages, purge's own on first use.
 
-Nothing here decides whether code may run. ``module:NAME`` is imported only where the caller or the
-command line named it; an installed package was chosen by whoever installed it.
+``module:NAME`` is imported only where the caller or the command line named it; a file may name it only if
+:func:`trusted` says so. An installed package was chosen by whoever installed it.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from purge.core.errors import PurgeError, did_you_mean, first_line
+from purge.core.errors import FileError, PurgeError, did_you_mean, first_line
+
+
+def is_function(name: str) -> bool:
+    """Is it ``module:function``, and not a path with a colon?"""
+    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name)) and not Path(name).exists()
+
+
+def trusted(name: str, where: str, trust: bool, *, option: str = "") -> str:
+    """A name out of a file, if it imports no code: ``module:name`` needs ``--trust``, or its own option.
+
+    ``option``: what would name it on the command line, such as ``--model``.
+    """
+    form, colon, _ = name.partition(":")
+    if colon and form not in ("timm", "hf") and not trust:
+        what = f"{option} on this command line or --trust" if option else "--trust on this command line"
+        fix = f"pass {option or '--trust'}" + (f" {name}" if option else "")
+        raise FileError(what, f"{name!r} from {where}", f"{fix} if its code may run")
+    return name
 
 
 def named(name: str, error: type[PurgeError]) -> Any:
@@ -59,6 +78,23 @@ def from_extra(package: str, extra: str, purpose: str, error: type[PurgeError]) 
     except ImportError:
         fix = f"pip install 'purge-unlearning[{extra}]'"
         raise error(f"the package {package}, for {purpose}", "no such package", fix) from None
+
+
+def imported_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A ``__getattr__`` of a package, for names that are imported when first used: torch takes seconds.
+
+    ``homes``: the module of each name below purge; ``module:other`` if the module calls it otherwise.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, other = homes[name].partition(":")
+        found = getattr(importlib.import_module(f"purge.{module}"), other or name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return find
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Images by name, folder or file: find them, decode them once, split them."""
+"""Reading data: a named data set, a folder or file of images, a table, or what a function returns."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from purge.core.errors import DataError, FileError, brief
 from purge.core.files import below
+from purge.core.plugins import current_folder_importable, is_function, named
 from purge.core.settings import checked_seed
 from purge.data.cache import decoded, name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
@@ -22,10 +21,15 @@ from purge.data.decode import channels_first
 from purge.data.download import fetch
 from purge.data.formats import parquet
 from purge.data.formats.readers import own_source
-from purge.data.formats.source import Decoded, Read, Source
+from purge.data.formats.source import Decoded, Read, Source, held_out
+from purge.data.formats.tables import is_table, read_table
 from purge.data.images import Images
+from purge.data.own import from_function
 from purge.data.prefetch import DEVICE_FRACTION, say_once
+from purge.data.samples import Samples
+from purge.data.sources import DataSource
 from purge.data.streamed import fingerprint, is_large, on_shelves
+from purge.data.table import Encode, load_table
 
 MOST_NAMED = 100  # bad images that a message names one by one
 
@@ -76,48 +80,116 @@ def load(
         (Images(1437 × 1×8×8 on cpu), Images(360 × 1×8×8 on cpu))
     """
     checked_seed(split_seed)
-    parts = load_parts(
-        data, data_dir=data_dir, size=size, skip_bad=skip_bad, mean=mean, std=std,
-        device_fraction=device_fraction, progress=progress, transform=transform, stream=stream,
+    source = DataSource(
+        str(data), None if data_dir is None else str(data_dir), size, split_seed, skip_bad,
+        _constants(mean, "mean"), _constants(std, "std"), stream=stream,
     )  # fmt: skip
+    parts = _images(source, transform, device_fraction, progress)
     return divided(parts["all"], split_seed) if "all" in parts else (parts["train"], parts["test"])
 
 
-def load_parts(
-    data: str | os.PathLike[str],
-    *,
-    data_dir: str | os.PathLike[str] | None,
-    size: int | None,
-    skip_bad: bool,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    progress: bool,
+def read_source(
+    source: DataSource, *, progress: bool, tokenizer: Callable[[str], tuple[Encode, tuple[str, ...]]]
+) -> tuple[Samples, Samples | None]:
+    """The training and test data of a source; None for the test data if all of it was trained on.
+
+    ``tokenizer``: makes, of the folder that the source names, what makes tokens of its texts, and names of
+    classes if the folder tells them.
+    """
+    table = source.data not in DATASETS and is_table(Path(source.data))
+    if is_function(source.data):
+        source.refuse_others("function")
+        _refuse_all_trained(source)
+        return from_function(source.data)
+    if not table or (source.label_column is None and source.data.endswith(".parquet")):
+        source.refuse_others("images")
+        parts = _images(source, _own_transform(source), DEVICE_FRACTION, progress)
+        if "all" not in parts:
+            _refuse_all_trained(source)
+            return parts["train"], parts["test"]
+        _check_unseen(source, "give it a test part, as DIR/test beside DIR/train")
+        return divided(parts["all"], source.split_seed) if source.held_out else (parts["all"], None)
+    path = Path(source.data)
+    if source.label_column is None:
+        fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
+        raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
+    source.refuse_others("numbers" if source.text_column is None else "texts")
+    if source.test_file is None:
+        _check_unseen(source, "name it with --test FILE")
+    encode, names = (None, ()) if source.tokenizer is None else tokenizer(source.tokenizer)
+    return load_table(
+        path, label=source.label_column, text=source.text_column, id=source.id_column, encode=encode,
+        test=None if source.test_file is None else Path(source.test_file), names=names,
+        split_seed=source.split_seed, hold_out=source.held_out is not False, mean=source.mean,
+        std=source.std,
+    )  # fmt: skip
+
+
+def _check_unseen(source: DataSource, fix: str) -> None:
+    """Refuse to call a part of the data unseen that the model may have been trained on."""
+    if source.held_out is None:
+        name = Path(source.data).name
+        raise DataError(
+            "test data that the checkpoint was not trained on",
+            f"{name} alone",
+            f"{fix}, pass --all-trained if it was trained on all of {name}, or the --split-seed by which "
+            "purge held a fifth out",
+        )
+
+
+def _refuse_all_trained(source: DataSource) -> None:
+    if source.held_out is False:
+        got = f"--all-trained for {Path(source.data).name}, which has test data"
+        raise DataError("data without test data for --all-trained", got, "leave it out")
+
+
+def _own_transform(source: DataSource) -> Callable[[Tensor], Tensor] | None:
+    """The user's own function of a batch of images; whoever chose it has seen to it that it may run."""
+    if source.transform is None:
+        return None
+    if not is_function(source.transform):
+        fix = "write --transform my_module:my_function"
+        raise DataError("module:function as --transform", brief(source.transform), fix)
+    with current_folder_importable():
+        function = named(source.transform, DataError)
+    if not callable(function):
+        fix = "name a function from a batch of images to a batch"
+        raise DataError(f"a function as {source.transform}", type(function).__name__, fix)
+    return cast("Callable[[Tensor], Tensor]", function)
+
+
+def _images(
+    source: DataSource,
     transform: Callable[[Tensor], Tensor] | None,
-    stream: bool | None,
-    device_fraction: float = DEVICE_FRACTION,
+    device_fraction: float,
+    progress: bool,
 ) -> dict[str, Images]:
-    """The images of ``train`` and ``test``, or ``all`` of data without a test part; see :func:`load`."""
+    """The images of ``train`` and ``test``, or ``all`` of data without a test part."""
+    size = source.size
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
-    mean, std = (_constants(given, what) for given, what in ((mean, "mean"), (std, "std")))
-    entry = DATASETS.get(str(data))
-    size = size or (entry.size if entry else None)
+    mean, std = _constants(source.mean, "mean"), _constants(source.std, "std")
+    entry = DATASETS.get(source.data)
+    if entry is not None:
+        size, mean, std = size or entry.size, mean or entry.mean, std or entry.std
     if entry is not None and not entry.layouts:
-        parts, facts = _in_memory(str(data), entry)
+        parts, facts = _in_memory(source.data, entry)
     else:
-        at = None if data_dir is None else Path(data_dir)
-        source = _named_source(str(data), entry, at, progress) if entry else own_source(Path(data))
-        if stream or (stream is None and not skip_bad and is_large(source)):
-            measure = entry is None and (mean is None or std is None)
-            parts, facts = _from_disk(source, size, skip_bad, measure)
+        folder = None if source.data_dir is None else Path(source.data_dir)
+        files = (
+            _named_source(source.data, entry, folder, progress) if entry else own_source(Path(source.data))
+        )
+        if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
+            parts, facts = _from_disk(files, size, source.skip_bad, measure=mean is None or std is None)
         else:
-            parts, facts = _from_cache(source, size, skip_bad, progress)
-    images = {
-        which: Images(
+            parts, facts = _from_cache(files, size, source.skip_bad, progress)
+    images = {}
+    for which, part in parts.items():
+        images[which] = Images(
             part.pixels,
             torch.tensor(part.labels),
-            mean=mean or (entry.mean if entry else facts["mean"]),
-            std=std or (entry.std if entry else facts["std"]),
+            mean=mean or facts["mean"],
+            std=std or facts["std"],
             size=size,
             channels=entry.channels if entry else None,
             names=facts["names"],
@@ -126,10 +198,7 @@ def load_parts(
             device_fraction=device_fraction,
             transform=transform,
         )
-        for which, part in parts.items()
-    }
-    for part in images.values():
-        part.cached = facts.get("cached", "")
+        images[which].cached = facts.get("cached", "")
     return images
 
 
@@ -139,7 +208,7 @@ def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
     return images.select(torch.from_numpy(train)), images.select(torch.from_numpy(test))
 
 
-def _constants(given: Sequence[float] | None, what: str) -> tuple[float, ...] | None:
+def _constants(given: Any, what: str) -> tuple[float, ...] | None:
     """Finite numbers, one for each channel or one for all."""
     if given is None:
         return None
@@ -220,16 +289,6 @@ def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
     if bad:
         total = sum(len(part["labels"]) for part in parts.values()) + len(bad)
         say_once(f"{len(bad)} of {total} images cannot be read and are left out: {named}.")
-
-
-def held_out(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows for training and for testing: a fifth of each class, drawn by the seed, is held out."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    by_class = [order[labels[order] == c] for c in np.unique(labels)]
-    test = np.sort(np.concatenate([rows[: round(0.2 * len(rows))] for rows in by_class]))
-    if not len(test):
-        raise DataError("at least 3 samples of some class", "fewer", "add some, or a test set")
-    return np.setdiff1d(np.arange(len(labels)), test), test
 
 
 def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:

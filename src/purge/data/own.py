@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +12,6 @@ from purge.data.accept import accepted
 from purge.data.formats.source import class_names
 from purge.data.request import content_digest
 from purge.data.samples import CPU, Origin, Samples
-
-
-def is_function(name: str) -> bool:
-    """Is it ``module:function``, and not a path with a colon?"""
-    return bool(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name)) and not Path(name).exists()
 
 
 def from_function(name: str) -> tuple[Samples, Samples]:

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from purge.core.errors import DataError, brief
 from purge.data.backends import Tensors
-from purge.data.formats.source import class_names
+from purge.data.formats.source import class_names, held_out
 from purge.data.formats.tables import Table, numbers, read_table, texts
 from purge.data.inputs import Inputs, take
-from purge.data.load import held_out
 from purge.data.samples import Origin, Samples
 
 LONGEST_ID = 1000  # characters

@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
 from purge.core.files import as_json
+from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
 from purge.data.identity import fingerprints
-from purge.data.own import is_function
 from purge.data.samples import Samples
+from purge.data.sources import DataSource, choose_data
 from purge.ledger.chain import Kind
 from purge.ledger.records import Request, Version
-from purge.runs.folder import (
-    DataChoice,
-    RunFile,
-    choose_data,
-    facts_of,
-    gone_of,
-    read_model,
-    same_scale,
-    trusted,
-)
 from purge.runs.folder import Request as Rows
+from purge.runs.folder import RunFile, facts_of, gone_of, read_data, read_model, same_scale
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -58,7 +51,7 @@ def ids_of(data: Samples) -> str:
 class OwnedData:
     """Training and test data, and whose each training sample is."""
 
-    choice: DataChoice
+    choice: DataSource
     train: Samples
     test: Samples
     subjects: tuple[str, ...]
@@ -66,9 +59,9 @@ class OwnedData:
     held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
 
     @classmethod
-    def load(cls, choice: DataChoice, *, progress: bool = False) -> OwnedData:
+    def load(cls, choice: DataSource, *, progress: bool = False) -> OwnedData:
         """Read the data."""
-        train, test = choice.load(progress=progress)
+        train, test = read_data(choice, progress=progress)
         if test is None:
             raise _without_test(choice.data)
         whose, ids = subjects_of(train), ids_of(train)
@@ -173,20 +166,16 @@ def _without_test(name: str) -> DataError:
 # -- which data: that of the first version, or of the last delivery -----------------------------
 
 
-def choice_of(ledger: Ledger, version: Version, *, trust: bool) -> DataChoice:
+def choice_of(ledger: Ledger, version: Version, *, trust: bool) -> DataSource:
     """The data that the next version stands on: that of the last delivery, or else of the version's run."""
     facts = facts_of(Path(version.folder))
     deliveries = ledger.entries(Kind.DELIVERY)
     if not deliveries:
-        return choose_data(
-            facts, data=None, data_dir=None, size=None, split_seed=None, skip_bad=False, trust=trust
-        )
-    choice = build(DataChoice, deliveries[-1].payload["choice"], "the last delivery", ignore_unknown=True)
+        return choose_data(facts, {}, trust=trust, model=facts.model or "")
+    choice = build(DataSource, deliveries[-1].payload["choice"], "the last delivery", ignore_unknown=True)
     if is_function(choice.data):
         trusted(choice.data, "the ledger", trust, option="--trust")
-    # Files have lists where a choice has tuples.
-    scale = {key: None if (v := getattr(choice, key)) is None else tuple(v) for key in ("mean", "std")}
-    return dataclasses.replace(choice, mean=scale["mean"], std=scale["std"])
+    return choice
 
 
 def expected_of(ledger: Ledger, version: Version) -> tuple[str | None, str | None]:
@@ -207,7 +196,7 @@ class Delivery:
 
 
 def deliver(
-    ledger: Ledger, data: str, *, data_dir: Path | None = None, split_seed: int | None = None,
+    ledger: Ledger, data: str, *, options: Mapping[str, Any] = MappingProxyType({}),
     leave_out: bool = False, trust: bool = False, wait: float | None = None,
 ) -> Delivery:  # fmt: skip
     """Write down that the training data is another one from now on: all of it, old and new.
@@ -218,8 +207,8 @@ def deliver(
     Args:
         ledger: with a version.
         data: the name, folder, file or ``module:function`` of the whole training data.
-        data_dir: where named data sets are.
-        split_seed: draws the fifth that is held out if the data has no test part.
+        options: how it is read, where it differs from the data before: fields of
+            :class:`purge.data.sources.DataSource`, as ``{"split_seed": 1}``.
         leave_out: take the data, and use no row of those people.
         trust: may code that run folders and the ledger name be imported?
         wait: seconds to wait for a worker.
@@ -231,10 +220,9 @@ def deliver(
         facts = facts_of(Path(current.folder))
         # Read like the data that the model was trained on; a function brings its own scale and size.
         own = is_function(data)
-        choice = choose_data(
-            facts, data=data, data_dir=data_dir, size=None, split_seed=split_seed, skip_bad=False,
-            mean=None if own else facts.mean, std=None if own else facts.std,
-        )  # fmt: skip
+        scale = {} if own else {"mean": facts.mean, "std": facts.std}
+        known = {name: value for name, value in scale.items() if value is not None}
+        choice = choose_data(facts, {**known, **options, "data": data}, model=facts.model or "")
         if own:
             choice = dataclasses.replace(choice, size=None)
         new = OwnedData.load(choice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,53 +13,47 @@ from torch import nn
 from purge.core.errors import DataError, FileError, ModelError
 from purge.core.files import read_json
 from purge.core.folders import recover
+from purge.core.plugins import trusted
 from purge.core.schema import build
 from purge.data.augmented import Augmentation
-from purge.data.catalog import DATASETS
-from purge.data.formats.readers import is_pattern
-from purge.data.own import is_function
+from purge.data.load import read_source
 from purge.data.prefetch import say_once
 from purge.data.samples import Samples
+from purge.data.sources import OPTIONS, DataSource, option_name
 from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
-from purge.models import zoo
+from purge.models import builders, zoo
 from purge.models.checkpoint import load_weights
 from purge.models.stored import weights_in
-from purge.runs.asked import Request as Request  # these are found here too
-from purge.runs.asked import both as both
-from purge.runs.asked import check_request
-from purge.runs.asked import cut as cut
-from purge.runs.asked import read_truth as read_truth
-from purge.runs.asked import request_of as request_of
-from purge.runs.asked import rows_of as rows_of
-from purge.runs.choice import DataChoice as DataChoice
+from purge.runs.rows import Request as Request  # these are found here too
+from purge.runs.rows import both as both
+from purge.runs.rows import check_request
+from purge.runs.rows import cut as cut
+from purge.runs.rows import read_truth as read_truth
+from purge.runs.rows import request_of as request_of
+from purge.runs.rows import rows_of as rows_of
 from purge.runs.weights import WEIGHTS, check_weights
 
 MAKE = "purge train --data DATA --model MODEL"
+SAME = (
+    "data",
+    "size",
+    "label_column",
+    "text_column",
+    "id_column",
+    "test_file",
+)  # of a model and its reference
 
 
 @dataclass(frozen=True)
-class RunFile(Mapping[str, Any]):
-    """What run.json says: the keys that are used later by their types, and all of them as a mapping.
+class RunFile(DataSource, Mapping[str, Any]):
+    """What run.json says: which data, the keys that are used later, and all of them as a mapping.
 
     Without keys it stands for a file of weights, about which nothing is known.
     """
 
+    data: str | None = None  # type: ignore[assignment]
     model: str | None = None
-    data: str | None = None
-    data_dir: str | None = None
-    size: int | None = None
-    split_seed: int = 0
-    skip_bad: bool = False
-    mean: list[float] | None = None
-    std: list[float] | None = None
-    label_column: str | None = None
-    text_column: str | None = None
-    id_column: str | None = None
-    test_file: str | None = None
-    held_out: bool = True  # False: the model was trained on all of its data
-    transform: str | None = None
-    stream: bool | None = None
     source: str | None = None  # a fingerprint of the data
     original: str | None = None  # the run folder that it began with
     original_digest: str | None = None
@@ -152,19 +146,6 @@ def is_pretrained(checkpoint: Path) -> bool:
     return (checkpoint / "config.json").is_file() and not (checkpoint / "run.json").is_file()
 
 
-def trusted(name: str, where: str, trust: bool, *, option: str = "") -> str:
-    """A name out of a file, if it imports no code: ``module:name`` needs ``--trust``, or its own option.
-
-    ``option``: what would name it on the command line, such as ``--model``.
-    """
-    form, colon, _ = name.partition(":")
-    if colon and form not in ("timm", "hf") and not trust:
-        what = f"{option} on this command line or --trust" if option else "--trust on this command line"
-        fix = f"pass {option or '--trust'}" + (f" {name}" if option else "")
-        raise FileError(what, f"{name!r} from {where}", f"{fix} if its code may run")
-    return name
-
-
 def choose_model(facts: RunFile, name: str | None, trust: bool = False) -> str:
     """The architecture that is named, or else the run's; a folder in it becomes absolute.
 
@@ -179,68 +160,9 @@ def choose_model(facts: RunFile, name: str | None, trust: bool = False) -> str:
     return f"hf:{Path(path).absolute()}" if form == "hf" and Path(path).is_dir() else name
 
 
-def choose_data(
-    facts: RunFile, *, data: str | None, data_dir: Path | None, size: int | None, split_seed: int | None,
-    skip_bad: bool, mean: Sequence[float] | None = None, std: Sequence[float] | None = None,
-    trust: bool = False, label: str | None = None, text: str | None = None, id: str | None = None,
-    test: Path | None = None, transform: str | None = None, model: str = "", stream: bool | None = None,
-    all_trained: bool = False, trains: bool = False,
-) -> DataChoice:  # fmt: skip
-    """The data that is named, or else the run's; paths become absolute.
-
-    Inputs are scaled, and columns of a table chosen, as the run did. Code that run.json names is refused
-    unless ``trust`` is true. ``model``: the architecture, whose folder has the tokenizer of texts.
-    ``all_trained``: the model was trained on all of the data; ``trains``: it will be now.
-    """
-    name = data or facts.data
-    if data is None and name is not None and is_function(name):
-        trusted(name, "run.json", trust, option="--data")
-    if name is None:
-        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
-    if data is not None and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
-        name = str(Path(data).absolute())
-    same = name == facts.data and not is_function(name)  # other data has another mean
-    mean, std = mean or (facts.mean if same else None), std or (facts.std if same else None)
-    known = facts if same else RunFile()
-    if transform is None and known.transform is not None:
-        trusted(known.transform, "run.json", trust, option="--transform")
-    text = text or (known.text_column if label in (None, known.label_column) else None)
-    return DataChoice(
-        name,
-        facts.data_dir if data_dir is None else str(data_dir.absolute()),
-        facts.size if size is None else size,
-        facts.split_seed if split_seed is None else split_seed,
-        skip_bad or facts.skip_bad,
-        None if mean is None else tuple(mean),
-        None if std is None else tuple(std),
-        label or known.label_column,
-        text,
-        id or known.id_column,
-        known.test_file if test is None else str(test.absolute()),
-        _held_out(
-            facts, same=same, test=test, all_trained=all_trained, told=trains or split_seed is not None
-        ),
-        model.removeprefix("hf:") if text is not None and model.startswith("hf:") else None,
-        transform or known.transform,
-        known.stream if stream is None else stream,
-    )
-
-
-def _held_out(facts: RunFile, *, same: bool, test: Path | None, all_trained: bool, told: bool) -> bool | None:
-    """Is a fifth of data without a test part held out? None: a checkpoint from elsewhere does not say.
-
-    ``same``: the data is the run's; ``told``: the command line says that a part is held out.
-    """
-    if all_trained and test is not None:
-        raise DataError("either --test or --all-trained", "both", "leave one of them out")
-    if all_trained and same and facts.held_out:
-        got = "one that knows its test data"
-        raise DataError("a checkpoint from elsewhere for --all-trained", got, "leave it out")
-    if all_trained:
-        return False
-    if facts.data is not None and (same or facts.held_out):
-        return facts.held_out or test is not None
-    return True if told or test is not None else None
+def read_data(source: DataSource, *, progress: bool) -> tuple[Samples, Samples | None]:
+    """The training and test data of a source; None for the test data if all of it was trained on."""
+    return read_source(source, progress=progress, tokenizer=builders.tokenizer)
 
 
 def first_of(checkpoint: Path, facts: RunFile, digest: str | None = None) -> tuple[Path, str | None]:
@@ -322,9 +244,9 @@ def build_for(name: str, images: Samples, *, pretrained: bool = False) -> nn.Mod
     return zoo.build(name, classes=len(images.names), channels=channels, size=size, pretrained=pretrained)
 
 
-def same_data(facts: RunFile, choice: DataChoice, images: Samples) -> None:
+def same_data(facts: RunFile, source: DataSource, images: Samples) -> None:
     """Warn if the sample numbers of a run may no longer mean the same images."""
-    split = (facts.split_seed, facts.held_out) == (choice.split_seed, choice.held_out is not False)
+    split = (facts.split_seed, facts.held_out) == (source.split_seed, source.held_out is not False)
     changed = facts.source not in (None, images.source) or not split
     if changed and "forget_ids" in gone_of(facts):  # ids of people are looked up again
         say_once(
@@ -333,32 +255,31 @@ def same_data(facts: RunFile, choice: DataChoice, images: Samples) -> None:
         )
 
 
-def same_scale(facts: RunFile, choice: DataChoice, what: str) -> None:
+def same_scale(facts: RunFile, source: DataSource, what: str) -> None:
     """Refuse images that are scaled otherwise than those that a model was trained on."""
     for key in ("mean", "std"):
-        own, theirs = getattr(choice, key), getattr(facts, key)
-        if own and theirs and own != tuple(theirs):
+        own, theirs = getattr(source, key), getattr(facts, key)
+        if own and theirs and own != theirs:
             wanted, got = (f"{key} {', '.join(map(str, numbers))}" for numbers in (theirs, own))
             fix = f"leave out --{key}, or train the model with purge train --like RUN"
             raise DataError(f"images scaled as for the {what} model ({wanted})", got, fix)
 
 
-def same_kind(facts: RunFile, choice: DataChoice, what: str) -> None:
-    """Refuse a reference model trained on other images."""
-    same_scale(facts, choice, what)
-    columns = [(c.label_column, c.text_column, c.id_column, c.test_file) for c in (facts, choice)]
-    if facts and columns[0] != columns[1]:
-        wanted, got = (", ".join(f"{c}" for c in column) for column in reversed(columns))
-        raise DataError(f"the columns {wanted} for the {what} model too", got, "train it with --like RUN")
-    if facts and facts.held_out != (choice.held_out is not False):
+def same_kind(facts: RunFile, source: DataSource, what: str) -> None:
+    """Refuse a reference model that was trained on other data, or on data that was read otherwise."""
+    same_scale(facts, source, what)
+    if not facts:
+        return
+    if facts.held_out != (source.held_out is not False):
         whole, part = "all of the data", "a part of it"
         wanted, got, fix = (part, whole, "without") if facts.held_out is False else (whole, part, "with")
-        what = f"{wanted} as training data of the {what} model too"
-        raise DataError(what, got, f"train it {fix} --all-trained")
-    if facts and (facts.size, facts.data) != (choice.size, choice.data):
-        wanted, got = (f"{d} at size {s or 'of the data'}" for d, s in
-                       ((choice.data, choice.size), (facts.data, facts.size)))  # fmt: skip
-        raise DataError(f"{wanted} for the {what} model too", got, "train it with purge train --like RUN")
+        expected = f"{wanted} as training data of the {what} model too"
+        raise DataError(expected, got, f"train it {fix} --all-trained")
+    for f in OPTIONS:
+        own, theirs = getattr(source, f.name), getattr(facts, f.name)
+        if f.name in SAME and own != theirs:
+            wanted, got = (f"--{option_name(f)} {value or 'of the data'}" for value in (own, theirs))
+            raise DataError(f"{wanted} for the {what} model too", got, "train it with purge train --like RUN")
 
 
 def gone_of(facts: RunFile) -> Request:

@@ -8,13 +8,9 @@ from purge.core.errors import DataError, did_you_mean
 from purge.data.catalog import DATASETS
 from purge.data.formats import folder, npz, parquet, tar
 from purge.data.formats.source import Source
+from purge.data.sources import is_pattern
 
 FORMATS = (npz.find, parquet.find, tar.find, folder.find)
-
-
-def is_pattern(path: Path) -> bool:
-    """Is it no path but a pattern, as ``DIR/train-*.tar``, of files that are there?"""
-    return "*" in path.name and any(path.parent.glob(path.name))
 
 
 def own_source(path: Path) -> Source:

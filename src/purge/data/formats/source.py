@@ -91,3 +91,13 @@ def class_names(names: Sequence[Any], what: str) -> tuple[str, ...]:
             f"names of 1 to {LONGEST_NAME} characters in one line for classes in {what}", brief(wrong[0]), fix
         )
     return words
+
+
+def held_out(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows for training and for testing: a fifth of each class, drawn by the seed, is held out."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = [order[labels[order] == c] for c in np.unique(labels)]
+    test = np.sort(np.concatenate([rows[: round(0.2 * len(rows))] for rows in by_class]))
+    if not len(test):
+        raise DataError("at least 3 samples of some class", "fewer", "add some, or a test set")
+    return np.setdiff1d(np.arange(len(labels)), test), test

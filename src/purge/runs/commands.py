@@ -1,0 +1,267 @@
+"""What purge train, unlearn and audit do, from the options of the command line to the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from torch import nn
+
+from purge.core.errors import FileError, MethodError
+from purge.core.files import out_folder, writes
+from purge.core.folders import claimed
+from purge.core.plugins import current_folder_importable
+from purge.core.settings import checked_seed, replace
+from purge.data.catalog import DATASETS
+from purge.data.request import DeletionRequest
+from purge.data.samples import Samples
+from purge.data.sources import DataSource, choose_data
+from purge.engine.precision import Precision, choose_device
+from purge.engine.resume import STATE, training_folder
+from purge.engine.stopping import beyond_chance
+from purge.engine.trainer import Recipe
+from purge.methods.base import with_augment
+from purge.methods.registry import resolve_method
+from purge.methods.sisa_model import Vote
+from purge.metrics.registry import PANELS, read_conditions, resolve_metrics
+from purge.models.export import check_export, check_form, export
+from purge.result import Report, Result
+from purge.runs.audits import audit_run
+from purge.runs.folder import (
+    Request,
+    RunFile,
+    both,
+    choose_model,
+    cut,
+    export_form,
+    facts_of,
+    first_of,
+    gone_of,
+    read_data,
+    read_model,
+    recipe_of,
+    request_of,
+    same_scale,
+)
+from purge.runs.make import (
+    check_finished,
+    check_recorded,
+    facts_for,
+    gone_before,
+    needed,
+    train_run,
+    unlearn_run,
+)
+from purge.runs.words import like_first, reference_command
+from purge.verdict.compare import Broken, Condition, broken
+
+KEPT = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What purge train has done."""
+
+    summary: dict[str, Any]
+    request: Request  # what it was trained without
+    source: DataSource
+    samples: Samples
+    result: Result | None  # None: it was finished before
+
+
+def train_folder(
+    out: Path, given: Mapping[str, Any], *, model: str | None, like: Path | None,
+    without_classes: Sequence[str], without_ids: Path | None, pretrained: bool, settings: Mapping[str, Any],
+    seed: int | None, device: str | None, trust: bool, shards: int | None, slices: int | None,
+    vote: Vote | None, log_updates: Path | None, log_only_ids: Path | None, resume: bool, force: bool,
+    progress: bool,
+) -> Trained:  # fmt: skip
+    """Train a model, or the reference without what must be forgotten; ``given``: the options of its data."""
+    facts = RunFile() if like is None else facts_of(like)
+    divided, logged = shards is not None, log_updates is not None
+    parts = shards if divided or logged else facts.shards
+    for wrong, expected, got, fix in (
+        (slices is not None and not divided, "--slices with --shards", "--slices alone", "add --shards 5"),
+        (log_only_ids is not None and not logged, "--log-only-ids with --log-updates", "it alone",
+         "add --log-updates FOLDER"),
+        (divided and logged, "--shards or --log-updates", "both", "leave one out"),
+        (resume and (divided or logged), "--resume without --shards or --log-updates", "both",
+         "use another folder"),
+        (vote is not None and parts is None, "--vote with --shards", "--vote alone", "add --shards 5"),
+    ):  # fmt: skip
+        if wrong:
+            raise MethodError(expected, got, fix)
+    finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
+    if not finished:
+        training_folder(out, resume=resume, force=force)
+    name = choose_model(facts, model, trust)
+    source = choose_data(facts, given, trust=trust, model=name, trains=True)
+    published = DATASETS[source.data].recipe if source.data in DATASETS else {}
+    changes = {**published, **({} if like is None else recipe_of(like, facts)), **settings}
+    recipe = replace(Recipe(), changes)
+    choose_device(device, nn.Identity())
+    data, test = read_data(source, progress=progress)
+    request = request_of(data, without_classes, without_ids, words="without")
+    request = request or facts.request  # like a reference: without the same
+    if seed is None:
+        seed = (facts.seed or 0) + 1 if request or like is not None else 0
+    if finished:
+        check_finished(out, name, source.data, seed, request, recipe)
+        kept = facts_of(out)
+        summary = {"folder": str(out), **{key: kept.get(key) for key in KEPT}}
+        return Trained(summary, request, source, data, None)
+    log_only = None
+    if log_only_ids is not None:
+        log_only = cut(data, request_of(data, [], log_only_ids, words="log-only"))[0]
+    result = train_run(
+        out, name, source, data, request, seed=seed, recipe=changes, test=test,
+        pretrained=pretrained or (model is None and facts.pretrained),  # a reference starts as its model did
+        shards=parts, slices=slices or facts.slices or 1, vote=vote or facts.vote or "mean",
+        log_updates=log_updates, log_only=log_only, device=device, progress=progress, resume=resume,
+        force=force,
+    )  # fmt: skip
+    samples = result.info["samples"]
+    summary = {
+        "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,
+        "seconds": result.seconds, "flop": result.info["flop"],
+        "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
+        "test_accuracy": result.info.get("test_accuracy"),
+        "class_accuracy": result.info.get("class_accuracy", {}),
+    }  # fmt: skip
+    return Trained(summary, request, source, data, result)
+
+
+@dataclass(frozen=True)
+class Unlearned:
+    """What purge unlearn has done."""
+
+    summary: dict[str, Any]
+    request: Request
+    samples: int  # how many were to forget
+    names: Sequence[str]  # of the classes
+    reference: str  # the command that trains the reference, up to where it is written to
+
+
+def unlearn_folder(
+    checkpoint: Path, out: Path, given: Mapping[str, Any], *, model: str | None,
+    forget_classes: Sequence[str], forget_ids: Path | None, method: str, settings: Mapping[str, Any],
+    augment: str | None, seed: int, device: str | None, trust: bool, precision: Precision | None,
+    graph: bool | None, record: DeletionRequest, export_to: Path | None, force: bool, progress: bool,
+) -> Unlearned:  # fmt: skip
+    """Make a checkpoint forget, and write the run folder; ``given``: the options of its data."""
+    with current_folder_importable(":" in method):
+        with_augment(resolve_method(method, settings), augment)
+    checked_seed(seed)
+    out_folder(out, force=force)
+    if checkpoint.exists() and out.exists() and checkpoint.samefile(out):
+        got = "the model that is to forget"
+        raise FileError("another folder for the new model", got, "keep it: an audit compares with it")
+    facts = facts_of(checkpoint)
+    name = choose_model(facts, model, trust)
+    form = _checked_form(checkpoint, name, export_to, out, force=force)
+    source = choose_data(facts, given, trust=trust, model=name)
+    data, test = read_data(source, progress=progress)
+    trained = read_model(checkpoint, name, data)
+    if form is not None:
+        check_form(trained, form)
+    same_scale(facts, source, "given")
+    check_recorded(checkpoint, facts, trained, data, test, device)
+    request = needed(request_of(data, forget_classes, forget_ids, words="forget"))
+    gone = gone_before(checkpoint, facts)  # it must not be taught again
+    forget, retain = cut(data, request, gone)
+    left_out: list[str] = []
+    with claimed(out):
+        out_folder(out, force=force)  # another process may have been here since
+        result = unlearn_run(
+            trained, name, forget, retain, facts=facts, method=method, settings=settings, test=test,
+            seed=seed, device=device, progress=progress, precision=precision, graph=graph, request=record,
+            checkpoint=checkpoint, augment=augment,
+        )  # fmt: skip
+        first = first_of(checkpoint, facts, result.info["original_digest"])
+        about = facts_for(name, source, data, request, original=checkpoint, gone=gone, deployed=first)
+        result.save(out, force=force, **about)
+        if export_to is not None and writes():
+            left_out = export(result.model, export_to, like=form, force=force)
+    last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
+    summary = {
+        "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,
+        "flop": result.info["flop"], "took": result.info["took"], "stopped_by": result.stopped_by,
+        "forget_accuracy": last["check_forget_accuracy"],
+        "forget_target": result.info["forget_target"], "retain_loss": last["check_retain_loss"],
+        "retain_budget": result.info["retain_budget"],
+        **({} if export_to is None else {"export": str(export_to), "left_out": left_out}),
+        "target_missed": _missed(result, last["check_forget_accuracy"], request, len(forget)),
+    }  # fmt: skip
+    reference = reference_command(like_first(checkpoint, facts, source, name), both(gone, request))
+    if forget_ids is not None and not gone:
+        reference = reference.replace("FILE", quote(str(forget_ids)))
+    return Unlearned(summary, request, len(forget), data.names, reference)
+
+
+def _checked_form(
+    checkpoint: Path, name: str, export_to: Path | None, out: Path, *, force: bool
+) -> Path | None:
+    """The file or folder whose form an export has; a place that it cannot go to is refused."""
+    if export_to is None:
+        return None
+    form = export_form(checkpoint, name, export_to)
+    check_export(export_to, form, force=force)
+    if out.absolute() in (export_to.absolute(), *export_to.absolute().parents):
+        got, fix = f"{export_to} in the run folder", "choose another place"
+        raise FileError("the export beside the run folder", got, fix)
+    return form
+
+
+def _missed(result: Result, accuracy: float, request: Request, samples: int) -> bool:
+    """Was the forget target missed, and not by chance alone?"""
+    target, stop = result.info["forget_target"], result.method.stop
+    if target is None or accuracy <= target or result.method.retrains:
+        return False
+    if stop.forget_target is None and "forget_classes" not in request:
+        # The accuracy on unseen data is what a model that never saw these samples has on average.
+        return beyond_chance(accuracy, target, min(samples, stop.check_samples))
+    return True
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What purge audit has measured."""
+
+    report: Report
+    panel: bool  # is it a whole panel, which is kept in the run folder?
+    conditions: list[Condition]
+    reference: str  # the command that trains a reference, up to where it is written to
+
+    def broken(self) -> list[Broken]:
+        """The conditions that do not hold."""
+        return broken(self.conditions, self.report.to_dict(), self.report.verdict)
+
+
+def audit_folder(
+    run: Path, given: Mapping[str, Any], *, model: str | None, original: Path | None,
+    retrained: Sequence[Path], metrics: str, shadows: int, fail_if: Sequence[str],
+    forget_classes: Sequence[str], forget_ids: Path | None, truth: Path | None, seed: int,
+    device: str | None, trust: bool, progress: bool,
+) -> Audited:  # fmt: skip
+    """Measure what a model still knows, beside other models; ``given``: the options of its data."""
+    names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
+    with current_folder_importable(":" in metrics):
+        wanted = resolve_metrics(names, [] if truth is None else ["truth"])
+    conditions = read_conditions(fail_if, wanted)
+    facts = facts_of(run)
+    name = choose_model(facts, model, trust)
+    source = choose_data(facts, given, trust=trust, model=name)
+    data, test = read_data(source, progress=progress)
+    for condition in conditions:
+        condition.check_class(len(data.names))
+    request = request_of(data, forget_classes, forget_ids, words="forget")
+    report = audit_run(
+        run, facts, source, data, test, request, model=model, original=original, retrained=retrained,
+        metrics=wanted, shadows=shadows, seed=seed, device=device, progress=progress, trust=trust,
+        truth=truth,
+    )  # fmt: skip
+    reference = reference_command(like_first(run, facts, source, name), both(gone_of(facts), request))
+    return Audited(report, metrics in PANELS, conditions, reference)
