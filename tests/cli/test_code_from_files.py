@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from purge.core.errors import FileError
+from purge.runs.audits import _shadows
 from purge.runs.folder import choose_model, read_facts
-from purge.runs.make import _shadows
 from tests.cli.commands import Done, command, good, read, refusal
 from tests.nets import small_mlp
 

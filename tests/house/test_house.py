@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import purge
+from purge.cli.app import app
+from purge.data.sources import OPTIONS, option_name
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "purge"
@@ -84,21 +87,27 @@ def test_import_arrows_point_down():
 # and nothing may be added: whoever publishes or moves one of these, or does without it, takes it off.
 BORROWED = {
     "bench": {
-        "auditor", "data.cache", "data.catalog", "data.samples", "engine.precision", "engine.resume",
-        "engine.store", "engine.trainer", "methods.registry", "methods.sisa_model", "methods.sisa_parts",
+        "auditor", "data.cache", "data.catalog", "data.samples", "data.sources", "engine.precision",
+        "engine.resume", "engine.store", "engine.trainer", "methods.registry", "methods.sisa_model", "methods.sisa_parts",
         "metrics.metric", "metrics.registry", "models.checkpoint", "models.zoo", "report", "report.tables",
         "report.theme", "result", "runs.folder", "runs.make", "runs.weights", "verdict.compare",
         "verdict.numbers",
     },
+    "cli": {
+        "data.cache", "data.catalog", "data.sources", "methods.registry", "metrics.registry",
+        "report.findings", "report.tables", "runs",
+    },
     "ledger": {
-        "data.identity", "data.own", "data.samples", "engine.precision", "engine.resume", "engine.seeding",
-        "methods.registry", "metrics.bootstrap", "metrics.registry", "models.checks", "models.copies",
-        "models.forward", "report.findings", "report.tables", "runs.folder", "runs.make", "runs.weights",
-        "verdict.compare", "verdict.numbers", "verdict.rules",
+        "data.identity", "data.samples", "data.sources", "engine.precision", "engine.resume",
+        "engine.seeding", "methods.registry", "metrics.bootstrap", "metrics.registry", "models.checks",
+        "models.copies", "models.forward", "report.findings", "report.tables", "runs.folder", "runs.make",
+        "runs.weights", "verdict.compare", "verdict.numbers", "verdict.rules",
     },
     "serve": {"report.page"},
 }  # fmt: skip
-BESIDE = {"serve": {"serve", "ledger"}}  # serve shows the ledger: one wing
+BESIDE = {  # serve shows the ledger: one wing
+    "cli": {"cli", "bench", "ledger", "serve"}, "serve": {"serve", "ledger"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wing", BORROWED)
@@ -111,6 +120,16 @@ def test_a_wing_uses_the_core_as_a_user_would(wing):
     beside = BESIDE.get(wing, {wing}) | {"core"}
     inside = {module for module in inside - set(purge._ROOMS) if room_of(module) not in beside}
     assert inside == BORROWED[wing], (sorted(inside - BORROWED[wing]), sorted(BORROWED[wing] - inside))
+
+
+def test_an_option_of_data_is_a_field():
+    """Every command that reads data has an option for each field, by its name and with its help."""
+    group = typer.main.get_command(app).commands
+    for command in (*map(group.get, ("train", "unlearn", "audit")), group["request"].commands["deliver"]):
+        known = {name: param.help for param in command.params for name in param.opts}
+        for field in OPTIONS:
+            own = command.name == "deliver" and field.name == "data"
+            assert own or known[f"--{option_name(field)}"] == field.metadata["help"]
 
 
 def test_every_room_is_known():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
+from purge.data.sources import DataSource
 from purge.ledger.ledger import Ledger
 from purge.ledger.policy import Policy
 from purge.ledger.worker import init
-from purge.data.sources import DataSource
 from purge.runs.folder import read_data
 from purge.runs.make import train_run
 

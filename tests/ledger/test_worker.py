@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from purge.core.errors import BusyError, DataError, FileError, LedgerError, MetricError
+from purge.data.sources import DataSource
 from purge.ledger import worker
 from purge.ledger.audits import Group, measure
 from purge.ledger.data import OwnedData, deliver
@@ -22,7 +23,6 @@ from purge.ledger.plan import HookFailed, Outcome, make_plan
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
 from purge.ledger.worker import init
-from purge.data.sources import DataSource
 from purge.runs.folder import facts_of, read_data, read_model
 from purge.runs.make import fresh_model
 from tests.ledger import people

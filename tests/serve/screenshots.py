@@ -9,10 +9,10 @@ from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
+from purge.data.sources import DataSource
 from purge.ledger.ledger import Ledger
 from purge.ledger.policy import Policy
 from purge.ledger.worker import init, run
-from purge.data.sources import DataSource
 from purge.runs.folder import read_data
 from purge.runs.make import train_run
 from tests.ledger.conftest import DATA, MODEL

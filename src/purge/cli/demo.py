@@ -11,6 +11,8 @@ from typer import Option
 from purge.cli import ending
 from purge.cli import options as opt
 from purge.cli.printing import notes, say, show
+from purge.core.files import out_folder
+from purge.core.folders import free_folder
 
 
 def demo(
@@ -30,8 +32,6 @@ def demo(
     It writes to the folder --out alone.
     """
     from purge import demo
-    from purge.core.files import out_folder
-    from purge.core.folders import free_folder
 
     demo.check_seed(seed)
     folder = free_folder(Path("runs/demo")) if out is None else out

@@ -6,9 +6,15 @@ from typing import Annotated, Any
 
 from typer import Argument
 
+import purge.runs
 from purge.cli import options as opt
 from purge.cli.printing import show
 from purge.core.errors import DataError, MethodError, PurgeError, did_you_mean
+from purge.core.settings import flat_fields, replace
+from purge.data.catalog import DATASETS
+from purge.methods.registry import all_methods, resolve_method
+from purge.metrics.registry import all_metrics, find_metric
+from purge.report.tables import listing
 
 SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
 
@@ -25,8 +31,6 @@ def list_(
 
     What a metric measures and what it cannot tell: purge list metrics mia
     """
-    from purge.report.tables import listing
-
     if shelf not in SHELVES:
         raise PurgeError("something to list", repr(shelf), did_you_mean(shelf, SHELVES))
     if name is not None and shelf in ("datasets", "models"):
@@ -41,24 +45,16 @@ def list_(
 def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
     """What there is, without importing torch."""
     if shelf == "methods":
-        from purge.methods.registry import all_methods
-
         return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in all_methods().items()]
     if shelf == "metrics":
-        from purge.metrics.registry import all_metrics
-
         rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
         return ["metric", "symbol", "about", "needs"], rows
-    import purge
-
     entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
     return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
 
 
 def _metric(name: str) -> tuple[list[str], list[list[str]]]:
     """All that a metric says about itself, without importing torch."""
-    from purge.metrics.registry import find_metric
-
     metric = find_metric(name)
     about = metric.describe() | {
         "values": ", ".join(metric.names()),
@@ -70,18 +66,11 @@ def _metric(name: str) -> tuple[list[str], list[list[str]]]:
 
 def _settings(shelf: str, name: str | None) -> tuple[list[str], list[list[str]]]:
     """The settings of a method, or of the recipe for a data set."""
-    from purge.core.settings import flat_fields, replace
-
     if shelf == "methods":
-        from purge.methods.registry import resolve_method
-
         config: Any = resolve_method(name or "", {})
     else:
-        from purge.data.catalog import DATASETS
-        from purge.engine.trainer import Recipe
-
         if name is not None and name not in DATASETS:
             raise DataError("the name of a data set", repr(name), did_you_mean(name, DATASETS))
-        config = replace(Recipe(), dict(DATASETS[name].recipe) if name else {})
+        config = replace(purge.runs.Recipe(), dict(DATASETS[name].recipe) if name else {})
     rows = [[f.name, str(value), f.metadata["help"]] for f, value in flat_fields(config)]
     return ["setting", "value", "meaning"], rows

@@ -8,9 +8,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+import purge.runs
 from purge.cli import options as opt
 from purge.cli.printing import show
 from purge.core.errors import FileError
+from purge.core.files import out_folder
 
 
 def report(
@@ -28,9 +30,6 @@ def report(
     The page needs no other file and no network. Several runs become a comparison:
     purge report runs/demo/purge runs/demo/gradient-ascent --out compared.html
     """
-    from purge.core.files import out_folder
-    from purge.runs.record import write_report
-
     if out is None and len(run) > 1:
         raise FileError("--out for several runs", "none", "add --out FILE.html")
     file = run[0] / "report.html" if out is None else out
@@ -42,12 +41,10 @@ def report(
         raise FileError(f"a folder at {file.parent}", "none", "make it first")
     if figures is not None:
         out_folder(figures, force=force)
-    reports = write_report(folders, file)
+    reports = purge.runs.write_report(folders, file)
     written: list[Path] = []
     if figures is not None:
-        from purge.report.figures import save_all
-
-        written = save_all(reports, figures)
+        written = purge.runs.save_figures(reports, figures)
     size = file.stat().st_size
     text = f"Report of {', '.join(reports)}: {file} ({size / 1e6:.1f} MB, for any browser)."
     text += f"\nTo open it: {file.absolute().as_uri()}"

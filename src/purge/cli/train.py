@@ -14,7 +14,7 @@ from purge.cli.printing import show
 from purge.report.tables import class_words, flop_words
 
 if TYPE_CHECKING:
-    from purge.runs.commands import Trained
+    from purge.runs import Trained
 
 
 @opt.with_data

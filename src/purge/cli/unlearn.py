@@ -17,7 +17,7 @@ from purge.core.errors import Exit
 from purge.report.tables import flop_words
 
 if TYPE_CHECKING:
-    from purge.runs.commands import Unlearned
+    from purge.runs import Unlearned
 
 
 @opt.with_data

@@ -44,7 +44,7 @@ from purge.verdict.roles import Role, Slot
 
 
 def audit_run(
-    run: Path, facts: RunFile, choice: DataSource, data: Samples, test: Samples | None, request: Request, *,
+    run: Path, facts: RunFile, source: DataSource, data: Samples, test: Samples | None, request: Request, *,
     model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
     shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
     truth: Path | None = None,
@@ -62,33 +62,30 @@ def audit_run(
         return read_model(path, model if facts_of(path).model else chosen, data, trust)
 
     unlearned = read_model(run, model, data, trust)
-    same_scale(facts, choice, "audited")
+    same_scale(facts, source, "audited")
     if not request:
-        same_data(facts, choice, data)
+        same_data(facts, source, data)
     gone = both(gone_of(facts), request)
     request = request or needed(gone)
     forget, retain = cut(data, request, gone)
     right = None if truth is None else read_truth(truth, data, rows_of(data, request))
-    began = None
-    if original is None and facts.original is not None:
-        first, began = first_of(run, facts)
-        original = first if first.exists() and not (run.exists() and first.samefile(run)) else None
+    original, began = (original, None) if original is not None else _first(run, facts)
     for path in retrained:
         if not path.exists():
-            command = reference_command(like_first(run, facts, choice, chosen), gone)
+            command = reference_command(like_first(run, facts, source, chosen), gone)
             fix = f"check the path, or make it: {command} --out {path}"
             raise FileError(f"the run folder of a retrained model at {path}", "nothing there", fix)
-        same_kind(facts_of(path), choice, "retrained")
+        same_kind(facts_of(path), source, "retrained")
         _same_request(path, data, gone)
-    if original is not None:
-        same_kind(facts_of(original), choice, "original")
-    like = None
+    like = before = None
     if any(metric.cost == "shadow" for metric in metrics):
         like = _shadows(facts, original, shadows, build_for(chosen, data))
-    before = None if original is None else other(original)
-    if before is not None and original is not None and began not in (None, digest(before)):
-        fix = "pass --original with the model that it began with"
-        raise FileError(f"the weights that {run.name} began with in {original}", "others", fix)
+    if original is not None:
+        same_kind(facts_of(original), source, "original")
+        before = other(original)
+        if began not in (None, digest(before)):
+            fix = "pass --original with the model that it began with"
+            raise FileError(f"the weights that {run.name} began with in {original}", "others", fix)
     others = [other(path) for path in retrained]
     for folder, one in ((run, unlearned), (original, before), *zip(retrained, others, strict=True)):
         if folder is not None and one is not None:
@@ -99,6 +96,15 @@ def audit_run(
     )  # fmt: skip
     models = _models_in_words(run, facts, original, retrained, report.info["retain_content"])
     return dataclasses.replace(report, info={**report.info, "models": models})
+
+
+def _first(run: Path, facts: RunFile) -> tuple[Path | None, str | None]:
+    """The model that a chain of requests began with, if it is still there, and the digest of its weights."""
+    if facts.original is None:
+        return None, None
+    first, digest_of_first = first_of(run, facts)
+    same = run.exists() and first.exists() and first.samefile(run)
+    return (first if first.exists() and not same else None), digest_of_first
 
 
 def _models_in_words(

@@ -81,26 +81,14 @@ def train_folder(
 ) -> Trained:  # fmt: skip
     """Train a model, or the reference without what must be forgotten; ``given``: the options of its data."""
     facts = RunFile() if like is None else facts_of(like)
-    divided, logged = shards is not None, log_updates is not None
-    parts = shards if divided or logged else facts.shards
-    for wrong, expected, got, fix in (
-        (slices is not None and not divided, "--slices with --shards", "--slices alone", "add --shards 5"),
-        (log_only_ids is not None and not logged, "--log-only-ids with --log-updates", "it alone",
-         "add --log-updates FOLDER"),
-        (divided and logged, "--shards or --log-updates", "both", "leave one out"),
-        (resume and (divided or logged), "--resume without --shards or --log-updates", "both",
-         "use another folder"),
-        (vote is not None and parts is None, "--vote with --shards", "--vote alone", "add --shards 5"),
-    ):  # fmt: skip
-        if wrong:
-            raise MethodError(expected, got, fix)
+    parts = shards if shards is not None or log_updates is not None else facts.shards
+    _check_options(parts, shards, slices, vote, log_updates, log_only_ids, resume)
     finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
     if not finished:
         training_folder(out, resume=resume, force=force)
     name = choose_model(facts, model, trust)
     source = choose_data(facts, given, trust=trust, model=name, trains=True)
-    published = DATASETS[source.data].recipe if source.data in DATASETS else {}
-    changes = {**published, **({} if like is None else recipe_of(like, facts)), **settings}
+    changes = _recipe(source, like, facts) | settings
     recipe = replace(Recipe(), changes)
     choose_device(device, nn.Identity())
     data, test = read_data(source, progress=progress)
@@ -110,8 +98,8 @@ def train_folder(
         seed = (facts.seed or 0) + 1 if request or like is not None else 0
     if finished:
         check_finished(out, name, source.data, seed, request, recipe)
-        kept = facts_of(out)
-        summary = {"folder": str(out), **{key: kept.get(key) for key in KEPT}}
+        summary = facts_of(out).content
+        summary = {"folder": str(out), **{key: summary.get(key) for key in KEPT}}
         return Trained(summary, request, source, data, None)
     log_only = None
     if log_only_ids is not None:
@@ -132,6 +120,31 @@ def train_folder(
         "class_accuracy": result.info.get("class_accuracy", {}),
     }  # fmt: skip
     return Trained(summary, request, source, data, result)
+
+
+def _check_options(
+    parts: int | None, shards: int | None, slices: int | None, vote: Vote | None, log_updates: Path | None,
+    log_only_ids: Path | None, resume: bool,
+) -> None:  # fmt: skip
+    """Refuse options of a training that do not go together; ``parts``: shards, of its own or of its like."""
+    divided, logged = shards is not None, log_updates is not None
+    for wrong, expected, got, fix in (
+        (slices is not None and not divided, "--slices with --shards", "--slices alone", "add --shards 5"),
+        (log_only_ids is not None and not logged, "--log-only-ids with --log-updates", "it alone",
+         "add --log-updates FOLDER"),
+        (divided and logged, "--shards or --log-updates", "both", "leave one out"),
+        (resume and (divided or logged), "--resume without --shards or --log-updates", "both",
+         "use another folder"),
+        (vote is not None and parts is None, "--vote with --shards", "--vote alone", "add --shards 5"),
+    ):  # fmt: skip
+        if wrong:
+            raise MethodError(expected, got, fix)
+
+
+def _recipe(source: DataSource, like: Path | None, facts: RunFile) -> dict[str, Any]:
+    """How the data is trained on: as published, or as the run was that this is like."""
+    published = dict(DATASETS[source.data].recipe) if source.data in DATASETS else {}
+    return published if like is None else published | recipe_of(like, facts)
 
 
 @dataclass(frozen=True)
