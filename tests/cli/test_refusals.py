@@ -19,12 +19,10 @@ import typer
 from torch import nn
 
 from purge.cli import app as cli
-from purge.core.errors import (
-    FileError,
-)
+from purge.core.errors import FileError
 from purge.models.checkpoint import load_weights, save_weights
 from purge.models.small_resnet import SmallResNet
-from tests.cli.commands import ANY_TARGET
+from tests.cli.commands import ANY_TARGET, Done, command, good, refusal
 from tests.refusals import BY_SETTING, HUGE, NAN, assert_sentence, spoiled, tree
 
 
@@ -267,21 +265,9 @@ PARSED: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
 ]
 
 
-def run_refused(argv: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run the command line; it must end with one line on stderr. The message is returned."""
-    monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return complaint(ended.value.code, *capsys.readouterr())
-
-
-def complaint(code: Any, out: str, err: str) -> str:
-    assert code == 2
-    assert out == ""
-    assert err.startswith("Error: ")
-    assert err.endswith("\n")
-    assert len(err.splitlines()) == 1, err
-    return err.removeprefix("Error: ").rstrip("\n")
+def refused(argv: list[Any]) -> str:
+    """The message of the one line that the command ends with."""
+    return refusal(command(*argv)).removeprefix("Error: ").rstrip("\n")
 
 
 def options_of(command: str) -> set[str]:
@@ -290,16 +276,10 @@ def options_of(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("words", "argv"), [c[1:] for c in COMMANDS], ids=[c[0] for c in COMMANDS])
-def test_the_command_refuses(
-    files: Files,
-    words: str,
-    argv: Callable[[Files], list[Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_refuses(files: Files, words: str, argv: Callable[[Files], list[Any]]) -> None:
     request = argv(files)
     before = tree(files.tmp)
-    message = run_refused(request, monkeypatch, capsys)
+    message = refused(request)
     assert_sentence(message, words)
     assert tree(files.tmp) == before
     _, fix = message.split(". Fix: ", 1)
@@ -309,49 +289,33 @@ def test_the_command_refuses(
 
 
 @pytest.mark.parametrize(("words", "argv"), [c[1:] for c in PARSED], ids=[c[0] for c in PARSED])
-def test_the_parser_refuses(
-    files: Files,
-    words: str,
-    argv: Callable[[Files], list[Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    message = run_refused(argv(files), monkeypatch, capsys)
+def test_the_parser_refuses(files: Files, words: str, argv: Callable[[Files], list[Any]]) -> None:
+    done = command(*argv(files))  # in the parser's own words
+    message = done.err
+    assert (done.code, done.out, len(message.splitlines())) == (2, "", 1)
     assert words in message
-    assert re.search(r"[^.?][.?] Fix: see purge( [a-z]+)? --help\.$", message), message
+    assert re.search(r"[^.?][.?] Fix: see purge( [a-z]+)? --help\.\n$", message), message
     assert not files.out.exists()
 
 
 @pytest.mark.slow
 @BY_SETTING
-def test_set_refuses(
-    files: Files,
-    method: str,
-    key: str,
-    value: Any,
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_set_refuses(files: Files, method: str, key: str, value: Any, words: str) -> None:
     argv = files.unlearn("--method", method, "--set", f"{key}={value}")
-    message = run_refused(argv, monkeypatch, capsys)
+    message = refused(argv)
     assert_sentence(message, words)
     assert key in message
     assert not files.out.exists()
 
 
-def test_a_runaway_run_writes_nothing(
-    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_runaway_run_writes_nothing(files: Files) -> None:
     argv = files.unlearn("--method", "gradient-ascent", "--set", "lr=1e30", "--set", "batch_size=64")
-    assert_sentence(run_refused(argv, monkeypatch, capsys), "at step ")
+    assert_sentence(refused(argv), "at step ")
     assert not files.out.exists()
 
 
 @pytest.mark.parametrize("name", ["torch.pt", "old.pt", "plain.pt", "plain.bin", "model.safetensors"])
-def test_a_pickle_is_never_run(
-    files: Files, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pickle_is_never_run(files: Files, name: str) -> None:
     marker, path = files.tmp / "marker", files.tmp / name
     content = {**SmallResNet().state_dict(), "extra": RunsCode(marker)}
     if name in ("torch.pt", "old.pt"):
@@ -363,7 +327,7 @@ def test_a_pickle_is_never_run(
     assert marker.exists()  # it does run code where it is let
     marker.rmdir()
 
-    message = run_refused(files.named(path), monkeypatch, capsys)
+    message = refused(files.named(path))
     assert_sentence(message, name)
     assert not marker.exists()
     assert not files.out.exists()
@@ -386,11 +350,9 @@ def test_a_checkpoint_cut_anywhere_is_refused(tmp_path: Path, form: str) -> None
         assert_sentence(str(caught.value), path.name)
 
 
-def test_a_refused_audit_leaves_the_old_one(
-    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_audit_leaves_the_old_one(files: Files) -> None:
     (files.base / "audit.json").write_text("{}")
-    run_refused(["audit", files.base, "--forget-class", 11], monkeypatch, capsys)
+    refused(["audit", files.base, "--forget-class", 11])
     assert (files.base / "audit.json").read_text() == "{}"
 
 
@@ -405,44 +367,25 @@ def test_refusals_of_separate_processes(files: Files) -> None:
         "not run": files.named(evil),
     }
     before = tree(files.tmp)
-    started = {
-        words: subprocess.Popen(
-            [sys.executable, "-m", "purge", *map(str, argv)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for words, argv in requests.items()
-    }
-    ended = {words: (process.communicate(timeout=120), process) for words, process in started.items()}
-    for words, ((out, err), process) in ended.items():
-        assert_sentence(complaint(process.returncode, out, err), words)
+    for words, argv in requests.items():
+        line = [sys.executable, "-m", "purge", *map(str, argv)]
+        ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+        said = refusal(Done(ended.returncode, ended.stdout, ended.stderr))
+        assert_sentence(said.removeprefix("Error: ").rstrip("\n"), words)
     assert not marker.exists()
     assert tree(files.tmp) == before
 
 
-def test_the_requests_that_the_cases_spoil_are_accepted(
-    files: Files, base: nn.Module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_requests_that_the_cases_spoil_are_accepted(files: Files, base: nn.Module) -> None:
     """The requests that the cases above spoil are accepted as they are."""
     few = ("--set", "epochs=1", "--method", "gradient-ascent", *ANY_TARGET, "--quiet")
     for argv in (files.unlearn(*few), [*files.saved(base.state_dict()), *few, "--force"]):
-        monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code == 0
+        assert good(command(*argv)).err == ""
         assert (files.out / "run.json").exists()
-        assert capsys.readouterr().err == ""
 
 
-def test_a_report_copes_with_fewer_names_than_classes(
-    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_copes_with_fewer_names_than_classes(files: Files) -> None:
     info = {"names": ["cat"], "forget_classes": [0, 3], "forget_samples": 3, "retain_samples": 4}
     argv = files.report(info=info, request={"forget_classes": [0, 3]})
-    monkeypatch.setattr(sys, "argv", ["purge", *map(str, argv)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+    assert good(command(*argv)).err == ""
     assert "class 0 (cat), class 3" in (files.base / "report.html").read_text(encoding="utf-8")

@@ -60,15 +60,12 @@ def inside(folder) -> list[str]:
 # -- Value -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("why", [{}, {"why": ""}])
-def test_a_missing_value_without_a_reason_is_refused(why):
-    with pytest.raises(MetricError, match="reason"):
-        Value(None, **why)
-
-
 def test_a_missing_value_carries_its_reason():
     assert Value.missing("no test data") == Value(None, why="no test data")
     assert Value(0.0).value == 0.0  # zero is a number, not a gap
+    for why in ({}, {"why": ""}):
+        with pytest.raises(MetricError, match="reason"):
+            Value(None, **why)
 
 
 def test_values_and_reports_cannot_be_changed(report):
@@ -162,11 +159,6 @@ def test_a_figure_can_be_chosen_by_name(report, result):
     assert result.plot("trajectory").axes[1].get_ylabel() == "loss on the\nretain set"
 
 
-def test_a_table_is_returned_and_not_printed(report, capsys):
-    assert report.table()
-    assert capsys.readouterr() == ("", "")
-
-
 def test_numbers_of_a_report_are_numbers_in_json(tmp_path):
     # a metric of the user may well return numpy numbers; text in their place would go unnoticed
     numpy = Report({"own": Value(np.float32(0.5), n=np.int64(3))}, {}, {})
@@ -188,6 +180,7 @@ def test_an_old_report_is_replaced(report, tmp_path):
         "{}",
         "[]",
         "not json",
+        b"\xff\xfe\x00",
         '{"values": 3, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": 1, "colour": 2}}, "retrained": {}, "original": {}, "info": {}}',
         '{"values": {"ra": {"value": null}}, "retrained": {}, "original": {}, "info": {}}',
@@ -207,7 +200,9 @@ def test_an_old_report_is_replaced(report, tmp_path):
 )
 def test_what_is_not_a_report_is_refused(tmp_path, content):
     path = tmp_path / "audit.json"
-    path.write_text(content)
+    with pytest.raises(FileError, match="nothing there"):
+        Report.from_json(path)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(purge.PurgeError, match="Expected"):
         Report.from_json(path)
 
@@ -219,17 +214,6 @@ def test_a_report_that_says_little_about_its_audit_is_shown_all_the_same(tmp_pat
     text = report.html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The report does not say what was to be forgotten." in text
     assert ("Forgotten: 3 samples" in report.table()) == (info.get("forget_samples") is not None)
-
-
-def test_a_missing_report(tmp_path):
-    with pytest.raises(FileError, match="nothing there"):
-        Report.from_json(tmp_path / "audit.json")
-
-
-def test_a_report_that_is_not_text(tmp_path):
-    (tmp_path / "audit.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match="JSON"):
-        Report.from_json(tmp_path / "audit.json")
 
 
 def test_an_audit_writes_its_folder(toy, tmp_path):
@@ -256,12 +240,9 @@ def test_names_with_and_without_a_dot(report):
 def test_an_unknown_name_is_answered_with_the_nearest(report, typo, meant):
     with pytest.raises(MetricError, match=f"did you mean '{re.escape(meant)}'"):
         report[typo]
-
-
-def test_a_prefix_of_a_name_is_not_a_name(report):
-    for name in ("bn", "bn_recal.", "f", ""):
+    for prefix in ("bn", "bn_recal.", "f", ""):
         with pytest.raises(MetricError):
-            report[name]
+            report[prefix]
 
 
 # -- table -------------------------------------------------------------------------------------
@@ -282,22 +263,14 @@ def test_a_table_has_percent_for_accuracies_alone():
     assert line(text, "ta").split() == ["ta", "0.0", "%", "–"]
 
 
-def test_a_table_gives_the_reason_for_what_is_missing(report):
+def test_a_table_gives_the_reason_for_what_is_missing_as_it_is(report):
     row = line(report.table(), "agreement")
     assert "–" in row
     assert "no retrained model was given to compare with" in row
     assert "%" not in row
-
-
-def test_a_long_reason_is_not_cut():
-    why = " ".join(f"word{i}" for i in range(60))
+    why = " ".join(["no file at [tmp], [/tmp/x], [red]", *(f"word{i}" for i in range(60))])
     text = made(ra=Value.missing(why)).table()
-    assert [w for w in text.split() if w.startswith("word")] == why.split()
-
-
-@pytest.mark.parametrize("why", ["no file at [tmp]", "see [/tmp/x]", "[red]"])
-def test_brackets_in_a_reason_are_text(why):
-    assert why in made(own=Value.missing(why)).table()
+    assert all(word in text.split() for word in why.split())
 
 
 def test_a_table_omits_destinations_that_nothing_goes_to():
@@ -348,25 +321,14 @@ def test_a_failure_half_way_leaves_the_old_file(tmp_path):
 
     def half(p):
         p.write_text("ne")
+        assert (path.read_text(), p.parent, p != path) == ("old", tmp_path, True)  # beside it
         raise KeyboardInterrupt  # the user's Ctrl-C is as bad as a full disk
 
     with pytest.raises(KeyboardInterrupt):
         atomically(path, half)
     assert path.read_text() == "old"
     assert inside(tmp_path) == ["file"]
-
-
-def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-    seen = []
-
-    def write(p):
-        p.write_text("new")
-        seen.append((path.read_text(), p.parent, p != path))
-
-    atomically(path, write)
-    assert seen == [("old", tmp_path, True)]  # beside it: a rename across disks is not atomic
+    atomically(path, lambda p: p.write_text("new"))
     assert path.read_text() == "new"
     assert inside(tmp_path) == ["file"]
 
@@ -442,12 +404,8 @@ def test_run_json_says_how_the_model_was_made(result, tmp_path):
     assert run["hardware"]["cpus"] >= 1
     assert run["request"] == {"forget_classes": [0]}
     assert (run["classes"], run["forget_classes"], run["test_samples"]) == (3, [0], None)
-
-
-def test_settings_of_run_json_make_the_same_method(result, tmp_path):
-    settings = read_json(result.save(tmp_path / "run") / "run.json")["settings"]
-    stop = purge.Stopping(**settings.pop("stop"))
-    assert type(result.method)(**settings, stop=stop) == result.method
+    stop = purge.Stopping(**run["settings"].pop("stop"))
+    assert type(result.method)(**run["settings"], stop=stop) == result.method
 
 
 def test_history_has_a_row_per_step_and_a_column_per_quantity(result, tmp_path):
@@ -466,6 +424,8 @@ def test_history_has_a_row_per_step_and_a_column_per_quantity(result, tmp_path):
 
 
 def test_a_quantity_that_is_never_measured_is_a_column_of_empty_numbers(toy, tmp_path):
+    trained = pq.read_table(small().save(tmp_path / "trained") / "history.parquet")
+    assert trained.to_pylist() == [{"epoch": 1, "loss": 0.5}]
     result = purge.unlearn(*toy[:3], method="purge-paper", epochs=2, erasure=0.0, progress=False)
     table = pq.read_table(result.save(tmp_path / "run") / "history.parquet")
     assert table.to_pylist() == result.history
@@ -488,11 +448,6 @@ def test_digests_of_samples_are_in_the_record_and_outlive_pickling(toy):
     assert len(pickled) < len(pickle.dumps(bare)) + 1000  # the data stay behind
 
 
-def test_history_of_training(tmp_path):
-    table = pq.read_table(small().save(tmp_path / "run") / "history.parquet")
-    assert table.to_pylist() == [{"epoch": 1, "loss": 0.5}]
-
-
 def test_a_failure_while_writing_the_history_leaves_the_old_run(tmp_path):
     good = small().save(tmp_path / "run")
     (good / "audit.json").write_text("{}")
@@ -501,8 +456,9 @@ def test_a_failure_while_writing_the_history_leaves_the_old_run(tmp_path):
     with pytest.raises((pa.ArrowException, purge.PurgeError)):
         bad.save(good, force=True)
     assert {p.name: p.read_bytes() for p in good.iterdir()} == before
-    with pytest.raises((pa.ArrowException, purge.PurgeError)):
-        bad.save(tmp_path / "new")
+    for wrong in (bad, small(loss=math.nan)):
+        with pytest.raises((pa.ArrowException, ValueError)):
+            wrong.save(tmp_path / "new")
     assert inside(tmp_path) == ["run"]
 
 
@@ -564,12 +520,6 @@ def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path):
     with pytest.raises(FileError, match="Expected a folder that can be written"):
         small().save(folder, force=True)
     assert inside(folder) == ["history.parquet"], "nothing new, and no run.json that says it is finished"
-
-
-def test_a_record_that_is_not_a_number_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError):
-        small(loss=math.nan).save(tmp_path / "run")
-    assert inside(tmp_path) == []
 
 
 def test_a_folder_with_files_is_left_alone_unless_forced(tmp_path):
