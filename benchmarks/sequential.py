@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 import purge
 from purge.core.files import write_json
+from purge.data.sources import DataSource
 from purge.ledger.audits import Group, answers, audit_rows
 from purge.ledger.data import OwnedData
 from purge.models.checks import training_data
 from purge.models.forward import logits
 from purge.result import environment
-from purge.data.sources import DataSource
 from purge.runs.make import fresh_model
 
 OUT = Path(__file__).parents[1] / "results" / "sequential.json"

@@ -88,7 +88,7 @@ def train_folder(
         training_folder(out, resume=resume, force=force)
     name = choose_model(facts, model, trust)
     source = choose_data(facts, given, trust=trust, model=name, trains=True)
-    changes = _recipe(source, like, facts) | settings
+    changes = {**_recipe(source, like, facts), **settings}
     recipe = replace(Recipe(), changes)
     choose_device(device, nn.Identity())
     data, test = read_data(source, progress=progress)
