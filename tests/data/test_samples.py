@@ -24,19 +24,6 @@ def pixels(n=6, channels=3):
     return torch.arange(n * channels * 4, dtype=torch.uint8).view(n, channels, 2, 2)
 
 
-def test_images_are_normalised_per_channel():
-    images = Images(pixels(), torch.arange(6), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
-    x, y = images.take(torch.tensor([4, 1]))
-    raw = pixels()[[4, 1]].double() / 255
-    want = (raw - torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1)) / torch.tensor([0.5, 1, 2]).view(1, 3, 1, 1)
-    assert torch.allclose(x.double(), want.double(), atol=1e-6)
-    assert y.tolist() == [4, 1]
-    assert torch.equal(images[-1][0], images.take(torch.tensor([5]))[0][0])
-    assert images[-1][1] == 5
-    with pytest.raises(IndexError):
-        images[6]
-
-
 def test_split_by_class_index_and_fraction():
     x, y = blobs()
     forget, retain = purge.split((x, y), classes=[0, 2])
