@@ -99,12 +99,6 @@ def test_the_repair_of_the_notebooks(logged):
         assert float((ours.double() - theirs).norm()) < 1e-3 * far
 
 
-def test_as_published():
-    method = Amnesiac()
-    assert (method.epochs, method.batch_size, method.norm, method.stop.early) == (10, 64, "train", False)
-    assert method.optim == Optim("adam", 1e-3, momentum=0.9, weight_decay=0.0, clip=0.0)
-
-
 def test_one_logged_batch_is_taken_back_exactly(tmp_path):
     seen, recipe = Snapshots(), Recipe(epochs=1, lr=0.05, batch_size=16)
     train(None, more=seen, recipe=recipe)

@@ -17,7 +17,7 @@ from torch import nn
 import purge
 from purge.core.errors import MethodError
 from purge.engine.projection import flat, per_sample_grads
-from purge.methods import influence, registry
+from purge.methods import influence
 from purge.methods.fisher import FisherForgetting
 from purge.methods.influence import Influence
 from purge.methods.ssd import SelectiveDampening
@@ -451,11 +451,6 @@ def test_fisher_on_a_part_of_the_retain_set(models, data):
 # -- refusals and special cases ----------------------------------------------------------------------
 
 
-def test_the_noise_of_fisher_is_the_published_one():
-    alphas = {name: registry.METHODS[name].method.alpha for name in ("fisher", "fisher-large")}
-    assert alphas == {"fisher": 1e-6, "fisher-large": 1e-7}
-
-
 METHODS = [Influence(), FisherForgetting(), SelectiveDampening(alpha=1.0)]
 IDS = ["influence", "fisher", "ssd"]
 
@@ -557,29 +552,3 @@ def test_fisher_needs_a_last_layer_that_can_be_changed(models, data):
     frozen[3].requires_grad_(False)
     with pytest.raises(MethodError, match=r"a last layer with 3 trainable rows.*'3'"):
         edited(frozen, data, FisherForgetting())
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        (Influence, {"alpha": 0}),
-        (Influence, {"damping": 0}),
-        (Influence, {"samples": 0}),
-        (FisherForgetting, {"alpha": 0}),
-        (FisherForgetting, {"samples": -1}),
-        (SelectiveDampening, {"alpha": 0}),
-        (SelectiveDampening, {"dampening": -1}),
-        (SelectiveDampening, {"batch_size": 0}),
-    ],
-)
-def test_settings_out_of_range_are_refused(kind, settings):
-    with pytest.raises(MethodError):
-        kind(**settings)
-
-
-def test_the_published_defaults():
-    assert (Influence().alpha, Influence().samples, Influence().damping) == (10, 1000, 1)
-    assert FisherForgetting().alpha == 1e-6
-    assert (SelectiveDampening().alpha, SelectiveDampening().dampening) == (10, 1)
-    assert SelectiveDampening().per_sample
-    assert Influence().exact

@@ -145,9 +145,9 @@ def test_only_affected_shards_are_trained_from_the_first_affected_slice(trained,
     data, calls = blobs(), []
     real = module.fit
 
-    def counted(models, samples, recipe, **rest):
+    def counted(models, samples, recipe, context, **rest):
         calls.append((len(samples[0]), recipe.epochs))
-        return real(models, samples, recipe, **rest)
+        return real(models, samples, recipe, context, **rest)
 
     monkeypatch.setattr(module, "fit", counted)
     late = in_place(trained, data, 1, 1, 1)

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
-from purge.core.threads import saw_threads
 from purge.data.samples import Samples
-from purge.engine.dist import Ranks
+from purge.engine.context import Context
 from purge.engine.store import cpu_copies, data_digest, read_tensors, write_tensors
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.inspect import device_of
@@ -86,9 +85,9 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         mean: dict[str, Tensor],
         generator: torch.Generator,
-        ranks: Ranks,
+        context: Context,
     ) -> None:
-        self._ranks = ranks
+        self._context, self._ranks = context, context.ranks
         self._path, self._identity, self._model, self._mean = path, identity, model, mean
         self._momentum, self._generator, self._device = optimizer.state, generator, device_of(model)
         self._threads = {torch.get_num_threads()}  # of all starts of this training
@@ -155,7 +154,7 @@ class TrainingState:
         """Say that sums will be rounded differently with another number of threads."""
         (now,) = self._threads
         self._threads |= before
-        saw_threads(*before)
+        self._context.threads.update(before)
         if self._device.type == "cpu" and before - {now}:
             began = min(before - {now})
             logger.warning(

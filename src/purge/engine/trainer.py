@@ -29,8 +29,9 @@ from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
 from purge.data.augmented import Augment, Augmentation, Drawn
 from purge.data.samples import Samples, few
+from purge.engine.context import Context
 from purge.engine.cuda_graph import Recorded, Scalars
-from purge.engine.dist import ALONE, Ranks
+from purge.engine.dist import Ranks
 from purge.engine.losses import full
 from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
 from purge.engine.precision import has_bf16, laid_out
@@ -95,16 +96,14 @@ def fit(
     models: Sequence[nn.Module],
     samples: Sequence[Samples],
     recipe: Recipe,
+    context: Context | None = None,
     *,
     seeds: Sequence[int],
-    progress: bool = False,
     title: str = "train",
     state: Path | None = None,
     resume: bool = True,
     shuffle: Callable[[int], Tensor] | None = None,
     watch: Watch | None = None,
-    tell: Callable[[int, dict[str, float]], None] | None = None,
-    ranks: Ranks = ALONE,
 ) -> tuple[list[History], float]:
     """Train models of one architecture in place, each on its own, equally many samples.
 
@@ -112,14 +111,18 @@ def fit(
     stacked and trained at once: for small ones that costs little more than to train one. Each takes the
     steps it would take alone, up to rounding (dropout draws other numbers), but ``compile``,
     ``channels_last``, ``micro_batch`` and ``checkpoint_activations`` are ignored. The remaining arguments are
-    for a single model. Where several ``ranks`` share the batches, ``compile`` and ``graph`` are ignored.
+    for a single model. Where several ranks share the batches, ``compile`` and ``graph`` are ignored.
+
+    ``context``: its progress, ranks and who hears of the mean loss of each epoch, for which the device is
+    waited for; by default nothing is shown or told.
 
     ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
     ``resume`` is False: then it is overwritten.
     ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
     ``watch``: returns a context that every step is taken in.
-    ``tell``: is given the number of each epoch and its mean loss, for which the device is waited for.
     """
+    context = context or Context(device_of(models[0]))
+    ranks = context.ranks
     check_micro_batch(models[0], recipe.micro_batch)
     if recipe.checkpoint_activations and recipe.compile:
         raise MethodError("compile or checkpoint_activations", "both", "leave one of them out")
@@ -133,7 +136,7 @@ def fit(
     kept = None
     if state is not None:
         same = identity(model, samples[0], recipe, seeds[0])
-        kept = TrainingState(state, same, model, optimizer, mean, generators[0], ranks)
+        kept = TrainingState(state, same, model, optimizer, mean, generators[0], context)
     with (
         closing(kept) if kept is not None else nullcontext(),
         laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
@@ -146,7 +149,7 @@ def fit(
             deterministic=cudnn.deterministic,
             allow_tf32=cudnn.allow_tf32,
         ),
-        progress_line(title, recipe.epochs, progress) as advance,
+        progress_line(title, recipe.epochs, context.progress) as advance,
     ):
         losses, before = kept.restore() if kept is not None and resume else ([], 0.0)
         started = time.perf_counter() - before
@@ -174,8 +177,8 @@ def fit(
             losses.append(ranks.sum(loss_sum) / per_epoch)
             if kept is not None:
                 kept.write(losses, time.perf_counter() - started)
-            if tell is not None:
-                tell(epoch + 1, {"loss": float(losses[-1])})
+            if context.tell is not None:
+                context.tell(epoch + 1, {"loss": float(losses[-1])})
             advance(1, "")
     network.finish(mean)
     rows = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device

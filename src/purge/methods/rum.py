@@ -67,7 +67,7 @@ class Rum(Method):
 
     @property
     def inner(self) -> list[Method | None]:
-        """The method of each part; None where a part is left alone."""
+        """The method of each part of the forget set."""
         return [None if words == "none" else _named(words) for words in self.methods]
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:

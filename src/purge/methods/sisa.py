@@ -63,12 +63,13 @@ class Sisa(Method):
         enough_in_each(sisa, ids, "train again with fewer shards, without what must be forgotten")
         _frozen_as_before(sisa, restarts)
         total = sum(epochs_from(sisa, ids, shard, first) for shard, first in restarts.items())
+        context = dataclasses.replace(run.context, tell=None)  # checks are told, not the epochs of a shard
         rows: list[dict[str, Any]] = []
         for i in run.steps(total, epoch=total):
             if i == 0:
                 for shard, first in restarts.items():
                     sisa.shards[shard].load_state_dict(sisa.checkpoints[shard][first])
-                    rows += train_shard(sisa, split.retain, ids, shard, first=first, progress=run.progress)
+                    rows += train_shard(sisa, split.retain, ids, shard, context, first=first)
                 sisa.finished(ids, split.retain.labels, rows)
             values = {k: torch.tensor(rows[i][k], device=run.device) for k in ("shard", "slice", "loss")}
             run.log(retain_loss=values["loss"], shard=values["shard"], slice=values["slice"])

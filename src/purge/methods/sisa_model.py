@@ -30,11 +30,12 @@ from purge.core.threads import threads_for
 from purge.data.accept import accepted
 from purge.data.identity import identities
 from purge.data.samples import Data, Samples, few, part_of
+from purge.engine.context import Context
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.sisa_parts import found_or_trained
+from purge.methods.sisa_parts import Parts, read_or_trained
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
 from purge.models.checks import (
@@ -63,11 +64,13 @@ def train_sisa(
     *,
     device: torch.device | str | None = None,
     progress: bool = True,
+    parts: Parts | None = None,
 ) -> SisaModel:
     """An ensemble from which samples can be deleted exactly.
 
     ``model``: a network whose layers draw new weights for every shard (it is not changed), or a
     function that builds an untrained one.
+    ``parts``: the file of each shard. One that is there is read, one that is missing is written.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
     >>> plan = Plan(shards=2, slices=2, recipe=Recipe(epochs=2))
@@ -76,10 +79,11 @@ def train_sisa(
     (2, torch.Size([60, 3]))
     """
     sisa, samples, ids = _prepared(model, dataset, plan, device)
+    context = Context(device_of(sisa), plan.seed, progress=progress, threads=sisa.threads)
     rows: list[dict[str, Any]] = []
     with counting(sisa) as counted:
         for shard in range(plan.shards):
-            rows += _first_training(sisa, samples, ids, shard, progress=progress)
+            rows += _first_training(sisa, samples, ids, shard, context, parts)
     sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
     sisa.zero_grad(set_to_none=True)
     if diverged(sisa, samples, rows):
@@ -89,11 +93,12 @@ def train_sisa(
 
 
 def train_part(
-    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, shard: int, *,
+    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, shard: int, file: Path, *,
     device: torch.device | str | None = None,
 ) -> None:  # fmt: skip
-    """Train one shard as :func:`train_sisa` would, within :func:`~purge.methods.sisa_parts.shards_in`."""
-    _first_training(*_prepared(model, dataset, plan, device), shard, progress=False)
+    """Train one shard, and write it to a file that :func:`train_sisa` takes as one of its ``parts``."""
+    sisa, samples, ids = _prepared(model, dataset, plan, device)
+    _first_training(sisa, samples, ids, shard, Context(device_of(sisa), plan.seed), lambda _: file)
 
 
 def _prepared(
@@ -119,10 +124,13 @@ def _prepared(
 
 
 def _first_training(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, progress: bool
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, parts: Parts | None
 ) -> list[dict[str, Any]]:
-    train = partial(train_shard, sisa, samples, ids, shard, first=0, progress=progress)
-    history, before = found_or_trained(shard, sisa.shards[shard], sisa.checkpoints[shard], train)
+    train = partial(train_shard, sisa, samples, ids, shard, first=0)
+    if parts is None:
+        return train(context)
+    net, checkpoints = sisa.shards[shard], sisa.checkpoints[shard]
+    history, before = read_or_trained(parts(shard), net, checkpoints, train, context)
     sisa.seconds_before += before
     return history
 
@@ -209,6 +217,7 @@ class SisaModel(nn.Module):
         self.trained = ""  # the digest of the weights after training
         self.work: dict[str, Any] = {}  # of this training, as models/work.py has it
         self.seconds_before = 0.0  # of shards that were trained apart
+        self.threads = set[int]()  # numbers of CPU threads of this training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The logarithm of the mean softmax, or of the share of votes."""
@@ -305,7 +314,7 @@ def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
 
 
 def train_shard(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, first: int, progress: bool
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, *, first: int
 ) -> list[dict[str, Any]]:
     """Continue to train a shard, from slice ``first`` to the last; return a row for every epoch."""
     plan, net = sisa.plan, sisa.shards[shard]
@@ -317,14 +326,14 @@ def train_shard(
             continue
         before = sum(plan.epochs[:s])
         drawn = plan.drawn(_TRAINING, shard, s)
-        threads = threads_for(net, device_of(net), plan.recipe.batch_size)
+        threads = threads_for(net, device_of(net), plan.recipe.batch_size, seen=context.threads)
         with seeded(drawn, device_of(net)), threads:  # dropout
             (losses,), _ = fit(
                 [net],
                 [part_of(samples, at)],
                 dataclasses.replace(plan.recipe, epochs=plan.epochs[s]),
+                context,
                 seeds=[drawn],
-                progress=progress,
                 title=f"shard {shard + 1} of {plan.shards}, slice {s + 1} of {plan.slices}",
                 shuffle=partial(plan.order, ids[at], shard, before),
             )
