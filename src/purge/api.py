@@ -45,7 +45,7 @@ from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method, with_augment
 from purge.methods.registry import resolve_method
-from purge.methods.sisa_model import Plan, Vote, train_sisa
+from purge.methods.sisa_model import ShardPlan, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
@@ -535,7 +535,7 @@ def train_sharded(
     if out is not None:
         out_folder(out, force=force)
     started = time.perf_counter()
-    plan = Plan(shards, slices, checked_seed(seed), vote, chosen)
+    plan = ShardPlan(shards, slices, checked_seed(seed), vote, chosen)
     given = {"the dataset": dataset, **({} if test is None else {"test": test})}
     with seeded(plan.seed, torch.device("cpu")):
         sets = accepted(given, Form(label, id_of, adapt), class_order(model))

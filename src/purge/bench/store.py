@@ -27,8 +27,7 @@ from purge.data.sources import DataSource
 from purge.engine.resume import STATE
 from purge.engine.store import read_tensors
 from purge.engine.trainer import Recipe
-from purge.methods.sisa_model import INDEX, train_part
-from purge.methods.sisa_model import Plan as SisaPlan
+from purge.methods.sisa_model import INDEX, ShardPlan, train_part
 from purge.models.checkpoint import file_digest
 from purge.runs.folder import Request, build_for, cut, read_facts
 from purge.runs.make import train_run
@@ -136,7 +135,7 @@ def train_shard(shard: Shard, place: Place) -> None:
             request = request_of(training.forget, data)
             kept = cut(data, request)[1] if request else data
             recipe = replace(Recipe(), training.recipe)
-            plan = SisaPlan(training.shards, training.slices, training.seed, training.vote, recipe)
+            plan = ShardPlan(training.shards, training.slices, training.seed, training.vote, recipe)
             build = partial(build_for, training.model, data)
             train_part(build, kept, plan, number, part / SHARD, device=place.device)
             publish(part, place.store, replace=True)

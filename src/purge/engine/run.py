@@ -264,8 +264,8 @@ class Run:
             self.forget_target = self.stop.forget_target
             if self.forget_target is None:
                 split, chance = self._split, 1 / self._split.classes
-                gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-                single = split.forget.labels[~torch.isin(split.forget.labels, gone)]
+                classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+                single = split.forget.labels[~torch.isin(split.forget.labels, classes)]
                 whole = 1 - len(single) / len(split.forget)
                 unseen = None
                 if split.test is not None and whole < 1:
@@ -376,6 +376,6 @@ def not_finite(step: int) -> RunError:
 
 
 def _column(values: list[Tensor | None]) -> list[Any]:
-    found = [v for v in values if v is not None]
-    numbers = iter(torch.stack(found).tolist() if found else [])
+    measured = [v for v in values if v is not None]
+    numbers = iter(torch.stack(measured).tolist() if measured else [])
     return [None if v is None else next(numbers) for v in values]

@@ -97,9 +97,9 @@ def _untouched(model: nn.Module) -> SisaModel:
 
 def _all_that_was_trained_on(sisa: SisaModel, split: Split) -> Tensor:
     """The names of the retain set, if forget and retain together are what the model was trained on."""
-    kept, gone = identities(split.retain), identities(split.forget)
+    kept, lost = identities(split.retain), identities(split.forget)
     labels = torch.cat([split.retain.labels, split.forget.labels])
-    ids, labels = in_order(torch.cat([kept, gone]), labels)
+    ids, labels = in_order(torch.cat([kept, lost]), labels)
     if not torch.equal(ids, sisa.ids) or not torch.equal(labels, sisa.labels):
         unknown = int((~torch.isin(ids, sisa.ids)).sum())
         missing = int((~torch.isin(sisa.ids, ids)).sum())

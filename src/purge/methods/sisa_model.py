@@ -60,7 +60,7 @@ INDEX, SAMPLES = "sisa.json", "sisa-samples.safetensors"  # without the first, a
 def train_sisa(
     model: nn.Module | Callable[[], nn.Module],
     dataset: Data,
-    plan: Plan,
+    plan: ShardPlan,
     *,
     device: torch.device | str | None = None,
     progress: bool = True,
@@ -73,7 +73,7 @@ def train_sisa(
     ``parts``: the file of each shard. One that is there is read, one that is missing is written.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-    >>> plan = Plan(shards=2, slices=2, recipe=Recipe(epochs=2))
+    >>> plan = ShardPlan(shards=2, slices=2, recipe=Recipe(epochs=2))
     >>> sisa = train_sisa(nn.Linear(4, 3), (x, y), plan, progress=False)
     >>> len(sisa.shards), sisa(x).shape
     (2, torch.Size([60, 3]))
@@ -93,7 +93,7 @@ def train_sisa(
 
 
 def train_part(
-    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, shard: int, file: Path, *,
+    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: ShardPlan, shard: int, file: Path, *,
     device: torch.device | str | None = None,
 ) -> None:  # fmt: skip
     """Train one shard, and write it to a file that :func:`train_sisa` takes as one of its ``parts``."""
@@ -102,7 +102,10 @@ def train_part(
 
 
 def _prepared(
-    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, device: torch.device | str | None
+    model: nn.Module | Callable[[], nn.Module],
+    dataset: Data,
+    plan: ShardPlan,
+    device: torch.device | str | None,
 ) -> tuple[SisaModel, Samples, Tensor]:
     """An untrained ensemble, its data and the identities of the samples, all of them checked."""
     recipe = plan.recipe
@@ -139,7 +142,7 @@ def _first_training(
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """All that a SISA training depends on, except the data and the architecture.
 
     There is a checkpoint before every slice: more slices make a deletion cheaper and the model larger on
@@ -166,7 +169,7 @@ class Plan:
     def epochs(self) -> list[int]:
         """The epochs of each slice, ⌊(s+1)e⌋ − ⌊s·e⌋ with e = 2E/(R+1), in whole numbers.
 
-        >>> Plan(slices=4, recipe=Recipe(epochs=10)).epochs, Plan(recipe=Recipe(epochs=10)).epochs
+        >>> ShardPlan(slices=4, recipe=Recipe(epochs=10)).epochs, ShardPlan(recipe=Recipe(epochs=10)).epochs
         ([4, 4, 4, 4], [10])
         """
         until = [2 * self.recipe.epochs * s // (self.slices + 1) for s in range(self.slices + 1)]
@@ -206,7 +209,7 @@ class SisaModel(nn.Module):
     ``checkpoints[k][s]`` is shard k before slice s; after the last slice it is ``shards[k]`` itself.
     """
 
-    def __init__(self, shards: Sequence[nn.Module], plan: Plan) -> None:
+    def __init__(self, shards: Sequence[nn.Module], plan: ShardPlan) -> None:
         super().__init__()
         self.shards = nn.ModuleList(shards)
         self.plan = plan
@@ -269,7 +272,7 @@ class SisaModel(nn.Module):
         path = Path(folder)
         facts = read_json(path / INDEX)
         try:
-            plan = Plan(**facts["plan"])
+            plan = ShardPlan(**facts["plan"])
             trained, history = str(facts["trained"]), list(facts["history"])
             files = dict[str, str](facts.get("files") or {})  # older folders have no digests of files
         except (KeyError, TypeError, ValueError):  # a setting out of range is a ValueError
@@ -280,9 +283,9 @@ class SisaModel(nn.Module):
         load_weights(sisa, path / "model.safetensors")
         samples = _read(path / SAMPLES, files)
         for shard in range(plan.shards):
-            found = _read(_shard_file(path, shard), files)
+            tensors = _read(_shard_file(path, shard), files)
             for s in range(plan.slices):
-                state = {k.partition("/")[2]: v for k, v in found.items() if k.partition("/")[0] == str(s)}
+                state = {k.partition("/")[2]: v for k, v in tensors.items() if k.partition("/")[0] == str(s)}
                 if _shapes(state) != _shapes(tensors_of(sisa.shards[shard])):
                     raise _damaged(_shard_file(path, shard))
                 sisa.checkpoints[shard][s] = Checkpoint(state)
@@ -296,7 +299,7 @@ class SisaModel(nn.Module):
 # -- training a shard -------------------------------------------------------------------------
 
 
-def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
+def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
     """The untrained model of a shard, drawn on the CPU: the same on every device; never of half precision."""
     with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
         if not isinstance(model, nn.Module) and callable(model):
@@ -408,9 +411,9 @@ def _shard_file(folder: Path, shard: int) -> Path:
 
 
 def _read(path: Path, digests: dict[str, str]) -> dict[str, Tensor]:
-    if (found := read_tensors(path, digests.get(path.name))) is None:
+    if (tensors := read_tensors(path, digests.get(path.name))) is None:
         raise _damaged(path)
-    return found
+    return tensors
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
