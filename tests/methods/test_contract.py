@@ -19,8 +19,16 @@ from purge.engine.trainer import Recipe
 from purge.methods import Method
 from purge.methods.registry import METHODS, resolve_method
 from purge.models.checkpoint import digest
-from tests.methods.facts import facts
 from tests.nets import blobs, folded_conv
+from tests.properties import (
+    assert_caller_untouched,
+    assert_flags_kept,
+    assert_forgets,
+    assert_keeps,
+    assert_nothing_left_when_it_raises,
+    assert_same_seed_same_model,
+    facts,
+)
 
 QUICK = {
     "purge": {"steps": 12},
@@ -90,25 +98,13 @@ def run(name, toy, seed=0, **changes):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_model_is_untouched(name, toy):
-    before = facts(toy[0])
-    result = run(name, toy)
-    assert facts(toy[0]) == before
-    assert digest(result.model) != before[0], "returned weights must differ"
-    ours = {t.data_ptr() for t in result.model.state_dict().values() if t.numel()}
-    assert not ours & {t.data_ptr() for t in toy[0].state_dict().values()}, "no storage is shared"
+    assert_caller_untouched(toy[0], lambda: run(name, toy))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_result_is_clean(name, toy):
-    model, forget, retain, test = toy
-    model = copy.deepcopy(model)
-    model.train()
-    model[1].eval()  # a caller's own mixture of flags
-    model[0].weight.requires_grad_(False)
-    before = facts(model)
-    result = run(name, (model, forget, retain, test))
-    assert facts(result.model)[1:] == before[1:]
-    assert torch.equal(result.model[0].weight, model[0].weight), "what takes no gradient is not changed"
+    model = copy.deepcopy(toy[0])
+    assert_flags_kept(model, lambda: run(name, (model, *toy[1:])))
 
 
 class Raises(nn.Module):
@@ -139,10 +135,7 @@ seen: list[nn.Module] = []
 def test_nothing_is_left_behind_when_the_model_raises(name, after, toy):
     seen.clear()
     model = Raises(copy.deepcopy(toy[0]), after)
-    before = facts(model)
-    with pytest.raises(RuntimeError, match="boom"):
-        run(name, (model, *toy[1:]))
-    assert facts(model) == before
+    assert_nothing_left_when_it_raises(model, lambda: run(name, (model, *toy[1:])))
     for twin in seen:  # copies and teachers that the run made
         assert not any(flag for flags in facts(twin)[4:] for flag in flags), (
             "no hook and no patched forward survives"
@@ -192,11 +185,8 @@ def test_purge_needs_finite_gradients_of_both_sets(where, space, toy):
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_weights(name, toy):
     small = {} if name == "rum" else {"batch_size": 16}  # smaller than the sets, so that the order matters
-    state = torch.random.get_rng_state()
-    one, two, other = (digest(run(name, toy, seed=s, **small).model) for s in (0, 0, 1))
-    assert one == two
-    assert (one != other) == (name not in ("ssd", "exact-head"))  # which draw nothing
-    assert torch.equal(torch.random.get_rng_state(), state), "the caller's generator is not disturbed"
+    draws = name not in ("ssd", "exact-head")
+    assert_same_seed_same_model(lambda seed: run(name, toy, seed=seed, **small), draws=draws)
 
 
 class Reads(TorchDispatchMode):
@@ -293,8 +283,8 @@ def test_forgets_and_retains_on_digits(name, digits, base):
     report = purge.audit(
         result.model, *data, metrics=["fa_train", "fa_test", "ra", "bn_recal"], progress=False
     )
-    assert report["fa_train"].value <= known
-    assert report["ra"].value >= kept
+    assert_forgets(report, known)
+    assert_keeps(report, kept)
     if name in ("purge-paper", "gradient-ascent"):
         assert result.stopped_by == "forget_target"
     if name in ("purge", "purge-close"):

@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -131,7 +131,7 @@ def fit(
     network = _Network(models, recipe, ranks, rows=size)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    optimizer, gpu = network.optimizer, network.device.type == "cuda"
+    optimizer = network.optimizer
     mean = {k: v.clone() for k, v in network.floats().items()} if recipe.ema > 0 else {}
     kept = None
     if state is not None:
@@ -139,16 +139,7 @@ def fit(
         kept = TrainingState(state, same, model, optimizer, mean, generators[0], context)
     with (
         closing(kept) if kept is not None else nullcontext(),
-        laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
-        quick_batchnorm(model) if network.recorded else nullcontext(),
-        statistics(model, "train", over=ranks.over) if ranks.world > 1 else nullcontext(),
-        recomputed(model, few(samples[0])) if network.checkpointed else nullcontext(),
-        cudnn.flags(
-            enabled=cudnn.enabled,
-            benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
-            deterministic=cudnn.deterministic,
-            allow_tf32=cudnn.allow_tf32,
-        ),
+        network.ready(samples[0]),
         progress_line(title, recipe.epochs, context.progress) as advance,
     ):
         losses, before = kept.restore() if kept is not None and resume else ([], 0.0)
@@ -212,6 +203,24 @@ class _Network:
         for m in self._code.modules() if self._bf16 else ():
             if isinstance(m, _BatchNorm):  # stacked, it refuses inputs of another type than its own
                 m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
+
+    @contextmanager
+    def ready(self, samples: Samples) -> Iterator[None]:
+        """Within the block, layout, BatchNorm and cuDNN are as training on these samples wants them."""
+        model, recipe, ranks, gpu = self.models[0], self._recipe, self._ranks, self.device.type == "cuda"
+        with (
+            laid_out(model, samples, last=recipe.channels_last if self.alone else False),
+            quick_batchnorm(model) if self.recorded else nullcontext(),
+            statistics(model, "train", over=ranks.over) if ranks.world > 1 else nullcontext(),
+            recomputed(model, few(samples)) if self.checkpointed else nullcontext(),
+            cudnn.flags(
+                enabled=cudnn.enabled,
+                benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
+                deterministic=cudnn.deterministic,
+                allow_tf32=cudnn.allow_tf32,
+            ),
+        ):
+            yield
 
     def _loss(self, weights: dict[str, Tensor] | None, x: Any, y: Tensor) -> Tensor:
         """The mean loss of a batch; that of stacked batches under stacked weights is (models,)."""

@@ -85,7 +85,7 @@ class FisherForgetting(Method):
 
     @torch.no_grad()
     def _draw(self, p: nn.Parameter, information: Tensor, classes: Tensor | None) -> None:
-        """θ ~ N(μ, σ²) for one parameter; ``gone`` are the forgotten rows, None outside the last layer."""
+        """θ ~ N(μ, σ²) for one parameter; ``classes``: the forgotten rows, None outside the last layer."""
         variance = self.alpha * (1 / (information + EPSILON)).clamp_max(
             MOST if classes is None else MOST_LAST
         )
