@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ from purge.callbacks import Callback, Told
 from purge.core.errors import DataError, MethodError, RunError, brief
 from purge.core.files import as_json, out_folder
 from purge.core.folders import claims_out
-from purge.core.settings import as_dict, checked_seed, flat_fields, replace
-from purge.core.threads import numbers, threads_for, threads_seen
+from purge.core.settings import as_dict, checked_seed, replace
+from purge.core.threads import numbers, threads_for
 from purge.data.accept import Accepted, accepted
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
@@ -28,6 +29,7 @@ from purge.data.ids import IdOf
 from purge.data.items import Adapt, Form
 from purge.data.request import DeletionRequest, content_digest, contents, described
 from purge.data.samples import Data, GivenLabels, Samples, few
+from purge.engine.context import Context, Tell
 from purge.engine.dist import Ranks
 from purge.engine.precision import (
     Precision,
@@ -37,13 +39,13 @@ from purge.engine.precision import (
     laid_out,
 )
 from purge.engine.resume import HALF, STATE, training_folder
-from purge.engine.run import Run, Tell
+from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe, diverged, fit
 from purge.methods.base import Method, with_augment
 from purge.methods.registry import resolve_method
-from purge.methods.sisa_model import Plan, Vote, train_sisa
+from purge.methods.sisa_model import ShardPlan, Vote, train_sisa
 from purge.methods.update_log import UpdateLog
 from purge.metrics.accuracy import accuracies
 from purge.metrics.metric import Metric
@@ -168,8 +170,8 @@ def unlearn(
     before = forgotten_by(after, model if isinstance(model, Result) else None)
     model, fresh = check_classifier(module_of(model)), None if fresh is None else check_classifier(fresh)
     at = choose_device(device, model)
-    if precision is not None and "precision" in {f.name for f, _ in flat_fields(chosen)}:
-        chosen = replace(chosen, {"precision": precision})  # of a training, which has its own
+    if precision is not None and chosen.recipe is not None:
+        chosen = replace(chosen, {"precision": precision})
     precision = choose_precision(precision, at, full=chosen.full_precision)
     ranks = Ranks.here(at)
     graph = choose_graph(graph, at, default=chosen.graph) and ranks.world == 1
@@ -200,10 +202,8 @@ def unlearn(
         per_row = flop_per_row(edited, few(split.retain))
 
     name = method if isinstance(method, str) else type(method).__name__
-    run = Run(
-        edited, split, device=at, stop=chosen.stop, seed=seed, progress=progress, title=name, fresh=fresh,
-        precision=precision, graph=graph, augment=how, tell=_teller(told, seed, at), ranks=ranks,
-    )  # fmt: skip
+    context = Context(at, seed, precision, graph, progress, _teller(told, seed, at), ranks)
+    run = Run(edited, split, context, stop=chosen.stop, title=name, fresh=fresh, augment=how)
     told.start({
         "kind": "unlearn", "method": name, "settings": as_dict(chosen), "seed": seed, "device": str(at),
         **split.sizes(),
@@ -216,8 +216,8 @@ def unlearn(
         at_once(edited, chosen.micro_batch),
     ):  # fmt: skip
         edited.eval()
-        threads = threads_for(edited, at, getattr(chosen, "batch_size", None) or 128)
-        with threads_seen() as seen, threads, counting(edited, fresh) as rows:
+        threads = threads_for(edited, at, chosen.batch_size or 128, seen=context.threads)
+        with threads, counting(edited, fresh) as rows:
             chosen.run(edited, split, run)
     ranks.end(edited, rows)
     history = run.history()  # reads the device, so the clock below includes all of its work
@@ -227,7 +227,7 @@ def unlearn(
     info = {
         "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
         "augment": in_words(how, split.retain) if chosen.augments else None,
-        **flop_of(rows, per_row), "threads": numbers(seen),
+        **flop_of(rows, per_row), "threads": numbers(context.threads),
         "took": run.took, "exact": run.exact, "forget_target": run.forget_target,
         "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
@@ -427,16 +427,16 @@ def train(
     state = None if folder is None else folder / STATE
     for half in () if folder is None else folder.glob(HALF):
         half.unlink(missing_ok=True)
-    threads = threads_for(trained, at, chosen.batch_size)
+    context = Context(at, seed, progress=progress, tell=_teller(told, seed, at), ranks=ranks)
+    threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
     told.start({
         "kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at),
         "samples": len(samples),
     })  # fmt: skip
-    with seeded(seed, at), threads_seen() as seen, threads, counting(trained) as rows:
+    with seeded(seed, at), threads, counting(trained) as rows:
         (history,), seconds = fit(
-            [trained], [samples], chosen, seeds=[seed], progress=progress, title=title, state=state,
-            resume=resume, watch=None if log is None else log.step, tell=_teller(told, seed, at),
-            ranks=ranks,
+            [trained], [samples], chosen, context, seeds=[seed], title=title, state=state, resume=resume,
+            watch=None if log is None else log.step,
         )  # fmt: skip
     trained = widened(narrowed(trained, model))  # what follows is about the weights that are delivered
     if log is not None:
@@ -451,7 +451,7 @@ def train(
     info = {
         "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
         "train_content": content_digest(samples), **accuracies(trained, unseen),
-        **flop_of(rows, per_row), "threads": numbers(seen),
+        **flop_of(rows, per_row), "threads": numbers(context.threads),
     }  # fmt: skip
     info["cache"] = places_of(samples, unseen)
     if log_updates is not None:
@@ -487,6 +487,7 @@ def train_sharded(
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     record: Mapping[str, Any] | None = None,
+    parts: Callable[[int], Path] | None = None,
     label: str | None = None,
     id_of: IdOf = None,
     adapt: Adapt | None = None,
@@ -510,6 +511,8 @@ def train_sharded(
         out: a folder, in which a run folder is written, with all that deletions need.
         force: replace an old run in ``out``, when the new one is whole.
         record: keys and values that go into run.json.
+        parts: gives the file of each shard by its number; a shard that has one is read from it, one that has
+            none is written to it, so that shards can be trained apart.
         label: the column or key of the label.
         id_of: the column, key or position of the user's own ids.
         adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
@@ -532,18 +535,17 @@ def train_sharded(
     if out is not None:
         out_folder(out, force=force)
     started = time.perf_counter()
-    plan = Plan(shards, slices, checked_seed(seed), vote, chosen)
+    plan = ShardPlan(shards, slices, checked_seed(seed), vote, chosen)
     given = {"the dataset": dataset, **({} if test is None else {"test": test})}
     with seeded(plan.seed, torch.device("cpu")):
         sets = accepted(given, Form(label, id_of, adapt), class_order(model))
-    with threads_seen() as seen:
-        trained = train_sisa(model, sets["the dataset"], plan, device=device, progress=progress)
+    trained = train_sisa(model, sets["the dataset"], plan, device=device, progress=progress, parts=parts)
     seconds = time.perf_counter() - started + trained.seconds_before
     unseen = None
     if "test" in sets:
         unseen = training_data(trained, sets["test"], choose_device(device, trained))
     info = {"seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen)}
-    info |= {"threads": numbers(seen), "cache": places_of(sets["the dataset"], unseen)}
+    info |= {"threads": numbers(trained.threads), "cache": places_of(sets["the dataset"], unseen)}
     info |= _names(sets["the dataset"])
     steps = sum(row["steps"] for row in trained.history)
     names = sets["the dataset"].names

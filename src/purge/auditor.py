@@ -12,7 +12,7 @@ from torch import nn
 from purge.core.errors import MetricError
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
-from purge.core.threads import numbers, threads_for, threads_seen
+from purge.core.threads import numbers, threads_for
 from purge.data.accept import accepted
 from purge.data.augmented import plain, still_random
 from purge.data.cache import places_of
@@ -106,7 +106,8 @@ class Auditor:
         for slot in {AUDITED, RETRAINED} & models.keys():
             models[slot].shadows = ensemble
 
-        with threads_seen() as seen, threads_for(network, at):
+        seen = set[int]()
+        with threads_for(network, at, seen=seen):
             values = _measured(models, wanted, seed, at, progress)
         audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
         report = Report(

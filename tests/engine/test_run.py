@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import purge
 from purge.data.accept import as_samples
 from purge.data.split import Split
+from purge.engine.context import Context
 from purge.engine.run import Run
 from purge.engine.stopping import Stopping
 from purge.methods.registry import METHODS
@@ -43,7 +44,7 @@ class Constant(nn.Module):
 
 
 def a_run(split: Split, **stop) -> Run:
-    return Run(Constant(), split, device=CPU, stop=Stopping(**{"early": False, "check_every": 0, **stop}))
+    return Run(Constant(), split, Context(CPU), stop=Stopping(**{"early": False, "check_every": 0, **stop}))
 
 
 def test_each_batch_carries_its_own_labels_and_rows(split):

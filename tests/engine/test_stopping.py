@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import purge
+from purge.engine.context import Context
 from purge.engine.stopping import Check, Stopping
 
 
@@ -111,7 +112,7 @@ def test_one_in_k_is_chance():
     with torch.no_grad():
         always_zero.weight.zero_()
         always_zero.bias.copy_(torch.arange(10.0).flip(0))
-    run = Run(always_zero, split, device=torch.device("cpu"), stop=Stopping(retain_budget=None))
+    run = Run(always_zero, split, Context(torch.device("cpu")), stop=Stopping(retain_budget=None))
     for _ in run.steps(3, epoch=1):
         run.log(loss=torch.zeros(()))
     assert (run.stopped_by, run.step) == ("forget_target", 1)

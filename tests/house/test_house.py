@@ -89,7 +89,7 @@ BORROWED = {
     "bench": {
         "auditor", "data.cache", "data.catalog", "data.samples", "data.sources", "engine.precision",
         "engine.resume", "engine.store", "engine.trainer", "methods.registry", "methods.sisa_model",
-        "methods.sisa_parts", "metrics.metric", "metrics.registry", "models.checkpoint", "models.zoo", "report", "report.tables",
+        "metrics.metric", "metrics.registry", "models.checkpoint", "models.zoo", "report", "report.tables",
         "report.theme", "result", "runs.folder", "runs.make", "runs.weights", "verdict.compare",
         "verdict.numbers",
     },

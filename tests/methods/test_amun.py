@@ -12,7 +12,7 @@ from purge.data.joined import samples_of
 from purge.engine.optimizer import Optim
 from purge.methods import Amun
 from purge.models.copies import frozen_copy
-from tests.methods.descent import WHOLE, assert_weights, cross_entropy, net, sgd, trained, weights_of
+from tests.reference import WHOLE, assert_weights, cross_entropy, net, sgd, trained, weights_of
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,6 @@
 """BE, BS, UNSIR and IEWP against independent float64 computations, and the mistakes known of them.
 
-The batches are whole sets where a step is compared, so that it does not depend on the order of the
-samples; the network is Linear → BatchNorm → ReLU → Linear, written out below.
+The batches are whole sets where a step is compared, so that it does not depend on the order of the samples.
 """
 
 from __future__ import annotations
@@ -23,77 +22,40 @@ from purge.methods.iewp import IEWP, _influence
 from purge.methods.unsir import UNSIR, _some_of_each
 from purge.models.checkpoint import digest
 from purge.models.copies import frozen_copy
-from purge.models.forward import logits_of
-from tests.nets import NETWORKS, WithLogits, blobs, split_of
-
-NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
-WHOLE = 1000  # a batch size beyond every set
+from tests.nets import WithLogits, blobs, split_of
+from tests.reference import (
+    NAMES,
+    WHOLE,
+    adam,
+    agree,
+    cross_entropy,
+    each_cross_entropy,
+    each_entropy,
+    gradient,
+    net,
+    sgd,
+    trained,
+    weights_of,
+)
 
 
 @pytest.fixture(scope="module")
 def case():
     """A trained network in float64, and (forget, retain) with class 0 to forget."""
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    data = blobs()
-    model = purge.train(model, data, epochs=6, lr=0.05, batch_size=32, progress=False).model.double()
-    return model, *purge.split((data[0].double(), data[1]), classes=[0])
+    model, (x, y) = trained(epochs=6)
+    return model.double(), *purge.split((x.double(), y), classes=[0])
 
 
 def unlearn(case, method, **settings):
     return purge.unlearn(*case, method=method, progress=False, **settings)
 
 
-def weights(model):
-    return {k: model.state_dict()[k].clone().requires_grad_() for k in NAMES}
+def forward(w, x, train=False):
+    return net(w, x, frozen=not train)[0]
 
 
-def forward(w, x, model, train=False):
-    """The network, with the batch's statistics or the running ones of ``model``."""
-    a = x @ w["0.weight"].T + w["0.bias"]
-    mean, var = model[1].running_mean, model[1].running_var
-    if train:
-        mean, var = a.mean(0), ((a - a.mean(0)) ** 2).mean(0)
-    h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
-    return h @ w["3.weight"].T + w["3.bias"]
-
-
-def rows_ce(z, y):
-    return torch.stack([z[i].exp().sum().log() - z[i, int(y[i])] for i in range(len(z))])
-
-
-def sgd(w, losses, lr, momentum=0.9, decay=0.0):
-    """One step for each loss (a function of the weights), the momentum shared."""
-    buffer = {k: torch.zeros_like(v) for k, v in w.items()}
-    for loss in losses:
-        g = dict(zip(w, torch.autograd.grad(loss(w), list(w.values())), strict=True))
-        buffer = {k: momentum * buffer[k] + g[k] + decay * w[k].detach() for k in w}
-        w = {k: (w[k].detach() - lr * buffer[k]).requires_grad_() for k in w}
-    return w
-
-
-def adam(w, losses, lr, b1=0.9, b2=0.999, eps=1e-8):
-    """One step of Adam for each loss, from a fresh state."""
-    m = v = {k: torch.zeros_like(t) for k, t in w.items()}
-    for t, loss in enumerate(losses, 1):
-        g = dict(zip(w, torch.autograd.grad(loss(w), list(w.values())), strict=True))
-        m = {k: b1 * m[k] + (1 - b1) * g[k] for k in w}
-        v = {k: b2 * v[k] + (1 - b2) * g[k] ** 2 for k in w}
-        w = {k: (w[k].detach() - lr * (m[k] / (1 - b1**t)) / ((v[k] / (1 - b2**t)).sqrt() + eps)) for k in w}
-        w = {k: p.requires_grad_() for k, p in w.items()}
-    return w
-
-
-def agree(result, want, model, tolerance=1e-3):
-    """The weights that came out are those wanted, measured by how far they had to go."""
-
-    def join(w):
-        return torch.cat([w[k].detach().reshape(-1) for k in NAMES])
-
-    start, got, wanted = join(model.state_dict()), join(result.model.state_dict()), join(want)
-    far = float((wanted - start).norm())
-    assert far > 1e-4, "the step must be worth checking"
-    return float((got - wanted).norm()) < tolerance * far
+def descend(w, losses, lr, decay=0.0):
+    return sgd(w, losses, [lr] * len(losses), decay=decay)
 
 
 def drawn(seed, make):
@@ -111,15 +73,15 @@ def test_be_is_widen_train_and_drop(case, norm):
     model, forget, _ = case
     result = unlearn(case, BoundaryExpand(epochs=2, batch_size=WHOLE, norm=norm), lr=0.03, seed=5)
     new = drawn(5, lambda: nn.Linear(8, 1, dtype=torch.float64))
-    w = weights(model)
+    w = weights_of(model)
     for name, row in (("3.weight", new.weight), ("3.bias", new.bias)):
-        w[name] = torch.cat([w[name], row]).detach().requires_grad_()
+        w[name] = torch.cat([w[name], row])
     target = torch.full((len(forget[1]),), 3)
 
     def loss(w):
-        return rows_ce(forward(w, forget[0], model, norm == "train"), target).mean()
+        return each_cross_entropy(forward(w, forget[0], norm == "train"), target).mean()
 
-    w = sgd(w, [loss, loss], lr=0.03)
+    w = descend(w, [loss, loss], lr=0.03)
     want = {**w, "3.weight": w["3.weight"][:3], "3.bias": w["3.bias"][:3]}
     assert agree(result, want, model)
     assert result.history[1]["forget_loss"] > result.history[2]["forget_loss"], "down, to the new class"
@@ -215,15 +177,15 @@ def test_be_refuses_heads_that_cannot_be_widened(model):
 
 def neighbours(model, x, y, *, step, clamp, unit, sign=1, labels_by=None):
     """y' sample by sample; ``sign`` and ``labels_by`` make the mistakes."""
-    w = {k: v.detach() for k, v in weights(model).items()}
+    w = weights_of(model)
     low, high = float(x.min()), float(x.max())
     found = []
     for i in range(len(x)):
         one = x[i : i + 1].clone().requires_grad_()
-        (g,) = torch.autograd.grad(rows_ce(forward(w, one, model), y[i : i + 1]).sum(), one)
+        (g,) = torch.autograd.grad(each_cross_entropy(forward(w, one), y[i : i + 1]).sum(), one)
         moved = one.detach() + sign * step * ((high - low) if unit == "range" else 1) * g.sign()
         moved = moved.clamp(low, high) if clamp else moved
-        found.append(int(forward(labels_by or w, moved, model)[0].argmax()))
+        found.append(int(forward(labels_by or w, moved)[0].argmax()))
     return torch.tensor(found)
 
 
@@ -244,9 +206,9 @@ def test_bs_is_training_on_the_teachers_neighbours(case, how, norm):
     y = neighbours(model, *forget, **how)
 
     def loss(w):
-        return rows_ce(forward(w, forget[0], model, norm == "train"), y).mean()
+        return each_cross_entropy(forward(w, forget[0], norm == "train"), y).mean()
 
-    assert agree(result, sgd(weights(model), [loss] * 3, lr=0.3), model)
+    assert agree(result, descend(weights_of(model), [loss] * 3, lr=0.3), model)
 
 
 def test_bs_mistakes_would_be_seen(case):
@@ -259,15 +221,16 @@ def test_bs_mistakes_would_be_seen(case):
     assert (down == forget[1]).all(), "down its loss a sample stays what it is"
 
     def loss(w):
-        return rows_ce(forward(w, forget[0], model), y).mean()
+        return each_cross_entropy(forward(w, forget[0]), y).mean()
 
-    later = sgd(weights(model), [loss, loss], lr=0.3)
+    later = descend(weights_of(model), [loss, loss], lr=0.3)
     student = neighbours(model, *forget, **how, labels_by=later)
     assert not torch.equal(student, y)
     assert not torch.equal(neighbours(model, *forget, **{**how, "clamp": False}), y)
 
     def wrong(y):
-        return sgd(weights(model), [lambda w: rows_ce(forward(w, forget[0], model), y).mean()] * 3, lr=0.3)
+        losses = [lambda w: cross_entropy(forward(w, forget[0]), y)] * 3
+        return descend(weights_of(model), losses, lr=0.3)
 
     result = unlearn(case, BoundaryShrink(epochs=3, batch_size=WHOLE, norm="frozen", **how), lr=0.3)
     assert agree(result, wrong(y), model)
@@ -282,10 +245,10 @@ def test_labels_and_weights_stay_with_their_samples(case):
     y, w = neighbours(model, *forget, **how), influence(model, *forget)
     assert len(y.unique()) > 1
     assert len(y) == 21
-    z = forward(weights(model), forget[0], model).detach()
+    z = forward(weights_of(model), forget[0])
     for method, want in (
-        (BoundaryShrink(epochs=1, batch_size=7, norm="frozen", **how), rows_ce(z, y).mean()),
-        (IEWP(epochs=1, batch_size=7), -(w * row_entropy(z)).mean()),
+        (BoundaryShrink(epochs=1, batch_size=7, norm="frozen", **how), each_cross_entropy(z, y).mean()),
+        (IEWP(epochs=1, batch_size=7), -(w * each_entropy(z)).mean()),
     ):
         rows = unlearn(case, method, lr=1e-12).history[1:]
         losses = [row["forget_loss"] for row in rows if row["forget_loss"] is not None]
@@ -334,7 +297,7 @@ def test_whole_numbers_as_inputs_are_refused(method):
 
 def noise_of(model, seed, classes=(0,), *, samples=4, shown=3, steps=40, train=True, means=None):
     """Error-maximising noise by hand: Adam on −CE + λ·mean‖N‖², class by class; the first few are shown."""
-    w = {k: v.detach() for k, v in weights(model).items()}
+    w = weights_of(model)
     starts = drawn(seed, lambda: [torch.randn(samples, 6, dtype=torch.float64) for _ in classes])
     found = []
     for c, start in zip(classes, starts, strict=True):
@@ -343,10 +306,10 @@ def noise_of(model, seed, classes=(0,), *, samples=4, shown=3, steps=40, train=T
         def loss(n, y=y):
             if means is not None:
                 means.append((n["n"] @ w["0.weight"].T + w["0.bias"]).mean(0).detach())
-            z = forward(w, n["n"], model, train)
-            return 0.1 * (n["n"] ** 2).sum(1).mean() - rows_ce(z, y).mean()
+            z = forward(w, n["n"], train)
+            return 0.1 * (n["n"] ** 2).sum(1).mean() - each_cross_entropy(z, y).mean()
 
-        found.append(adam({"n": start.clone().requires_grad_()}, [loss] * steps, 0.1)["n"].detach()[:shown])
+        found.append(adam({"n": start}, [loss] * steps, 0.1, ("n",))["n"].detach()[:shown])
     return torch.cat(found), torch.tensor(classes).repeat_interleave(shown)
 
 
@@ -363,12 +326,12 @@ def test_unsir_noise_impair_and_repair(case, norm):
     noise, named = noise_of(model, 2, train=train)
     assert len(noise) == 3, "of four that were made"
     x, y = torch.cat([retain[0], noise.repeat(2, 1)]), torch.cat([retain[1], named.repeat(2)])
-    w = adam(weights(model), [lambda w: rows_ce(forward(w, x, model, train), y).mean()], lr=0.02)
-    w = adam(w, [lambda w: rows_ce(forward(w, retain[0], model, train), retain[1]).mean()], lr=0.01)
+    w = adam(weights_of(model), [lambda w: each_cross_entropy(forward(w, x, train), y).mean()], lr=0.02)
+    w = adam(w, [lambda w: each_cross_entropy(forward(w, retain[0], train), retain[1]).mean()], lr=0.01)
     assert agree(result, w, model)
     first, second = result.history[1:]
-    was = {k: v.detach() for k, v in weights(model).items()}
-    error = rows_ce(forward(was, x, model, train), y)[len(retain[0]) :].mean()
+    was = weights_of(model)
+    error = each_cross_entropy(forward(was, x, train), y)[len(retain[0]) :].mean()
     assert first["noise_loss"] == pytest.approx(float(error), rel=1e-4)
     assert second["noise_loss"] is None
 
@@ -386,10 +349,10 @@ def test_unsir_noise_maximises_the_error(case):
     ask = {"noise_samples": 16, "noise_shown": 16}
     before, y = made(*case, noise_steps=0, **ask)
     after, free = made(*case, **ask)[0], made(*case, noise_decay=0, **ask)[0]
-    w = {k: v.detach() for k, v in weights(model).items()}
+    w = weights_of(model)
 
     def error(n):
-        return float(rows_ce(forward(w, n, model, train=True), y).mean())
+        return float(each_cross_entropy(forward(w, n, train=True), y).mean())
 
     assert (y == 0).all()
     assert float(before.std()) == pytest.approx(1, abs=0.3), "it starts from a normal distribution"
@@ -507,17 +470,11 @@ def influence(model, x, y, names=NAMES):
     """Gradient norms sample by sample, divided by their mean."""
     found = []
     for i in range(len(x)):
-        w = weights(model)
-        loss = rows_ce(forward(w, x[i : i + 1], model), y[i : i + 1]).sum()
-        gs = torch.autograd.grad(loss, [w[k] for k in names])
-        found.append(math.sqrt(sum(float((g**2).sum()) for g in gs)))
+        one = x[i : i + 1], y[i : i + 1]
+        g = gradient(weights_of(model), lambda w, one=one: cross_entropy(forward(w, one[0]), one[1]), names)
+        found.append(math.sqrt(sum(float((v**2).sum()) for v in g.values())))
     norms = torch.tensor(found, dtype=torch.float64)
     return norms / norms.mean()
-
-
-def row_entropy(z):
-    p = z.exp() / z.exp().sum(1, keepdim=True)
-    return -(p * p.log()).sum(1)
 
 
 @pytest.mark.parametrize("norm", ["frozen", "train"])
@@ -529,20 +486,20 @@ def test_iewp_alternates_up_the_entropy_and_down_the_retain_loss(case, norm, bet
     w0, train = influence(model, *forget), norm == "train"
 
     def up(w):
-        return -(w0 * row_entropy(forward(w, forget[0], model, train))).mean()
+        return -(w0 * each_entropy(forward(w, forget[0], train))).mean()
 
     def down(w):
-        return rows_ce(forward(w, retain[0], model, train), retain[1]).mean()
+        return each_cross_entropy(forward(w, retain[0], train), retain[1]).mean()
 
     losses = [up, *[down] * between] * 2
-    assert agree(result, sgd(weights(model), losses, lr=0.05, decay=0.01), model)
+    assert agree(result, descend(weights_of(model), losses, lr=0.05, decay=0.01), model)
 
     def plain(w):
-        return -row_entropy(forward(w, forget[0], model, train)).mean()
+        return -each_entropy(forward(w, forget[0], train)).mean()
 
     wrong = [lambda w: -up(w), *[down] * between] * 2, [plain, *[down] * between] * 2
     for mistaken in wrong:  # entropy minimised; no weights
-        assert not agree(result, sgd(weights(model), mistaken, lr=0.05, decay=0.01), model)
+        assert not agree(result, descend(weights_of(model), mistaken, lr=0.05, decay=0.01), model)
     kinds = [row["retain_loss"] is None for row in result.history[1:]]
     assert kinds == [True, *[False] * between] * 2
 
@@ -559,21 +516,6 @@ def test_iewp_weights_are_the_norms_of_single_samples(case):
     assert torch.allclose(_influence(part, split.forget).double(), want, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_iewp_has_gradients_of_single_samples_for_every_network(name):
-    torch.manual_seed(0)
-    model = NETWORKS[name]().eval()
-    x, y = torch.randn(3, 1, 8, 8), torch.tensor([1, 0, 2])
-    want = []
-    for i in range(3):
-        loss = nn.functional.cross_entropy(logits_of(model(x[i : i + 1])), y[i : i + 1])
-        gs = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-        want.append(torch.stack([g.square().sum() for g in gs if g is not None]).sum().sqrt())
-    got = _influence(model, samples_of(x, y, torch.device("cpu")))
-    norms = torch.stack(want)
-    assert torch.allclose(got, norms / norms.mean(), rtol=1e-3)
-
-
 def test_iewp_without_any_gradient_weighs_all_alike():
     model = nn.Linear(1, 2, bias=False)
     model.weight.data = torch.tensor([[1e4], [-1e4]])
@@ -585,35 +527,3 @@ def test_iewp_refuses_layers_that_mix_samples():
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3))
     with pytest.raises(ModelError, match=r"running statistics.*1, which has none"):
         purge.unlearn(model, *purge.split(blobs(), classes=[0]), method=IEWP(), progress=False)
-
-
-# -- settings -----------------------------------------------------------------------------------
-
-
-def test_published_settings():
-    be, bs, unsir = BoundaryExpand(), BoundaryShrink(), UNSIR()
-    for m in (be, bs):
-        assert (m.optim.optimizer, m.optim.lr, m.optim.momentum, m.epochs) == ("sgd", 1e-5, 0.9, 10)
-        assert (m.optim.weight_decay, m.norm, m.batch_size) == (0, "train", 64)
-    assert (bs.step, bs.clamp) == (0.1, True)
-    assert (unsir.noise_samples, unsir.noise_steps, unsir.noise_lr, unsir.noise_decay) == (256, 40, 0.1, 0.1)
-    assert (unsir.noise_shown, unsir.noise_repeats, unsir.per_class, unsir.batch_size) == (3, 20, 1000, 256)
-    assert (unsir.impair_epochs, unsir.repair_epochs, unsir.norm) == (1, 1, "train")
-    assert (unsir.optim.optimizer, unsir.optim.lr, unsir.repair_lr) == ("adam", 0.02, 0.01)
-    assert all(m.optim.clip == 0 and not m.stop.early for m in (be, bs, unsir, IEWP()))
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        (BoundaryShrink, {"step": 0}),
-        (BoundaryShrink, {"unit": "pixel"}),
-        (UNSIR, {"batch_size": 0}),
-        (UNSIR, {"noise_samples": 0}),
-        (IEWP, {"retain_steps": 0}),
-    ],
-    ids=str,
-)
-def test_settings_out_of_range(kind, changes):
-    with pytest.raises(MethodError, match=next(iter(changes))):
-        kind(**changes)

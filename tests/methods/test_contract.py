@@ -8,18 +8,27 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import purge
-from purge.core.errors import RunError
+from purge.core.errors import MethodError, RunError
 from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
 from purge.engine.stopping import Stopping
 from purge.engine.trainer import Recipe
 from purge.methods import Method
-from purge.methods.registry import METHODS
+from purge.methods.registry import METHODS, resolve_method
 from purge.models.checkpoint import digest
-from tests.methods.facts import facts
 from tests.nets import blobs, folded_conv
+from tests.properties import (
+    assert_caller_untouched,
+    assert_flags_kept,
+    assert_forgets,
+    assert_keeps,
+    assert_nothing_left_when_it_raises,
+    assert_same_seed_same_model,
+    facts,
+)
 
 QUICK = {
     "purge": {"steps": 12},
@@ -89,25 +98,13 @@ def run(name, toy, seed=0, **changes):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_model_is_untouched(name, toy):
-    before = facts(toy[0])
-    result = run(name, toy)
-    assert facts(toy[0]) == before
-    assert digest(result.model) != before[0], "returned weights must differ"
-    ours = {t.data_ptr() for t in result.model.state_dict().values() if t.numel()}
-    assert not ours & {t.data_ptr() for t in toy[0].state_dict().values()}, "no storage is shared"
+    assert_caller_untouched(toy[0], lambda: run(name, toy))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_result_is_clean(name, toy):
-    model, forget, retain, test = toy
-    model = copy.deepcopy(model)
-    model.train()
-    model[1].eval()  # a caller's own mixture of flags
-    model[0].weight.requires_grad_(False)
-    before = facts(model)
-    result = run(name, (model, forget, retain, test))
-    assert facts(result.model)[1:] == before[1:]
-    assert torch.equal(result.model[0].weight, model[0].weight), "what takes no gradient is not changed"
+    model = copy.deepcopy(toy[0])
+    assert_flags_kept(model, lambda: run(name, (model, *toy[1:])))
 
 
 class Raises(nn.Module):
@@ -138,10 +135,7 @@ seen: list[nn.Module] = []
 def test_nothing_is_left_behind_when_the_model_raises(name, after, toy):
     seen.clear()
     model = Raises(copy.deepcopy(toy[0]), after)
-    before = facts(model)
-    with pytest.raises(RuntimeError, match="boom"):
-        run(name, (model, *toy[1:]))
-    assert facts(model) == before
+    assert_nothing_left_when_it_raises(model, lambda: run(name, (model, *toy[1:])))
     for twin in seen:  # copies and teachers that the run made
         assert not any(flag for flags in facts(twin)[4:] for flag in flags), (
             "no hook and no patched forward survives"
@@ -191,11 +185,41 @@ def test_purge_needs_finite_gradients_of_both_sets(where, space, toy):
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_weights(name, toy):
     small = {} if name == "rum" else {"batch_size": 16}  # smaller than the sets, so that the order matters
-    state = torch.random.get_rng_state()
-    one, two, other = (digest(run(name, toy, seed=s, **small).model) for s in (0, 0, 1))
-    assert one == two
-    assert (one != other) == (name not in ("ssd", "exact-head"))  # which draw nothing
-    assert torch.equal(torch.random.get_rng_state(), state), "the caller's generator is not disturbed"
+    draws = name not in ("ssd", "exact-head")
+    assert_same_seed_same_model(lambda seed: run(name, toy, seed=seed, **small), draws=draws)
+
+
+class Reads(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().split(".")[0]
+        if name in ("aten::index", "aten::index_put", "aten::index_put_"):  # by a mask: its size is read
+            self.count += any(t is not None and t.dtype == torch.bool for t in args[1])
+        self.count += name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select")
+        return func(*args, **(kwargs or {}))
+
+
+WITHOUT_READS = {  # with SGD: on the CPU, Adam reads the number of its steps
+    "random-label": {"mixed": False}, "amnesiac-relabel": {"optimizer": "sgd"}, "salun": {}, "salun-soft": {},
+    "scrub": {"max_steps": 1, "forget_batch_size": None}, "bad-teacher": {"optimizer": "sgd"}, "delete": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_READS)
+def test_no_step_reads_a_tensor(name, toy):
+    counts = []
+    for size in (24, 6):  # few or many steps in an epoch; checks come at its end
+        changes = {"epochs": 2, "batch_size": size, **WITHOUT_READS[name]}
+        changes |= {"forget_batch_size": size} if "forget_batch_size" in changes else {}
+        with Reads() as reads:
+            run(name, toy, **changes)
+        counts.append(reads.count)
+    assert 0 < counts[0] == counts[1]
 
 
 # What each does to digits: the settings for so small a set, the accuracy left on the forget set at
@@ -259,8 +283,8 @@ def test_forgets_and_retains_on_digits(name, digits, base):
     report = purge.audit(
         result.model, *data, metrics=["fa_train", "fa_test", "ra", "bn_recal"], progress=False
     )
-    assert report["fa_train"].value <= known
-    assert report["ra"].value >= kept
+    assert_forgets(report, known)
+    assert_keeps(report, kept)
     if name in ("purge-paper", "gradient-ascent"):
         assert result.stopped_by == "forget_target"
     if name in ("purge", "purge-close"):
@@ -376,8 +400,6 @@ def test_the_list_has_a_line_for_each():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_survive_json_and_the_command_line(name):
-    from purge.methods.registry import resolve_method
-
     method = METHODS[name].method
     flat = {f.name: value for f, value in flat_fields(method)}
     as_words = {
@@ -402,14 +424,105 @@ def test_a_users_own_method_needs_no_registration(toy):
     assert result.stopped_by == "schedule"
 
 
-def test_purge_paper_is_the_papers_table():
-    """The preset that never drifts: symbol by symbol."""
-    m = METHODS["purge-paper"].method
-    paper = {
+# -- settings ---------------------------------------------------------------------------------------
+
+SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4, "clip": 0.0}
+NO_DECAY = {**SGD, "weight_decay": 0.0}
+ADAM = {**NO_DECAY, "optimizer": "adam"}
+SCRUB = {"norm": "train", "batch_size": 128, "lr": 5e-4}
+TRAIN_64 = {**SGD, "norm": "train", "batch_size": 64, "lr": 1e-3}
+RELABEL = {
+    **SGD, "epochs": 10, "batch_size": 256, "norm": "train", "lr": 0.013, "mixed": True, "wrong": False,
+    "redraw": True, "early": False,
+}  # fmt: skip
+BOUNDARY = {**NO_DECAY, "lr": 1e-5, "epochs": 10, "norm": "train", "batch_size": 64, "early": False}
+
+PUBLISHED = {  # as the papers or their authors' code have it
+    "scrub": {
+        **SGD, **SCRUB, "gamma": 0.99, "alpha": 0.001, "temperature": 4, "max_steps": 2, "epochs": 3,
+        "forget_batch_size": 32, "rewind": "never",
+    },
+    "scrub-small": {
+        **ADAM, "weight_decay": 0.1, "lr": 5e-4, "gamma": 1, "alpha": 0.5, "temperature": 2, "max_steps": 3,
+        "epochs": 10, "batch_size": 32, "forget_batch_size": 64, "norm": "train", "rewind": "never",
+    },
+    "scrub-r": {
+        **SGD, **SCRUB, "gamma": 1, "alpha": 0.5, "temperature": 4, "max_steps": 3, "epochs": 5,
+        "batch_size": 32, "forget_batch_size": 16, "rewind": "nearest", "decay_after": (3, 5, 9),
+    },
+    "bad-teacher": {
+        **ADAM, "share": 0.3, "temperature": 1.0, "epochs": 1, "batch_size": 256, "norm": "train", "lr": 1e-4,
+    },
+    "delete": {**NO_DECAY, "epochs": 20, "batch_size": 128, "norm": "train", "lr": 1e-4},
+    "munba": {
+        **SGD, "epochs": 10, "batch_size": 256, "bargain_clip": 1.0, "exact": False, "norm": "train",
+        "lr": 1e-2,
+    },
+    "lotus": {
+        **SGD, "optimizer": "adamw", "alpha": None, "share": 0.3, "epochs": 10, "batch_size": 128,
+        "norm": "train", "lr": 1e-4, "early": False,
+    },
+    "sfron": {
+        **SGD, "steps": 1500, "forget_every": 5, "batch_size": 128, "ascent": 25.0, "ascent_clip": 7.0,
+        "adaptive": 0.5, "saliency": 1.0, "slow": 1.0, "norm": "train", "lr": 1e-2,
+    },
+    "msg": {**TRAIN_64, "share": 0.3, "kept": 0.1, "epochs": 5},
+    "convolution-transpose": {**TRAIN_64, "epochs": 3},
+    "random-label": RELABEL,
+    "salun": {**RELABEL, "share": 0.5, "soft": False},
+    "salun-soft": {**RELABEL, "soft": True},
+    "amnesiac-relabel": {"mixed": True},
+    "neggrad-plus": {
+        **NO_DECAY, "momentum": 0, "lr": 1e-2, "epochs": 10, "batch_size": 128, "early": False,
+        "alpha": 0.9999, "pull": 0, "norm": "train", "forget_batch_size": 32,
+    },
+    "neggrad-plus-small": {
+        **NO_DECAY, "momentum": 0, "lr": 1e-2, "epochs": 10, "batch_size": 128, "early": False,
+        "alpha": 0.95, "pull": 0.1, "norm": "frozen", "forget_batch_size": 64,
+    },
+    "boundary-expand": BOUNDARY,
+    "boundary-shrink": {**BOUNDARY, "step": 0.1, "clamp": True},
+    "unsir": {
+        "noise_samples": 256, "noise_steps": 40, "noise_lr": 0.1, "noise_decay": 0.1, "noise_shown": 3,
+        "noise_repeats": 20, "per_class": 1000, "batch_size": 256, "impair_epochs": 1, "repair_epochs": 1,
+        "norm": "train", "optimizer": "adam", "lr": 0.02, "repair_lr": 0.01, "clip": 0, "early": False,
+    },
+    "iewp": {"clip": 0, "early": False},
+    "influence": {"alpha": 10, "samples": 1000, "damping": 1, "exact": True},
+    "fisher": {"alpha": 1e-6},
+    "fisher-large": {"alpha": 1e-7},
+    "ssd": {"alpha": 10, "dampening": 1, "per_sample": True},
+    "amnesiac": {**ADAM, "epochs": 10, "batch_size": 64, "norm": "train", "lr": 1e-3, "early": False},
+    "purge-paper": {  # the preset that never drifts
         "objective": "kl_retain", "lr": 5e-4, "epochs": 15, "batch_size": 128, "erasure": 0.05, "kd": 2.0,
         "temperature": 4.0, "gate": 0.0, "clip": 1.0, "momentum": 0.9, "weight_decay": 5e-4,
-        "optimizer": "sgd", "space": "gradient", "norm": "frozen",
-        "freeze": (), "layers": None,
-    }  # fmt: skip
-    assert {k: getattr(m, k) for k in paper} == paper
-    assert (m.stop.forget_target, m.stop.retain_budget, m.stop.check_every) == (None, 5.0, 50)
+        "optimizer": "sgd", "space": "gradient", "norm": "frozen", "freeze": (), "layers": None,
+        "forget_target": None, "retain_budget": 5.0, "check_every": 50,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_settings_are_the_published_ones(name):
+    known = {f.name: value for f, value in flat_fields(METHODS[name].method)}
+    assert {k: known[k] for k in PUBLISHED[name]} == PUBLISHED[name]
+
+
+REFUSED = [
+    ("scrub", {"temperature": 0}), ("scrub", {"gamma": -1}), ("scrub", {"decay": 1.5}),
+    ("scrub", {"max_steps": -1}), ("scrub", {"forget_batch_size": 0}), ("bad-teacher", {"share": 0}),
+    ("bad-teacher", {"share": 1.1}), ("bad-teacher", {"temperature": 0}), ("delete", {"epochs": 0}),
+    ("delete", {"norm": "shared"}), ("boundary-shrink", {"step": 0}), ("boundary-shrink", {"unit": "pixel"}),
+    ("unsir", {"batch_size": 0}), ("unsir", {"noise_samples": 0}), ("iewp", {"retain_steps": 0}),
+    ("influence", {"alpha": 0}), ("influence", {"damping": 0}), ("influence", {"samples": 0}),
+    ("fisher", {"alpha": 0}), ("fisher", {"samples": -1}), ("ssd", {"alpha": 0}), ("ssd", {"dampening": -1}),
+    ("ssd", {"batch_size": 0}), ("sfron", {"slow": 0}), ("sfron", {"slow": 1.1}),
+    ("sfron", {"forget_every": 0}), ("sfron", {"saliency": -1}), ("salun", {"share": 0.0}),
+    ("salun", {"share": 1.5}), ("salun", {"share": -0.1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wrong"), REFUSED, ids=str)
+def test_settings_out_of_range_are_refused(name, wrong):
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        resolve_method(name, wrong)

@@ -80,10 +80,3 @@ def test_a_network_without_kernels_to_turn_is_refused_in_one_line(toy, case):
     model[0].weight.requires_grad_(False)  # what takes no gradient is not changed
     with pytest.raises(MethodError, match="none that is trained"):
         purge.unlearn(model, forget, retain, method="convolution-transpose", progress=False)
-
-
-def test_convolution_transpose_as_the_authors_run_it():
-    s = ConvolutionTranspose()
-    assert (s.epochs, s.batch_size, s.norm) == (3, 64, "train")
-    o = s.optim
-    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 1e-3, 0.9, 5e-4, 0.0)

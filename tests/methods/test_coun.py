@@ -10,12 +10,12 @@ import purge
 from purge.core.errors import ModelError
 from purge.engine.optimizer import Optim
 from purge.methods import CoUn
-from tests.methods.descent import WHOLE, assert_weights, cross_entropy, log_p, net, sgd, trained, weights_of
+from tests.reference import WHOLE, assert_weights, cross_entropy, log_softmax, net, sgd, trained, weights_of
 
 
 def info_nce(a, b, temperature):
     a, b = (v / v.norm(dim=1, keepdim=True) for v in (a, b))
-    return -torch.stack([log_p((a[i] @ b.T / temperature)[None])[0, i] for i in range(len(a))]).mean()
+    return -torch.stack([log_softmax((a[i] @ b.T / temperature)[None])[0, i] for i in range(len(a))]).mean()
 
 
 def test_steps_are_cross_entropy_and_contrast_at_a_falling_rate():

@@ -15,15 +15,14 @@ import purge
 from purge.core.errors import MethodError
 from purge.core.settings import replace
 from purge.methods import LoTUS
-from tests.methods.test_distillation import (
-    K,
+from tests.nets import blobs, small_mlp
+from tests.reference import (
     Net,
     assert_same,
     assert_told_apart,
     log_softmax,
     vectors,
 )
-from tests.nets import blobs, small_mlp
 
 NOISE = torch.tensor([0.3, 2.0, 0.5, 1.1]).double()  # what a draw from Exp(1) could be; −log of it is Gumbel
 
@@ -49,22 +48,13 @@ def lotus_reference(half_trained, s, unseen, mistake=""):
         z = teacher(x, train=False).detach()
         z = z if mistake == "no noise" else z - NOISE.log()
         t = log_softmax(z / tau).exp()
-        t[:n] = torch.eye(K).double()[z[:n].argmax(1)]
+        t[:n] = torch.eye(4).double()[z[:n].argmax(1)]
         if mistake == "soft on D_r":
             t[:n] = log_softmax(z[:n]).exp()
-        adamw(student, -(t * log_softmax(student(x))).sum(1).mean(), s.optim)
+        student.descend(-(t * log_softmax(student(x))).sum(1).mean(), s.optim)
         if round(accuracy(student, xf, yf), 2) <= unseen - 0.01:
             break
     return student.vectors
-
-
-def adamw(net, loss, optim):
-    """Adam, and beside it the weights shrink by η·λ."""
-    before = {k: w.detach().clone() for k, w in net.w.items()}
-    net.descend(loss, replace(optim, {"optimizer": "adam", "weight_decay": 0.0}))
-    with torch.no_grad():
-        for k, w in net.w.items():
-            w -= optim.lr * optim.weight_decay * before[k]
 
 
 def lotus(half_trained, **changes):
@@ -142,11 +132,3 @@ def test_single_samples_need_test_data_and_classes_do_not(samples, toy):
         purge.unlearn(model, forget, retain, method="lotus", progress=False)
     model, forget, retain, _ = toy
     purge.unlearn(model, forget, retain, method="lotus", epochs=1, progress=False)
-
-
-def test_lotus_as_the_authors_run_it():
-    s = LoTUS()
-    assert (s.alpha, s.share, s.epochs, s.batch_size, s.norm) == (None, 0.3, 10, 128, "train")
-    o = s.optim
-    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("adamw", 1e-4, 0.9, 5e-4, 0.0)
-    assert not s.stop.early

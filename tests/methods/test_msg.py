@@ -15,14 +15,14 @@ from torch import nn
 import purge
 from purge.core.settings import replace
 from purge.methods import MaskedSmallGradients
-from tests.methods.test_distillation import (
+from tests.nets import small_conv
+from tests.reference import (
     Net,
     assert_same,
     assert_told_apart,
     cross_entropy,
     vectors,
 )
-from tests.nets import small_conv
 
 FRESH = 0.07
 
@@ -115,10 +115,3 @@ def test_new_weights_come_from_fan_out_and_only_in_convolutions():
 def test_the_rate_rises_and_falls():
     s = MaskedSmallGradients()
     assert [s._rate(e) / s.optim.lr for e in range(1, 6)] == pytest.approx([1 / 3, 2 / 3, 1, 2 / 3, 1 / 3])
-
-
-def test_msg_as_the_authors_run_it():
-    s = MaskedSmallGradients()
-    assert (s.share, s.kept, s.epochs, s.batch_size, s.norm) == (0.3, 0.1, 5, 64, "train")
-    o = s.optim
-    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 1e-3, 0.9, 5e-4, 0.0)

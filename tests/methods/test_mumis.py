@@ -9,7 +9,7 @@ import purge
 from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import MuMis
-from tests.methods.descent import WHOLE, assert_weights, net, sgd, trained, weights_of
+from tests.reference import WHOLE, assert_weights, net, sgd, trained, weights_of
 
 
 def squared(w, x, y):

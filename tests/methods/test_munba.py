@@ -13,7 +13,7 @@ import purge
 from purge.core.settings import replace
 from purge.methods import Munba
 from purge.methods.munba import bargained
-from tests.methods.test_distillation import (
+from tests.reference import (
     Net,
     assert_same,
     assert_told_apart,
@@ -143,10 +143,3 @@ def test_the_rest_of_an_epoch_is_not_clipped(toy):
     gradients = torch.autograd.grad(loss, [*twin.parameters()])
     for p, before, g in zip(result.model.parameters(), twin.parameters(), gradients, strict=True):
         assert torch.allclose(p.double(), before - 0.01 * g, atol=1e-6)
-
-
-def test_munba_as_the_authors_run_it():
-    s = Munba()
-    assert (s.epochs, s.batch_size, s.bargain_clip, s.exact, s.norm) == (10, 256, 1.0, False, "train")
-    o = s.optim
-    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 1e-2, 0.9, 5e-4, 0.0)

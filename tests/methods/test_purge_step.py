@@ -1,7 +1,6 @@
 """One step of PURGE against an independent float64 computation written from the formulas.
 
-The batch is the whole of both sets, so the step does not depend on the order of the samples. The
-network is Linear → BatchNorm → ReLU → Linear, written out below with explicit statistics.
+The batch is the whole of both sets, so the step does not depend on the order of the samples.
 """
 
 from __future__ import annotations
@@ -11,25 +10,30 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 import purge
 from purge.core.settings import replace
 from purge.methods import PurgePaper
-from tests.nets import blobs
+from tests.reference import (
+    NAMES,
+    after_norm,
+    agem,
+    before_norm,
+    cross_entropy,
+    each_entropy,
+    kl,
+    log_softmax,
+    statistics,
+    trained_and_split,
+)
 
-NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 STILL = {"stop": purge.Stopping(forget_target=0.0, retain_budget=None), "progress": False}
 ONE_STEP = {"epochs": 1, "batch_size": 96}
 
 
 @pytest.fixture(scope="module")
 def case():
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    data = blobs()
-    model = purge.train(model, data, epochs=4, lr=0.05, batch_size=32, progress=False).model
-    return model, *purge.split(data, classes=[0])
+    return trained_and_split()
 
 
 class Reference:
@@ -45,13 +49,10 @@ class Reference:
 
     @staticmethod
     def net(w, x, mean, var):
-        a = x @ w["0.weight"].T + w["0.bias"]
-        h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
-        return h @ w["3.weight"].T + w["3.bias"], h
+        return after_norm(w, before_norm(w, x), mean, var)
 
     def statistics(self, w, norm):
-        ar, af = (x @ w["0.weight"].T + w["0.bias"] for x in (self.xr, self.xf))
-        own = [(a.mean(0), ((a - a.mean(0)) ** 2).mean(0)) for a in (ar, af)]
+        own = [statistics(before_norm(w, x)) for x in (self.xr, self.xf)]
         running = (self.theta0["1.running_mean"], self.theta0["1.running_var"])
         return {"frozen": (running, running), "shared": (own[0], own[0]), "train": tuple(own)}[norm]
 
@@ -70,23 +71,19 @@ class Reference:
         zr, _ = self.net(w, self.xr, *stat_r)
         zf, hf = self.net(w, self.xf, *stat_f)
 
-        def logp(z):
-            return z - z.exp().sum(1, keepdim=True).log()
-
-        ce_r = -logp(zr)[range(len(zr)), self.yr].mean()
-        pt = (self.z0r / t).softmax(1)
-        kd = t**2 * (pt * (pt.log() - logp(zr / t))).sum(1).mean()
+        ce_r = cross_entropy(zr, self.yr)
+        kd = t**2 * kl(self.z0r / t, zr / t).mean()
         g_r = torch.autograd.grad(ce_r + self.s.kd * kd, list(w.values()), retain_graph=True)
 
-        ce_f = -logp(zf)[range(len(zf)), self.yf].mean()
+        ce_f = cross_entropy(zf, self.yf)
         target = self.targets()
         if self.objective == "ga":
             loss = -ce_f
         else:
-            loss = (torch.xlogy(target, target) - target * logp(zf)).sum(1).mean()
+            loss = (torch.xlogy(target, target) - target * log_softmax(zf)).sum(1).mean()
         erased = ((hf - self.h0r.mean(0)) ** 2).mean()
         g_f = torch.autograd.grad(loss + self.s.erasure * erased, list(w.values()))
-        entropy = -(zf.softmax(1) * logp(zf)).sum(1).mean()
+        entropy = each_entropy(zf).mean()
         k = zf.shape[1]
         gated = (self.s.gate > 0 and entropy > self.s.gate * math.log(k)) or (
             self.objective == "ga" and ce_f >= math.log(k)
@@ -97,15 +94,11 @@ class Reference:
 
         return join(g_f), join(g_r), bool(gated)
 
-    @staticmethod
-    def agem(v, r):
-        return v - min(0.0, float(v @ r)) / float(r @ r) * r
-
     def step(self):
         s = self.s
         theta = torch.cat([self.theta0[k].reshape(-1) for k in NAMES])
         g_f, g_r, gated = self.gradients()
-        g = g_f if s.space == "none" else self.agem(g_f, g_r)
+        g = g_f if s.space == "none" else agem(g_f, g_r)
         g = g_r if gated else g
         g = g * min(1.0, s.clip / float(g.norm())) if s.clip > 0 else g
         if s.optimizer == "adamw":  # first step: m/(1−β₁) = g, v/(1−β₂) = g²
@@ -113,7 +106,7 @@ class Reference:
         else:
             moved = s.lr * (g + s.weight_decay * theta)
         if s.space == "update":
-            moved = self.agem(moved, g_r)
+            moved = agem(moved, g_r)
         return theta - moved
 
 

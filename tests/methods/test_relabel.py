@@ -14,18 +14,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import purge
 from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import relabel
-from purge.methods.registry import METHODS
 from purge.methods.relabel import RandomLabel, SalUn
 from purge.models.checkpoint import digest
-from tests.nets import blobs
+from tests.reference import (
+    NAMES,
+    after_norm,
+    before_norm,
+    cross_entropy,
+    each_cross_entropy,
+    network,
+    statistics,
+)
+from tests.reference import moved as moved_on
+from tests.reference import trained as base_trained
 
-NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 AMNESIAC = {"wrong": True, "redraw": False}
 
 
@@ -37,7 +44,7 @@ class Watched(nn.Module):
         self.inner, self.seen = inner, seen
 
     def __deepcopy__(self, memo):
-        twin = Watched(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)), [])
+        twin = Watched(network(), [])
         twin.inner.double().load_state_dict(self.inner.state_dict())
         for ours, given in zip(twin.parameters(), self.parameters(), strict=True):
             ours.requires_grad_(given.requires_grad)
@@ -52,10 +59,8 @@ class Watched(nn.Module):
 
 @pytest.fixture(scope="module")
 def trained():
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    x, y = blobs()
-    model = purge.train(model, (x, y), epochs=4, lr=0.05, batch_size=32, progress=False).model.double()
+    model, (x, y) = base_trained()
+    model = model.double()
     # Single samples of all classes: their gradients point in many directions, so that the order of
     # summing and taking magnitudes matters. 24 and 72 are multiples of the batch sizes used below.
     return model, *purge.split((x.double(), y), indices=range(24))
@@ -94,16 +99,6 @@ def rows(x, among):
 # -- the references -----------------------------------------------------------------------------
 
 
-def forward(w, x, mean, var):
-    a = x @ w["0.weight"].T + w["0.bias"]
-    h = ((a - mean) / (var + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]).clamp_min(0)
-    return h @ w["3.weight"].T + w["3.bias"]
-
-
-def losses(z, y):
-    return torch.stack([row.exp().sum().log() - row[c] for row, c in zip(z, y.tolist(), strict=True)])
-
-
 def saliency(model, forget, *, absolute=False, size=1, training=False):
     """Σ over batches of ∇CE in evaluation mode; the mistakes are options."""
     w = {
@@ -111,9 +106,10 @@ def saliency(model, forget, *, absolute=False, size=1, training=False):
     }
     total = {k: torch.zeros_like(w[k]) for k in NAMES}
     for x, y in zip(forget[0].split(size), forget[1].split(size), strict=True):
-        a = (x @ w["0.weight"].T + w["0.bias"]).detach()
+        a = before_norm(w, x).detach()
         stats = (a.mean(0), a.var(0, correction=0)) if training else (w["1.running_mean"], w["1.running_var"])
-        found = torch.autograd.grad(losses(forward(w, x, *stats), y).sum(), [w[k] for k in NAMES])
+        loss = each_cross_entropy(after_norm(w, before_norm(w, x), *stats)[0], y).sum()
+        found = torch.autograd.grad(loss, [w[k] for k in NAMES])
         for k, g in zip(NAMES, found, strict=True):
             total[k] += g.abs() if absolute else g
     return {k: g.abs() for k, g in total.items()}
@@ -147,12 +143,11 @@ def reference(model, steps, s, *, mask=None, soft=False, epoch=1, anchored=True)
             start = {k: v.clone() for k, v in w.items()}
         live = {k: v.detach().requires_grad_() for k, v in w.items()}
         if s.norm == "train":
-            a = step.x @ live["0.weight"].T + live["0.bias"]
-            m, v, n = a.mean(0), ((a - a.mean(0)) ** 2).mean(0), len(a)
-            mean, var = 0.9 * mean + 0.1 * m.detach(), 0.9 * var + 0.1 * v.detach() * n / (n - 1)
+            a = before_norm(live, step.x)
+            stats, (mean, var) = statistics(a), moved_on((mean, var), a)
         else:
-            m, v = mean, var
-        loss = losses(forward(live, step.x, m, v), step.y).mean()
+            a, stats = before_norm(live, step.x), (mean, var)
+        loss = cross_entropy(after_norm(live, a, *stats)[0], step.y)
         for k, g in zip(NAMES, torch.autograd.grad(loss, list(live.values())), strict=True):
             g = g + o.weight_decay * w[k]
             first[k] = o.momentum * first[k] + (g if o.optimizer == "sgd" else (1 - o.momentum) * g)
@@ -433,56 +428,7 @@ def test_ties_do_not_add_to_the_mask(trained):
     assert sum(int(m.sum()) for m in changed) == int(0.25 * (48 + 8 + 24))  # by weight decay
 
 
-@pytest.mark.parametrize("soft", [False, True])
-def test_no_hook_survives(trained, soft):
-    model, forget, retain = trained
-    result = purge.unlearn(model, forget, retain, method=SalUn(epochs=1, soft=soft), progress=False)
-    assert not any(p._backward_hooks for p in result.model.parameters())
-
-
-class Reads(TorchDispatchMode):
-    """Counts what would make the host wait for a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.name().split(".")[0]
-        if name in ("aten::index", "aten::index_put", "aten::index_put_"):  # by a mask: its size is read
-            self.count += any(t is not None and t.dtype == torch.bool for t in args[1])
-        self.count += name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select")
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    "method",
-    [RandomLabel(mixed=False), RandomLabel(redraw=False), SalUn(), SalUn(soft=True)],
-    ids=["separate", "mixed", "salun", "soft"],
-)
-def test_no_step_reads_a_tensor(trained, method):
-    model, forget, retain = trained
-    counts = []
-    for batch_size in (24, 3):  # 4 or 32 steps in an epoch; checks come at its end
-        with Reads() as reads:
-            purge.unlearn(
-                model, forget, retain, method=method, epochs=2, batch_size=batch_size, progress=False
-            )
-        counts.append(reads.count)
-    assert 0 < counts[0] == counts[1]
-
-
 # -- settings -----------------------------------------------------------------------------------
-
-
-def test_published_settings():
-    for method in (RandomLabel(), SalUn()):
-        assert (method.epochs, method.batch_size, method.norm) == (10, 256, "train")
-        assert method.optim == Optim(optimizer="sgd", lr=0.013, momentum=0.9, weight_decay=5e-4, clip=0.0)
-        assert (method.mixed, method.wrong, method.redraw, method.stop.early) == (True, False, True, False)
-    assert (SalUn().share, SalUn().soft) == (0.5, False)
-    for name in ("random-label", "salun", "salun-soft", "amnesiac-relabel"):
-        assert METHODS[name].method.mixed, "the order of the published CIFAR-10 numbers"
 
 
 @pytest.mark.slow
@@ -500,12 +446,6 @@ def test_the_two_orders_on_digits(digits, base, name):
 
     assert known() <= 0.3
     assert known(mixed=False) >= 0.95
-
-
-@pytest.mark.parametrize("share", [0.0, 1.5, -0.1])
-def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(MethodError, match="share"):
-        SalUn(share=share)
 
 
 @pytest.mark.parametrize("soft", [False, True])

@@ -9,12 +9,15 @@ import purge
 from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import Scissorhands
-from tests.methods.descent import (
+from tests.reference import (
     NAMES,
+    STATS,
     WHOLE,
     assert_weights,
+    before_norm,
     cross_entropy,
     gradient,
+    moved,
     net,
     sgd,
     trained,
@@ -54,7 +57,9 @@ def test_trimming_and_steps(part, ascent, project):
     for _ in range(2):
         w |= running
         memory = {k: -g for k, g in forget_gradient(w).items()}
-        moments = moved(w, [retain[0], forget[0]])
+        moments = [w[k] for k in STATS]
+        for x in (retain[0], forget[0]):
+            moments = moved(moments, before_norm(w, x))
 
         def change(g, memory=memory):
             along = sum((g[k] * memory[k]).sum() for k in NAMES)
@@ -65,18 +70,9 @@ def test_trimming_and_steps(part, ascent, project):
             return {k: g[k] + max(0.5, float(-along / (length + 1e-3))) * memory[k] for k in NAMES}
 
         w = sgd(w, loss, rates=[0.05], momentum=0.0, change=change)
-        running = moments
+        running = dict(zip(STATS, moments, strict=True))
     assert_weights(result, w)
     assert any(conflicts) == ("fraction" in part), "single samples pull with what stays, a class against it"
-
-
-def moved(w, batches, momentum=0.1):
-    """The running statistics after these batches."""
-    mean, var = w["1.running_mean"], w["1.running_var"]
-    for x in batches:
-        a = x.double() @ w["0.weight"].T + w["0.bias"]
-        mean, var = (1 - momentum) * mean + momentum * a.mean(0), (1 - momentum) * var + momentum * a.var(0)
-    return {"1.running_mean": mean, "1.running_var": var}
 
 
 def test_fresh_weights_are_few_and_of_the_usual_size():

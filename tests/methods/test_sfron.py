@@ -8,16 +8,15 @@ import pytest
 import torch
 
 import purge
-from purge.core.errors import MethodError
 from purge.core.settings import replace
 from purge.methods import SFRon
-from tests.methods.test_distillation import (
+from tests.reference import (
     NAMES,
     Net,
     assert_same,
     assert_told_apart,
     cross_entropy,
-    log_softmax,
+    each_cross_entropy,
     vectors,
 )
 
@@ -41,7 +40,7 @@ def sfron_reference(half_trained, s, mistake=""):
         left = (1 + math.cos(math.pi * i / s.steps)) / 2
         optim = replace(s.optim, {"lr": s.optim.lr * left})
         if i % s.forget_every == 0:
-            each = -log_softmax(net(xf))[range(len(yf)), yf]
+            each = each_cross_entropy(net(xf), yf)
             power = each.detach() ** -s.adaptive
             if mistake == "hard samples weigh most":
                 power = each.detach() ** s.adaptive
@@ -106,17 +105,3 @@ def test_every_fifth_step_begins_with_an_ascent(toy):
     climbs = [r["step"] for r in result.history[1:] if r["forget_loss"] is not None]
     assert climbs == [1, 6, 11]
     assert all(r["retain_loss"] is not None for r in result.history[1:])
-
-
-def test_sfron_as_the_authors_run_it():
-    s = SFRon()
-    assert (s.steps, s.forget_every, s.batch_size, s.ascent, s.ascent_clip) == (1500, 5, 128, 25.0, 7.0)
-    assert (s.adaptive, s.saliency, s.slow, s.norm) == (0.5, 1.0, 1.0, "train")
-    o = s.optim
-    assert (o.optimizer, o.lr, o.momentum, o.weight_decay, o.clip) == ("sgd", 1e-2, 0.9, 5e-4, 0.0)
-
-
-@pytest.mark.parametrize("value", [{"slow": 0}, {"slow": 1.1}, {"forget_every": 0}, {"saliency": -1}])
-def test_settings_out_of_range_are_refused(value):
-    with pytest.raises(MethodError, match=next(iter(value))):
-        SFRon(**value)

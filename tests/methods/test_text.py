@@ -7,8 +7,8 @@ import pytest
 import purge
 from purge.core.errors import PurgeError
 from purge.models.checkpoint import digest
-from tests.methods.facts import facts
 from tests.methods.test_contract import NAMES, OWN, QUICK
+from tests.properties import facts
 from tests.sequences import bert, sentences
 
 REFUSED = {  # method → why, where a class is to be forgotten

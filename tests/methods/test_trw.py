@@ -9,7 +9,7 @@ import purge
 from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import TiltedReweighting
-from tests.methods.descent import WHOLE, assert_weights, log_p, net, sgd, trained, weights_of
+from tests.reference import WHOLE, assert_weights, log_softmax, net, sgd, trained, weights_of
 
 
 def targets(w, forget, gone, beta, temperature, components):
@@ -42,7 +42,7 @@ def test_a_step_goes_to_the_tilted_answer_of_the_original(gone, components):
     def loss(w):
         z, _ = net(w, torch.cat([retain[0], forget[0]]))  # normalised together
         label = torch.nn.functional.one_hot(retain[1], 5).double()
-        return -(torch.cat([label, q]) * log_p(z)).sum(1).mean()
+        return -(torch.cat([label, q]) * log_softmax(z)).sum(1).mean()
 
     assert_weights(result, sgd(weights_of(model), loss, rates=[0.05, 0.05]))
 

@@ -275,7 +275,7 @@ def test_shadow_models_unlearn_at_the_precision_of_the_run(tmp_path, trainings):
 def test_an_audit_of_a_result_unlearns_its_shadow_models_at_its_precision(tmp_path, monkeypatch):
     asked = []
     plain = ensemble.Run
-    monkeypatch.setattr(ensemble, "Run", lambda *a, **k: (asked.append(k["precision"]), plain(*a, **k))[1])
+    monkeypatch.setattr(ensemble, "Run", lambda *a, **k: (asked.append(a[2].precision), plain(*a, **k))[1])
     forget, retain, test = noise(11, 0), noise(40, 1), noise(30, 2)
     run = purge.unlearn(plain_mlp(0), forget, retain, method=FINE, precision="bf16", progress=False)
     shadows = Shadows(number=4, recipe=QUICK, method=FINE, cache=tmp_path)

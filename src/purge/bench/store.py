@@ -27,9 +27,7 @@ from purge.data.sources import DataSource
 from purge.engine.resume import STATE
 from purge.engine.store import read_tensors
 from purge.engine.trainer import Recipe
-from purge.methods.sisa_model import INDEX, train_part
-from purge.methods.sisa_model import Plan as SisaPlan
-from purge.methods.sisa_parts import shards_in
+from purge.methods.sisa_model import INDEX, ShardPlan, train_part
 from purge.models.checkpoint import file_digest
 from purge.runs.folder import Request, build_for, cut, read_facts
 from purge.runs.make import train_run
@@ -114,8 +112,7 @@ def trained(training: Training, place: Place) -> Path:
         if not sound(folder):
             for part in parts:
                 fetch(place.store, part)
-            with shards_in(lambda shard: parts[shard] / SHARD):
-                _train(training, place, data, test, folder)
+            _train(training, place, data, test, folder, parts)
             publish(folder, place.store, replace=True)
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)
@@ -138,10 +135,9 @@ def train_shard(shard: Shard, place: Place) -> None:
             request = request_of(training.forget, data)
             kept = cut(data, request)[1] if request else data
             recipe = replace(Recipe(), training.recipe)
-            plan = SisaPlan(training.shards, training.slices, training.seed, training.vote, recipe)
-            with shards_in(lambda _: part / SHARD):
-                build = partial(build_for, training.model, data)
-                train_part(build, kept, plan, number, device=place.device)
+            plan = ShardPlan(training.shards, training.slices, training.seed, training.vote, recipe)
+            build = partial(build_for, training.model, data)
+            train_part(build, kept, plan, number, part / SHARD, device=place.device)
             publish(part, place.store, replace=True)
 
     place.kept.get(_part(key, number), lambda part: read_tensors(part / SHARD), make)
@@ -156,7 +152,9 @@ def _part(key: str, shard: int) -> str:
     return f"{key}.shard{shard}"
 
 
-def _train(training: Training, place: Place, data: Samples, test: Samples, folder: Path) -> None:
+def _train(
+    training: Training, place: Place, data: Samples, test: Samples, folder: Path, parts: Sequence[Path]
+) -> None:
     if finished(folder):  # and yet it has to be trained
         logger.warning("The weights in %s are not those that its run.json recorded: trained again.", folder)
     (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished
@@ -168,6 +166,7 @@ def _train(training: Training, place: Place, data: Samples, test: Samples, folde
         folder, training.model, DataSource(training.data.name, place.data_dir, training.data.size), data,
         request_of(training.forget, data), seed=training.seed, recipe=training.recipe, test=test,
         shards=training.shards or None, slices=training.slices, vote=training.vote,
+        parts=lambda shard: parts[shard] / SHARD,
         log_updates=folder / "updates" if logged is not None else None, log_only=logged,
         device=place.device, progress=False, resume=logged is None, force=True,
         more={"per_class": training.data.per_class, "holdout": training.data.holdout,

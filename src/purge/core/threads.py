@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +23,12 @@ PROBE_SECONDS = 0.05  # how long to watch the machine
 
 
 @contextmanager
-def threads_for(model: nn.Module, device: torch.device, batch: int = 128) -> Iterator[None]:
+def threads_for(
+    model: nn.Module, device: torch.device, batch: int = 128, *, seen: set[int] | None = None
+) -> Iterator[None]:
     """Run the block with a suitable number of torch threads, then restore the caller's number.
+
+    The number is added to ``seen``, which goes into a record.
 
     A number that the caller or the environment (OMP_NUM_THREADS, MKL_NUM_THREADS) has set is kept. Set one
     if large models must come out equal bit for bit: sums are rounded differently by other numbers of threads.
@@ -37,32 +40,13 @@ def threads_for(model: nn.Module, device: torch.device, batch: int = 128) -> Ite
     chosen = choose_threads(work, before) if device.type == "cpu" else before
     if chosen != before:
         torch.set_num_threads(chosen)
-    saw_threads(chosen)
+    if seen is not None:
+        seen.add(chosen)
     try:
         yield
     finally:
         if chosen != before:
             torch.set_num_threads(before)
-
-
-_seen: ContextVar[tuple[set[int], ...]] = ContextVar("_seen", default=())
-
-
-@contextmanager
-def threads_seen() -> Iterator[set[int]]:
-    """The numbers of threads that :func:`threads_for` chooses within the block: one, as a rule."""
-    found = set[int]()
-    token = _seen.set((*_seen.get(), found))
-    try:
-        yield found
-    finally:
-        _seen.reset(token)
-
-
-def saw_threads(*numbers: int) -> None:
-    """Count these numbers of threads among those of the blocks that this is in."""
-    for found in _seen.get():
-        found.update(numbers)
 
 
 def numbers(seen: set[int]) -> int | list[int] | None:

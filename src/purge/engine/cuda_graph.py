@@ -94,6 +94,6 @@ class Recorded:
         rows.graded, rows.plain = before.graded, before.plain  # nothing was computed so far
 
 
-def _detached(found: Scalars) -> Scalars:
+def _detached(values: Scalars) -> Scalars:
     """Values without their graph, which could keep a step from being recorded on another stream."""
-    return {k: None if v is None else v.detach() for k, v in found.items()}
+    return {k: None if v is None else v.detach() for k, v in values.items()}

@@ -58,8 +58,8 @@ def masked_teacher(z: Tensor, y: Tensor, forgotten: frozenset[int]) -> Tensor:
     stays, its own label besides. Logits (N, K), labels (N,) → (N, K).
     """
     own = F.one_hot(y, z.shape[1]).bool()
-    gone = torch.zeros_like(own)
-    gone[:, sorted(forgotten)] = True
-    hidden = own | gone
-    hidden = torch.where(hidden.all(1, keepdim=True), gone, hidden)  # only its own class is left
+    of_classes = torch.zeros_like(own)
+    of_classes[:, sorted(forgotten)] = True
+    hidden = own | of_classes
+    hidden = torch.where(hidden.all(1, keepdim=True), of_classes, hidden)  # only its own class is left
     return z.float().masked_fill(hidden, -math.inf).softmax(1)

@@ -40,8 +40,8 @@ def mean_grad(
         part = [inputs.take(one, slice(start, start + micro)) for one in batch] if micro else batch
         share = ranks.share(rows) * inputs.count(part[0]) / n
         total, shown = loss(*part)
-        found, shown = params.grad(share * total), share * shown.detach()
-        g, mean = (g.add_(found), mean + shown) if start else (found, shown)
+        g_part, shown = params.grad(share * total), share * shown.detach()
+        g, mean = (g.add_(g_part), mean + shown) if start else (g_part, shown)
     return ranks.sum(g), ranks.sum(mean)
 
 
@@ -50,9 +50,9 @@ def backward_in_parts(loss: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor, 
     mean = torch.zeros((), device=y.device)
     for start in range(0, len(y), micro):
         part = slice(start, start + micro)
-        found = len(y[part]) / len(y) * loss(inputs.take(x, part), y[part])
-        found.backward()
-        mean = mean + found.detach()
+        part_loss = len(y[part]) / len(y) * loss(inputs.take(x, part), y[part])
+        part_loss.backward()
+        mean = mean + part_loss.detach()
     return mean
 
 

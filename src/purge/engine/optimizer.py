@@ -127,8 +127,8 @@ class FlatParameters:
 
     def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
         """The gradient of ``loss``; weights that are not used get zeros."""
-        found = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
-        own = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self._params, strict=True)]
+        grads = torch.autograd.grad(loss, self._params, retain_graph=keep_graph, allow_unused=True)
+        own = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, self._params, strict=True)]
         return self._line(own)
 
     def read(self, *, copy: bool = True) -> Tensor:

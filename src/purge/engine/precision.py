@@ -68,14 +68,14 @@ def choose_device(wanted: torch.device | str | None, model: nn.Module) -> torch.
     if wanted is None:
         return device_of(model)
     try:
-        found = torch.device(wanted)
-        torch.zeros(1, device=found).item()  # a device without data, such as meta, fails here
+        device = torch.device(wanted)
+        torch.zeros(1, device=device).item()  # a device without data, such as meta, fails here
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError):
         there = "cpu" + (f", cuda:0 … cuda:{n - 1}" if (n := torch.cuda.device_count()) else "")
         raise DeviceError(
             f"a device that is here ({there})", repr(str(wanted)), "choose one of these"
         ) from None
-    return found
+    return device
 
 
 def choose_precision(wanted: str | None, at: torch.device, *, full: bool) -> Precision:

@@ -43,8 +43,8 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = False) -> Tensor:
     """The gradient of ``loss``, flat, in float32; parameters that are not used get zeros."""
-    found = torch.autograd.grad(loss, params, retain_graph=keep_graph, allow_unused=True)
-    return flat([torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)])
+    grads = torch.autograd.grad(loss, params, retain_graph=keep_graph, allow_unused=True)
+    return flat([torch.zeros_like(p) if g is None else g for g, p in zip(grads, params, strict=True)])
 
 
 def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,8 +65,8 @@ def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Te
             "change that layer, or choose a method that does not need them",
         )
     weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    found, losses = of_each(partial(torch.func.grad_and_value(loss), weights), x, y)
-    rows = [g.reshape(len(y), -1) for g in found.values()]
+    grads, losses = of_each(partial(torch.func.grad_and_value(loss), weights), x, y)
+    rows = [g.reshape(len(y), -1) for g in grads.values()]
     return torch.cat([g if g.dtype == torch.float64 else g.float() for g in rows], 1), losses
 
 

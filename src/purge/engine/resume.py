@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
-from purge.core.threads import saw_threads
 from purge.data.samples import Samples
-from purge.engine.dist import Ranks
+from purge.engine.context import Context
 from purge.engine.store import cpu_copies, data_digest, read_tensors, write_tensors
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.inspect import device_of
@@ -71,8 +70,8 @@ def kept_epochs(folder: Path, *, resumable: bool) -> str:
 def identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> dict[str, Any]:
     """What must be the same for a training to resume: recipe, seed, untrained model and data."""
     # items read from a dataset may differ each time
-    few = 0 if samples.streamed and samples.pixel_shape is None else 256
-    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": data_digest(samples, few)}
+    most = 0 if samples.streamed and samples.pixel_shape is None else 256
+    return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": data_digest(samples, most)}
 
 
 class TrainingState:
@@ -86,9 +85,9 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         mean: dict[str, Tensor],
         generator: torch.Generator,
-        ranks: Ranks,
+        context: Context,
     ) -> None:
-        self._ranks = ranks
+        self._context, self._ranks = context, context.ranks
         self._path, self._identity, self._model, self._mean = path, identity, model, mean
         self._momentum, self._generator, self._device = optimizer.state, generator, device_of(model)
         self._threads = {torch.get_num_threads()}  # of all starts of this training
@@ -106,7 +105,7 @@ class TrainingState:
                 facts = json.loads(file.metadata()["facts"])
             before, seconds = dict(facts["identity"]), float(facts["seconds"])
             threads = set(map(int, facts["threads"]))
-            found = read_tensors(self._path)
+            tensors = read_tensors(self._path)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError):
             raise self._damaged() from None
         if other := [k for k, v in self._identity.items() if before.get(k) != v]:
@@ -115,39 +114,40 @@ class TrainingState:
                 f"another {other[0]}",
                 "pass the same ones, or start again in another folder",
             )
-        if found is None or not self._fits(found) or not 0 <= seconds < math.inf:
+        if tensors is None or not self._fits(tensors) or not 0 <= seconds < math.inf:
             raise self._damaged()
         self._compare(threads)
         own = self._model.state_dict()
-        self._model.load_state_dict({k: found.get(f"model.{k}", v) for k, v in own.items()})
+        self._model.load_state_dict({k: tensors.get(f"model.{k}", v) for k, v in own.items()})
         for name, average in self._mean.items():
-            average.copy_(found[f"mean.{name}"])
+            average.copy_(tensors[f"mean.{name}"])
         for i, p in enumerate(self._model.parameters()):
-            if (buffer := found.get(f"momentum.{i}")) is not None:
+            if (buffer := tensors.get(f"momentum.{i}")) is not None:
                 self._momentum[p]["momentum_buffer"] = torch.empty_like(p).copy_(buffer)
-        self._generator.set_state(found["random.order"])
-        torch.set_rng_state(found["random.cpu"])
-        if self._device.type == "cuda" and "random.gpu" in found:  # it may have started on the CPU
-            torch.cuda.set_rng_state(found["random.gpu"], self._device)
-        return list(found["losses"].to(self._device)), seconds
+        self._generator.set_state(tensors["random.order"])
+        torch.set_rng_state(tensors["random.cpu"])
+        if self._device.type == "cuda" and "random.gpu" in tensors:  # it may have started on the CPU
+            torch.cuda.set_rng_state(tensors["random.gpu"], self._device)
+        return list(tensors["losses"].to(self._device)), seconds
 
     def _damaged(self) -> FileError:
         return FileError(f"the state of a training in {self._path}", "a damaged file", "start again")
 
-    def _fits(self, found: dict[str, Tensor]) -> bool:
+    def _fits(self, tensors: dict[str, Tensor]) -> bool:
         """Are all tensors there that this training has, of its shapes and types?"""
         parameters = enumerate(self._model.parameters())
         wanted = {
             **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
             **{f"mean.{k}": v for k, v in self._mean.items()},
-            **{f"momentum.{i}": p for i, p in parameters if f"momentum.{i}" in found},
+            **{f"momentum.{i}": p for i, p in parameters if f"momentum.{i}" in tensors},
             "random.order": self._generator.get_state(),
             "random.cpu": torch.get_rng_state(),
         }
         same = all(
-            k in found and (found[k].shape, found[k].dtype) == (v.shape, v.dtype) for k, v in wanted.items()
+            k in tensors and (tensors[k].shape, tensors[k].dtype) == (v.shape, v.dtype)
+            for k, v in wanted.items()
         )
-        losses = found.get("losses")
+        losses = tensors.get("losses")
         epochs = self._identity["epochs"]
         return same and losses is not None and losses.ndim == 1 and 1 <= len(losses) <= epochs
 
@@ -155,7 +155,7 @@ class TrainingState:
         """Say that sums will be rounded differently with another number of threads."""
         (now,) = self._threads
         self._threads |= before
-        saw_threads(*before)
+        self._context.threads.update(before)
         if self._device.type == "cpu" and before - {now}:
             began = min(before - {now})
             logger.warning(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,8 +19,8 @@ from purge.data.augmented import Augmentation, Change, Drawn, plain
 from purge.data.prefetch import Order
 from purge.data.samples import Batch, Samples
 from purge.data.split import Split, matched_to
+from purge.engine.context import Context
 from purge.engine.cuda_graph import Recorded, Scalars
-from purge.engine.dist import ALONE, Ranks
 from purge.engine.precision import Precision
 from purge.engine.seeding import apart
 from purge.engine.stopping import Check, Stopping
@@ -30,7 +31,6 @@ MOST_DRAWN = 10**9  # row numbers that a run draws ahead, which take 8 GB
 
 Delivered = Callable[[], AbstractContextManager[None]]  # puts a model into the state that is delivered
 Done = Callable[[Check], bool]  # may a method end its schedule after this check?
-Tell = Callable[[int, Mapping[str, float]], None]  # is given a step and what was measured there
 
 
 class Run:
@@ -44,22 +44,17 @@ class Run:
         self,
         model: nn.Module,
         split: Split,
+        context: Context,
         *,
-        device: torch.device,
         stop: Stopping,
-        seed: int = 0,
-        progress: bool = False,
         title: str = "unlearn",
         fresh: nn.Module | None = None,
-        precision: Precision = "float32",
-        graph: bool = False,
         augment: Augmentation | Change | None = None,
-        tell: Tell | None = None,
-        ranks: Ranks = ALONE,
     ) -> None:
-        self.device, self.seed, self.stop, self.ranks = device, seed, stop, ranks
-        self.precision, self.graph, self.progress = precision, graph, progress
-        self._model, self._split, self._title, self._fresh, self._tell = model, split, title, fresh, tell
+        self.context, self.stop = context, stop
+        self.device, self.seed, self.ranks = context.device, context.seed, context.ranks
+        self.precision, self.progress = context.precision, context.progress
+        self._model, self._split, self._title, self._fresh = model, split, title, fresh
         self.step = 0  # steps taken so far
         self.end = 0  # the step after which the loop ends; a check may bring it forward
         self.stopped_by: str | None = None
@@ -68,14 +63,14 @@ class Run:
         self.forget_target: float | None = None  # known once the loop has begun
         self._delivered: Delivered = nullcontext
         self._done: Done = lambda now: False
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(self.seed)
         # Not from the seed of the shuffles itself: the move of a sample would depend on its place in them.
-        self._augment, self._moves = augment, torch.Generator().manual_seed(seed ^ 0xA06)
+        self._augment, self._moves = augment, torch.Generator().manual_seed(self.seed ^ 0xA06)
         self._plain: dict[int, tuple[Samples, Samples]] = {}  # by id, and what had that id
         self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
         self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples a check looks at
-        self._first_bad = torch.full((), -1, device=device)
+        self._first_bad = torch.full((), -1, device=self.device)
 
     # -- batches ---------------------------------------------------------------------------
 
@@ -192,11 +187,12 @@ class Run:
 
     def part(self, stop: Stopping, title: str, seed: int) -> Run:
         """A run for another method that does a part of the work; its checks look at the whole request."""
-        tell, before = self._tell, self.step
+        tell, before = self.context.tell, self.step
+        later = None if tell is None else lambda step, values: tell(before + step, values)
+        context = dataclasses.replace(self.context, seed=seed, tell=later)
         return Run(
-            self._model, self._split, device=self.device, stop=stop, seed=seed, progress=self.progress,
-            title=title, fresh=self._fresh, precision=self.precision, graph=self.graph, augment=self._augment,
-            tell=None if tell is None else lambda step, values: tell(before + step, values),
+            self._model, self._split, context, stop=stop, title=title, fresh=self._fresh,
+            augment=self._augment,
         )  # fmt: skip
 
     def follow(self, part: Run) -> None:
@@ -219,7 +215,7 @@ class Run:
 
         ``after``: the same step with other inputs, whose first call comes before that of this one.
         """
-        return Recorded(fn, model=self._model, enabled=self.graph, after=after)
+        return Recorded(fn, model=self._model, enabled=self.context.graph, after=after)
 
     def fresh(self, model: nn.Module, *, partly: bool = False) -> nn.Module:
         """An untrained model like ``model``, on the device: the caller's, or ``model`` with new weights.
@@ -268,8 +264,8 @@ class Run:
             self.forget_target = self.stop.forget_target
             if self.forget_target is None:
                 split, chance = self._split, 1 / self._split.classes
-                gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-                single = split.forget.labels[~torch.isin(split.forget.labels, gone)]
+                classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+                single = split.forget.labels[~torch.isin(split.forget.labels, classes)]
                 whole = 1 - len(single) / len(split.forget)
                 unseen = None
                 if split.test is not None and whole < 1:
@@ -295,8 +291,8 @@ class Run:
 
     def _say(self, step: int) -> None:
         """Tell what a check measured, under the names that it has in the history."""
-        if self._tell is not None:
-            self._tell(step, {f"check_{name}": v for name, v in self._checks[step]._asdict().items()})
+        if self.context.tell is not None:
+            self.context.tell(step, {f"check_{name}": v for name, v in self._checks[step]._asdict().items()})
 
     def _measure(self) -> Check:
         self._raise_if_not_finite()
@@ -380,6 +376,6 @@ def not_finite(step: int) -> RunError:
 
 
 def _column(values: list[Tensor | None]) -> list[Any]:
-    found = [v for v in values if v is not None]
-    numbers = iter(torch.stack(found).tolist() if found else [])
+    measured = [v for v in values if v is not None]
+    numbers = iter(torch.stack(measured).tolist() if measured else [])
     return [None if v is None else next(numbers) for v in values]

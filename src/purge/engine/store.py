@@ -57,10 +57,10 @@ def read_tensors(path: Path, recorded: str | None = None) -> dict[str, Tensor] |
     try:
         with safe_open(path, "pt") as file:
             recorded = recorded or (file.metadata() or {}).get("digest")
-        found = load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError, ValueError):
         return None
-    return found if tensors_digest(found) == recorded else None
+    return tensors if tensors_digest(tensors) == recorded else None
 
 
 def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:
@@ -70,18 +70,18 @@ def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:
 def data_digest(samples: Samples, most: int | None = None) -> str:
     """A digest of all labels, and of the inputs (of images also the ids) of at most so many samples."""
     n = len(samples)
-    few = n if most is None else min(n, most)
-    some = samples if few == n else part_of(samples, torch.arange(few) * n // max(1, few))
-    found = [samples.labels]
+    count = n if most is None else min(n, most)
+    some = samples if count == n else part_of(samples, torch.arange(count) * n // max(1, count))
+    parts = [samples.labels]
     h = hashlib.sha256()
     if isinstance(some, Images):  # pixels are the same on every device
         h.update(repr((some.shape, some.mean, some.std)).encode())
-        found += [samples.ids, some.pixels.cpu().contiguous()]
+        parts += [samples.ids, some.pixels.cpu().contiguous()]
         if some.transform is not None:
-            found.append(fingerprints(part_of(samples, torch.arange(min(n, TRANSFORMED)))))
+            parts.append(fingerprints(part_of(samples, torch.arange(min(n, TRANSFORMED)))))
     else:
         with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
-            found.append(fingerprints(some))
-    for part in found:
+            parts.append(fingerprints(some))
+    for part in parts:
         h.update(part.numpy().data)
     return h.hexdigest()

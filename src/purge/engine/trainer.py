@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,8 +29,9 @@ from purge.core.progress import progress_line
 from purge.core.settings import normalise, setting
 from purge.data.augmented import Augment, Augmentation, Drawn
 from purge.data.samples import Samples, few
+from purge.engine.context import Context
 from purge.engine.cuda_graph import Recorded, Scalars
-from purge.engine.dist import ALONE, Ranks
+from purge.engine.dist import Ranks
 from purge.engine.losses import full
 from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
 from purge.engine.precision import has_bf16, laid_out
@@ -95,16 +96,14 @@ def fit(
     models: Sequence[nn.Module],
     samples: Sequence[Samples],
     recipe: Recipe,
+    context: Context | None = None,
     *,
     seeds: Sequence[int],
-    progress: bool = False,
     title: str = "train",
     state: Path | None = None,
     resume: bool = True,
     shuffle: Callable[[int], Tensor] | None = None,
     watch: Watch | None = None,
-    tell: Callable[[int, dict[str, float]], None] | None = None,
-    ranks: Ranks = ALONE,
 ) -> tuple[list[History], float]:
     """Train models of one architecture in place, each on its own, equally many samples.
 
@@ -112,14 +111,18 @@ def fit(
     stacked and trained at once: for small ones that costs little more than to train one. Each takes the
     steps it would take alone, up to rounding (dropout draws other numbers), but ``compile``,
     ``channels_last``, ``micro_batch`` and ``checkpoint_activations`` are ignored. The remaining arguments are
-    for a single model. Where several ``ranks`` share the batches, ``compile`` and ``graph`` are ignored.
+    for a single model. Where several ranks share the batches, ``compile`` and ``graph`` are ignored.
+
+    ``context``: its progress, ranks and who hears of the mean loss of each epoch, for which the device is
+    waited for; by default nothing is shown or told.
 
     ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
     ``resume`` is False: then it is overwritten.
     ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
     ``watch``: returns a context that every step is taken in.
-    ``tell``: is given the number of each epoch and its mean loss, for which the device is waited for.
     """
+    context = context or Context(device_of(models[0]))
+    ranks = context.ranks
     check_micro_batch(models[0], recipe.micro_batch)
     if recipe.checkpoint_activations and recipe.compile:
         raise MethodError("compile or checkpoint_activations", "both", "leave one of them out")
@@ -128,25 +131,16 @@ def fit(
     network = _Network(models, recipe, ranks, rows=size)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    optimizer, gpu = network.optimizer, network.device.type == "cuda"
+    optimizer = network.optimizer
     mean = {k: v.clone() for k, v in network.floats().items()} if recipe.ema > 0 else {}
     kept = None
     if state is not None:
         same = identity(model, samples[0], recipe, seeds[0])
-        kept = TrainingState(state, same, model, optimizer, mean, generators[0], ranks)
+        kept = TrainingState(state, same, model, optimizer, mean, generators[0], context)
     with (
         closing(kept) if kept is not None else nullcontext(),
-        laid_out(model, samples[0], last=recipe.channels_last if network.alone else False),
-        quick_batchnorm(model) if network.recorded else nullcontext(),
-        statistics(model, "train", over=ranks.over) if ranks.world > 1 else nullcontext(),
-        recomputed(model, few(samples[0])) if network.checkpointed else nullcontext(),
-        cudnn.flags(
-            enabled=cudnn.enabled,
-            benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
-            deterministic=cudnn.deterministic,
-            allow_tf32=cudnn.allow_tf32,
-        ),
-        progress_line(title, recipe.epochs, progress) as advance,
+        network.ready(samples[0]),
+        progress_line(title, recipe.epochs, context.progress) as advance,
     ):
         losses, before = kept.restore() if kept is not None and resume else ([], 0.0)
         started = time.perf_counter() - before
@@ -174,8 +168,8 @@ def fit(
             losses.append(ranks.sum(loss_sum) / per_epoch)
             if kept is not None:
                 kept.write(losses, time.perf_counter() - started)
-            if tell is not None:
-                tell(epoch + 1, {"loss": float(losses[-1])})
+            if context.tell is not None:
+                context.tell(epoch + 1, {"loss": float(losses[-1])})
             advance(1, "")
     network.finish(mean)
     rows = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
@@ -209,6 +203,24 @@ class _Network:
         for m in self._code.modules() if self._bf16 else ():
             if isinstance(m, _BatchNorm):  # stacked, it refuses inputs of another type than its own
                 m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
+
+    @contextmanager
+    def ready(self, samples: Samples) -> Iterator[None]:
+        """Within the block, layout, BatchNorm and cuDNN are as training on these samples wants them."""
+        model, recipe, ranks, gpu = self.models[0], self._recipe, self._ranks, self.device.type == "cuda"
+        with (
+            laid_out(model, samples, last=recipe.channels_last if self.alone else False),
+            quick_batchnorm(model) if self.recorded else nullcontext(),
+            statistics(model, "train", over=ranks.over) if ranks.world > 1 else nullcontext(),
+            recomputed(model, few(samples)) if self.checkpointed else nullcontext(),
+            cudnn.flags(
+                enabled=cudnn.enabled,
+                benchmark=gpu and not cudnn.deterministic,  # to try its algorithms pays off in training
+                deterministic=cudnn.deterministic,
+                allow_tf32=cudnn.allow_tf32,
+            ),
+        ):
+            yield
 
     def _loss(self, weights: dict[str, Tensor] | None, x: Any, y: Tensor) -> Tensor:
         """The mean loss of a batch; that of stacked batches under stacked weights is (models,)."""

@@ -86,23 +86,23 @@ class Amun(Method):
 
     def _trained_on(self, split: Split) -> Tensor:
         """The rows of the forget set that are trained on with their labels."""
-        gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-        stays = ~torch.isin(split.forget.labels, gone)
+        classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+        stays = ~torch.isin(split.forget.labels, classes)
         return (stays if self.own is None else torch.full_like(stays, self.own)).nonzero()[:, 0]
 
     def _neighbours(self, teacher: nn.Module, forget: Samples, device: torch.device) -> Samples:
         """x' and y' of every forget sample that has another answer near it."""
         low, high = value_range(forget, "amun")
-        found = [self._nearest(teacher, x, y, low, high) for x, y in batches(forget, self.batch_size)]
-        if not all(bool(x.isfinite().all()) for x in found):
+        nearest = [self._nearest(teacher, x, y, low, high) for x, y in batches(forget, self.batch_size)]
+        if not all(bool(x.isfinite().all()) for x in nearest):
             raise not_finite(1)
         with torch.no_grad():
-            labels = torch.cat([forward(teacher, x).argmax(1) for x in found]).cpu()
+            labels = torch.cat([forward(teacher, x).argmax(1) for x in nearest]).cpu()
         other = labels != forget.labels  # the right label beside a sample would teach it again
         if not bool(other.any()):
             what = "another answer of the model near at least one forgotten sample"
             raise MethodError(what, "none", "raise radius, or choose another method")
-        return samples_of(torch.cat(found)[other.to(device)], labels[other], device)
+        return samples_of(torch.cat(nearest)[other.to(device)], labels[other], device)
 
     def _nearest(self, teacher: nn.Module, x: Tensor, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """For each sample of a batch a point near it that the teacher gives another label."""

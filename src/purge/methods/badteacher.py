@@ -76,8 +76,8 @@ class BadTeacher(Method):
 
 
 def _same_classes(bad: nn.Module, split: Split) -> None:
-    few = torch.arange(min(2, len(split.forget)))
-    if (k := logits(bad, split.forget, few).shape[1]) != split.classes:
+    two = torch.arange(min(2, len(split.forget)))
+    if (k := logits(bad, split.forget, two).shape[1]) != split.classes:
         raise ModelError(
             f"{split.classes} outputs from the untrained model",
             str(k),

@@ -6,12 +6,13 @@ The file of a method imports from here what nearly every loop needs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import nn
 
 from purge.core.errors import MethodError
-from purge.core.settings import flat_fields, in_short, normalise, replace, setting
+from purge.core.settings import in_short, normalise, replace, setting
 from purge.data.augmented import Augmentation, Change, as_augmentation
 from purge.data.inputs import Inputs
 from purge.data.split import Split
@@ -19,6 +20,7 @@ from purge.engine.cuda_graph import Scalars
 from purge.engine.optimizer import Optim
 from purge.engine.run import Run
 from purge.engine.stopping import Stopping
+from purge.engine.trainer import Recipe
 
 __all__ = ["PUBLISHED", "Inputs", "Method", "Optim", "Run", "Scalars", "Split", "Stopping", "setting"]
 
@@ -64,10 +66,13 @@ class Method(ABC):
     retrains: ClassVar[bool] = False
     # Do several ranks of torch.distributed share its batches? Then each step adds up gradients (run.ranks).
     distributes: ClassVar[bool] = False
-    # How many samples go through the model at a time, and are activations computed again for gradients? A
-    # method that saves memory in these ways has fields of these names.
+    # How many samples go through the model at a time, and are activations computed again for gradients?
+    # Methods that save memory in these ways have fields of these names.
     micro_batch: int | None = None
     checkpoint_activations: bool = False
+    # The samples of a step, and how it trains if it does so by a recipe: fields of methods that have them.
+    batch_size: int | None = None
+    recipe: Recipe | None = None
     stop: Stopping
 
     def __init_subclass__(cls) -> None:
@@ -81,6 +86,11 @@ class Method(ABC):
 
     def __repr__(self) -> str:
         return in_short(self)
+
+    @property
+    def inner(self) -> Sequence[Method | None]:
+        """The methods that it runs in turn; None where one leaves its part alone."""
+        return ()
 
     @abstractmethod
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
@@ -100,7 +110,7 @@ def with_augment(method: Method, augment: Any) -> tuple[Method, Augmentation | C
     """
     if augment is None or method.augments:
         return method, as_augmentation(augment)
-    if "augment" in {f.name for f, _ in flat_fields(method)}:
+    if method.recipe is not None:
         return replace(method, {"augment": augment}), None
     got = f"{type(method).__name__}, which reads the data as it is"
     raise MethodError("a method that augments its data, for augment=…", got, "leave augment out")

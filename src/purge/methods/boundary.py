@@ -104,7 +104,7 @@ class BoundaryShrink(Method):
         """y' of every forget sample, (|D_f|,): what the teacher says one step up its own loss."""
         low, high = value_range(forget, "boundary-shrink")
         step = self.step * (high - low) if self.unit == "range" else self.step
-        found = []
+        neighbours = []
         for x, y in batches(forget, EVAL_BATCH):
             x = x.detach().requires_grad_()
             # A sum, in float64 where there is one: what is far from the boundary keeps its sign.
@@ -114,8 +114,8 @@ class BoundaryShrink(Method):
             with torch.no_grad():
                 moved = x + step * g.sign()
                 moved = torch.clamp(moved, low, high) if self.clamp else moved
-                found.append(forward(teacher, moved.to(x.dtype)).argmax(1))
-        return torch.cat(found)
+                neighbours.append(forward(teacher, moved.to(x.dtype)).argmax(1))
+        return torch.cat(neighbours)
 
 
 class _Head:

@@ -67,14 +67,14 @@ class ConvolutionTranspose(Method):
 def _square_kernels(model: nn.Module) -> list[Tensor]:
     """The trainable kernels that change when they are turned over."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d)]
-    found = [w for w in weights if w.requires_grad and w.shape[2] == w.shape[3] > 1]
-    if not found:
+    turned = [w for w in weights if w.requires_grad and w.shape[2] == w.shape[3] > 1]
+    if not turned:
         raise MethodError(
             "a convolution with a square kernel larger than 1×1 (nn.Conv2d) for convolution-transpose",
             f"{type(model).__name__}, which has none that is trained",
             "choose another method, say msg",
         )
-    return found
+    return turned
 
 
 @torch.no_grad()

@@ -61,12 +61,12 @@ class FisherForgetting(Method):
         per_sample_grads(model, *split.retain.take(torch.arange(1)))  # refuse what cannot be done
         n = self.samples or len(split.retain)
         drawn = run.batch_indices(split.retain, steps=1, batch_size=n)[0]
-        gone = torch.tensor(sorted(split.forget_classes), device=run.device)
+        classes = torch.tensor(sorted(split.forget_classes), device=run.device)
         for _ in run.steps(1, epoch=1):
             information, retain_loss = self._information(model, params, split.retain, drawn)
             parts = information.split([p.numel() for p in params])
             for p, f in zip(params, parts, strict=True):
-                self._draw(p, f.view_as(p), gone if id(p) in last else None)
+                self._draw(p, f.view_as(p), classes if id(p) in last else None)
             run.log(retain_loss=retain_loss, forget_loss=None)
 
     def _information(
@@ -84,16 +84,18 @@ class FisherForgetting(Method):
         return total / len(drawn), loss / len(drawn)
 
     @torch.no_grad()
-    def _draw(self, p: nn.Parameter, information: Tensor, gone: Tensor | None) -> None:
-        """θ ~ N(μ, σ²) for one parameter; ``gone`` are the forgotten rows, None outside the last layer."""
-        variance = self.alpha * (1 / (information + EPSILON)).clamp_max(MOST if gone is None else MOST_LAST)
+    def _draw(self, p: nn.Parameter, information: Tensor, classes: Tensor | None) -> None:
+        """θ ~ N(μ, σ²) for one parameter; ``classes``: the forgotten rows, None outside the last layer."""
+        variance = self.alpha * (1 / (information + EPSILON)).clamp_max(
+            MOST if classes is None else MOST_LAST
+        )
         if p.ndim > 1:
             variance = variance.mean(1, keepdim=True).expand_as(p)
         mean = p.to(variance.dtype)
-        if gone is not None:
-            mean = mean.index_fill(0, gone, 0.0)
-            variance = variance.index_fill(0, gone, FORGOTTEN_VARIANCE)
-        if gone is not None or p.ndim == 1:
+        if classes is not None:
+            mean = mean.index_fill(0, classes, 0.0)
+            variance = variance.index_fill(0, classes, FORGOTTEN_VARIANCE)
+        if classes is not None or p.ndim == 1:
             variance = WIDER * variance
         p.copy_(mean + variance.sqrt() * torch.randn_like(variance))
 

@@ -100,8 +100,8 @@ def _unseen_accuracy(teacher: nn.Module, split: Split) -> float:
             "test data for lotus, to see how well the model does on unseen samples", "none", "pass test=…"
         )
     hits = logits(teacher, split.test).argmax(1).cpu() == split.test.labels
-    gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-    whole = torch.isin(split.forget.labels, gone)
+    classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+    whole = torch.isin(split.forget.labels, classes)
     return float(hits.double().mean()) * float((~whole).double().mean())
 
 

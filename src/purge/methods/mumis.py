@@ -82,18 +82,18 @@ class MuMis(Method):
         return torch.cat(each).mean()
 
 
-def _sensitivities(model: nn.Module, given: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
+def _sensitivities(model: nn.Module, batch: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
     """‖∇ₓ z_y‖² and ‖∇ₓ z_c'‖² of each sample, (B,) each, that can be differentiated again."""
-    x = inputs.continuous(given, "mu-mis").detach().requires_grad_()
+    x = inputs.continuous(batch, "mu-mis").detach().requires_grad_()
     with (
         statistics(model, "frozen"),
         sdpa_kernel(SDPBackend.MATH),
     ):  # fused attention has no second derivative
         z = forward(model, x).float()
         other = (y + torch.randint(1, z.shape[1], y.shape, device=y.device)) % z.shape[1]
-        found = []
+        parts = []
         for chosen in (y, other):
             logit = z.gather(1, chosen[:, None]).sum()
             (g,) = torch.autograd.grad(logit, x, create_graph=True)
-            found.append(g.flatten(1).float().square().sum(1))
-    return found[0], found[1]
+            parts.append(g.flatten(1).float().square().sum(1))
+    return parts[0], parts[1]

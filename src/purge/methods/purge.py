@@ -92,6 +92,10 @@ class Restart(NamedTuple):
         """ρ_t: up over a tenth of the steps, and down to 0 over all of them."""
         return self.rate * min(1.0, (step + 1) / (WARM_UP * self.steps), 1 - step / self.steps)
 
+    def kd_at(self, step: int, level: float) -> float:
+        """The weight of the distillation in a step, small where the original's loss L₀ is."""
+        return self.kd * min(1.0, level) if step >= self.first_plain else 0.0
+
     def in_words(self, size: int, *, pushes: bool, changed: bool) -> str:
         """What the result says was done."""
         words = f"a restart of {self.steps} steps of {size} retained samples"
@@ -199,28 +203,18 @@ class Purge(Method):
             recalibrate(model, (x for x, _ in passing(retain, drawn, model)))
             yield
 
-        none = at_r[0, :0]
-        orders = [
-            [*at_r[:first_plain], *[none] * (plan.steps - first_plain)],  # as in training, if it is known how
-            [*[none] * first_plain, *at_r[first_plain:]],  # plain
-            [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
-        ]
         pushing_step = run.recorded(one)
         one_step = run.recorded(one, after=pushing_step)
-        mean = params.read() if plan.averaged else torch.empty(0)
-        for i, (early, late, f) in run.batches(
-            changed or retain, retain, classes, orders=orders, epoch=plan.steps, delivered=delivered
-        ):
+        mean = _LastMean(params, plan)
+        sets, orders = (changed or retain, retain, classes), _orders(at_r, at_f, first_plain)
+        for i, (early, late, f) in run.batches(*sets, orders=orders, epoch=plan.steps, delivered=delivered):
             r = early if len(early) else late
             one.optimizer.rate.fill_(plan.rate_at(i))
-            one.beta.fill_(plan.kd * min(1.0, level) if i >= plan.first_plain else 0.0)
+            one.beta.fill_(plan.kd_at(i, level))
             one.level.fill_(level if i >= first_plain else level_changed)
             batch = r.x, r.y, teacher.logits(r.rows)
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
-            if (n := i + 1 - (plan.steps - plan.averaged)) > 0:
-                mean.lerp_(params.read(), 1 / n)
-                if i + 1 == plan.steps:
-                    params.store(mean)
+            mean.after(i)
         params.widen()
         if run.beyond_budget:
             suffered = "The retained data suffered: a rate of %.3g is too high for this model. "
@@ -302,6 +296,31 @@ class _Teacher:
     def logits(self, rows: Tensor) -> Tensor:
         """Those of the samples at ``rows``; zeros for samples of other batches."""
         return self._logits[self._place[rows]]
+
+
+class _LastMean:
+    """The mean of the weights of the last steps, which are what is delivered where there is one."""
+
+    def __init__(self, params: FlatParameters, plan: Restart) -> None:
+        self._params, self._first, self._last = params, plan.steps - plan.averaged, plan.steps - 1
+        self._mean = params.read() if plan.averaged else torch.empty(0)
+
+    def after(self, step: int) -> None:
+        """Take the weights after this step into the mean; after the last step it takes their place."""
+        if step >= self._first:
+            self._mean.lerp_(self._params.read(), 1 / (step - self._first + 1))
+            if step == self._last:
+                self._params.store(self._mean)
+
+
+def _orders(at_r: Tensor, at_f: Tensor, first_plain: int) -> list[list[Tensor]]:
+    """The rows of each step: of samples changed at random, of plain ones, and of those that are pushed."""
+    none, steps = at_r[0, :0], len(at_r)
+    return [
+        [*at_r[:first_plain], *[none] * (steps - first_plain)],
+        [*[none] * first_plain, *at_r[first_plain:]],
+        [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
+    ]
 
 
 def _of_classes(split: Split) -> Samples:

@@ -167,13 +167,13 @@ def _teacher_pass(
     teacher: nn.Module, retain: Samples, layers: tuple[str, ...]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The teacher's logits of all retain samples, and the mean of each layer over them."""
-    found, sums = [], dict[str, Tensor]()
+    outputs, sums = [], dict[str, Tensor]()
     with evaluating(teacher), capture(teacher, layers) as h:
         for x, _ in passing(retain):
-            found.append(forward(teacher, x).float())
+            outputs.append(forward(teacher, x).float())
             for name in layers:
                 sums[name] = sums.get(name, 0) + h[name].float().sum(0)
-    return torch.cat(found), {name: total / len(retain) for name, total in sums.items()}
+    return torch.cat(outputs), {name: total / len(retain) for name, total in sums.items()}
 
 
 def _erasure(h: dict[str, Tensor], means: dict[str, Tensor], *, like: Tensor) -> Tensor:

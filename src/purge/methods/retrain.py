@@ -8,6 +8,7 @@ authors begin.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,8 +43,8 @@ class Retrain(Method):
         for i in run.steps(self.recipe.epochs, epoch=self.recipe.epochs):
             if i == 0:
                 (history,), _ = fit(
-                    [fresh], [split.retain], self.recipe, seeds=[run.seed], progress=run.progress,
-                    title="retrain", ranks=run.ranks,
+                    [fresh], [split.retain], self.recipe, dataclasses.replace(run.context, tell=None),
+                    seeds=[run.seed], title="retrain",
                 )  # fmt: skip
                 model.load_state_dict(fresh.state_dict())
             run.log(retain_loss=torch.tensor(history[i]["loss"], device=run.device))

@@ -67,7 +67,7 @@ class Rum(Method):
 
     @property
     def inner(self) -> list[Method | None]:
-        """The method of each part; None where a part is left alone."""
+        """The method of each part of the forget set."""
         return [None if words == "none" else _named(words) for words in self.methods]
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
@@ -106,8 +106,8 @@ class Rum(Method):
 def _turn(split: Split, rows: Tensor, waiting: list[Tensor], device: torch.device) -> Split:
     """The request of one part: what waits for its turn is retained, unless its whole class must go."""
     later = torch.cat([*waiting, rows[:0]])
-    gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-    later = later[~torch.isin(split.forget.labels[later], gone)]
+    classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+    later = later[~torch.isin(split.forget.labels[later], classes)]
     kept = _together(split.retain, part_of(split.forget, later), device) if len(later) else split.retain
     forget = split.forget if len(rows) == len(split.forget) else part_of(split.forget, rows)
     return dataclasses.replace(split, forget=forget, retain=kept)
@@ -123,8 +123,8 @@ def _together(retain: Samples, later: Samples, device: torch.device) -> Samples:
 
 def _named(words: str) -> Method:
     """The method that is meant by ``name key=value …``."""
-    name, *given = words.split() or [""]
-    pairs = [pair.partition("=") for pair in given]
+    name, *settings = words.split() or [""]
+    pairs = [pair.partition("=") for pair in settings]
     if wrong := [key for key, equals, _ in pairs if not equals]:
         got, fix = f"{wrong[0]!r} in {words!r}", "separate settings by spaces, methods by commas"
         raise MethodError("settings as key=value after the name of a method", got, fix)

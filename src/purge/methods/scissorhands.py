@@ -96,7 +96,7 @@ class Scissorhands(Method):
 
     def _trimmed(self, model: nn.Module) -> list[tuple[nn.Parameter, float]]:
         """The parameters that may be trimmed, each with the largest size of a fresh value."""
-        found = []
+        chosen = []
         for layer, module in model.named_modules():
             for name, p in module.named_parameters(layer, recurse=False):
                 # The weights of normalisation have one dimension.
@@ -104,23 +104,23 @@ class Scissorhands(Method):
                 normal = not isinstance(weight, Tensor) or weight.ndim < 2
                 wanted = name.startswith(self.layers) if self.layers else not normal
                 if p.requires_grad and wanted:
-                    found.append((p, 1 / math.sqrt(p[0].numel()) if p.ndim > 1 else 0.0))
-        if not found:
+                    chosen.append((p, 1 / math.sqrt(p[0].numel()) if p.ndim > 1 else 0.0))
+        if not chosen:
             raise MethodError(
                 "layers with weights that take gradients to trim",
                 ", ".join(self.layers) or "none",
                 "leave layers out, or name some that the model has",
             )
-        return found
+        return chosen
 
     def _orders(self, split: Split, run: Run) -> tuple[tuple[list[Tensor], list[Tensor]], int]:
         """The rows of each step in the retain and in the forget set, and the steps of an epoch."""
         size = self.batch_size
-        epoch, few = (math.ceil(len(part) / size) for part in (split.retain, split.forget))
+        epoch, epoch_f = (math.ceil(len(part) / size) for part in (split.retain, split.forget))
         at_r = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=size)
-        at_f = run.batch_indices(split.forget, steps=self.epochs * min(few, epoch), batch_size=size)
+        at_f = run.batch_indices(split.forget, steps=self.epochs * min(epoch_f, epoch), batch_size=size)
         none, forget = at_f[0, :0], list[Tensor]()
-        for batches in at_f.split(min(few, epoch)):
+        for batches in at_f.split(min(epoch_f, epoch)):
             forget += [*batches, *[none] * (epoch - len(batches))]
         return ([*at_r], forget), epoch
 

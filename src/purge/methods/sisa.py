@@ -63,12 +63,13 @@ class Sisa(Method):
         enough_in_each(sisa, ids, "train again with fewer shards, without what must be forgotten")
         _frozen_as_before(sisa, restarts)
         total = sum(epochs_from(sisa, ids, shard, first) for shard, first in restarts.items())
+        context = dataclasses.replace(run.context, tell=None)  # checks are told, not the epochs of a shard
         rows: list[dict[str, Any]] = []
         for i in run.steps(total, epoch=total):
             if i == 0:
                 for shard, first in restarts.items():
                     sisa.shards[shard].load_state_dict(sisa.checkpoints[shard][first])
-                    rows += train_shard(sisa, split.retain, ids, shard, first=first, progress=run.progress)
+                    rows += train_shard(sisa, split.retain, ids, shard, context, first=first)
                 sisa.finished(ids, split.retain.labels, rows)
             values = {k: torch.tensor(rows[i][k], device=run.device) for k in ("shard", "slice", "loss")}
             run.log(retain_loss=values["loss"], shard=values["shard"], slice=values["slice"])
@@ -96,9 +97,9 @@ def _untouched(model: nn.Module) -> SisaModel:
 
 def _all_that_was_trained_on(sisa: SisaModel, split: Split) -> Tensor:
     """The names of the retain set, if forget and retain together are what the model was trained on."""
-    kept, gone = identities(split.retain), identities(split.forget)
+    kept, lost = identities(split.retain), identities(split.forget)
     labels = torch.cat([split.retain.labels, split.forget.labels])
-    ids, labels = in_order(torch.cat([kept, gone]), labels)
+    ids, labels = in_order(torch.cat([kept, lost]), labels)
     if not torch.equal(ids, sisa.ids) or not torch.equal(labels, sisa.labels):
         unknown = int((~torch.isin(ids, sisa.ids)).sum())
         missing = int((~torch.isin(sisa.ids, ids)).sum())

@@ -30,11 +30,12 @@ from purge.core.threads import threads_for
 from purge.data.accept import accepted
 from purge.data.identity import identities
 from purge.data.samples import Data, Samples, few, part_of
+from purge.engine.context import Context
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.sisa_parts import found_or_trained
+from purge.methods.sisa_parts import Parts, read_or_trained
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
 from purge.models.checks import (
@@ -59,27 +60,30 @@ INDEX, SAMPLES = "sisa.json", "sisa-samples.safetensors"  # without the first, a
 def train_sisa(
     model: nn.Module | Callable[[], nn.Module],
     dataset: Data,
-    plan: Plan,
+    plan: ShardPlan,
     *,
     device: torch.device | str | None = None,
     progress: bool = True,
+    parts: Parts | None = None,
 ) -> SisaModel:
     """An ensemble from which samples can be deleted exactly.
 
     ``model``: a network whose layers draw new weights for every shard (it is not changed), or a
     function that builds an untrained one.
+    ``parts``: the file of each shard. One that is there is read, one that is missing is written.
 
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-    >>> plan = Plan(shards=2, slices=2, recipe=Recipe(epochs=2))
+    >>> plan = ShardPlan(shards=2, slices=2, recipe=Recipe(epochs=2))
     >>> sisa = train_sisa(nn.Linear(4, 3), (x, y), plan, progress=False)
     >>> len(sisa.shards), sisa(x).shape
     (2, torch.Size([60, 3]))
     """
     sisa, samples, ids = _prepared(model, dataset, plan, device)
+    context = Context(device_of(sisa), plan.seed, progress=progress, threads=sisa.threads)
     rows: list[dict[str, Any]] = []
     with counting(sisa) as counted:
         for shard in range(plan.shards):
-            rows += _first_training(sisa, samples, ids, shard, progress=progress)
+            rows += _first_training(sisa, samples, ids, shard, context, parts)
     sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
     sisa.zero_grad(set_to_none=True)
     if diverged(sisa, samples, rows):
@@ -89,15 +93,19 @@ def train_sisa(
 
 
 def train_part(
-    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, shard: int, *,
+    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: ShardPlan, shard: int, file: Path, *,
     device: torch.device | str | None = None,
 ) -> None:  # fmt: skip
-    """Train one shard as :func:`train_sisa` would, within :func:`~purge.methods.sisa_parts.shards_in`."""
-    _first_training(*_prepared(model, dataset, plan, device), shard, progress=False)
+    """Train one shard, and write it to a file that :func:`train_sisa` takes as one of its ``parts``."""
+    sisa, samples, ids = _prepared(model, dataset, plan, device)
+    _first_training(sisa, samples, ids, shard, Context(device_of(sisa), plan.seed), lambda _: file)
 
 
 def _prepared(
-    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: Plan, device: torch.device | str | None
+    model: nn.Module | Callable[[], nn.Module],
+    dataset: Data,
+    plan: ShardPlan,
+    device: torch.device | str | None,
 ) -> tuple[SisaModel, Samples, Tensor]:
     """An untrained ensemble, its data and the identities of the samples, all of them checked."""
     recipe = plan.recipe
@@ -119,10 +127,13 @@ def _prepared(
 
 
 def _first_training(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, progress: bool
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, parts: Parts | None
 ) -> list[dict[str, Any]]:
-    train = partial(train_shard, sisa, samples, ids, shard, first=0, progress=progress)
-    history, before = found_or_trained(shard, sisa.shards[shard], sisa.checkpoints[shard], train)
+    train = partial(train_shard, sisa, samples, ids, shard, first=0)
+    if parts is None:
+        return train(context)
+    net, checkpoints = sisa.shards[shard], sisa.checkpoints[shard]
+    history, before = read_or_trained(parts(shard), net, checkpoints, train, context)
     sisa.seconds_before += before
     return history
 
@@ -131,7 +142,7 @@ def _first_training(
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """All that a SISA training depends on, except the data and the architecture.
 
     There is a checkpoint before every slice: more slices make a deletion cheaper and the model larger on
@@ -158,7 +169,7 @@ class Plan:
     def epochs(self) -> list[int]:
         """The epochs of each slice, ⌊(s+1)e⌋ − ⌊s·e⌋ with e = 2E/(R+1), in whole numbers.
 
-        >>> Plan(slices=4, recipe=Recipe(epochs=10)).epochs, Plan(recipe=Recipe(epochs=10)).epochs
+        >>> ShardPlan(slices=4, recipe=Recipe(epochs=10)).epochs, ShardPlan(recipe=Recipe(epochs=10)).epochs
         ([4, 4, 4, 4], [10])
         """
         until = [2 * self.recipe.epochs * s // (self.slices + 1) for s in range(self.slices + 1)]
@@ -198,7 +209,7 @@ class SisaModel(nn.Module):
     ``checkpoints[k][s]`` is shard k before slice s; after the last slice it is ``shards[k]`` itself.
     """
 
-    def __init__(self, shards: Sequence[nn.Module], plan: Plan) -> None:
+    def __init__(self, shards: Sequence[nn.Module], plan: ShardPlan) -> None:
         super().__init__()
         self.shards = nn.ModuleList(shards)
         self.plan = plan
@@ -209,6 +220,7 @@ class SisaModel(nn.Module):
         self.trained = ""  # the digest of the weights after training
         self.work: dict[str, Any] = {}  # of this training, as models/work.py has it
         self.seconds_before = 0.0  # of shards that were trained apart
+        self.threads = set[int]()  # numbers of CPU threads of this training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The logarithm of the mean softmax, or of the share of votes."""
@@ -260,7 +272,7 @@ class SisaModel(nn.Module):
         path = Path(folder)
         facts = read_json(path / INDEX)
         try:
-            plan = Plan(**facts["plan"])
+            plan = ShardPlan(**facts["plan"])
             trained, history = str(facts["trained"]), list(facts["history"])
             files = dict[str, str](facts.get("files") or {})  # older folders have no digests of files
         except (KeyError, TypeError, ValueError):  # a setting out of range is a ValueError
@@ -271,9 +283,9 @@ class SisaModel(nn.Module):
         load_weights(sisa, path / "model.safetensors")
         samples = _read(path / SAMPLES, files)
         for shard in range(plan.shards):
-            found = _read(_shard_file(path, shard), files)
+            tensors = _read(_shard_file(path, shard), files)
             for s in range(plan.slices):
-                state = {k.partition("/")[2]: v for k, v in found.items() if k.partition("/")[0] == str(s)}
+                state = {k.partition("/")[2]: v for k, v in tensors.items() if k.partition("/")[0] == str(s)}
                 if _shapes(state) != _shapes(tensors_of(sisa.shards[shard])):
                     raise _damaged(_shard_file(path, shard))
                 sisa.checkpoints[shard][s] = Checkpoint(state)
@@ -287,7 +299,7 @@ class SisaModel(nn.Module):
 # -- training a shard -------------------------------------------------------------------------
 
 
-def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
+def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
     """The untrained model of a shard, drawn on the CPU: the same on every device; never of half precision."""
     with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
         if not isinstance(model, nn.Module) and callable(model):
@@ -305,7 +317,7 @@ def _fresh(model: Any, plan: Plan, shard: int) -> nn.Module:
 
 
 def train_shard(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, *, first: int, progress: bool
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, *, first: int
 ) -> list[dict[str, Any]]:
     """Continue to train a shard, from slice ``first`` to the last; return a row for every epoch."""
     plan, net = sisa.plan, sisa.shards[shard]
@@ -317,14 +329,14 @@ def train_shard(
             continue
         before = sum(plan.epochs[:s])
         drawn = plan.drawn(_TRAINING, shard, s)
-        threads = threads_for(net, device_of(net), plan.recipe.batch_size)
+        threads = threads_for(net, device_of(net), plan.recipe.batch_size, seen=context.threads)
         with seeded(drawn, device_of(net)), threads:  # dropout
             (losses,), _ = fit(
                 [net],
                 [part_of(samples, at)],
                 dataclasses.replace(plan.recipe, epochs=plan.epochs[s]),
+                context,
                 seeds=[drawn],
-                progress=progress,
                 title=f"shard {shard + 1} of {plan.shards}, slice {s + 1} of {plan.slices}",
                 shuffle=partial(plan.order, ids[at], shard, before),
             )
@@ -399,9 +411,9 @@ def _shard_file(folder: Path, shard: int) -> Path:
 
 
 def _read(path: Path, digests: dict[str, str]) -> dict[str, Tensor]:
-    if (found := read_tensors(path, digests.get(path.name))) is None:
+    if (tensors := read_tensors(path, digests.get(path.name))) is None:
         raise _damaged(path)
-    return found
+    return tensors
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

@@ -80,18 +80,18 @@ class TiltedReweighting(Method):
 
     def _targets(self, model: nn.Module, split: Split, device: torch.device) -> Tensor:
         """q of every forget sample, (|D_f|, K)."""
-        gone = torch.zeros(split.classes, dtype=torch.bool, device=device)
-        gone[sorted(split.forget_classes)] = True
-        similar = self._similarities(_class_weights(model, split), gone)
+        forgotten = torch.zeros(split.classes, dtype=torch.bool, device=device)
+        forgotten[sorted(split.forget_classes)] = True
+        similar = self._similarities(_class_weights(model, split), forgotten)
         tilted = logits(model, split.forget) + self.beta * similar[split.forget.labels.to(device)]
-        return tilted.masked_fill(gone, -math.inf).softmax(1)
+        return tilted.masked_fill(forgotten, -math.inf).softmax(1)
 
-    def _similarities(self, weights: Tensor, gone: Tensor) -> Tensor:
+    def _similarities(self, weights: Tensor, forgotten: Tensor) -> Tensor:
         """s: how similar each class (K,) is to each that stays, (K, K); 0 for classes that go."""
         centred = weights - weights.mean(0)
         _, _, directions = torch.linalg.svd(centred, full_matrices=False)
         v = F.normalize(centred @ directions[: self.components].T, dim=1)
-        return (v @ v.T / self.temperature).masked_fill(gone, -math.inf).softmax(1)
+        return (v @ v.T / self.temperature).masked_fill(forgotten, -math.inf).softmax(1)
 
 
 def _class_weights(model: nn.Module, split: Split) -> Tensor:

@@ -121,15 +121,15 @@ class UNSIR(Method):
 
 
 def _write(model: nn.Module, buffers: list[Tensor]) -> None:
-    for own, given in zip(model.buffers(), buffers, strict=True):
-        own.copy_(given)
+    for own, before in zip(model.buffers(), buffers, strict=True):
+        own.copy_(before)
 
 
 def _inputs_of_whole_classes(split: Split) -> Tensor:
     """One input, once it is sure that whole classes must go and that noise can stand for them."""
     if split.single:
-        gone = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-        others = int((~torch.isin(split.forget.labels, gone)).sum())
+        classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+        others = int((~torch.isin(split.forget.labels, classes)).sum())
         raise MethodError(
             "whole classes to forget for unsir, since noise stands for a class",
             f"{others} single samples of classes that stay",

@@ -170,15 +170,15 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
         known = set(zip(samples["id"].to_pylist(), samples["label"].to_pylist(), strict=True))
     except (OSError, pa.ArrowException, KeyError, AttributeError):
         raise _damaged(folder) from None
-    gone = identities(forget)
-    if strange := sum(pair not in known for pair in zip(gone.tolist(), forget.labels.tolist(), strict=True)):
+    lost = identities(forget)
+    if strange := sum(pair not in known for pair in zip(lost.tolist(), forget.labels.tolist(), strict=True)):
         raise DataError(
             "samples to forget from the logged training",
-            f"{strange} of {len(gone)} that it does not know",
+            f"{strange} of {len(lost)} that it does not know",
             "split the data of that training with purge.split",
         )
     touched = np.zeros(len(number), bool)
-    touched[np.repeat(np.arange(len(number)), lengths)[np.isin(names, gone.numpy())]] = True
+    touched[np.repeat(np.arange(len(number)), lengths)[np.isin(names, lost.numpy())]] = True
     if absent := int((touched & ~logged).sum()):
         raise MethodError(
             f"a log with all {int(touched.sum())} updates that used the forget set",
@@ -195,17 +195,17 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
 
 def updates_in(file: Path) -> dict[str, Tensor]:
     """How far a step moved each parameter; a file that holds other tensors than were logged is refused."""
-    if (found := read_tensors(file)) is None:
+    if (tensors := read_tensors(file)) is None:
         raise _damaged(file)
-    return found
+    return tensors
 
 
 def _sound(file: Path, shapes: dict[str, list[int]]) -> bool:
     """Whether a file can be read and is about parameters of the model."""
     try:
-        with safe_open(file, "pt") as found:
-            names = list(found.keys())
-            return all(found.get_slice(k).get_shape() == shapes.get(k) for k in names)
+        with safe_open(file, "pt") as opened:
+            names = list(opened.keys())
+            return all(opened.get_slice(k).get_shape() == shapes.get(k) for k in names)
     except (OSError, SafetensorError):
         return False
 

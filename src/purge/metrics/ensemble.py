@@ -27,6 +27,7 @@ from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
 from purge.data.samples import Samples, part_of
 from purge.data.split import Split
+from purge.engine.context import Context
 from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
@@ -203,8 +204,7 @@ class Ensemble:
             )
             fresh = self._drawn("unlearned", i)
             run = Run(
-                model, own, device=self.device, stop=method.stop, seed=seed, fresh=fresh,
-                precision=self._precision,
+                model, own, Context(self.device, seed, self._precision), stop=method.stop, fresh=fresh,
                 augment=self.shadows.recipe.augmentation if method.augments else None,
             )  # fmt: skip
             kept_flags, laid = training_flags_kept(model), laid_out(model, own.retain)
