@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from filelock import FileLock, Timeout
 
 from purge.core.errors import FileError
-from purge.core.files import LOCK, STAGE, out_folder, told, writes
+from purge.core.files import LOCK, STAGE, file_errors, out_folder, writes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
         return
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    with told(folder):
+    with file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
         try:
