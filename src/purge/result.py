@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from purge.core.errors import FileError, MetricError, did_you_mean
-from purge.core.files import atomically, out_folder, read_json, told, write_json, write_text, writes
+from purge.core.files import atomically, file_errors, out_folder, read_json, write_json, write_text, writes
 from purge.core.folders import claimed, replacing_run
 from purge.core.schema import build
 from purge.core.settings import as_dict
@@ -235,7 +235,7 @@ class Report:
 
         run = self.info.get("run") or {}
         name, records = run.get("preset") or "audit", record_of(run, self.info) if run else {}
-        with told(Path(path)):
+        with file_errors(Path(path)):
             write_text(Path(path), page({name: self.to_dict()}, records={name: records}, written=now()))
         return Path(path)
 
@@ -265,7 +265,7 @@ class Report:
         if not writes():
             return Path(folder)
         path = out_folder(folder, force=True)
-        with told(path):
+        with file_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         self.to_json(path / "audit.json")
         self.html(path / "report.html")
@@ -279,7 +279,7 @@ class Report:
         """
         if not writes():
             return
-        with told(Path(path)):
+        with file_errors(Path(path)):
             write_json(Path(path), {**self.to_dict(), "verdict": self.verdict.to_dict()})
 
     @classmethod

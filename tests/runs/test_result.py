@@ -24,7 +24,7 @@ from torch import nn
 import purge
 import purge.api
 from purge.core.errors import FileError, MetricError
-from purge.core.files import atomically, read_json, told, write_json
+from purge.core.files import atomically, file_errors, read_json, write_json
 from purge.engine.trainer import Recipe
 from purge.methods.purge import PUSH_EVERY
 from purge.metrics.metric import Metric
@@ -361,7 +361,7 @@ def test_a_full_disk_gives_one_line(tmp_path, monkeypatch):
     ):
         Report({}, {}, {}).to_json(path)
     assert inside(tmp_path) == []
-    with pytest.raises(FileError, match="to be able to write"), told(path):
+    with pytest.raises(FileError, match="to be able to write"), file_errors(path):
         raise OSError(errno.EACCES, "no")
 
 

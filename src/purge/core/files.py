@@ -124,7 +124,7 @@ def _alive(pid: int) -> bool:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def file_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into one line that says which file could not be written, and why."""
     try:
         yield

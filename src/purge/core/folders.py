@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from filelock import FileLock, Timeout
 
 from purge.core.errors import FileError
-from purge.core.files import LOCK, STAGE, out_folder, told, writes
+from purge.core.files import LOCK, STAGE, file_errors, out_folder, writes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
         return
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    with told(folder):
+    with file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
         try:
@@ -78,12 +78,12 @@ def claims_out(door: Callable[P, T]) -> Callable[P, T]:
     """A function that has the folder ``out``, if it is given one, to itself until it returns."""
 
     @functools.wraps(door)
-    def claiming(*args: P.args, **given: P.kwargs) -> T:
-        out: Any = given.get("out")
-        if out is None or not (given.get("force") or given.get("resume") or _free(out)):
-            return door(*args, **given)  # which refuses a folder that is taken, and does not touch it
+    def claiming(*args: P.args, **options: P.kwargs) -> T:
+        out: Any = options.get("out")
+        if out is None or not (options.get("force") or options.get("resume") or _free(out)):
+            return door(*args, **options)  # which refuses a folder that is taken, and does not touch it
         with claimed(out_folder(out, force=True)):
-            return door(*args, **given)
+            return door(*args, **options)
 
     return claiming
 

@@ -62,11 +62,11 @@ def in_notebook() -> bool:
 def _cell_line(title: str, total: int) -> Iterator[Advance]:
     """A line below the cell that is being run; what stays of it is one sentence."""
     display: Callable[..., Any] = importlib.import_module("IPython.display").display
-    began, done, told, last = time.monotonic(), 0, "", 0.0
+    began, done, shown_note, last = time.monotonic(), 0, "", 0.0
 
     def line(bar: str = "") -> dict[str, str]:
         words = f"{title}: {done} of {total}, {time.monotonic() - began:.1f} s" + (
-            f", {told}" if told else ""
+            f", {shown_note}" if shown_note else ""
         )
         return {"text/plain": words, "text/html": f"<span>{bar}{html.escape(words)}</span>"}
 
@@ -76,8 +76,8 @@ def _cell_line(title: str, total: int) -> Iterator[Advance]:
     handle = display(running(), raw=True, display_id=True)
 
     def advance(by: int, note: str = "") -> None:
-        nonlocal done, told, last
-        done, told = done + by, printable(note) if note else told
+        nonlocal done, shown_note, last
+        done, shown_note = done + by, printable(note) if note else shown_note
         if time.monotonic() - last >= PAUSE:
             last = time.monotonic()
             handle.update(running(), raw=True)

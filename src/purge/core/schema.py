@@ -35,28 +35,28 @@ WORDS: dict[Any, tuple[str, str]] = {
 # -- reading ------------------------------------------------------------------------------------
 
 
-def build(cls: type[T], given: Any, where: str = "", *, ignore_unknown: bool = False) -> T:
+def build(cls: type[T], content: Any, where: str = "", *, ignore_unknown: bool = False) -> T:
     """A dataclass from keys and values; unknown, missing and mistyped keys are refused in one line.
 
     ``where`` names the file, or the part of it, that the keys come from.
     """
     error, label = (FileError, where) if where else (MethodError, cls.__name__)
-    if not isinstance(given, Mapping):
-        raise error(f"keys and values in {label}", brief(given), "write key: value")
+    if not isinstance(content, Mapping):
+        raise error(f"keys and values in {label}", brief(content), "write key: value")
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    if not ignore_unknown and (unknown := [key for key in given if key not in fields]):
+    if not ignore_unknown and (unknown := [key for key in content if key not in fields]):
         raise error(f"a key of {label}", brief(unknown[0]), did_you_mean(str(unknown[0]), fields))
     for f in fields.values():
-        if f.name not in given and f.default is f.default_factory is dataclasses.MISSING:
+        if f.name not in content and f.default is f.default_factory is dataclasses.MISSING:
             raise error(f"{f.name} in {label}", "none", f"add {f.name}: …")
-    return cls(**{name: read(cls, f, given[name], where) for name, f in fields.items() if name in given})
+    return cls(**{name: read(cls, f, content[name], where) for name, f in fields.items() if name in content})
 
 
 def read(cls: type, f: Field, value: Any, where: str = "") -> Any:
     """The value of a field of ``cls``, cast to its type and within its range."""
-    found = fit(value, hints_of(cls)[f.name], f.name, where)
+    fitted = fit(value, hints_of(cls)[f.name], f.name, where)
     above, low, high = (f.metadata.get(key) for key in ("above", "low", "high"))
-    for number in found if isinstance(found, (list, tuple)) else [found]:
+    for number in fitted if isinstance(fitted, (list, tuple)) else [fitted]:
         if isinstance(number, int) and f.metadata and high is None and number > MOST:
             high = MOST
         if not isinstance(number, (int, float)) or (
@@ -70,7 +70,7 @@ def read(cls: type, f: Field, value: Any, where: str = "") -> Any:
         help = f.metadata.get("help")
         fix = f"{f.name} is {help}" if help else f"correct {f.name}"
         raise _refusal(f"{f.name} {text}", brief(number), fix, where)
-    return found
+    return fitted
 
 
 def fit(value: Any, hint: Any, name: str, where: str = "") -> Any:
@@ -196,10 +196,10 @@ def _of_union(value: Any, hint: Any, where: str) -> Any:
 
 
 def _parts(value: Any) -> Sequence[Any]:
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(found, Sequence) or isinstance(found, str):
+    parts = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise TypeError
-    return found
+    return parts
 
 
 def _number(value: Any, wanted: type, text: bool) -> int | float:

@@ -59,7 +59,7 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
         if owner is None:
             raise _unknown(key, type(config), now)
         inner.setdefault(owner, {})[key] = values[key]
-    changes |= {owner: replace(now[owner], given) for owner, given in inner.items()}
+    changes |= {owner: replace(now[owner], own) for owner, own in inner.items()}
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
@@ -78,14 +78,14 @@ def _names(config: Any) -> set[str]:
 
 def flat_fields(config: Any) -> list[tuple[Field, Any]]:
     """Every setting with its value, including those of nested dataclasses."""
-    found: list[tuple[Field, Any]] = []
+    flat: list[tuple[Field, Any]] = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if not dataclasses.is_dataclass(value):
-            found.append((f, value))
+            flat.append((f, value))
         else:
-            found += flat_fields(value)
-    return found
+            flat += flat_fields(value)
+    return flat
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -103,13 +103,13 @@ def in_short(config: Any) -> str:
     >>> in_short(Descent(lr=0.5)), in_short(Descent())
     ('Descent(lr=0.5)', 'Descent()')
     """
-    told = []
+    changes = []
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         usual = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if value != usual:
-            told.append(f"{f.name}={in_short(value) if dataclasses.is_dataclass(value) else brief(value)}")
-    return f"{type(config).__name__}({', '.join(told)})"
+            changes.append(f"{f.name}={in_short(value) if dataclasses.is_dataclass(value) else brief(value)}")
+    return f"{type(config).__name__}({', '.join(changes)})"
 
 
 def check_settings_class(cls: type) -> None:

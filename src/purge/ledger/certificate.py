@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from purge.core.errors import DataError
-from purge.core.files import below, told, write_json, write_text
+from purge.core.files import below, file_errors, write_json, write_text
 from purge.ledger.chain import Kind, now
 from purge.ledger.records import Audit, Request, Version
 from purge.ledger.words import AUDITED, NOT_PROMISED, RETRAINED, STATE
@@ -173,10 +173,10 @@ def write_certificate(
     """Write certificate-N.json and certificate-N.html into a folder, which is made if it is missing."""
     content, folder = certificate_of(ledger, number, ids=ids), Path(out)
     name = f"certificate-{content['request']['number']}"
-    with told(folder):
+    with file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = below(folder, name, ending=".json"), below(folder, name, ending=".html")
-    with told(folder):
+    with file_errors(folder):
         write_json(paths[0], content)
         write_text(paths[1], certificate_page(content))
     return paths

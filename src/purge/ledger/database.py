@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
 from purge.core.errors import BusyError, FileError, LedgerError, PurgeError, brief
-from purge.core.files import told
+from purge.core.files import file_errors
 from purge.ledger import tables
 from purge.ledger.chain import now
 
@@ -195,7 +195,7 @@ def _file_lock(database: Database, file: Path, wait: float) -> Iterator[None]:
     # The resolved path: two ways to name the same ledger must not be two locks.
     path = file.resolve()
     lock = FileLock(path.with_name(path.name + ".lock"), timeout=wait)
-    with told(path):
+    with file_errors(path):
         try:
             lock.acquire()
         except Timeout:  # an OSError too

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import DataError, FileError, PurgeError, brief, did_you_mean
-from purge.core.files import read_yaml, told
+from purge.core.files import file_errors, read_yaml
 from purge.ledger.chain import Kind
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def take_in(
             refused[path.name] = str(error)
             continue
         if not keep:
-            with told(path):
+            with file_errors(path):
                 path.unlink()
     return Taken(requests, again, refused)
 

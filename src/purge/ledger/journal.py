@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Table, bindparam, func, select
 from sqlalchemy.exc import DatabaseError
 
 from purge.core.errors import FileError, LedgerError, brief
-from purge.core.files import atomically, told
+from purge.core.files import atomically, file_errors
 from purge.ledger import chain, tables
 from purge.ledger.chain import Kind
 from purge.ledger.database import WAIT, Database, working
@@ -303,7 +303,7 @@ class Journal:
             raise FileError("another file than the ledger itself", str(file), "choose another name")
         t = tables.entries
         query = select(*t.c).order_by(t.c.seq)
-        with self._db.reading() as connection, told(file):
+        with self._db.reading() as connection, file_errors(file):
             lines = chain.export_lines(chain.Link(*row) for row in connection.execute(query))
 
             def write(temporary: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import FileError, LedgerError
-from purge.core.files import told
+from purge.core.files import file_errors
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -24,7 +24,7 @@ BYTES = 32
 
 def make_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner may read; if another process was first, its file stays."""
-    with told(path):
+    with file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
         opened = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -132,7 +132,7 @@ class Signer:
             pem = form.Encoding.PEM
             make_private(path, key.private_bytes(pem, form.PrivateFormat.PKCS8, form.NoEncryption()))
             public = path.with_name(path.name + ".pub")
-            with told(public):
+            with file_errors(public):
                 public.write_bytes(
                     Signer(path)._key.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
                 )

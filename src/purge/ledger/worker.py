@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from purge import Metric
 from purge.core.errors import LedgerError, PurgeError
-from purge.core.files import read_json, told, write_json
+from purge.core.files import file_errors, read_json, write_json
 from purge.ledger.audits import METRICS
 from purge.ledger.chain import Kind
 from purge.ledger.data import checked_version
@@ -241,7 +241,7 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
         ledger.finish_batch(batch.number, about={"rows": 0}, without_rows=batch.requests)
         return Outcome("done", batch.requests, batch.number)
     try:
-        with told(folder):
+        with file_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         made, about, reasons = new.made(stage, order)
         if reasons:
@@ -260,7 +260,7 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
                 found=about["found"],
             )  # fmt: skip
         write_json(made / ABOUT, about)
-        with told(target):
+        with file_errors(target):
             os.rename(made, target)
     except Exception as error:
         # What our own errors say names no id; others may quote anything.
@@ -300,7 +300,7 @@ def _finished(ledger: Ledger, batch: Batch, new: NextVersion, target: Path, stag
 
 def _on_disk(folder: Path) -> None:
     """Wait until a folder is on the disk: the ledger must not know a version that a power cut takes away."""
-    with told(folder):
+    with file_errors(folder):
         for path in (*(p for p in folder.iterdir() if p.is_file()), folder, folder.parent):
             if os.name == "nt" and path.is_dir():  # Windows opens no folders
                 continue

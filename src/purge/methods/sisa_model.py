@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
-from purge.core.files import read_json, told, write_json
+from purge.core.files import file_errors, read_json, write_json
 from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
 from purge.data.accept import accepted
@@ -251,7 +251,7 @@ class SisaModel(nn.Module):
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write model.safetensors, the checkpoints of each shard and, last of all, sisa.json."""
         path, fix = Path(folder), "choose another folder"
-        with told(path):
+        with file_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             for old in [path / INDEX, *path.glob("sisa-*.safetensors")]:
                 old.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, ModelError
-from purge.core.files import atomically, out_folder, told
+from purge.core.files import atomically, file_errors, out_folder
 from purge.models.checkpoint import tensors_of
 from purge.models.stored import INDEX, Stored, inside, place, read, weights_in
 
@@ -65,14 +65,14 @@ def export(
     own = tensors_of(model)
     if form is None:
         state = {name: t.detach().cpu().clone() for name, t in own.items()}
-        with told(target):
+        with file_errors(target):
             atomically(target, lambda new: _write(state, new, target.suffix, {"format": "pt"}))
         return []
     stored = read(form)
     at = place(stored, own, type(model).__name__)
     old = inside(stored.content, at.way)
     state = {of: own[n].detach().cpu().to(old[of].dtype).clone() for n, of in at.names.items()}
-    with told(target):
+    with file_errors(target):
         if form.is_dir():
             return [*_folder(state, form, target, stored), *at.beside]
         if form.suffix == ".safetensors":

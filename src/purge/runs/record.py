@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from purge.core.errors import FileError
-from purge.core.files import told, write_text
+from purge.core.files import file_errors, write_text
 from purge.data.cache import copies
 from purge.report.page import page
 from purge.report.record import NOT, record_of, utc
@@ -65,7 +65,7 @@ def write_report(runs: Mapping[str, Path], file: Path) -> dict[str, dict[str, An
     reports = {name: audited(folder) for name, folder in runs.items()}
     records = {name: record(folder, reports[name]) for name, folder in runs.items()}
     text = page(reports, records=records, written=utc(time.time()))
-    with told(file):
+    with file_errors(file):
         write_text(file, text)
     return reports
 

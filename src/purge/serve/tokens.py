@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from purge.core.errors import DataError, FileError, brief, did_you_mean
-from purge.core.files import atomically, read_yaml, told
+from purge.core.files import atomically, file_errors, read_yaml
 
 ROLES = ("read", "ask", "run")  # each may do what those before it may
 KEYS = {"name", "role", "sha256", "made"}  # of a token in a file
@@ -124,6 +124,6 @@ def add_token(file: Path, name: str, role: str) -> str:
     rows.append({"name": name, "role": role, "sha256": hashed(secret), "made": str(datetime.now(UTC).date())})
     text = "# Only hashes. To take a token back, remove its lines; no restart is needed.\n"
     text += yaml.safe_dump({"tokens": rows}, sort_keys=False, allow_unicode=True)
-    with told(file):
+    with file_errors(file):
         atomically(file, lambda path: path.write_text(text, encoding="utf-8"), private=True)
     return secret

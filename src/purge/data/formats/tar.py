@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purge.core.errors import DataError, FileError, brief
-from purge.core.files import atomically, told
+from purge.core.files import atomically, file_errors
 from purge.data.cache import cache_folder
 from purge.data.formats.folder import SUFFIXES
 from purge.data.formats.source import Encoded, Read, Source, shards_of, whole_labels
@@ -85,7 +85,7 @@ def index_of(path: Path) -> Index:
     index = _indexed(path)
     columns = dict(zip(COLUMNS, index, strict=True))
     table = pa.table(columns, metadata={"shard": path.name})
-    with told(at):
+    with file_errors(at):
         at.parent.mkdir(parents=True, exist_ok=True)
         atomically(at, lambda p: pq.write_table(table, p))
     return index

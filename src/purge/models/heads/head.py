@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from purge.core.errors import DataError, FileError, MethodError, PurgeError, RunError, brief
-from purge.core.files import atomically, told
+from purge.core.files import atomically, file_errors
 from purge.core.settings import as_dict, normalise, replace, setting
 from purge.models.heads import logistic
 from purge.models.heads.logistic import Problem, Solution
@@ -108,7 +108,7 @@ class Head(ABC):
         about = {"format": FORMAT, "settings": json.dumps(as_dict(self.settings))}
         about["classes"] = str(self.classes)
         plain = {name: t.contiguous() for name, t in tensors.items()}
-        with told(Path(path)):
+        with file_errors(Path(path)):
             atomically(Path(path), lambda p: save_file(plain, p, about))
 
     @property
