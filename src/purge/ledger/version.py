@@ -48,8 +48,8 @@ UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a bat
 ORDER = "order"  # in run.json of what a batch makes
 OTHER_LEDGER = (
     "was a backup put back, or the ledger copied? put the newest one in its place; if it is lost, move the "
+    "folder away, and add the requests that are missing from this one again"
 )
-OTHER_LEDGER += "folder away, and add the requests that are missing from this one again"
 
 
 @dataclass(frozen=True)
@@ -78,18 +78,6 @@ class Order:
             got = "the same weights, though rows were to be forgotten"
             fix = "let the method do more, or train anew: purge request run --retrain"
             raise LedgerError("other weights than those of the version before", got, fix)
-
-
-def order_of(
-    ledger: Ledger, batch: Batch, *, parent: str, data: OwnedData, rows: Tensor, forgotten: Tensor
-) -> Order:
-    """What a batch orders, from the chain and the data as they are now."""
-    parts = [f"{len(rows)} rows"]
-    for mask in (rows, forgotten):
-        at = mask.nonzero()[:, 0].tolist()
-        parts.append(repr([(i, data.subjects[i]) for i in at]))
-    digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-    return Order(batch.number, entry_of(ledger, batch), parent, ledger.hashes([f"rows:{digest}"])[0])
 
 
 def entry_of(ledger: Ledger, batch: Batch) -> str:
@@ -237,11 +225,14 @@ class NextVersion:
     # -- making --------------------------------------------------------------------------------
 
     def order(self, batch: Batch) -> Order:
-        """What a batch of these requests orders."""
-        return order_of(
-            self.ledger, batch, parent=self.parent.digest, data=self.data, rows=self.rows,
-            forgotten=self.forgotten,
-        )  # fmt: skip
+        """What a batch of these requests orders, from the chain and the data as they are now."""
+        parts = [f"{len(self.rows)} rows"]
+        for mask in (self.rows, self.forgotten):
+            at = mask.nonzero()[:, 0].tolist()
+            parts.append(repr([(i, self.data.subjects[i]) for i in at]))
+        digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+        rows = self.ledger.hashes([f"rows:{digest}"])[0]
+        return Order(batch.number, entry_of(self.ledger, batch), self.parent.digest, rows)
 
     def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
