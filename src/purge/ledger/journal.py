@@ -217,7 +217,15 @@ class Journal:
         return self.record(text(kind, "kind"), payload)
 
     def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:
-        """Add an entry, of a kind of the ledger's own too, as its parts do; callers use :meth:`append`."""
+        """Add an entry, also of the ledger's own kinds, as its parts do. Callers use :meth:`append`.
+
+        Args:
+            kind: a member of ``Kind``, or a name of your own.
+            payload: what it says, plain JSON values.
+
+        Returns:
+            The entry.
+        """
         with self._writing() as connection:
             head = self._append(connection, [(kind, dict(payload))])
         return self.entries(start=head.entries)[0]
