@@ -100,7 +100,7 @@ def serve() -> None:
     sys.path[:] = [p for p in sys.path if p and Path(p) != Path(__file__).parent]
     for name in (
         "cli.app",
-        "requests.worker",
+        "ledger.worker",
         "runs.record",
         "bench.runner",
         "bench.figures",

@@ -229,23 +229,29 @@ def sheet(
     rank = {part: i for i, part in enumerate((*PARTS, None))}
     turn = {by: i for i, by in enumerate(dict.fromkeys(_apart_from_label(row, table) for row in made))}
     made.sort(key=lambda row: (turn[_apart_from_label(row, table)], rank[row.part]))
-    aims = {}
+    aims = _judge(made, models, table)
+    if odd := [row for row in made if row.part is None and _compared_with_others(row, made, table)]:
+        names = "; ".join(dict.fromkeys(", ".join(row.keys[by] for by in table.rows) for row in odd))
+        note += f" Compared with other retrained models than those shown: {names}."
+    return Sheet(table, columns, made, note, aims)
+
+
+def _judge(rows: Sequence[Row], models: Sequence[Entry], table: Table) -> dict[str, float]:
+    """Write into each cell of a job how far it misses its goal; return the aims by column."""
+    aims: dict[str, float] = {}
     for goal in table.goals:
         of_goal = [_mean(m.values.get(goal.column) for m in models if m.part == goal.aim)]
         mean = of_goal[0] if isinstance(goal.aim, str) else goal.aim
         if mean is None:
             continue
         aims[goal.column] = goal.times * mean
-        for row in made:
+        for row in rows:
             cell = row.cells[goal.column]
             if row.part is None and cell.mean is not None:  # judged by the models that its jobs had beside
                 own = cell.beside[goal.aim] if isinstance(goal.aim, str) else None
                 missed = goal.missed_by(cell.mean, goal.times * (mean if own is None else own))
                 row.cells[goal.column] = cell._replace(missed_by=missed)
-    if odd := [row for row in made if row.part is None and _compared_with_others(row, made, table)]:
-        names = "; ".join(dict.fromkeys(", ".join(row.keys[by] for by in table.rows) for row in odd))
-        note += f" Compared with other retrained models than those shown: {names}."
-    return Sheet(table, columns, made, note, aims)
+    return aims
 
 
 def chosen(keys: Mapping[By, str], only: Mapping[By, Sequence[str]]) -> bool:
