@@ -1,11 +1,10 @@
-"""Models that are trained once: found whole under a digest of all they depend on, or made."""
+"""Tensors in files, whole or not at all, and digests of data."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,21 +13,13 @@ from torch import Tensor
 
 from purge.core.errors import FileError
 from purge.core.files import atomically
-from purge.core.store import Store
-from purge.core.store import digest_of as digest_of
 from purge.data.identity import fingerprints
 from purge.data.images import Images
 from purge.data.samples import Samples, part_of
 from purge.engine.seeding import seeded
 from purge.models.checkpoint import tensors_digest
 
-T = TypeVar("T")
 TRANSFORMED = 16  # images that tell one transform from another
-
-
-def found_or_made(path: Path, find: Callable[[], T | None], make: Callable[[], object], *, fix: str) -> T:
-    """:meth:`Store.get` for callers that have a path."""
-    return Store(path.parent, fix).get(path.name, lambda _: find(), lambda _: make())
 
 
 def cpu_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

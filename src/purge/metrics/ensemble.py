@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ from purge import __version__
 from purge.core.errors import FileError, ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict
+from purge.core.store import Store, digest_of
 from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
 from purge.data.samples import Samples, part_of
@@ -34,8 +35,6 @@ from purge.engine.seeding import seeded
 from purge.engine.store import (
     cpu_copies,
     data_digest,
-    digest_of,
-    found_or_made,
     read_tensors,
     write_tensors,
 )
@@ -127,8 +126,9 @@ class Ensemble:
                     if self.shadows.method is None:
                         raise RunError(NO_METHOD)
                     self.signals("original")  # which they start from
-                find, make = partial(self._read_all, kind), partial(self._make_missing, kind)
-                self._found[kind] = found_or_made(self._folder / self._name(kind), find, make, fix=FIX)
+                self._found[kind] = Store(self._folder, FIX).get(
+                    self._name(kind), lambda _: self._read_all(kind), lambda _: self._make_missing(kind)
+                )
             except RunError as error:
                 self._found[kind] = error
         phi = self._found[kind]
