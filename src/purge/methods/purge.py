@@ -6,8 +6,9 @@ its old answer would stay the nearest one. With S steps, x_r a batch of D_r (aug
 first, plain in the last part), x_f samples of forgotten classes C, z⁰ the original's logits without C, and
 L₀ its mean cross-entropy on retained data::
 
-    L_r = w·CE(z_r, y_r) + [last part]·β·min(1, L₀)·KL(σ(z⁰_r/T) ‖ σ(z_r/T))   what must stay
+    L_r = w·CE(z_r, y_r) + [last part]·β·κ·KL(σ(z⁰_r/T) ‖ σ(z_r/T))            what must stay
     w   = 1 while the last batches are above L₀, then almost 0
+    κ   = max(min(1, L₀), share of D_f that still gets its label halfway)
     L_f = −ν·mean log(1 − Σ_{c∈C} p_c(x_f))                                  what must go: classes only
     g   = g_r + project(g_f, g_r)
     d   = Nesterov(g + λθ, μ)
@@ -17,8 +18,9 @@ L₀ its mean cross-entropy on retained data::
 The rate ρ is the length of a step beside that of all weights. It does not depend on how large weights,
 gradients or losses are, so the same numbers serve convolutions with BatchNorm, transformers that AdamW
 trained, and small perceptrons. No step raises L_r to first order. Below the original's own level L₀ a batch
-teaches nothing more, so a model that was trained briefly is not trained on. And an original that knows its
-data by heart hardly teaches, since it would also teach what wrong labels have done to it.
+teaches nothing more, so a model that was trained briefly is not trained on. An original that knows its data
+by heart, wrong labels too, gives these away in its answers to other samples. So it teaches as far as the
+labels that must go were right: as far as they are still given once nothing has held them for a while.
 
 BatchNorm is shared: x_f is normalised like some of the retained samples of the step, and the statistics that
 are delivered are those of retained samples. A budget that leaves time for it begins with some fresh weights
@@ -65,6 +67,7 @@ PUSH_EVERY = 4  # steps from one push to the next
 WARM_UP = 0.1  # share of the steps
 RECENT = 0.2  # weight of a batch in the running mean of the retain loss that is compared with L₀
 BELOW, COAST = 1e-3, 0.1  # below L₀: the weight of cross-entropy, which still tells uphill; length of steps
+RECOGNISED = 1024  # forgotten samples that are looked at once, to see whether their labels were right
 RECALIBRATION = 4096  # retained samples behind the BatchNorm statistics that are delivered
 
 
@@ -91,10 +94,6 @@ class Restart(NamedTuple):
     def rate_at(self, step: int) -> float:
         """ρ_t: up over a tenth of the steps, and down to 0 over all of them."""
         return self.rate * min(1.0, (step + 1) / (WARM_UP * self.steps), 1 - step / self.steps)
-
-    def kd_at(self, step: int, level: float) -> float:
-        """The weight of the distillation in a step, small where the original's loss L₀ is."""
-        return self.kd * min(1.0, level) if step >= self.first_plain else 0.0
 
     def in_words(self, size: int, *, pushes: bool, changed: bool) -> str:
         """What the result says was done."""
@@ -134,9 +133,8 @@ class Purge(Method):
         None, "share of the steps, the last ones, on plain samples; none: by the budget", low=0, high=1
     )
     kd: float | None = setting(
-        None, "β: weight of the distillation in these steps, times the original's retain loss L₀ if that "
-        "is below 1; none: by the budget", low=0, high=1e38,
-    )  # fmt: skip
+        None, "β: weight of the distillation in these steps, times κ; none: by the budget", low=0, high=1e38
+    )
     temperature: float = setting(2.0, "T: of the distillation", above=0)
     push: float = setting(1.0, "ν: weight of pushing forgotten classes away", low=0, high=1e38)
     fresh_share: float | None = setting(
@@ -210,7 +208,10 @@ class Purge(Method):
         for i, (early, late, f) in run.batches(*sets, orders=orders, epoch=plan.steps, delivered=delivered):
             r = early if len(early) else late
             one.optimizer.rate.fill_(plan.rate_at(i))
-            one.beta.fill_(plan.kd_at(i, level))
+            if i == plan.first_plain:
+                one.beta.fill_(plan.kd * min(1.0, level))
+            if plan.kd and i == max(plan.first_plain, plan.steps // 2):
+                one.beta.copy_(plan.kd * _recognised(model, split.forget).clamp(min=min(1.0, level)))
             one.level.fill_(level if i >= first_plain else level_changed)
             batch = r.x, r.y, teacher.logits(r.rows)
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
@@ -321,6 +322,15 @@ def _orders(at_r: Tensor, at_f: Tensor, first_plain: int) -> list[list[Tensor]]:
         [*[none] * first_plain, *at_r[first_plain:]],
         [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
     ]
+
+
+@torch.no_grad()
+def _recognised(model: nn.Module, forget: Samples) -> Tensor:
+    """The share of the forgotten samples that still get their label, far from the original's weights."""
+    n = len(forget)
+    x, y = forget.take(torch.linspace(0, n - 1, min(n, RECOGNISED)).long())
+    with statistics(model, "shared"):  # the running ones are those of other weights
+        return (forward(model, x).argmax(1) == y).float().mean()
 
 
 def _of_classes(split: Split) -> Samples:
