@@ -213,10 +213,10 @@ def missed(content: dict[str, Any]) -> list[str]:
             found.append(f"brief, {network}: RA of {budget} {ours:.3f}, of a second retraining {theirs:.3f}")
     for network, budget in product(KINDS["samples"].networks if "before" in runs else (), BUDGETS):
         after, before = (
-            [row["models"][budget]["kl_retrain"] for row in of("samples", network, run)]
+            {row["seed"]: row["models"][budget]["kl_retrain"] for row in of("samples", network, run)}
             for run in ("after", "before")
         )
-        apart = [a - b for a, b in zip(after, before, strict=True)]
+        apart = [after[seed] - before[seed] for seed in after if seed in before]
         more, error = statistics.fmean(apart), statistics.stdev(apart) / len(apart) ** 0.5
         if more > error:
             found.append(f"samples, {network}: KL of {budget} {more:.3f} higher (standard error {error:.3f})")

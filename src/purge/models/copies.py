@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from purge.core.errors import ModelError
 from purge.models.checks import check_same_shapes
-from purge.models.forward import HALF
+from purge.models.forward import HALF, HeadOnly
 
 
 def copied(model: nn.Module, device: torch.device) -> nn.Module:
@@ -134,23 +133,6 @@ def with_neutral_head(model: nn.Module, head: str | None, classes: Collection[in
             others[rows] = False
             p[rows] = p[others].mean(0)
     return HeadOnly(twin, head)
-
-
-class HeadOnly(nn.Module):
-    """A model that answers with what its head puts out, whatever the code behind the head makes of it."""
-
-    def __init__(self, model: nn.Module, head: str) -> None:
-        super().__init__()
-        self.model, self.seen = model, list[Tensor]()
-        model.get_submodule(head).register_forward_hook(self._keep)
-
-    def _keep(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        self.seen[:] = [output]
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The output of the head in a pass through the model."""
-        self.model(*args, **kwargs)
-        return self.seen.pop()
 
 
 def keep_frozen(twin: nn.Module, model: nn.Module) -> nn.Module:

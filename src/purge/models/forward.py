@@ -208,3 +208,20 @@ def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> T
     """The logits (N, K) of a model in evaluation mode, in float32, on the device of the run."""
     with evaluating(model):
         return torch.cat([forward(model, x).float() for x, _ in passing(samples, index, model)])
+
+
+class HeadOnly(nn.Module):
+    """A model that answers with what its head puts out, whatever the code behind the head makes of it."""
+
+    def __init__(self, model: nn.Module, head: str) -> None:
+        super().__init__()
+        self.model, self.seen = model, list[Tensor]()
+        model.get_submodule(head).register_forward_hook(self._keep)
+
+    def _keep(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        self.seen[:] = [output]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The output of the head in a pass through the model."""
+        self.model(*args, **kwargs)
+        return self.seen.pop()
