@@ -7,13 +7,13 @@ first, plain in the last part), x_f samples of forgotten classes C, z⁰ the ori
 L₀ its mean cross-entropy on retained data::
 
     L_r = w·CE(z_r, y_r) + [last part]·β·κ·KL(σ(z⁰_r/T) ‖ σ(z_r/T))            what must stay
-    w   = 1 while the last batches are above L₀, then almost 0
+    w   = 1 while the last batches are above L₀, then almost 0; 1 throughout if L₀ ≤ .02
     κ   = max(min(1, L₀), share of D_f that still gets its label halfway)
     L_f = −ν·mean log(1 − Σ_{c∈C} p_c(x_f))                                  what must go: classes only
     g   = g_r + project(g_f, g_r)
     d   = Nesterov(g + λθ, μ)
     θ  ← θ − project(ρ_t·‖θ‖/‖d‖·d, g_r)          ρ_t rises over a tenth of S, then falls linearly to 0;
-                                                  below L₀ a tenth of it where nothing is pushed
+                                                  where w is almost 0 and nothing is pushed, a tenth of it
 
 The rate ρ is the length of a step beside that of all weights. It does not depend on how large weights,
 gradients or losses are, so the same numbers serve convolutions with BatchNorm, transformers that AdamW
@@ -65,6 +65,7 @@ RARE = 0.01  # of a smaller share of samples a retrained model differs little: d
 FORGET, COMPANIONS = 64, 128  # forgotten samples of a push, and retained ones that they are normalised like
 PUSH_EVERY = 4  # steps from one push to the next
 WARM_UP = 0.1  # share of the steps
+BY_HEART = 0.02  # an L₀ of labels that are given 98 % on average
 RECENT = 0.2  # weight of a batch in the running mean of the retain loss that is compared with L₀
 BELOW, COAST = 1e-3, 0.1  # below L₀: the weight of cross-entropy, which still tells uphill; length of steps
 RECOGNISED = 1024  # forgotten samples that are looked at once, to see whether their labels were right
@@ -186,6 +187,7 @@ class Purge(Method):
         first_plain = 0 if changed is None else plan.first_plain
         level = run.retain_loss(retain)
         level_changed = run.retain_loss(changed) if changed and first_plain else level
+        brief = level > BY_HEART  # otherwise there is no level to be held at
         trained = parameters_to_train(model, self.freeze)
         if fresh is not None:
             mix_in(model, fresh, plan.fresh_share, trained)
@@ -212,7 +214,8 @@ class Purge(Method):
                 one.beta.fill_(plan.kd * min(1.0, level))
             if plan.kd and i == max(plan.first_plain, plan.steps // 2):
                 one.beta.copy_(plan.kd * _recognised(model, split.forget).clamp(min=min(1.0, level)))
-            one.level.fill_(level if i >= first_plain else level_changed)
+            if brief:
+                one.level.fill_(level if i >= first_plain else level_changed)
             batch = r.x, r.y, teacher.logits(r.rows)
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
             mean.after(i)
