@@ -188,7 +188,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "A checkpoint of another model": other_checkpoint,
     "A package is missing": without_timm,
     "An unknown setting": lambda: unlearn(plain_mlp(), method="salun", learning_rate=0.1),
-    "A setting of the former purge": lambda: unlearn(plain_mlp(), lr=0.1),
     "Single samples, but the method forgets classes": lambda: unlearn(
         plain_mlp(), *purge.split(DATA, indices=[0, 1]), method="unsir"
     ),

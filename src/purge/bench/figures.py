@@ -118,8 +118,9 @@ def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Seri
             places.append(place)
             mean.append(scale * value)
             if not one.paper and cell.low is not None and cell.high is not None:
-                below.append(scale * (value - cell.low))
-                above.append(scale * (cell.high - value))
+                # The mean of equal numbers may round past them.
+                below.append(scale * max(0.0, value - cell.low))
+                above.append(scale * max(0.0, cell.high - value))
         if not places:
             continue
         heights += mean
