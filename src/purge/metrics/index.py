@@ -116,7 +116,7 @@ _TABLE = [
     _membership("mia_split", "MIA split", "accuracy of a logistic regression on loss, forget against unseen",
                 "membership:mia_split", unit="share", needs=SAME),
     _rates("mia_quantile", "MIA quant", "attack by a threshold for each sample, from unseen data alone",
-           "quantile:mia_quantile", needs=SAME, words=_rates_of("a threshold for each sample"),
+           "quantile:mia_quantile", needs=SAME, words=_rates_of("a threshold per sample"),
            curve="quantile"),
     _membership("nearest_class", "ΔNN", "forgotten images taken for their nearest class, less Retrain's",
                 "nearest:nearest_class", parts=("taken", "auroc"), units={"taken": "share"}, ideal=0.0,
