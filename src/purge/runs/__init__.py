@@ -1,4 +1,4 @@
-"""Run folders: made by name, read back, and their record."""
+"""Run folders: made by name, read back, and their record; what wings use of them, imported on first use."""
 
 from __future__ import annotations
 
@@ -7,26 +7,56 @@ from typing import TYPE_CHECKING
 from purge.core.plugins import imported_on_use
 
 if TYPE_CHECKING:
+    from purge.auditor import Auditor
     from purge.engine.resume import kept_epochs
     from purge.engine.trainer import Recipe
     from purge.models.export import words as left_out_words
     from purge.report.figures import save_all as save_figures
+    from purge.result import environment
     from purge.runs.commands import Trained, Unlearned, audit_folder, train_folder, unlearn_folder
+    from purge.runs.folder import (
+        Request,
+        RunFile,
+        build_for,
+        choose_model,
+        cut,
+        facts_of,
+        first_of,
+        gone_of,
+        read_data,
+        read_facts,
+        read_model,
+        recipe_of,
+        same_scale,
+    )
+    from purge.runs.make import check_recorded, facts_for, fresh_model, train_run, unlearn_run
     from purge.runs.record import write_report
+    from purge.runs.weights import WEIGHTS, check_weights
     from purge.runs.words import request_words
 
+_HOMES = {
+    "Auditor": "auditor", "environment": "result", "Recipe": "engine.trainer", "kept_epochs": "engine.resume",
+    "left_out_words": "models.export:words", "save_figures": "report.figures:save_all",
+    "request_words": "runs.words", "write_report": "runs.record",
+    **dict.fromkeys(
+        ("Trained", "Unlearned", "audit_folder", "train_folder", "unlearn_folder"), "runs.commands"
+    ),
+    **dict.fromkeys(
+        ("Request", "RunFile", "build_for", "choose_model", "cut", "facts_of", "first_of", "gone_of",
+         "read_data", "read_facts", "read_model", "recipe_of", "same_scale"), "runs.folder"
+    ),
+    **dict.fromkeys(
+        ("check_recorded", "facts_for", "fresh_model", "train_run", "unlearn_run"), "runs.make"
+    ),
+    **dict.fromkeys(("WEIGHTS", "check_weights"), "runs.weights"),
+}  # fmt: skip
+
 __all__ = [
-    "Recipe", "Trained", "Unlearned", "audit_folder", "kept_epochs", "left_out_words", "request_words",
-    "save_figures", "train_folder", "unlearn_folder", "write_report",
+    "WEIGHTS", "Auditor", "Recipe", "Request", "RunFile", "Trained", "Unlearned", "audit_folder", "build_for",
+    "check_recorded", "check_weights", "choose_model", "cut", "environment", "facts_for", "facts_of",
+    "first_of", "fresh_model", "gone_of", "kept_epochs", "left_out_words", "read_data", "read_facts",
+    "read_model", "recipe_of", "request_words", "same_scale", "save_figures", "train_folder", "train_run",
+    "unlearn_folder", "unlearn_run", "write_report",
 ]  # fmt: skip
 
-__getattr__ = imported_on_use(
-    __name__,
-    {
-        "Recipe": "engine.trainer", "Trained": "runs.commands", "Unlearned": "runs.commands",
-        "audit_folder": "runs.commands", "kept_epochs": "engine.resume",
-        "left_out_words": "models.export:words", "request_words": "runs.words",
-        "save_figures": "report.figures:save_all", "train_folder": "runs.commands",
-        "unlearn_folder": "runs.commands", "write_report": "runs.record",
-    },
-)  # fmt: skip
+__getattr__ = imported_on_use(__name__, _HOMES)
