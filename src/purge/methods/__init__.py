@@ -6,24 +6,29 @@ when it is first used, since torch takes seconds to import.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
+from purge.core.plugins import imported_on_use
+from purge.methods.registry import METHODS, all_methods, list_methods, resolve_method, source_digest
 
-def _modules() -> dict[str, str]:
-    """The module of each class, as the table of methods has it."""
-    from purge.methods.registry import METHODS
+if TYPE_CHECKING:
+    from purge.methods.base import Method
+    from purge.methods.sisa_model import INDEX as SISA_INDEX
+    from purge.methods.sisa_model import ShardPlan, SisaModel, Vote, train_part
 
-    pairs = [entry.cls.split(":") for entry in METHODS.values()]
-    return {"Method": "base", **{cls: module for module, cls in pairs}}
+_CLASSES = {cls: f"methods.{module}" for module, cls in (entry.cls.split(":") for entry in METHODS.values())}
+_HOMES = _CLASSES | {
+    "Method": "methods.base", "SISA_INDEX": "methods.sisa_model:INDEX", "ShardPlan": "methods.sisa_model",
+    "SisaModel": "methods.sisa_model", "Vote": "methods.sisa_model", "train_part": "methods.sisa_model",
+}  # fmt: skip
 
+__all__ = [
+    "SISA_INDEX", "Method", "ShardPlan", "SisaModel", "Vote", "all_methods", "list_methods",
+    "resolve_method", "source_digest", "train_part",
+]  # fmt: skip
 
-def __getattr__(name: str) -> Any:
-    if name[0] == "_" or (module := _modules().get(name)) is None:
-        raise AttributeError(f"module 'purge.methods' has no attribute {name!r}")
-    cls = globals()[name] = getattr(importlib.import_module(f"purge.methods.{module}"), name)
-    return cls
+__getattr__ = imported_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_modules()})
+    return sorted({*globals(), *_HOMES})
