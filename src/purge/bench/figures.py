@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from purge.bench.schema import PARTS, Drawing
 from purge.bench.tables import Cell, Column, Row, Sheet, chosen
 from purge.report import theme
-from purge.report.theme import BLUE, GREEN, INK, VERMILION, plain
-from purge.verdict.numbers import scaled
+from purge.verdict import scaled
 
 WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unless they are shares
 
@@ -26,9 +25,13 @@ class Look(NamedTuple):
 
 
 LOOKS = (  # of labels that have none in reports
-    Look(BLUE, "", "o"), Look(VERMILION, "\\\\", "s"), Look(GREEN, "xx", "D"), Look(theme.PURPLE, "..", "^"),
-    Look(theme.SKY, "++", "v"), Look(theme.ORANGE, "oo", "P"),
-)  # fmt: skip
+    Look(theme.BLUE, "", "o"),
+    Look(theme.VERMILION, "\\\\", "s"),
+    Look(theme.GREEN, "xx", "D"),
+    Look(theme.PURPLE, "..", "^"),
+    Look(theme.SKY, "++", "v"),
+    Look(theme.ORANGE, "oo", "P"),
+)
 
 
 class Series(NamedTuple):
@@ -48,7 +51,7 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     if not rows:
         fig, (ax,) = theme.empty_axes(1, 1, height=1.2)
         ax.set_axis_off()
-        ax.text(0.5, 0.5, "no job has such a row", ha="center", color=INK)
+        ax.text(0.5, 0.5, "no job has such a row", ha="center", color=theme.INK)
         return fig
     apart = "label" in sheet.table.rows and len(sheet.table.rows) > 1  # a colour for each label
     groups = [*dict.fromkeys(_group(row, sheet, apart) for row in rows)]
@@ -61,10 +64,10 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
         column = sheet.columns[name]
         panel(ax, column, groups, _series(rows, sheet, name, apart), drawing.kind)
         if name.startswith("mia") and column.unit == "number":  # an AUROC: 0.5 is chance
-            ax.axhline(0.5, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+            ax.axhline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
         if name in sheet.aims:
             aim = scaled(sheet.aims[name], column.unit)
-            ax.axhline(aim, color=INK, linewidth=0.8, linestyle="--", label="goal")
+            ax.axhline(aim, color=theme.INK, linewidth=0.8, linestyle="--", label="goal")
     legend = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
     if legend.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
         theme.legend_below(fig, legend)
@@ -95,7 +98,7 @@ def _series(rows: Sequence[Row], sheet: Sheet, column: str, apart: bool) -> list
             turn = LOOKS[(new + new // 6) % 6]  # colours come again with another hatch
             look = Look(LOOKS[new % 6].colour, turn.hatch, turn.marker)
             new += 1
-        words = plain(label, 28)
+        words = theme.plain(label, 28)
         series.append(Series(words, look, cells, paper=False))
         if any(cell.paper is not None for cell in cells.values()):
             theirs = Look(look.colour if apart else theme.GREY, "////", "x")
@@ -134,12 +137,12 @@ def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Seri
             ax.bar(
                 [place + (i - (len(series) - 1) / 2) * width for place in places], mean, width,
                 color="white" if one.paper else one.look.colour, hatch=one.look.hatch,
-                edgecolor=one.look.colour if one.paper else INK, linewidth=0.5, label=one.words,
+                edgecolor=one.look.colour if one.paper else theme.INK, linewidth=0.5, label=one.words,
                 yerr=spread, error_kw={"capsize": 2, "elinewidth": 0.8},
             )  # fmt: skip
     if column.unit != "share" and heights and 0 < WIDE * min(heights) < max(heights):
         ax.set_yscale("log")
-    words = [plain(group, 28) for group in groups]
+    words = [theme.plain(group, 28) for group in groups]
     tight = sum(map(len, words)) > 30
     ax.set_xticks(range(len(words)), words, rotation=45 if tight else 0, ha="right" if tight else "center")
     ax.set_xlim(-0.7, len(words) - 0.3)

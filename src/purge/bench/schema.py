@@ -21,7 +21,7 @@ from purge.core.schema import build, fit
 from purge.core.settings import setting
 from purge.data.catalog import DATASETS
 from purge.metrics.registry import resolve_metrics
-from purge.verdict.compare import GoalSide, missed_by
+from purge.verdict import GoalSide, missed_by
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]

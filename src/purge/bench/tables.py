@@ -22,7 +22,7 @@ from purge.core.files import below, read_json
 from purge.core.schema import build, fit
 from purge.metrics.metric import Unit
 from purge.metrics.registry import METRICS
-from purge.report.tables import shown
+from purge.report import shown
 
 
 class Column(NamedTuple):

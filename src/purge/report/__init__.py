@@ -1,1 +1,39 @@
 """Tables, figures, findings and the page of a report; they lay out what others computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from purge.core.plugins import imported_on_use
+
+if TYPE_CHECKING:
+    from purge.report import theme
+    from purge.report.findings import broken_words
+    from purge.report.page import page as html_page
+    from purge.report.page import script_digest
+    from purge.report.tables import (
+        WIDTH,
+        as_text,
+        audit_table,
+        class_words,
+        fitted,
+        flop_words,
+        listing,
+        plain_table,
+        shown,
+    )
+
+__all__ = [
+    "WIDTH", "as_text", "audit_table", "broken_words", "class_words", "fitted", "flop_words", "html_page",
+    "listing", "plain_table", "script_digest", "shown", "theme",
+]  # fmt: skip
+
+__getattr__ = imported_on_use(
+    __name__,
+    {
+        "WIDTH": "report.tables", "as_text": "report.tables", "audit_table": "report.tables",
+        "broken_words": "report.findings", "class_words": "report.tables", "fitted": "report.tables",
+        "flop_words": "report.tables", "html_page": "report.page:page", "listing": "report.tables",
+        "plain_table": "report.tables", "script_digest": "report.page", "shown": "report.tables",
+    },
+)  # fmt: skip
