@@ -40,7 +40,7 @@ from purge.core.settings import as_dict, replace
 from purge.data.catalog import DATASETS
 from purge.engine.trainer import Recipe
 from purge.methods.registry import resolve_method, source_digest
-from purge.metrics.registry import check_value_name
+from purge.metrics import check_value_name
 from purge.models.zoo import known_name
 
 Forget = dict[str, Any]  # {"classes": […]}, {"ids": […]} or {"fraction": …, "seed": …}; empty: nothing

@@ -24,7 +24,6 @@ from torch import nn
 
 import purge
 from purge import Result
-from purge.auditor import Auditor
 from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
 from purge.bench.schema import PARTS
@@ -37,8 +36,8 @@ from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data.samples import Samples
-from purge.metrics.registry import METRICS, find_metric
-from purge.result import environment
+from purge.metrics import METRICS, find_metric
+from purge.runs import Auditor, environment
 from purge.runs.folder import RunFile, cut, read_facts, read_model
 from purge.runs.make import unlearn_run
 

@@ -20,7 +20,7 @@ from purge.core.files import below, read_yaml
 from purge.core.schema import build, fit
 from purge.core.settings import setting
 from purge.data.catalog import DATASETS
-from purge.metrics.registry import resolve_metrics
+from purge.metrics import resolve_metrics
 from purge.verdict import GoalSide, missed_by
 
 By = Literal["data", "forget", "label"]

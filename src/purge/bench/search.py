@@ -23,7 +23,7 @@ from purge.core.errors import DataError, MethodError, did_you_mean
 from purge.core.schema import build
 from purge.core.settings import as_dict, flat_fields
 from purge.methods.registry import resolve_method
-from purge.metrics.registry import check_value_name, find_metric
+from purge.metrics import check_value_name, find_metric
 
 if TYPE_CHECKING:
     from purge.bench.jobs import Job

@@ -20,8 +20,7 @@ from purge.bench.schema import KEYS, NUMBERS, PARTS, By, Drawing, Part, Table, r
 from purge.core.errors import FileError, PurgeError
 from purge.core.files import below, read_json
 from purge.core.schema import build, fit
-from purge.metrics.metric import Unit
-from purge.metrics.registry import METRICS
+from purge.metrics import METRICS, Unit
 from purge.report import shown
 
 

@@ -13,7 +13,7 @@ from purge.core.errors import DataError, MethodError, PurgeError, did_you_mean
 from purge.core.settings import flat_fields, replace
 from purge.data.catalog import DATASETS
 from purge.methods.registry import all_methods, resolve_method
-from purge.metrics.registry import all_metrics, find_metric
+from purge.metrics import all_metrics, find_metric
 from purge.report.tables import listing
 
 SHELVES = ("methods", "metrics", "datasets", "models", "recipe")

@@ -101,7 +101,7 @@ def run(
     from purge.core.files import write_json
     from purge.ledger import worker
     from purge.ledger.audits import METRICS
-    from purge.metrics.registry import PANELS
+    from purge.metrics import PANELS
 
     outcome: Outcome | None = None
     if record is not None:

@@ -18,7 +18,7 @@ from purge.core.threads import threads_for
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.ledger.data import OwnedData
-from purge.metrics.bootstrap import mean_value
+from purge.metrics import mean_value
 from purge.models.checks import training_data
 from purge.models.copies import copied
 from purge.models.forward import logits

@@ -19,7 +19,7 @@ from purge.ledger.chain import Kind
 from purge.ledger.policy import Policy, as_policy
 from purge.ledger.records import Request
 from purge.methods.registry import resolve_method
-from purge.metrics.registry import read_conditions, resolve_metrics
+from purge.metrics import read_conditions, resolve_metrics
 from purge.verdict.compare import Condition
 
 if TYPE_CHECKING:
