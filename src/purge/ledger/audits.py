@@ -15,15 +15,11 @@ from torch import Tensor, nn
 
 from purge import Metric, Report, Value, audit
 from purge.core.threads import threads_for
-from purge.engine.precision import choose_device
-from purge.engine.seeding import seeded
+from purge.engine import choose_device, seeded
 from purge.ledger.data import OwnedData
 from purge.metrics import mean_value
-from purge.models.checks import training_data
-from purge.models.copies import copied
-from purge.models.forward import logits
-from purge.verdict.compare import Sign
-from purge.verdict.rules import FEWEST
+from purge.models import copied, logits, training_data
+from purge.verdict import FEWEST, Sign
 
 METRICS = ("ta_retain", "fa_train", "fa_test", "ra", "mia_loss", "mia_confidence", "mia")  # of a batch
 LATER = ("fa_train", "fa_test", "mia")  # of an earlier one

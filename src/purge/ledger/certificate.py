@@ -19,7 +19,7 @@ from purge.core.files import below, file_errors, write_json, write_text
 from purge.ledger.chain import Kind, now
 from purge.ledger.records import Audit, Request, Version
 from purge.ledger.words import AUDITED, NOT_PROMISED, RETRAINED, STATE
-from purge.report.tables import shown
+from purge.report import shown
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger

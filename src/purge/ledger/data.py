@@ -21,13 +21,11 @@ from purge.core.errors import DataError, FileError, LedgerError, PurgeError
 from purge.core.files import as_json
 from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
-from purge.data.identity import fingerprints
-from purge.data.samples import Samples
-from purge.data.sources import DataSource, choose_data
+from purge.data import DataSource, Samples, choose_data, fingerprints
 from purge.ledger.chain import Kind
 from purge.ledger.records import Request, Version
-from purge.runs.folder import Request as Rows
-from purge.runs.folder import RunFile, facts_of, gone_of, read_data, read_model, same_scale
+from purge.runs import Request as Rows
+from purge.runs import RunFile, facts_of, gone_of, read_data, read_model, same_scale
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger

@@ -18,9 +18,9 @@ from purge.core.settings import checked_seed
 from purge.ledger.chain import Kind
 from purge.ledger.policy import Policy, as_policy
 from purge.ledger.records import Request
-from purge.methods.registry import resolve_method
+from purge.methods import resolve_method
 from purge.metrics import read_conditions, resolve_metrics
-from purge.verdict.compare import Condition
+from purge.verdict import Condition
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger

@@ -16,8 +16,7 @@ from purge.core.files import read_yaml
 from purge.core.schema import build
 from purge.core.settings import normalise, setting
 from purge.ledger.words import POLICY
-from purge.verdict.compare import Sign
-from purge.verdict.numbers import scaled
+from purge.verdict import Sign, scaled
 
 BOUNDS = ("requests", "age", "share", "drift", "distance")
 UNITS = {"share": "share", "drift": "share", "distance": "share"}  # the others are counts

@@ -20,22 +20,29 @@ from torch import Tensor, nn
 
 from purge import DeletionRequest
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
-from purge.engine.precision import choose_device
-from purge.engine.resume import STATE
+from purge.engine import STATE, choose_device
 from purge.ledger.audits import Group, audit_rows, measure, returned
 from purge.ledger.chain import Kind
 from purge.ledger.data import OwnedData, choice_of, expected_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import Batch, Request, Version
-from purge.methods.registry import resolve_method
-from purge.models.checks import training_data
-from purge.models.copies import copied
-from purge.models.forward import logits
-from purge.report.findings import broken_words
-from purge.runs.folder import choose_model, facts_of, first_of, read_model, recipe_of, same_scale
-from purge.runs.make import check_recorded, facts_for, train_run, unlearn_run
-from purge.runs.weights import check_weights
-from purge.verdict.compare import broken
+from purge.methods import resolve_method
+from purge.models import copied, logits, training_data
+from purge.report import broken_words
+from purge.runs import (
+    check_recorded,
+    check_weights,
+    choose_model,
+    facts_for,
+    facts_of,
+    first_of,
+    read_model,
+    recipe_of,
+    same_scale,
+    train_run,
+    unlearn_run,
+)
+from purge.verdict import broken
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger

@@ -46,7 +46,7 @@ from purge.ledger.version import (
     whole,
 )
 from purge.ledger.words import not_found
-from purge.runs.weights import check_weights
+from purge.runs import check_weights
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger

@@ -218,11 +218,11 @@ def _public(entry: Entry) -> dict[str, Any]:
 
 
 def _drawn(name: str, file: Path) -> str:
-    from purge.report.page import page  # draws figures: takes a second to import
+    from purge.report import html_page  # draws figures: takes a second to import
 
     content = read_json(file)
     try:
-        return page({name: content}, records={name: {}}, written=now())
+        return html_page({name: content}, records={name: {}}, written=now())
     except PurgeError:
         raise
     except Exception:  # whatever a damaged file makes of it

@@ -167,7 +167,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
 
     @router.get("/versions/{number}/report", dependencies=[read])
     def report(number: Number) -> Response:
-        from purge.report.page import script_digest  # draws figures: takes a second to import
+        from purge.report import script_digest  # draws figures: takes a second to import
 
         policy = f"{SEALED}'sha256-{script_digest()}'"
         return HTMLResponse(desk.report(number), headers={"content-security-policy": policy})
