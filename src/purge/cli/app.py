@@ -79,8 +79,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # characters that the terminal does not have
     ignore_matplotlibrc()
-    names = {*COMMANDS, "request"}
-    command = several.shared(partial(app, sys.argv[1:] or ["--help"], standalone_mode=False), names)
-    code = ending.run(command, names)
+    names, running = {*COMMANDS, "request"}, ending.Running()
+    command = partial(app, sys.argv[1:] or ["--help"], standalone_mode=False, obj=running)
+    code = ending.run(several.shared(command, names), names, running)
     several.leave(code)
     sys.exit(code)

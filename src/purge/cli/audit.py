@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 import purge.runs
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import complain, say, show
 from purge.core.errors import Exit
 from purge.report.findings import broken_words
@@ -20,6 +20,7 @@ from purge.report.tables import audit_table
 
 @opt.with_data
 def audit(
+    context: typer.Context,
     run: Annotated[Path, Argument(help="The run folder of an unlearned model.")],
     given: opt.Given,
     model: opt.ModelName = None,
@@ -63,7 +64,8 @@ def audit(
 
     In a pipeline: purge audit RUN --fail-if failed --fail-if "ra<99"
     """
-    ending.keeps(lambda: "Nothing was written.")
+    running = running_in(context)
+    running.kept = lambda: "Nothing was written."
     audited = purge.runs.audit_folder(
         run, given, model=model, original=original, retrained=retrained or [], metrics=metrics,
         shadows=shadows, fail_if=fail_if or [], forget_classes=forget_class or [], forget_ids=forget_ids,
@@ -74,7 +76,7 @@ def audit(
     try:
         if kept:
             report.to_json(run / "audit.json")
-            ending.keeps(lambda: f"The audit is written: {run / 'audit.json'}.")
+            running.kept = lambda: f"The audit is written: {run / 'audit.json'}."
     finally:  # show what was measured even if it cannot be written
         show({**content, "verdict": report.verdict.to_dict()}, audit_table(content), json_)
         if not json_:

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import notes, show
 from purge.core.errors import Exit
 
 
 def bench(
+    context: typer.Context,
     config: Annotated[Path, Argument(help="A YAML file; or a bench's folder, to redo its tables.")],
     out: Annotated[Path | None, opt.place("Folder for the results; default: runs/NAME.")] = None,
     models: Annotated[
@@ -44,6 +45,7 @@ def bench(
 
     After an interruption, the same command with --resume runs what is left. Exits 3 if jobs failed.
     """
+    running = running_in(context)
     from purge.bench import dry_run as plans
     from purge.bench import runner
     from purge.bench.jobs import read_plan
@@ -63,7 +65,7 @@ def bench(
             steps = plans.steps_of(plan.only(only or ()), place)
             show([step._asdict() for step in steps], plain_table(*plans.as_table(steps)), json_)
             return
-        ending.keeps(lambda: runner.kept(plan, place))
+        running.kept = lambda: runner.kept(plan, place)
         say = notes(not quiet and not sys.stderr.isatty())  # a terminal has the progress line
         done = runner.bench(
             plan, place, only=only or (), at_once=jobs, on=on, resume=resume, progress=not quiet, say=say

@@ -6,16 +6,18 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Option
 
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import notes, say, show
 from purge.core.files import out_folder
 from purge.core.folders import free_folder
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path | None, opt.place("Folder for the runs; default: runs/demo.")] = None,
     quick: Annotated[bool, Option("--quick", help="Train less, for a first look.")] = False,
     seed: opt.Seed = 0,
@@ -31,12 +33,13 @@ def demo(
 
     It writes to the folder --out alone.
     """
+    running = running_in(context)
     from purge import demo
 
     demo.check_seed(seed)
     folder = free_folder(Path("runs/demo")) if out is None else out
     out_folder(folder, force=force)
-    ending.keeps(lambda: demo.kept(folder))
+    running.kept = lambda: demo.kept(folder)
     tell = notes(not quiet)
     tell(f"Six models, their audits and a report will be written to {folder}, nothing elsewhere.")
     started = time.perf_counter()

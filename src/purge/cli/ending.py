@@ -41,60 +41,47 @@ class Ended:
 
 @dataclass
 class Running:
-    """The command that runs, as far as its end depends on it."""
+    """The command that runs, as far as its end depends on it; commands find it in their context."""
 
-    debug: bool = False
+    debug: bool = False  # print the traceback too
     signal: int = 0  # what interrupted it
-    kept: Callable[[], str] = lambda: "Run the command again."
-    tell: Callable[[Ended], None] = lambda ended: None
+    kept: Callable[[], str] = lambda: "Run the command again."  # what an interruption keeps, and how to go on
+    tell: Callable[[Ended], None] = lambda ended: None  # is called once the command has ended
     speaks: bool = True  # of several ranks, one does
 
 
-_running = Running()
+def running_in(context: typer.Context) -> Running:
+    """What is known about the command that runs."""
+    return context.ensure_object(Running)
 
 
-def show_traceback(wanted: bool) -> None:
-    """Print the traceback too if the command fails: what ``--debug`` asks for."""
-    _running.debug = _running.debug or wanted
-
-
-def keeps(words: Callable[[], str]) -> None:
-    """From now on, an interrupted command says with these words what it has kept and how to go on."""
-    _running.kept = words
-
-
-def tells(tell: Callable[[Ended], None]) -> None:
-    """Have this called once the command has ended."""
-    _running.tell = tell
-
-
-def run(command: Callable[[], Any], names: Container[str]) -> int:
+def run(command: Callable[[], Any], names: Container[str], running: Running) -> int:
     """Run a command, print its one line if it fails, and return the exit code; ``names``: of all commands."""
-    global _running
-    _running = Running()
     code: int = 0
     error: BaseException | None = None
-    with _interruptible():
+    with _interruptible(running):
         try:
             code = command() or 0
             sys.stdout.flush()
         except BaseException as caught:  # whatever it is, it ends in one line
             error = caught.__cause__ if isinstance(caught, typer.Abort) and caught.__cause__ else caught
-    stopped = bool(_running.signal) or code == INTERRUPTED or isinstance(error, KeyboardInterrupt)
+    stopped = bool(running.signal) or code == INTERRUPTED or isinstance(error, KeyboardInterrupt)
     if stopped or error is not None:
-        _running.speaks = several.speaks()
-    ended = _interrupted() if stopped else Ended(code) if error is None else _failed(error, names)
+        running.speaks = several.speaks()
+    ended = (
+        _interrupted(running) if stopped else Ended(code) if error is None else _failed(error, names, running)
+    )
     with suppress(OSError, PurgeError):  # the exit code says it all the same
-        _running.tell(ended)
+        running.tell(ended)
     return ended.code
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible(running: Running) -> Iterator[None]:
     """Within the block, SIGTERM interrupts like Ctrl-C."""
 
     def interrupt(number: int, _frame: object) -> None:
-        _running.signal = number
+        running.signal = number
         raise KeyboardInterrupt
 
     usual, before = (signal.SIG_DFL, signal.default_int_handler), {}
@@ -109,19 +96,19 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupted() -> Ended:
-    number = signal.Signals(_running.signal or signal.SIGINT)
+def _interrupted(running: Running) -> Ended:
+    number = signal.Signals(running.signal or signal.SIGINT)
     words = ""
     with suppress(Exception, KeyboardInterrupt):  # files that cannot be read do not matter now
-        words = _running.kept()
-    _say(f"Interrupted by {number.name}. {words}")
+        words = running.kept()
+    _say(f"Interrupted by {number.name}. {words}", running)
     return Ended(128 + number, KeyboardInterrupt.__name__)
 
 
-def _failed(error: BaseException, names: Container[str]) -> Ended:
+def _failed(error: BaseException, names: Container[str], running: Running) -> Ended:
     """Say in one line what was raised; what broke also gets a file with the traceback."""
     kind = type(error).__name__
-    if _running.debug and _running.speaks:
+    if running.debug and running.speaks:
         traceback.print_exception(error)
     if isinstance(error, PurgeError) and error.exit_code is Exit.REFUSED:
         said = re.sub(r"\b(by|with) (force|resume)\b", r"\1 --\2", str(error))  # arguments as options
@@ -137,10 +124,11 @@ def _failed(error: BaseException, names: Container[str]) -> Ended:
         said = expected("reading and writing to work", str(error), fix)
     else:
         cause = error.__cause__ if isinstance(error, BrokenModelError) and error.__cause__ else error
-        log, where = _logged(error)
-        _say(f"Error: something broke{' in the model' * (cause is not error)}: {_short(cause)}. {where}")
+        log, where = _logged(error) if running.speaks else ("", "")
+        broke = f"something broke{' in the model' * (cause is not error)}"
+        _say(f"Error: {broke}: {_short(cause)}. {where}", running)
         return Ended(Exit.BROKE, type(cause).__name__, log=log)
-    _say(f"Error: {said}")
+    _say(f"Error: {said}", running)
     return Ended(Exit.REFUSED, kind, said)
 
 
@@ -157,8 +145,6 @@ def _short(error: BaseException) -> str:
 
 def _logged(error: BaseException) -> tuple[str, str]:
     """Write the traceback to a file of its own: which one, and that in words."""
-    if not _running.speaks:
-        return "", ""
     about = f"purge {purge.__version__}, Python {platform.python_version()}, {platform.platform()}"
     name = ""
     try:
@@ -174,9 +160,9 @@ def _logged(error: BaseException) -> tuple[str, str]:
     return name, f"The traceback is in {name}; --debug shows it."
 
 
-def _say(line: str) -> None:
+def _say(line: str, running: Running) -> None:
     _drop_output()
-    if _running.speaks:
+    if running.speaks:
         with suppress(OSError, ValueError):
             complain(" ".join(line.split()))
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import ending, several
+from purge.cli import several
+from purge.cli.ending import running_in
 from purge.core.errors import DataError, MethodError
 from purge.core.schema import Field
 from purge.data.sources import OPTIONS, DataSource, option_name, option_type
@@ -26,8 +27,8 @@ def _no_cache(context: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
-def _debug(wanted: bool) -> bool:
-    ending.show_traceback(wanted)
+def _debug(context: typer.Context, wanted: bool) -> bool:
+    running_in(context).debug |= wanted
     return wanted
 
 

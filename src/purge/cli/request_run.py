@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
 from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
 from purge.core.errors import Exit
@@ -54,6 +54,7 @@ def init(
 
 @app.command("run")
 def run(
+    context: typer.Context,
     due: Annotated[int, Option(metavar="DAYS", help="Take what is due within so many days.", min=0)] = 7,
     everything: Annotated[bool, Option("--all", help="Take all open requests.")] = False,
     at_most: Annotated[int | None, Option(metavar="N", help="Take no more than so many.", min=1)] = None,
@@ -98,6 +99,7 @@ def run(
     the old version stays; or an id is not in the data, then the other requests are done. 2 is a bad request
     or another worker, 3 something that broke.
     """
+    running = running_in(context)
     from purge.core.files import write_json
     from purge.ledger import worker
     from purge.ledger.audits import METRICS
@@ -105,10 +107,10 @@ def run(
 
     outcome: Outcome | None = None
     if record is not None:
-        ending.tells(
-            lambda ended: write_json(record, {**asdict(ended), "outcome": outcome and outcome.facts()})
+        running.tell = lambda ended: write_json(
+            record, {**asdict(ended), "outcome": outcome and outcome.facts()}
         )
-    ending.keeps(lambda: "The version before is still the current one; purge request run goes on.")
+    running.kept = lambda: "The version before is still the current one; purge request run goes on."
     names: Any = METRICS
     if metrics is not None:
         names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+import typer
 from typer import Option
 
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import complain, say, show
 from purge.cli.request import KeyAt, LedgerAt, SignAt
 from purge.core.errors import DataError, FileError, LedgerError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def serve(
+    context: typer.Context,
     ledger: LedgerAt = None,
     host: Annotated[
         str, Option(help="The address to listen at; others than 127.0.0.1 need --tokens.")
@@ -63,6 +65,7 @@ def serve(
     With several people: purge serve --new-token clerk --role ask --tokens tokens.yaml, and then
     purge serve --tokens tokens.yaml. It listens at this machine only, unless --host says otherwise.
     """
+    running = running_in(context)
     if new_token is not None:
         _make_token(tokens, new_token, role, json_)
         return
@@ -90,7 +93,7 @@ def serve(
             say(f"The page of {book.name} is at {told}")
             if not quiet:
                 _log()
-            ending.keeps(lambda: "The page is closed.")
+            running.kept = lambda: "The page is closed."
             _run(make_app(Desk(book, runner), doors), listener, proxied=public_url is not None)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
 from typer import Option
 
 import purge.runs
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import show
 from purge.report.tables import class_words, flop_words
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 @opt.with_data
 def train(
+    context: typer.Context,
     out: Annotated[Path, opt.place("Folder for the model; must be empty.")],
     given: opt.Given,
     model: Annotated[str | None, Option(help="See purge list models.")] = None,
@@ -55,8 +57,9 @@ def train(
 
     For the names that --set takes: purge list recipe
     """
+    running = running_in(context)
     resumable = shards is None and log_updates is None
-    ending.keeps(lambda: purge.runs.kept_epochs(out, resumable=resumable))
+    running.kept = lambda: purge.runs.kept_epochs(out, resumable=resumable)
     done = purge.runs.train_folder(
         out, given, model=model, like=like, without_classes=without_class or [], without_ids=without_ids,
         pretrained=pretrained, settings=opt.settings_from(set_), seed=seed, device=opt.pick_device(device),
@@ -66,7 +69,7 @@ def train(
     if done.result is None:
         show(done.summary, f"The training in {out} is finished; nothing to do.", json_)
         return
-    ending.keeps(lambda: f"The model is written to {out}.")
+    running.kept = lambda: f"The model is written to {out}."
     then = (
         f"purge audit RUN --retrained {out}"
         if done.request

@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 import purge.runs
-from purge.cli import ending
 from purge.cli import options as opt
+from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
 from purge.core.errors import Exit
 from purge.report.tables import flop_words
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 @opt.with_data
 def unlearn(
+    context: typer.Context,
     checkpoint: Annotated[Path, Argument(help="A run folder, or a file of weights.")],
     out: Annotated[Path, opt.place("Folder for the new model; must be empty.")],
     given: opt.Given,
@@ -65,7 +66,8 @@ def unlearn(
 
     Exits 1 if the forget target was not reached; the model is written all the same.
     """
-    ending.keeps(lambda: "Nothing was written.")
+    running = running_in(context)
+    running.kept = lambda: "Nothing was written."
     record = purge.DeletionRequest(
         id=request_id, received=received, done=done, by=by, model_version=model_version
     )
@@ -75,7 +77,7 @@ def unlearn(
         device=opt.pick_device(device), trust=trust, precision=precision, graph=graph, record=record,
         export_to=export, force=force, progress=not quiet,
     )  # fmt: skip
-    ending.keeps(lambda: f"The model is written to {out}.")
+    running.kept = lambda: f"The model is written to {out}."
     summary = unlearned.summary
     show(summary, _words(unlearned, out, export), json_)
     if summary["target_missed"]:
