@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, ModelError, did_you_mean
-from purge.core.plugins import current_folder_importable, named
+from purge.core.plugins import current_folder_importable, from_extra, named
 from purge.data.prefetch import say_once
 from purge.models.small_resnet import SmallResNet
 from purge.models.wrappers import unwrapped
@@ -86,11 +86,8 @@ def resnet(name: str, want: Wanted) -> nn.Module:
 def vgg(name: str, want: Wanted) -> nn.Module:
     """A torchvision VGG with BatchNorm; for small images with a single linear layer as classifier."""
     if want.size is not None and want.size < 32:
-        raise ModelError(
-            f"images of at least 32 pixels for {name}, which halves them five times",
-            f"{want.size} pixels",
-            "use larger images, small-resnet or a ResNet",
-        )
+        what = f"images of at least 32 pixels for {name}, which halves them five times"
+        raise ModelError(what, f"{want.size} pixels", "use larger images, small-resnet or a ResNet")
     fresh: tuple[str, ...] = ("classifier.6.",)
     if want.small:
         fresh = ("classifier.",)
@@ -135,17 +132,11 @@ def _published(model: nn.Module, name: str, fresh: tuple[str, ...]) -> nn.Module
             )
         model.load_state_dict({k: v for k, v in state.items() if not k.startswith(fresh)} | own)
     except OSError as error:
-        raise FileError(
-            f"the weights of {name} at {file} or from {url}",
-            _short(error),
-            f"connect to the network, or put that file into {file.parent}",
-        ) from None
+        fix = f"connect to the network, or put that file into {file.parent}"
+        raise FileError(f"the weights of {name} at {file} or from {url}", _short(error), fix) from None
     except Exception:  # torch raises many kinds of errors on a damaged file
-        raise FileError(
-            f"the published weights of {name} in {file}",
-            "a damaged or foreign file",
-            "delete it, and it will be downloaded again",
-        ) from None
+        what, fix = f"the published weights of {name} in {file}", "delete it, and it will be downloaded again"
+        raise FileError(what, "a damaged or foreign file", fix) from None
     return model
 
 
@@ -159,25 +150,20 @@ def batchnorm_to_groupnorm(model: nn.Module) -> nn.Module:
     8
     """
     for name, child in model.named_children():
-        if type(child) is nn.BatchNorm2d:  # a subclass may do more, such as apply an activation
-            setattr(model, name, _groupnorm(child))
-        else:
+        if type(child) is not nn.BatchNorm2d:  # a subclass may do more, such as apply an activation
             batchnorm_to_groupnorm(child)
+            continue
+        channels = child.num_features
+        groups = max(g for g in range(1, 33) if channels % g == 0 and (g == 1 or 2 * g <= channels))
+        norm = nn.GroupNorm(groups, channels, eps=child.eps, affine=child.affine).train(child.training)
+        norm.weight, norm.bias = child.weight, child.bias
+        setattr(model, name, norm)
     return model
-
-
-def _groupnorm(bn: nn.BatchNorm2d) -> nn.GroupNorm:
-    channels = bn.num_features
-    groups = max(g for g in range(1, 33) if channels % g == 0 and (g == 1 or 2 * g <= channels))
-    norm = nn.GroupNorm(groups, channels, eps=bn.eps, affine=bn.affine).train(bn.training)
-    if bn.affine:
-        norm.weight, norm.bias = bn.weight, bn.bias
-    return norm
 
 
 def timm_model(name: str, want: Wanted) -> nn.Module:
     """A model of timm."""
-    timm = _package("timm", "timm")
+    timm = from_extra("timm", "timm", "timm:… models", ModelError)
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
         fix = did_you_mean(name, near) if near else "look for it in timm.list_models()"
@@ -199,29 +185,25 @@ def timm_model(name: str, want: Wanted) -> nn.Module:
 
 def hugging_face(path: str, want: Wanted) -> nn.Module:
     """A classifier of images, texts or sounds of Hugging Face's transformers."""
-    transformers = _package("transformers", "hf")
+    transformers = from_extra("transformers", "hf", "hf:… models", ModelError)
     try:
         with _quiet(transformers.utils.logging):
             config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
             auto = _auto(transformers, config)
             if config.num_labels != want.classes:
                 config.num_labels = want.classes
-            if auto is transformers.AutoModelForImageClassification:
-                if hasattr(config, "num_channels"):
-                    config.num_channels = want.channels
-                if hasattr(config, "image_size") and want.size is not None:
-                    config.image_size = want.size
+            images = auto is transformers.AutoModelForImageClassification
+            for key, value in (("num_channels", want.channels), ("image_size", want.size)):
+                if images and hasattr(config, key) and value is not None:
+                    setattr(config, key, value)
             if want.pretrained:
                 safe = {"use_safetensors": True, "trust_remote_code": False}
                 model = auto.from_pretrained(path, config=config, ignore_mismatched_sizes=True, **safe)
             else:
                 model = auto.from_config(config, trust_remote_code=False)
     except Exception as error:  # no folder, no network, not a classifier: each raises its own type
-        raise ModelError(
-            f"a classifier hf:{path} with {want}",
-            _short(error),
-            "name a folder with config.json (and model.safetensors if pretrained), or a hub id if online",
-        ) from None
+        fix = "name a folder with config.json (and model.safetensors if pretrained), or a hub id if online"
+        raise ModelError(f"a classifier hf:{path} with {want}", _short(error), fix) from None
     return model.float().train()  # type: ignore[no-any-return]  # some are stored in half precision
 
 
@@ -247,7 +229,7 @@ class Tokenizer(NamedTuple):
 
 def tokenizer(path: str) -> Tokenizer:
     """The tokenizer in a folder; nothing is downloaded, and no code in the folder is run."""
-    transformers = _package("transformers", "hf")
+    transformers = from_extra("transformers", "hf", "hf:… models", ModelError)
     safe = {"trust_remote_code": False, "local_files_only": True}
     try:
         with _quiet(transformers.utils.logging):
@@ -267,15 +249,12 @@ def tokenizer(path: str) -> Tokenizer:
             with _quiet(transformers.utils.logging):
                 made = encoder(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
         except Exception as error:
-            raise ModelError(
-                f"texts that the tokenizer in {path} takes", _short(error), "check them"
-            ) from None
+            what = f"texts that the tokenizer in {path} takes"
+            raise ModelError(what, _short(error), "check them") from None
         tokens = {key: t for key, t in made.items() if isinstance(t, Tensor)}
         lengths = tokens["attention_mask"].sum(1) if "attention_mask" in tokens else torch.zeros(0)
         if full := int((lengths >= longest).sum()):
-            say_once(
-                f"{full} texts take up all {longest} tokens that the model reads; what is longer is cut."
-            )
+            say_once(f"{full} texts take up all {longest} tokens that the model reads; the rest is cut.")
         return tokens
 
     names = [str(name) for _, name in sorted((config.id2label or {}).items())]
@@ -303,32 +282,14 @@ def own_model(name: str, want: Wanted) -> nn.Module:
         function = named(name, ModelError)
         try:
             takes = inspect.signature(function).parameters
-            offered = {
-                "classes": want.classes, "channels": want.channels, "size": want.size,
-                "features": want.features,
-            }  # fmt: skip
-            model = function(**{k: v for k, v in offered.items() if k in takes})
+            offered = ("classes", "channels", "size", "features")
+            model = function(**{key: getattr(want, key) for key in offered if key in takes})
         except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"{name} to return a model",
-                _short(error),
-                "correct the function; its parameters may be classes, channels, size and features",
-            ) from error
+            fix = "correct the function; its parameters may be classes, channels, size and features"
+            raise ModelError(f"{name} to return a model", _short(error), fix) from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} to return an nn.Module", type(model).__name__, "return the model itself")
     return unwrapped(model)  # weights are kept by the names of the plain module
-
-
-def _package(name: str, extra: str) -> Any:
-    """Import an optional package, or say how to install it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ModelError(
-            f"the package {name} for {extra}:… models",
-            "no such package",
-            f"pip install 'purge-unlearning[{extra}]'",
-        ) from None
 
 
 def _short(error: BaseException) -> str:

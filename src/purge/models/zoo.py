@@ -16,36 +16,32 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class ModelEntry(NamedTuple):
-    """A model that can be built by name."""
+class Entry(NamedTuple):
+    """A model that can be built by name; one with GroupNorm in place of BatchNorm ends in -gn."""
 
     about: str
     builder: str  # a function of builders.py
-    base: str  # the architecture that the function builds
     weights: bool = False  # whether there are published weights
-    groupnorm: bool = False  # whether GroupNorm replaces BatchNorm
 
 
-MODELS: dict[str, ModelEntry] = {
-    "small-resnet": ModelEntry(
-        "four residual blocks with BatchNorm, for images of 8 to 32 pixels", "small_resnet", "small-resnet"
+MODELS: dict[str, Entry] = {
+    "small-resnet": Entry(
+        "four residual blocks with BatchNorm, for images of 8 to 32 pixels", "small_resnet"
     ),
-    "small-resnet-gn": ModelEntry(
-        "small-resnet with GroupNorm instead of BatchNorm", "small_resnet", "small-resnet", groupnorm=True
-    ),
-    "mlp": ModelEntry("two hidden layers of 64, for tables", "mlp", "mlp"),
-    "resnet18": ModelEntry("11 million weights; with BatchNorm", "resnet", "resnet18", weights=True),
-    "resnet34": ModelEntry("21 million weights; with BatchNorm", "resnet", "resnet34", weights=True),
-    "resnet50": ModelEntry("24 million weights; with BatchNorm", "resnet", "resnet50", weights=True),
-    "resnet101": ModelEntry("43 million weights; with BatchNorm", "resnet", "resnet101", weights=True),
-    "resnet152": ModelEntry("58 million weights; with BatchNorm", "resnet", "resnet152", weights=True),
-    "resnet18-gn": ModelEntry("resnet18 with GroupNorm", "resnet", "resnet18", groupnorm=True),
-    "resnet34-gn": ModelEntry("resnet34 with GroupNorm", "resnet", "resnet34", groupnorm=True),
-    "resnet50-gn": ModelEntry("resnet50 with GroupNorm", "resnet", "resnet50", groupnorm=True),
-    "vgg11_bn": ModelEntry("8 convolutions with BatchNorm, from 32 pixels", "vgg", "vgg11_bn", weights=True),
-    "vgg13_bn": ModelEntry("10 convolutions with BatchNorm, from 32 pixels", "vgg", "vgg13_bn", weights=True),
-    "vgg16_bn": ModelEntry("13 convolutions with BatchNorm, from 32 pixels", "vgg", "vgg16_bn", weights=True),
-    "vgg19_bn": ModelEntry("16 convolutions with BatchNorm, from 32 pixels", "vgg", "vgg19_bn", weights=True),
+    "small-resnet-gn": Entry("small-resnet with GroupNorm instead of BatchNorm", "small_resnet"),
+    "mlp": Entry("two hidden layers of 64, for tables", "mlp"),
+    "resnet18": Entry("11 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet34": Entry("21 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet50": Entry("24 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet101": Entry("43 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet152": Entry("58 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet18-gn": Entry("resnet18 with GroupNorm", "resnet"),
+    "resnet34-gn": Entry("resnet34 with GroupNorm", "resnet"),
+    "resnet50-gn": Entry("resnet50 with GroupNorm", "resnet"),
+    "vgg11_bn": Entry("8 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "vgg13_bn": Entry("10 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "vgg16_bn": Entry("13 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "vgg19_bn": Entry("16 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
 }
 
 FORMS: dict[str, str] = {
@@ -105,10 +101,8 @@ def build(
     known_name(name)
     want = builders.Wanted(classes, channels, size, pretrained)
     form, colon, rest = name.partition(":")
-    if form == "timm" and colon:
-        return builders.timm_model(rest, want)
-    if form == "hf" and colon:
-        return builders.hugging_face(rest, want)
+    if colon and form in ("timm", "hf"):
+        return (builders.timm_model if form == "timm" else builders.hugging_face)(rest, want)
     if pretrained and (colon or not MODELS[name].weights):
         known = ", ".join(sorted(n for n, entry in MODELS.items() if entry.weights))
         raise ModelError(
@@ -118,6 +112,5 @@ def build(
         )
     if colon:
         return builders.own_model(name, want)
-    entry = MODELS[name]
-    model: nn.Module = getattr(builders, entry.builder)(entry.base, want)
-    return builders.batchnorm_to_groupnorm(model) if entry.groupnorm else model
+    model: nn.Module = getattr(builders, MODELS[name].builder)(name.removesuffix("-gn"), want)
+    return builders.batchnorm_to_groupnorm(model) if name.endswith("-gn") else model
