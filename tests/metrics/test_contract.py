@@ -399,20 +399,6 @@ def test_what_is_not_a_metric_is_refused(case, nothing):
 # -- requests and models of other shapes -------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_single_samples(case):
-    data = torch.cat([case.forget[0], case.retain[0]]), torch.cat([case.forget[1], case.retain[1]])
-    forget, retain = purge.split(data, indices=[1, 5, 40, 41, 60])
-    report = audit(case, forget=forget, retain=retain, truth=[0, 1, 2, 0, 1])
-    assert report.info["forget_classes"] == []
-    assert report.info["forget_samples"] == 5
-    assert {k for k, v in report.values.items() if v.value is None} == {
-        "mia_split", "tpr_1pct", "tpr_01pct", "mia_quantile.tpr_1pct", "mia_quantile.tpr_01pct",  # need ten
-        "nearest_class",  # which is about whole classes
-    }  # fmt: skip
-    assert report["ta_retain"].value == report["ta"].value  # every class stays
-
-
 class Wrapped(nn.Module):
     """A network that returns its logits in some other form."""
 

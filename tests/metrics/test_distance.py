@@ -205,12 +205,6 @@ def test_cka_knows_no_rotation_shift_or_scale(shape, other, scale):
     assert linear_cka(a, scale * a @ turned) == pytest.approx(1)
 
 
-def test_cka_is_the_same_in_sample_and_in_feature_space():
-    a, b = cloud(30, 12, 0), cloud(30, 7, 1)
-    wide = np.hstack([a, np.zeros((30, 40))])  # more dimensions than samples, nothing else
-    assert linear_cka(wide, b) == pytest.approx(linear_cka(a, b), rel=1e-9)
-
-
 def test_an_invertible_map_that_is_no_rotation_is_seen():
     a = cloud(50, 5, 0)
     assert linear_cka(a, a * np.array([1, 30, 1, 1, 1])) < 0.95
@@ -314,14 +308,6 @@ def test_zrf_is_one_minus_the_divergence_from_an_untrained_copy(case, seed):
         cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
         assert abs(found.value - cosine.mean()) > 0.01
     assert abs(found.value - (1 - js_by_scipy(p, q).mean() / 3)) > 0.01
-
-
-def test_zrf_tells_a_sure_model_from_an_unsure_one(case):
-    sure = copy.deepcopy(case.model)
-    with torch.no_grad():
-        sure[-1].weight.mul_(100)
-    found = audit(case, model=sure, metrics="zrf")["zrf"].value
-    assert 0 <= found < case.report["zrf"].value - 0.1
 
 
 class Odd(nn.Linear):
@@ -486,13 +472,6 @@ def test_silhouette_of_a_class_apart_and_of_one_among_the_others():
     assert sum(view["forgotten"]) == 150
     sides = [np.array(view["x"])[np.array(view["forgotten"]) == k] for k in (0, 1)]
     assert sides[0].max() < sides[1].min() or sides[1].max() < sides[0].min()  # apart in the picture too
-
-
-def test_one_sample_is_no_group():
-    found = passing(torch.zeros(1, 3), torch.zeros(1).long(), torch.randn(9, 3))
-    assert found["silhouette"].value is None
-    assert "two" in found["silhouette"].why
-    assert len(found.curves["audited"]["features"]["x"]) == 10
 
 
 def test_the_view_is_a_principal_plane(case):

@@ -23,7 +23,7 @@ from purge.metrics import probing, robustness
 from purge.metrics.disturbed import NOISE, add_noise, drop_smallest, layer_weights, to_bf16, to_int8
 from purge.metrics.probing import PROBED, fit_head, separated
 from purge.metrics.registry import METRICS
-from purge.metrics.robustness import BATCH, FEW, LR, MOMENTUM, STEPS, balanced, relearn, steps_to
+from purge.metrics.robustness import BATCH, FEW, LR, MOMENTUM, STEPS, relearn, steps_to
 from tests.metrics.overfit import audited
 from tests.nets import NETWORKS, small_mlp
 
@@ -161,17 +161,6 @@ def neutral(model: nn.Module, gone: int = GONE) -> nn.Module:
     return model
 
 
-def test_a_suppression_of_any_strength_is_found_by_its_features(task):
-    # a bias of −1000 cannot be unlearned in a few steps; features and a refitted head do not care
-    strong = copy.deepcopy(task.original)
-    with torch.no_grad():
-        strong[-1].bias[GONE] -= 1000
-    names = ["probe", "head_refit"]
-    report = purge.audit(strong, task.forget, task.retain, task.test, metrics=names, progress=False)
-    for name in ("probe", "head_refit.fa", "head_refit.ra"):
-        assert report[name] == task.report["original"][name]
-
-
 # -- relearning --------------------------------------------------------------------------------
 
 
@@ -235,7 +224,7 @@ def rows_of(x: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
     return torch.where(equal.any(1), equal.int().argmax(1), -1)
 
 
-@pytest.mark.parametrize("few", [FEW, 7, 0])
+@pytest.mark.parametrize("few", [FEW, 0])
 def test_relearning_is_sgd_on_half_forget_half_retain(task, few, monkeypatch):
     monkeypatch.setattr(robustness, "SIZED", 10_000)
     seen: list[torch.Tensor] = []
@@ -306,14 +295,6 @@ def test_steps_to_recover_in_a_straight_line_between_measurements(curve, steps):
     assert steps_to(several, 0.5).tolist() == pytest.approx([steps, STEPS[-1], steps])
 
 
-def test_the_ratio_is_that_of_the_steps(task):
-    report = task.report["suppressed"]
-    ours, theirs = report["relearn_few.steps"], report.retrained["relearn_few.steps"]
-    assert ours.why == theirs.why == ""
-    assert report["relearn_ratio"].value == pytest.approx((1 + ours.value) / (1 + theirs.value))
-    assert report["relearn_ratio"].why == ""
-
-
 class FreeHead(nn.Module):
     """A model whose last layer is no module of its own, so that it cannot be found."""
 
@@ -375,17 +356,6 @@ def test_what_cannot_be_relearned_is_missing_with_a_reason(task, monkeypatch):
         assert "weights" in why(NoWeights(), name)
     monkeypatch.setattr(robustness, "LR", 1e30)
     assert "finite" in why(task.suppressed, "relearn_few")
-
-
-def test_few_samples_are_spread_over_the_classes():
-    y = torch.tensor([0] * 80 + [1] * 15 + [2] * 5)[torch.randperm(100)]
-    chosen = balanced(y, 30, torch.Generator().manual_seed(0))
-    assert y[chosen].bincount().tolist() == [13, 12, 5]
-    assert len(chosen.unique()) == 30
-    other = balanced(y, 30, torch.Generator().manual_seed(1))
-    assert set(other.tolist()) != set(chosen.tolist())
-    everything = balanced(y, 500, torch.Generator().manual_seed(0))
-    assert everything.sort().values.tolist() == list(range(100))
 
 
 # -- features ----------------------------------------------------------------------------------
@@ -508,12 +478,6 @@ def test_the_refitted_head_is_that_of_scikit_learn():
     assert 0.4 < accuracy_score(y, found.argmax(1)) < 0.95
 
 
-def test_features_that_never_vary_do_not_break_the_head():
-    x = torch.cat([torch.zeros(20, 2), torch.arange(20.0)[:, None]], 1)
-    w, b = fit_head(x, (x[:, 2] > 9.5).long(), torch.ones(20), 3)
-    assert (F.linear(x, w, b).argmax(1) == (x[:, 2] > 9.5)).all()
-
-
 def test_the_head_is_refitted_to_forgotten_and_retained_samples_alike(task):
     def features(data: Pair) -> np.ndarray:
         with torch.no_grad():
@@ -527,24 +491,6 @@ def test_the_head_is_refitted_to_forgotten_and_retained_samples_alike(task):
         expected = model.score(scaler.transform(features(data)), data[1])
         assert found[f"head_refit.{part}"].value == pytest.approx(expected, abs=0.015)
     assert found["head_refit.fa"].value > 0.4  # not what it answers, 0
-
-
-def test_a_part_of_the_features_stands_for_all_of_them(task, monkeypatch):
-    seen = {}
-
-    def fit(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, classes: int):
-        seen.update(x=x, y=y, weight=weight)
-        return fit_head(x, y, weight, classes)
-
-    monkeypatch.setattr(base, "FEATURE_SAMPLES", 300)
-    monkeypatch.setattr(probing, "fit_head", fit)
-    case = audited(task.original, task.forget, task.retain, task.test)
-    case.value(METRICS["head_refit"])
-    gone = seen["y"] == GONE
-    assert (int(gone.sum()), len(gone)) == (len(task.forget[1]), len(task.forget[1]) + 300)
-    assert float(seen["weight"][gone].sum()) == pytest.approx(len(task.forget[1]))
-    assert float(seen["weight"][~gone].sum()) == pytest.approx(len(task.retain[1]), rel=1e-5)
-    assert seen["weight"][~gone].unique().numel() == 1
 
 
 def test_without_kept_features_of_the_forgotten_class_there_is_a_reason(monkeypatch):
@@ -596,15 +542,6 @@ def test_int8_is_that_of_numpy(net):
     )
 
 
-def test_a_channel_of_zeros_stays_zero():
-    layer = nn.Linear(3, 2)
-    with torch.no_grad():
-        layer.weight[0] = 0
-    to_int8(layer)
-    assert not layer.weight[0].any()
-    assert layer.weight.isfinite().all()
-
-
 def test_bf16_is_that_of_torch(net):
     expected = copy.deepcopy(net).bfloat16().float()
     to_bf16(net)
@@ -646,13 +583,6 @@ def test_noise_is_a_share_of_each_layers_spread():
     add_noise(other, 0.05, 1)
     assert same[0].weight.equal(net[0].weight)
     assert not other[0].weight.equal(net[0].weight)
-
-
-def test_tied_weights_are_changed_once():
-    a = nn.Linear(4, 4)
-    b = nn.Linear(4, 4)
-    b.weight = a.weight
-    assert len(layer_weights(nn.Sequential(a, b))) == 1
 
 
 @pytest.fixture(scope="module")
@@ -740,16 +670,6 @@ def test_a_class_hidden_in_small_weights_comes_back_when_they_are_dropped():
     assert right(model, of(test, test[1] == 0)).mean() == 0
     assert report["prune.80"].value == 1
     assert report["prune.delta"].value == 1
-
-
-def test_a_class_hidden_below_the_rounding_comes_back_when_weights_are_rounded():
-    rows = torch.tensor([[1.0] + [0.0] * 10, [1.0] + [0.4 / 127] * 10])  # less than half a level each
-    model, forget, retain, test = hidden(rows)
-    report = purge.audit(model, forget, retain, test, metrics="quantise", progress=False)
-    assert right(model, of(test, test[1] == 0)).mean() == 0
-    assert report["quantise.int8"].value == 1
-    assert report["quantise.int8_delta"].value == 1
-    assert report["quantise.bf16_delta"].value == 0
 
 
 def test_a_relearning_run_is_made_once_for_all_metrics_that_use_it(loose, monkeypatch):
