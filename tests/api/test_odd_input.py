@@ -177,8 +177,8 @@ CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
     "names are nothing": (DataError, "names", lambda t: images(names=[None] * 4)),
     "an empty name": (DataError, "got ''", lambda t: images(names=["", "b", "c", "d"])),
     "a name of 10,000 characters": (DataError, "1 to 300", lambda t: images(names=["x" * 10_000] * 4)),
-    "a mean in words": (DataError, "finite numbers as mean", lambda t: images(mean=["a"])),
-    "a mean of NaN": (DataError, "finite numbers as mean", lambda t: images(mean=[float("nan")])),
+    "a mean in words": (DataError, "one finite mean per channel", lambda t: images(mean=["a"])),
+    "a mean of NaN": (DataError, "one finite mean per channel", lambda t: images(mean=[float("nan")])),
     "ids in a list": (DataError, "got list", lambda t: images(ids=[1, 2, 3, 4])),
     "ids are floats": (DataError, "torch.float32", lambda t: images(ids=torch.rand(4))),
     # a request

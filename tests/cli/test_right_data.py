@@ -64,9 +64,9 @@ def test_images_are_scaled_as_asked(runs: Path) -> None:
     [
         (["--mean", "0.3;0.4"], "numbers with commas as --mean"),
         (["--std", ""], "numbers with commas as --std"),
-        (["--mean", "nan"], "a number per channel as mean"),
-        (["--mean", "0.1,0.2"], "one mean per channel"),
-        (["--std", "0"], "a std above 0"),
+        (["--mean", "nan"], "one finite mean per channel"),
+        (["--mean", "0.1,0.2"], "one finite mean per channel"),
+        (["--std", "0"], "one finite std per channel (1), above 0"),
     ],
 )
 def test_wrong_numbers_are_refused(runs: Path, tmp_path: Path, options: list[str], words: str) -> None:
@@ -76,7 +76,7 @@ def test_wrong_numbers_are_refused(runs: Path, tmp_path: Path, options: list[str
 
 @pytest.mark.parametrize("wrong", [[], "0.5", [float("inf")], ["a"]])
 def test_load_takes_numbers_alone(runs: Path, wrong) -> None:
-    with pytest.raises(DataError, match="a number per channel as std"):
+    with pytest.raises(DataError, match="one finite std per channel"):
         purge.load(runs / "own.npz", std=wrong)
 
 

@@ -354,8 +354,8 @@ BAD: dict[str, tuple[bytes | str, tuple[str, ...], str]] = {
     "texts for a table": (HEAD + ROWS, ("--label", "kind", "--text", "plant"), "a model of Hugging Face"),
     "a size": (HEAD + ROWS, (*TABLE, "--size", "8"), "--size"),
     "a transform": (HEAD + ROWS, (*TABLE, "--transform", "os:abort"), "--transform"),
-    "means": (HEAD + ROWS, (*TABLE, "--mean", "1,2,3"), "one mean per column (2), got 3"),
-    "a spread of 0": (HEAD + ROWS, (*TABLE, "--std", "0"), "a std above 0"),
+    "means": (HEAD + ROWS, (*TABLE, "--mean", "1,2,3"), "one finite mean per column (2), got (1.0, 2"),
+    "a spread of 0": (HEAD + ROWS, (*TABLE, "--std", "0"), "one finite std per column (2), above 0"),
     "no test file": (HEAD + ROWS, (*TABLE, "--test", "none.csv"), "a table at"),
 }  # fmt: skip
 

@@ -76,7 +76,7 @@ def arrays(path: Path, labels: Any, **more: Any) -> Path:
 
 @pytest.mark.parametrize(("labels", "words"), [
     ([0, 1, 2**40] * 5, str(2**40)), ([0, 1, -1] * 5, "got -1"), ([0.0, 1.0, 0.5] * 5, "0.0"),
-    ([0, 1, 2**63 - 1] * 5, "labels below"),
+    ([0, 1, 2**63 - 1] * 5, "labels from 0 to"),
 ])  # fmt: skip
 def test_labels_of_arrays_and_parquet_are_refused(
     tmp_path: Path, cache: Path, labels: list[Any], words: str

@@ -196,7 +196,7 @@ def test_other_types_count_by_their_values(dtype):
         (torch.zeros(0, 2), [], "at least one row"),
         (torch.zeros(2, 2), [0], "one label per sample"),
         (torch.zeros(2, 2), [0.5, 1.0], "whole numbers as labels"),
-        (torch.zeros(2, 2), [-1, 0], "labels from 0 up"),
+        (torch.zeros(2, 2), [-1, 0], "labels from 0 to"),
         (torch.zeros(2, 2), [0, 0], "at least 2 classes"),
         ("rows", [0], "features as numbers"),
         (torch.zeros(2, 2, dtype=torch.complex64), [0, 1], "features .N, D."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -197,10 +196,11 @@ class Images(Samples):
         decoding = getattr(pixels, "decodes", False)  # a Shelf: see streamed.py
         # In place of pixels that are decoded when they are asked for a tensor that takes a single byte.
         checked = torch.zeros(1, dtype=torch.uint8).expand(pixels.shape) if decoding else pixels
-        _check_images(checked, mean, std, size, channels, ids)
-        n = pixels.shape[0]
+        _check_images(checked, size, channels, ids)
+        n, own = pixels.shape[:2]
+        mean, std = per_channel(mean, "mean", own), per_channel(std, "std", own)
         super().__init__(
-            Pixels(pixels, tuple(mean), tuple(std), size, channels, device_fraction, transform),
+            Pixels(pixels, mean, std, size, channels, device_fraction, transform),
             as_labels(labels, n, "the images"),
             ids=ids,
             origin=Origin(source or uuid.uuid4().hex),
@@ -251,37 +251,37 @@ class Images(Samples):
         return self.backend.resident
 
 
-def _check_images(
-    pixels: Any, mean: Any, std: Any, size: int | None, channels: int | None, ids: Tensor | None
-) -> None:
+def _check_images(pixels: Any, size: Any, channels: Any, ids: Any) -> None:
+    """Refuse what cannot be the pixels of images, or an option of theirs."""
+    tensor = isinstance(pixels, Tensor)
     odd = inputs.unusable(pixels)
-    if odd or not (isinstance(pixels, Tensor) and pixels.ndim == 4 and pixels.dtype == torch.uint8):
-        tensor = isinstance(pixels, Tensor) and not odd
-        got = f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else odd or type(pixels).__name__
+    if odd or not tensor or pixels.ndim != 4 or pixels.dtype != torch.uint8:
+        got = odd or (f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else type(pixels).__name__)
         raise DataError("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
-    for what, constants in (("mean", mean), ("std", std)):
-        if not isinstance(constants, (tuple, list)) or len(constants) not in (1, pixels.shape[1]):
-            raise DataError(
-                f"one {what} per channel ({pixels.shape[1]})",
-                brief(constants),
-                f"pass {what} with {pixels.shape[1]} numbers",
-            )
-        if not all(isinstance(c, numbers.Real) and math.isfinite(c) for c in constants):
-            raise DataError(f"finite numbers as {what}", brief(constants), f"pass {what}=(0.5,), say")
-    if not all(s > 0 for s in std):
-        raise DataError("a std above 0", repr(std), "pass the spread of the pixels")
-    whole = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
-    if ids is not None and (not whole or ids.shape != (len(pixels),)):
-        got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
-        raise DataError(f"one id of 64 bits per image, shape ({len(pixels)},)", got, "leave ids out")
+    n, own = pixels.shape[:2]
+    numbers = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
+    if ids is not None and not (numbers and ids.shape == (n,)):
+        raise DataError(f"one id of 64 bits per image, shape ({n},)", brief(ids), "leave ids out")
     if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
         raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
-    if channels not in (None, pixels.shape[1]) and not (pixels.shape[1] == 1 and channels > 1):
-        raise DataError(
-            f"{pixels.shape[1]} channels, as the images have",
-            str(channels),
-            "only grey images can be repeated to more channels",
-        )
+    if channels not in (None, own) and not channels > own == 1:
+        fix = "only grey images can be repeated to more channels"
+        raise DataError(f"{own} channels, as the images have", str(channels), fix)
+
+
+def per_channel(given: Any, what: str, n: int | None = None, of: str = "channel") -> tuple[float, ...]:
+    """The ``mean`` or ``std`` of each channel, or one for all; n: how many channels there are, if known."""
+    try:
+        constants = tuple(map(float, given))
+    except (TypeError, ValueError):
+        constants = ()
+    lowest = 0.0 if what == "std" else -math.inf
+    right = all(lowest < c < math.inf for c in constants)
+    if not constants or not right or (n is not None and len(constants) not in (1, n)):
+        count, above = "" if n is None else f" ({n})", ", above 0" if what == "std" else ""
+        fix = f"pass {what} with a number for each, or with one for all"
+        raise DataError(f"one finite {what} per {of}{count}{above}", brief(given), fix)
+    return constants
 
 
 def resized(x: Tensor, size: int) -> Tensor:
@@ -362,23 +362,19 @@ def as_labels(y: Any, n: int, what: str) -> Tensor:
     """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
     try:
         y = torch.as_tensor(y)
+        odd = inputs.unusable(y)
+        if not odd and (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool):
+            odd = str(y.dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise DataError(
-            f"whole numbers as labels in {what}", type(y).__name__, "number the classes 0 … K-1"
-        ) from None
-    if odd := inputs.unusable(y):
-        raise DataError(f"whole numbers as labels in {what}", odd, "pass a plain tensor of whole numbers")
-    if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-        raise DataError(f"whole numbers as labels in {what}", str(y.dtype), "convert them with y.long()")
+        odd = type(y).__name__
+    if odd:
+        raise DataError(f"whole numbers as labels in {what}", odd, "convert them with y.long()")
     if y.shape != (n,):
-        raise DataError(
-            f"one label per sample in {what}, shape ({n},)",
-            str(tuple(y.shape)),
-            "pass class indices, not one-hot rows",
-        )
+        got, fix = str(tuple(y.shape)), "pass class indices, not one-hot rows"
+        raise DataError(f"one label per sample in {what}, shape ({n},)", got, fix)
     labels: Tensor = y.detach().long().cpu()
-    if n and not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
-        low, high = int(labels.min()), int(labels.max())
-        want = "labels from 0 up" if low < 0 else f"labels below {MOST_CLASSES}"
-        raise DataError(f"{want} in {what}", str(low if low < 0 else high), "number the classes 0 … K-1")
+    low, high = (int(labels.min()), int(labels.max())) if n else (0, 0)
+    if low < 0 or high >= MOST_CLASSES:
+        got, fix = str(low if low < 0 else high), "number the classes 0 … K-1"
+        raise DataError(f"labels from 0 to {MOST_CLASSES - 1} in {what}", got, fix)
     return labels

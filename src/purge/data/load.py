@@ -23,7 +23,7 @@ from purge.data.formats import parquet
 from purge.data.formats.readers import own_source
 from purge.data.formats.source import Decoded, Read, Source, held_out
 from purge.data.formats.tables import is_table, read_table
-from purge.data.images import Images
+from purge.data.images import Images, per_channel
 from purge.data.own import from_function
 from purge.data.prefetch import DEVICE_FRACTION, say_once
 from purge.data.samples import Samples
@@ -82,7 +82,8 @@ def load(
     checked_seed(split_seed)
     source = DataSource(
         str(data), None if data_dir is None else str(data_dir), size, split_seed, skip_bad,
-        _constants(mean, "mean"), _constants(std, "std"), stream=stream,
+        None if mean is None else per_channel(mean, "mean"), None if std is None else per_channel(std, "std"),
+        stream=stream,
     )  # fmt: skip
     parts = _images(source, transform, device_fraction, progress)
     return divided(parts["all"], split_seed) if "all" in parts else (parts["train"], parts["test"])
@@ -168,7 +169,7 @@ def _images(
     size = source.size
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
-    mean, std = _constants(source.mean, "mean"), _constants(source.std, "std")
+    mean, std = source.mean, source.std
     entry = DATASETS.get(source.data)
     if entry is not None:
         size, mean, std = size or entry.size, mean or entry.mean, std or entry.std
@@ -206,21 +207,6 @@ def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
     """The images for training and for testing, of data without a test part."""
     train, test = held_out(images.labels.numpy(), split_seed)
     return images.select(torch.from_numpy(train)), images.select(torch.from_numpy(test))
-
-
-def _constants(given: Any, what: str) -> tuple[float, ...] | None:
-    """Finite numbers, one for each channel or one for all."""
-    if given is None:
-        return None
-    try:
-        found = tuple(float(value) for value in given)
-    except (TypeError, ValueError):
-        found = ()
-    if not found or not all(map(math.isfinite, found)):
-        raise DataError(
-            f"a number per channel as {what}", repr(given), f"pass {what}=(0.49, 0.48, 0.45), say"
-        )
-    return found
 
 
 class _Part(NamedTuple):

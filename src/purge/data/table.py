@@ -14,6 +14,7 @@ from purge.core.errors import DataError, brief
 from purge.data.backends import Tensors
 from purge.data.formats.source import class_names, held_out
 from purge.data.formats.tables import Table, numbers, read_table, texts
+from purge.data.images import per_channel
 from purge.data.inputs import Inputs, take
 from purge.data.samples import Origin, Samples
 
@@ -165,14 +166,9 @@ def _scaled(
     own, width = x[0][train], x[0].shape[1]
     spread = own.std(0, correction=0)
     found = {"mean": own.mean(0), "std": torch.where(spread > 0, spread, 1.0)}
-    for key, given in (("mean", mean), ("std", std)):
-        if given is not None and len(given) not in (1, width):
-            got, fix = str(len(given)), f"pass --{key} with {width} numbers, or with one for all"
-            raise DataError(f"one {key} per column ({width})", got, fix)
-        if given is not None:
-            found[key] = torch.tensor(given, dtype=torch.float64)
-    if not bool((found["std"] > 0).all()):
-        raise DataError("a std above 0", brief(std), "pass the spread of each column")
+    for key, constants in (("mean", mean), ("std", std)):
+        if constants is not None:
+            found[key] = torch.tensor(per_channel(constants, key, width, "column"), dtype=torch.float64)
     scaled = [((part - found["mean"]) / found["std"]).float() for part in x]
     if not all(bool(part.isfinite().all()) for part in scaled):
         raise DataError("finite numbers after scaling", "infinity", "take out columns of huge numbers")
