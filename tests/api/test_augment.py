@@ -16,7 +16,6 @@ from purge.core.errors import MethodError
 from purge.data.accept import as_samples
 from purge.data.augmented import Augment, plain
 from purge.data.images import Images, draw_colours, draw_moves, recoloured
-from purge.data.samples import part_of
 from purge.models.checkpoint import digest
 from tests.augmenting import Augmenting
 from tests.data.test_augmented import PLAIN, RANDOM, Flipped, images_net, pictures
@@ -107,7 +106,7 @@ def test_every_stream_is_drawn_anew_and_batches_may_differ_in_size():
     assert not torch.equal(one[2][0], two[2][0])
     assert not torch.equal(changed.take(torch.arange(9))[0], changed.take(torch.arange(9))[0])
     assert len(changed) == len(seen["split"].retain)
-    half = part_of(changed, torch.arange(10, 20))
+    half = changed.select(torch.arange(10, 20))
     assert torch.equal(half.take(torch.arange(10))[1], changed.labels[10:20])
 
 
@@ -208,7 +207,7 @@ def test_random_data_is_read_plain_if_asked():
 def test_a_part_of_random_data_is_plain_too():
     moving = as_samples(pictures(RANDOM["v1"]), CPU, "the data")
     rows = torch.tensor([3, 5, 7])
-    found, whole = plain(part_of(moving, rows)), plain(moving)
+    found, whole = plain(moving.select(rows)), plain(moving)
     assert torch.equal(found.take(torch.arange(3))[0], whole.take(rows)[0])
     assert torch.equal(found.labels, moving.labels[rows])
 

@@ -260,7 +260,7 @@ def test_shadow_models_unlearn_at_the_precision_of_the_run(tmp_path, trainings):
     assert not np.array_equal(found[1], found[2])
     assert found[1] == pytest.approx(found[2], abs=0.3)
     first, split = ensembles[2], ensembles[2].split
-    forget, left = ensemble.part_of(first._pool, first._seen_by(0)), first._not_seen_by(0)
+    forget, left = first._pool.select(first._seen_by(0)), first._not_seen_by(0)
     parts = [s.take(torch.arange(len(s))) for s in (forget, split.retain, left)]
     original = plain_mlp(0)
     kept = load_file(next(tmp_path.glob("*/original-000.safetensors")))

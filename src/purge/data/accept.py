@@ -89,7 +89,7 @@ def converted(data: Data, form: Form, what: str) -> Samples:
     samples = adapt(data, form, what)
     if form.id_of is None or samples.owners:
         return samples
-    return samples.with_owners(_owners(samples, form))
+    return samples.replaced(owners=tuple(_owners(samples, form)))
 
 
 def _owners(samples: Samples, form: Form) -> Sequence[str]:
@@ -131,7 +131,7 @@ def _of_one_order(
         if one.names != names:
             place = {number: names.index(one.names[number]) for number in one.labels.unique().tolist()}
             y = torch.tensor([place[number] for number in one.labels.tolist()], dtype=torch.long)
-            found[what] = one.relabelled(y, names)
+            found[what] = one.replaced(labels=y, names=names)
     return found
 
 
@@ -154,7 +154,8 @@ def _of_one_table(found: dict[str, Samples]) -> dict[str, Samples]:
             )
         if one.columns != wanted:
             order = [one.columns.index(column) for column in wanted]
-            found[what] = one.over(Tensors(one.backend.raw(one.places)[:, order], cast=True), columns=wanted)
+            backend = Tensors(one.backend.raw(one.places)[:, order], cast=True)
+            found[what] = one.replaced(backend=backend, rows=None, columns=wanted)
     return found
 
 
@@ -169,7 +170,7 @@ def _of_one_length(found: dict[str, Samples]) -> dict[str, Samples]:
     for what, one in ragged.items():
         if one.backend.shapes != shapes or one.backend.pads != pads:
             backend = one.backend.padded_to(shapes, pads, what)
-            found[what] = one.over(backend, one.rows)
+            found[what] = one.replaced(backend=backend)
     return found
 
 

@@ -170,7 +170,7 @@ def plain(samples: Samples, reader: str = "A part of the run") -> Samples:
     without = items.with_dataset(lambda dataset: _plain(dataset, reader))
     if without.dataset is items.dataset or without.moving:
         return samples
-    return samples.over(without, samples.rows).to(samples.device)
+    return samples.replaced(backend=without).to(samples.device)
 
 
 def still_random(split: Split) -> str:

@@ -80,11 +80,10 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
     stays[chosen[~included]] = False
     kept = stays.nonzero()[:, 0]
     rows = torch.searchsorted(kept, chosen[included])
-    data, canaries = (_apart(samples.relabelled(planted).select(at)) for at in (kept, chosen))
+    data, canaries = (_apart(samples.replaced(labels=planted).select(at)) for at in (kept, chosen))
     return Canaries(data, rows, canaries, included)
 
 
 def _apart(samples: Samples) -> Samples:
     """The samples as data of its own, whose rows are counted from 0."""
-    ids = torch.arange(len(samples))
-    return samples.over(samples.backend, samples.rows, ids=ids, origin=Origin())
+    return samples.replaced(ids=torch.arange(len(samples)), origin=Origin())

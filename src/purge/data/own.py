@@ -52,6 +52,6 @@ def _whole(samples: Samples, data: Any, what: str) -> Samples:
         raise DataError(f"samples in {what}", "none", "return a set that is not empty")
     if samples.pixel_shape is not None:
         return samples
-    whole = samples.over(samples.backend, samples.rows, ids=torch.arange(len(samples)), cut=True)
+    whole = samples.replaced(ids=torch.arange(len(samples)), cut=True)
     whole.names = whole.names or class_names(getattr(data, "classes", ()), what)
     return whole

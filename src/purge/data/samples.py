@@ -14,20 +14,20 @@ import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from purge.core.errors import DataError
 from purge.data import inputs
 from purge.data.identity import Look, look_at
 from purge.data.inputs import Inputs
 from purge.data.prefetch import Order
 
 if TYPE_CHECKING:
+    from purge.data.augmented import Drawn
     from purge.data.backends import Backend
     from purge.data.images import Images
 
@@ -52,14 +52,6 @@ class Batch:
 def joined(*batches: Batch) -> Inputs:
     """The inputs of several batches, one after the other; empty batches are skipped."""
     return inputs.join([batch.x for batch in batches if len(batch)])
-
-
-class Change(Protocol):
-    """How samples are changed at random whenever they are read: see :mod:`purge.data.augmented`."""
-
-    def stream(self, samples: Samples, order: Order, own: Sequence[slice]) -> Iterator[tuple[Inputs, Tensor]]:
-        """Batches one after the other; with ``own`` a part of each, changed as if all of it were."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +115,7 @@ class Samples:
         self.paired = paired  # unpacks into inputs and labels
         self.cut = cut  # a part of something, whose row numbers mean something to the caller
         self.cached = ""  # where in the user's cache they are kept too
-        self._change: Change | None = None
+        self._change: Drawn | None = None
         self._memory: dict[str, Backend] = {}  # the items once they were read, for all copies with these rows
         self._host: Self | None = None  # what was brought to the device
         self._y = labels.to(backend.device)
@@ -225,35 +217,31 @@ class Samples:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def take(self, index: Tensor, *, augment: Change | None = None) -> tuple[Inputs, Tensor]:
+    def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """The samples at some rows.
 
         Args:
             index: which rows.
-            augment: how they are changed at random; by default not at all.
 
         Returns:
             Inputs and labels on the device where batches are delivered.
         """
-        if augment or self._change:
-            return next(iter(self.stream([index], augment=augment)))
+        if self._change:
+            return next(iter(self.stream([index])))
         return self.backend.take(self._at(index)), self._y[index.to(self.device)]
 
-    def stream(
-        self, order: Order, *, augment: Change | None = None, own: Sequence[slice] = ()
-    ) -> Iterator[tuple[Inputs, Tensor]]:
+    def stream(self, order: Order, own: Sequence[slice] = ()) -> Iterator[tuple[Inputs, Tensor]]:
         """Batches one after the other; copies between devices are made ahead.
 
         Args:
             order: the rows of each batch.
-            augment: how the samples are changed at random; by default not at all.
             own: the part of each batch that is wanted; an image is changed as if all of it were.
 
         Returns:
             An iterator over inputs and labels.
         """
-        if change := augment or self._change:
-            return change.stream(self.changed(None), order, own)
+        if self._change:
+            return self._change.stream(self.changed(None), order, own)
         return self.moved(cut(order, own))
 
     def moved(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Inputs, Tensor]]:
@@ -295,57 +283,23 @@ class Samples:
         part._y = part.labels.to(self.device)
         return part
 
-    def with_owners(self, owners: Sequence[str]) -> Self:
-        """The same samples, which know the user's own id of each.
+    def replaced(self, **changes: Any) -> Self:
+        """The same samples with other attributes.
 
         Args:
-            owners: an id for each sample, in their order.
-
-        Returns:
-            A copy that shares the data.
-        """
-        if len(owners) != len(self):
-            raise DataError(
-                f"one id per sample ({len(self)})", str(len(owners)), "pass them in the same order"
-            )
-        there = copy.copy(self)
-        there.owners = tuple(owners)
-        return there
-
-    def relabelled(self, labels: Tensor, names: Sequence[str] | None = None) -> Self:
-        """The same samples with other labels.
-
-        Args:
-            labels: the number of each one's class, (N,).
-            names: of all classes in their new order; by default as before.
+            **changes: attributes and their values; with a ``backend`` also ``rows``, None for all of it.
 
         Returns:
             A copy that shares the data.
         """
         there = copy.copy(self)
-        there.labels, there.names = labels, self.names if names is None else tuple(names)
-        there._y = labels.to(self.device)
+        there.__dict__.update(changes)
+        if "backend" in changes:
+            there._memory, there._host = {}, None
+        there._y = there.labels.to(there.device)
         return there
 
-    def over(self, backend: Backend, rows: Tensor | None = None, **changes: Any) -> Self:
-        """The same samples as they are kept elsewhere.
-
-        Args:
-            backend: where they are.
-            rows: which rows of it; by default all.
-            **changes: attributes that are others there.
-
-        Returns:
-            A copy.
-        """
-        there = copy.copy(self)
-        there.backend, there.rows, there._memory, there._host = backend, rows, {}, None
-        for key, value in changes.items():
-            setattr(there, key, value)
-        there._y = there.labels.to(backend.device)
-        return there
-
-    def changed(self, change: Change | None) -> Self:
+    def changed(self, change: Drawn | None) -> Self:
         """The same samples, changed at random whenever they are read.
 
         Args:
@@ -363,7 +317,7 @@ class Samples:
         if not self._memory:
             self._memory["kept"] = self.backend.kept(self.rows)
         backend = self._memory["kept"]
-        return self if backend is self.backend else self.over(backend)
+        return self if backend is self.backend else self.replaced(backend=backend, rows=None)
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Self:
         """The same samples delivered to a device.
@@ -381,9 +335,9 @@ class Samples:
         device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         here = self.kept()
         plain, rows = here.backend.delivered(here.rows, here.device, dtype)
-        host = here.over(plain, rows)
+        host = here.replaced(backend=plain, rows=rows)
         backend, rows = plain.delivered(rows, device, dtype)
-        there = host.over(backend, rows)
+        there = host.replaced(backend=backend, rows=rows)
         there._host = host
         return there
 
@@ -391,11 +345,6 @@ class Samples:
 def cut(order: Order, own: Sequence[slice]) -> Order:
     """A part of each batch."""
     return [one[part] for one, part in zip(order, own, strict=True)] if own else order
-
-
-def part_of(samples: Samples, rows: Tensor) -> Samples:
-    """The samples at ``rows`` as samples of their own."""
-    return samples.select(rows)
 
 
 def few(samples: Samples, most: int = 2) -> Inputs:
@@ -415,11 +364,6 @@ def value_range(samples: Samples, method: str) -> tuple[Tensor, Tensor]:
 
 
 def batches(samples: Samples, size: int, index: Tensor | None = None) -> Iterator[tuple[Inputs, Tensor]]:
-    """Go once through the samples (those at ``index``), in order, without shuffling."""
-    yield from samples.stream(in_batches(samples, size, index))
-
-
-def in_batches(samples: Samples, size: int, index: Tensor | None = None) -> Sequence[Tensor]:
-    """The rows of each batch of one pass, at most ``size`` of them and almost equally many."""
+    """The samples (those at ``index``) once, in order, in almost equal batches of at most ``size``."""
     order = torch.arange(len(samples)) if index is None else index
-    return order.tensor_split(math.ceil(len(order) / size))
+    return samples.stream(order.tensor_split(math.ceil(len(order) / size)))

@@ -16,7 +16,7 @@ from purge.data.accept import accepted, known_names
 from purge.data.forgotten import Forgotten, forgotten_by
 from purge.data.ids import IdOf, rows_of_ids
 from purge.data.items import Adapt, Form
-from purge.data.samples import Data, Samples, part_of
+from purge.data.samples import Data, Samples
 from purge.data.tables import counts_rows, is_index, row_names, rows_named
 
 
@@ -66,11 +66,11 @@ class Split:
         whole = torch.isin(self.forget.labels, gone)
         if bool(whole.all()) or not bool(whole.any()):
             return {}
-        forget = [part_of(self.forget, at.nonzero()[:, 0]) for at in (whole, ~whole)]
+        forget = [self.forget.select(at.nonzero()[:, 0]) for at in (whole, ~whole)]
         test = self.test
         if test is not None:
             left = (~torch.isin(test.labels, gone)).nonzero()[:, 0]
-            test = part_of(test, left) if len(left) else None
+            test = test.select(left) if len(left) else None
         right = [None if self.truth is None else self.truth[at] for at in (whole, ~whole)]
         none = frozenset[int]()
         return {

@@ -15,7 +15,7 @@ from purge.core.errors import FileError
 from purge.core.files import atomically
 from purge.data.identity import fingerprints
 from purge.data.images import Images
-from purge.data.samples import Samples, part_of
+from purge.data.samples import Samples
 from purge.engine.seeding import seeded
 from purge.models.checkpoint import tensors_digest
 
@@ -62,14 +62,14 @@ def data_digest(samples: Samples, most: int | None = None) -> str:
     """A digest of all labels, and of the inputs (of images also the ids) of at most so many samples."""
     n = len(samples)
     count = n if most is None else min(n, most)
-    some = samples if count == n else part_of(samples, torch.arange(count) * n // max(1, count))
+    some = samples if count == n else samples.select(torch.arange(count) * n // max(1, count))
     parts = [samples.labels]
     h = hashlib.sha256()
     if isinstance(some, Images):  # pixels are the same on every device
         h.update(repr((some.shape, some.mean, some.std)).encode())
         parts += [samples.ids, some.pixels.cpu().contiguous()]
         if some.transform is not None:
-            parts.append(fingerprints(part_of(samples, torch.arange(min(n, TRANSFORMED)))))
+            parts.append(fingerprints(samples.select(torch.arange(min(n, TRANSFORMED)))))
     else:
         with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
             parts.append(fingerprints(some))

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data.joined import one_after_another, samples_of
-from purge.data.samples import Samples, batches, part_of, value_range
+from purge.data.samples import Samples, batches, value_range
 from purge.engine.losses import mean_where
 from purge.engine.run import not_finite
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
@@ -67,7 +67,7 @@ class Amun(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Find the neighbours, then go ``epochs`` times through them and the rest."""
         beside = self._neighbours(frozen_copy(model), split.forget, run.device)
-        data = [split.retain, part_of(split.forget, self._trained_on(split))]
+        data = [split.retain, split.forget.select(self._trained_on(split))]
         changed = [run.as_trained(part) for part in data if len(part)]
         both, known = one_after_another([beside, *changed]), len(beside)
         optimizer = self.optim.make(model)

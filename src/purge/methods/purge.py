@@ -42,7 +42,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.data import inputs
-from purge.data.samples import Samples, part_of
+from purge.data.samples import Samples
 from purge.engine.dist import Ranks
 from purge.engine.losses import full, kl
 from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, check_micro_batch, mean_grad
@@ -339,7 +339,7 @@ def _recognised(model: nn.Module, forget: Samples) -> Tensor:
 def _of_classes(split: Split) -> Samples:
     """The forget samples whose whole class must go."""
     whole = torch.isin(split.forget.labels, _classes(split))
-    return split.forget if bool(whole.all()) else part_of(split.forget, whole.nonzero()[:, 0])
+    return split.forget if bool(whole.all()) else split.forget.select(whole.nonzero()[:, 0])
 
 
 def _classes(split: Split) -> Tensor:

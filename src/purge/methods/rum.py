@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data.joined import joined, one_after_another
-from purge.data.samples import Samples, part_of
+from purge.data.samples import Samples
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.methods.registry import resolve_method
 from purge.models.forward import logits
@@ -108,8 +108,8 @@ def _turn(split: Split, rows: Tensor, waiting: list[Tensor], device: torch.devic
     later = torch.cat([*waiting, rows[:0]])
     classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
     later = later[~torch.isin(split.forget.labels[later], classes)]
-    kept = _together(split.retain, part_of(split.forget, later), device) if len(later) else split.retain
-    forget = split.forget if len(rows) == len(split.forget) else part_of(split.forget, rows)
+    kept = _together(split.retain, split.forget.select(later), device) if len(later) else split.retain
+    forget = split.forget if len(rows) == len(split.forget) else split.forget.select(rows)
     return dataclasses.replace(split, forget=forget, retain=kept)
 
 

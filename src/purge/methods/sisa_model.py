@@ -29,7 +29,7 @@ from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
 from purge.data.accept import accepted
 from purge.data.identity import identities
-from purge.data.samples import Data, Samples, few, part_of
+from purge.data.samples import Data, Samples, few
 from purge.engine.context import Context
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
@@ -333,7 +333,7 @@ def train_shard(
         with seeded(drawn, device_of(net)), threads:  # dropout
             (losses,), _ = fit(
                 [net],
-                [part_of(samples, at)],
+                [samples.select(at)],
                 dataclasses.replace(plan.recipe, epochs=plan.epochs[s]),
                 context,
                 seeds=[drawn],

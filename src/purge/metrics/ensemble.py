@@ -26,7 +26,7 @@ from purge.core.settings import as_dict
 from purge.core.store import Store, digest_of
 from purge.data.cache import cache_folder, name_in_cache
 from purge.data.joined import joined
-from purge.data.samples import Samples, part_of
+from purge.data.samples import Samples
 from purge.data.split import Split
 from purge.engine.context import Context
 from purge.engine.precision import Precision, choose_precision, laid_out
@@ -153,7 +153,7 @@ class Ensemble:
         recipe, kept = self.shadows.recipe, torch.arange(len(self.split.retain))
         sets = dict.fromkeys(which, self.split.retain)
         if kind == "original":
-            sets = {i: part_of(self._pool, torch.cat([kept, self._seen_by(i)])) for i in which}
+            sets = {i: self._pool.select(torch.cat([kept, self._seen_by(i)])) for i in which}
         size = AT_ONCE if self._together else 1
         for n in sorted({len(own) for own in sets.values()}):  # halves of an odd number differ by one
             alike = [i for i in which if len(sets[i]) == n]
@@ -197,7 +197,7 @@ class Ensemble:
         for i in which:
             model, seed = self._drawn("original", i), self._seed("unlearned", i)
             model.load_state_dict({**model.state_dict(), **self._weights(i)})
-            forget = part_of(self._pool, self._seen_by(i))
+            forget = self._pool.select(self._seen_by(i))
             forgotten = set(forget.labels.tolist()) - set(split.retain.labels.tolist())
             own = Split(
                 forget, split.retain, self._not_seen_by(i), split.classes, frozenset(forgotten), split.names
@@ -241,7 +241,7 @@ class Ensemble:
             return None
         left = torch.ones(len(self.split.test), dtype=torch.bool)
         left[self.unseen[torch.from_numpy(self.inside[i, len(self.forget) :])]] = False
-        return part_of(self.split.test, left.nonzero()[:, 0]) if bool(left.any()) else None
+        return self.split.test.select(left.nonzero()[:, 0]) if bool(left.any()) else None
 
     @cached_property
     def _pool(self) -> Samples:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import BrokenModelError, ModelError, first_line
 from purge.data.inputs import apply, leaves
-from purge.data.samples import Samples, in_batches
+from purge.data.samples import Samples, batches
 from purge.models.hooks import marked, training_flags_kept
 
 HALF = (torch.float16, torch.bfloat16)
@@ -201,7 +201,7 @@ def passing(
     )
     size = SMALL_BATCH if small else EVAL_BATCH
     most = getattr(model, AT_ONCE, None) or size
-    return samples.stream(in_batches(samples, min(size, most), index))
+    return batches(samples, min(size, most), index)
 
 
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:
