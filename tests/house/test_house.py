@@ -172,18 +172,17 @@ def test_importing_needs_no_development_package():
 
 WITHOUT_EXTRA = """
 import sys
-sys.modules |= dict.fromkeys(("pandas", "ray", "fsspec"))
+sys.modules |= dict.fromkeys(("pandas", "ray"))
 import purge, purge.bench.runner, purge.bench.figures, torch
-from purge.bench import on_ray, shared
+from purge.bench import on_ray
 from purge.bench.schema import Resources
 
 def frame(): purge.Report({}, {}, {}).to_frame()
 def history(): purge.Result(torch.nn.Linear(2, 2), None, [], "schedule", 1.0, 1).history_frame()
-def url(): shared.checked("s3://bucket")
 def cluster():
     with on_ray.ray_workers("", 1, 1, Resources(), "cpu"): pass
 
-for use in (frame, history, url, cluster):
+for use in (frame, history, cluster):
     try:
         use()
     except purge.PurgeError as error:
@@ -192,8 +191,8 @@ for use in (frame, history, url, cluster):
 
 
 def test_what_an_extra_brings_is_asked_for_by_name():
-    """The core and a bench on this machine do without pandas, ray and fsspec."""
+    """The core and a bench on this machine do without pandas and ray."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRA], check=True, capture_output=True, text=True)
     lines = done.stdout.splitlines()
-    assert [line.split(",")[0].split()[-1] for line in lines] == ["pandas", "pandas", "fsspec", "ray"]
+    assert [line.split(",")[0].split()[-1] for line in lines] == ["pandas", "pandas", "ray"]
     assert all(line.endswith("Fix: pip install 'purge-unlearning[bench]'.") for line in lines)

@@ -28,7 +28,6 @@ from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
 from purge.bench.schema import PARTS
 from purge.bench.search import score_of, spent_in, waves, winners
-from purge.bench.shared import checked, is_url, local_copy, publish
 from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
 from purge.bench.tables import manifest, result_in, sheets
 from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
@@ -116,15 +115,12 @@ def bench(
 
 
 def locate(
-    plan: Plan, out: Path | None, models: Path | str | None, device: str | None, data_dir: Path | None
+    plan: Plan, out: Path | None, models: Path | None, device: str | None, data_dir: Path | None
 ) -> Place:
-    """Where a plan runs; by default in runs/NAME. ``models``: a folder, or a URL that all nodes can reach."""
+    """Where a plan runs; by default in runs/NAME."""
     folder = out or below(Path("runs"), plan.name)
     where = None if data_dir is None else str(data_dir.absolute())
-    kept, store = (folder / "models" if models is None else Path(models)), ""
-    if is_url(models):
-        kept, store = local_copy(str(models)), checked(str(models))
-    return Place(folder, kept, device, where, commit(), store=store)
+    return Place(folder, models or folder / "models", device, where, commit())
 
 
 def in_words(done: Summary, place: Place) -> list[str]:
@@ -272,7 +268,7 @@ def _attempt(what: Training | Shard | Job, place: Place) -> Tried:
     began = ready = time.perf_counter()
     try:
         if isinstance(what, Training):
-            publish(trained(what, place), place.store)
+            trained(what, place)
             return Tried()
         if isinstance(what, Shard):
             train_shard(what, place)

@@ -16,7 +16,6 @@ from torch import Tensor
 import purge
 from purge import load
 from purge.bench.jobs import Data, Forget, Job, Shard, Training
-from purge.bench.shared import fetch, local_copy, names, publish, remove
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
@@ -49,12 +48,11 @@ class Place:
     data_dir: str | None = None
     commit: str = ""
     at_once: int = 1  # jobs that run in parallel
-    store: str = ""  # a URL with the models of all nodes, of which ``models`` has copies; empty: none
 
     @property
     def kept(self) -> Store:
-        """The trained models by their key; with a URL each node has copies of its own."""
-        return Store(local_copy(self.store) if self.store else self.models, FIX)
+        """The trained models by their key."""
+        return Store(self.models, FIX)
 
     def file(self, job: Job) -> Path:
         """The file with the result of a job."""
@@ -108,15 +106,9 @@ def trained(training: Training, place: Place) -> Path:
 
     def make(folder: Path) -> None:
         parts = [place.kept.path(_part(key, i)) for i in range(training.shards)]
-        fetch(place.store, folder)
-        if not sound(folder):
-            for part in parts:
-                fetch(place.store, part)
-            _train(training, place, data, test, folder, parts)
-            publish(folder, place.store, replace=True)
+        _train(training, place, data, test, folder, parts)
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)
-            remove(part.name, place.store)
 
     return place.kept.get(key, lambda folder: folder if sound(folder) else None, make)
 
@@ -126,19 +118,16 @@ def train_shard(shard: Shard, place: Place) -> None:
     training, number = shard.training, shard.number
     data, _ = images(training.data, place.data_dir, place.device)
     key = _key(training, data)
-    if sound(place.kept.path(key)) or key in names(place.store):
+    if sound(place.kept.path(key)):
         return
 
     def make(part: Path) -> None:
-        fetch(place.store, part)
-        if read_tensors(part / SHARD) is None:
-            request = request_of(training.forget, data)
-            kept = cut(data, request)[1] if request else data
-            recipe = replace(Recipe(), training.recipe)
-            plan = ShardPlan(training.shards, training.slices, training.seed, training.vote, recipe)
-            build = partial(build_for, training.model, data)
-            train_part(build, kept, plan, number, part / SHARD, device=place.device)
-            publish(part, place.store, replace=True)
+        request = request_of(training.forget, data)
+        kept = cut(data, request)[1] if request else data
+        recipe = replace(Recipe(), training.recipe)
+        plan = ShardPlan(training.shards, training.slices, training.seed, training.vote, recipe)
+        build = partial(build_for, training.model, data)
+        train_part(build, kept, plan, number, part / SHARD, device=place.device)
 
     place.kept.get(_part(key, number), lambda part: read_tensors(part / SHARD), make)
 
@@ -213,9 +202,8 @@ def cached(training: Training, models: Path) -> Path | None:
 
 
 def missing(trainings: Sequence[Training], place: Place) -> list[Training]:
-    """Those that have no model yet, neither here nor at the URL."""
-    shared = {name.rpartition("-")[0] for name in names(place.store)}
-    return [t for t in trainings if t.spec not in shared and not cached(t, place.models)]
+    """Those that have no model yet."""
+    return [t for t in trainings if not cached(t, place.models)]
 
 
 def is_done(file: Path) -> bool:

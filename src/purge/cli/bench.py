@@ -19,9 +19,7 @@ def bench(
     context: typer.Context,
     config: Annotated[Path, Argument(help="A YAML file; or a bench's folder, to redo its tables.")],
     out: Annotated[Path | None, opt.place("Folder for the results; default: runs/NAME.")] = None,
-    models: Annotated[
-        str | None, opt.place_or_url("Trained models: a folder, or a URL; default: OUT/models.")
-    ] = None,
+    models: Annotated[Path | None, opt.place("Folder of trained models; default: OUT/models.")] = None,
     only: Annotated[list[str] | None, Option(metavar="LABEL", help="Run only this; repeatable.")] = None,
     jobs: Annotated[
         int | None, Option(min=1, help="How many work at once; default: 1, on ray as many as fit.")

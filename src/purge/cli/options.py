@@ -43,13 +43,6 @@ def place(help: str) -> Any:
     return Option(help=help, parser=_path, metavar="<path>")
 
 
-def place_or_url(help: str) -> Any:
-    """An option for a folder that is written, here or at a URL; a path would lose one of two slashes."""
-    return Option(
-        help=help, parser=lambda text: text if "://" in text else str(_path(text)), metavar="<path>"
-    )
-
-
 Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Debug = Annotated[bool, Option("--debug", callback=_debug, help="Show the traceback of an error.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress on stderr.")]
