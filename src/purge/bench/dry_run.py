@@ -10,7 +10,7 @@ from typing import NamedTuple
 from purge.bench.jobs import Data, Job, Plan, forget_words
 from purge.bench.store import Place, finished, missing
 from purge.bench.tables import result_in
-from purge.runs.folder import read_facts
+from purge.runs import read_facts
 
 
 class Step(NamedTuple):

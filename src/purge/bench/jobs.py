@@ -37,11 +37,11 @@ from purge.core.errors import DataError, FileError, MethodError, did_you_mean
 from purge.core.files import LONGEST
 from purge.core.plugins import trusted
 from purge.core.settings import as_dict, replace
-from purge.data.catalog import DATASETS
-from purge.engine.trainer import Recipe
-from purge.methods.registry import resolve_method, source_digest
+from purge.data import DATASETS
+from purge.engine import Recipe
+from purge.methods import resolve_method, source_digest
 from purge.metrics import check_value_name
-from purge.models.zoo import known_name
+from purge.models import known_name
 
 Forget = dict[str, Any]  # {"classes": […]}, {"ids": […]} or {"fraction": …, "seed": …}; empty: nothing
 

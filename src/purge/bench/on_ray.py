@@ -31,7 +31,7 @@ from purge.bench.schema import Resources
 from purge.bench.workers import THREADS, Tried, Work, environment
 from purge.core.errors import DeviceError, first_line
 from purge.core.plugins import from_extra
-from purge.engine.precision import choose_device
+from purge.engine import choose_device
 
 logger = logging.getLogger("purge")
 

@@ -34,11 +34,9 @@ from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
-from purge.data.samples import Samples
+from purge.data import Samples
 from purge.metrics import METRICS, find_metric
-from purge.runs import Auditor, environment
-from purge.runs.folder import RunFile, cut, read_facts, read_model
-from purge.runs.make import unlearn_run
+from purge.runs import Auditor, RunFile, cut, environment, read_facts, read_model, unlearn_run
 
 Say = Callable[[str], None]
 

@@ -19,7 +19,7 @@ from purge.core.errors import DataError, FileError, MethodError, brief, did_you_
 from purge.core.files import below, read_yaml
 from purge.core.schema import build, fit
 from purge.core.settings import setting
-from purge.data.catalog import DATASETS
+from purge.data import DATASETS
 from purge.metrics import resolve_metrics
 from purge.verdict import GoalSide, missed_by
 

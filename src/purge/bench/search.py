@@ -22,7 +22,7 @@ from purge.bench.schema import Search, Task, Variant
 from purge.core.errors import DataError, MethodError, did_you_mean
 from purge.core.schema import build
 from purge.core.settings import as_dict, flat_fields
-from purge.methods.registry import resolve_method
+from purge.methods import resolve_method
 from purge.metrics import check_value_name, find_metric
 
 if TYPE_CHECKING:

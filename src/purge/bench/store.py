@@ -21,16 +21,11 @@ from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
 from purge.core.settings import replace
 from purge.core.store import Store, digest_of
-from purge.data.samples import Samples
-from purge.data.sources import DataSource
-from purge.engine.resume import STATE
-from purge.engine.store import read_tensors
-from purge.engine.trainer import Recipe
-from purge.methods.sisa_model import INDEX, ShardPlan, train_part
-from purge.models.checkpoint import file_digest
-from purge.runs.folder import Request, build_for, cut, read_facts
-from purge.runs.make import train_run
-from purge.runs.weights import WEIGHTS
+from purge.data import DataSource, Samples
+from purge.engine import STATE, Recipe, read_tensors
+from purge.methods import SISA_INDEX, ShardPlan, train_part
+from purge.models import file_digest
+from purge.runs import WEIGHTS, Request, build_for, cut, read_facts, train_run
 
 logger = logging.getLogger("purge")
 
@@ -171,7 +166,7 @@ def finished(folder: Path) -> bool:
         shards = read_facts(folder).get("shards")
         weights = [folder / WEIGHTS]
         if shards is not None:
-            read_json(folder / INDEX)
+            read_json(folder / SISA_INDEX)
             weights += folder.glob("sisa-*.safetensors")  # one for each shard, one of the samples
         for file in weights:
             with safe_open(file, framework="pt"):  # reads the header and compares it with the length
@@ -190,7 +185,7 @@ def sound(folder: Path) -> bool:
         recorded = {WEIGHTS: facts.digest}
         if facts.shards is not None:
             files += folder.glob("sisa-*.safetensors")
-            recorded |= read_json(folder / INDEX).get("files") or {}
+            recorded |= read_json(folder / SISA_INDEX).get("files") or {}
         return all(recorded.get(f.name) in (None, file_digest(f)) for f in files)
     except (FileError, TypeError):
         return False

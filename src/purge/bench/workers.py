@@ -25,7 +25,7 @@ from torch import nn
 
 from purge.bench.schema import Resources
 from purge.core.errors import DeviceError, expected
-from purge.engine.precision import choose_device
+from purge.engine import choose_device
 
 PROCESSES, RAY = "processes", "ray"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
