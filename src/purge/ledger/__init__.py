@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from purge.core.errors import LedgerError
+from purge.core.plugins import imported_on_use
 
 if TYPE_CHECKING:
     from purge.ledger.certificate import certificate_of, write_certificate
@@ -19,22 +20,18 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("sqlalchemy") is None:
     raise LedgerError("the package sqlalchemy, for ledgers", "none", "pip install 'purge-unlearning[ledger]'")
 
-# The module of each name; imported when first used, since what carries requests out needs torch.
-_HOMES = {
-    "Delivery": "data", "Ledger": "ledger", "Outcome": "plan", "Policy": "policy", "Taken": "intake",
-    "certificate_of": "certificate", "deliver": "data", "init": "worker", "run": "worker",
-    "take_in": "intake", "verify_export": "ledger", "write_certificate": "certificate",
-}  # fmt: skip
-
 __all__ = [
     "Delivery", "Ledger", "Outcome", "Policy", "Taken", "certificate_of", "deliver", "init", "run", "take_in",
     "verify_export", "write_certificate",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'purge.ledger' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"purge.ledger.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_on_use(
+    __name__,
+    {
+        "Delivery": "ledger.data", "Ledger": "ledger.ledger", "Outcome": "ledger.plan",
+        "Policy": "ledger.policy", "Taken": "ledger.intake", "certificate_of": "ledger.certificate",
+        "deliver": "ledger.data", "init": "ledger.worker", "run": "ledger.worker",
+        "take_in": "ledger.intake", "verify_export": "ledger.ledger",
+        "write_certificate": "ledger.certificate",
+    },
+)  # fmt: skip

@@ -22,7 +22,7 @@ from purge.ledger.keys import checker
 from purge.ledger.records import Head, Verification
 
 START = "0" * 64  # what the first entry carries as the hash of the one before
-TABLES = ("requests", "subjects", "batches", "runs", "versions", "audits")  # that follow from the chain
+TABLES = ("requests", "subjects", "batches", "versions", "audits")  # that follow from the chain
 LAST_LINE = "head"  # the key of the last line of an export
 
 
@@ -85,18 +85,21 @@ class Change(NamedTuple):
     new: bool = False
 
 
-Effect = Callable[[str, Mapping[str, Any]], Iterable[Change]]  # of an entry's time and payload
+Payload = Mapping[str, Any]
+Effect = Callable[[str, Payload], Iterable[Change]]  # of an entry's time and payload
 
 
-def _of_requests(numbers: Iterable[int], **values: Any) -> list[Change]:
-    return [Change("requests", (number,), values) for number in numbers]
+def _of(payload: Payload, **values: Any) -> Iterator[Change]:
+    """The same values for each request that an entry is about."""
+    for number in payload.get("requests") or [payload["request"]]:
+        yield Change("requests", (number,), values)
 
 
-def _no_effect(at: str, payload: Mapping[str, Any]) -> Iterable[Change]:
+def _no_effect(at: str, payload: Payload) -> Iterable[Change]:
     return ()
 
 
-def _request(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
+def _request(at: str, payload: Payload) -> Iterator[Change]:
     number, subjects = payload["request"], payload["subjects"]
     row = {
         "number": number, "added": at, "received": payload["received"], "due": payload["due"],
@@ -109,59 +112,36 @@ def _request(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
         yield Change("subjects", (one, number), {"hash": one, "request": number}, new=True)
 
 
-def _hold(at: str, payload: Mapping[str, Any]) -> Iterable[Change]:
-    return _of_requests([payload["request"]], state="held", hold=payload.get("reason"))
-
-
-def _release(at: str, payload: Mapping[str, Any]) -> Iterable[Change]:
-    return _of_requests([payload["request"]], state="open", hold=None)
-
-
-def _withdraw(at: str, payload: Mapping[str, Any]) -> Iterable[Change]:
-    return _of_requests([payload["request"]], state="withdrawn", hold=None, why=payload.get("reason"))
-
-
-def _not_found(at: str, payload: Mapping[str, Any]) -> Iterable[Change]:
-    return _of_requests([payload["request"]], why=payload["reason"])
-
-
-def _batch(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
-    number, requests = payload["batch"], payload["requests"]
+def _batch(at: str, payload: Payload) -> Iterator[Change]:
     row = {
-        "number": number, "requests": canonical(requests), "state": "running", "started": at, "ended": None,
-        "why": None, "version": None, "about": canonical(payload["about"]),
+        "number": payload["batch"], "requests": canonical(payload["requests"]), "state": "running",
+        "started": at, "ended": None, "why": None, "version": None, "about": canonical(payload["about"]),
     }  # fmt: skip
-    yield Change("batches", (number,), row, new=True)
-    yield from _of_requests(requests, state="running", batch=number)
+    yield Change("batches", (payload["batch"],), row, new=True)
+    yield from _of(payload, state="running", batch=payload["batch"])
 
 
-def _batch_done(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
+def _batch_done(at: str, payload: Payload) -> Iterator[Change]:
     about = canonical(payload["about"])
     row = {"state": "done", "ended": at, "version": payload.get("version"), "about": about}
     yield Change("batches", (payload["batch"],), row)
-    yield from _of_requests(payload["requests"], state="done", done=at, why=None)
+    yield from _of(payload, state="done", done=at, why=None)
 
 
-def _batch_failed(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
+def _batch_failed(at: str, payload: Payload) -> Iterator[Change]:
     why = payload["reason"]
     row = {"state": "failed", "ended": at, "why": why, "about": canonical(payload["about"])}
     yield Change("batches", (payload["batch"],), row)
-    yield from _of_requests(payload["requests"], state="open", why=why)
+    yield from _of(payload, state="open", why=why)
 
 
-def _run(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
-    row = {key: payload.get(key) for key in ("folder", "kind", "batch")}
-    row |= {"number": payload["run"], "added": at, "about": canonical(payload["about"])}
-    yield Change("runs", (payload["run"],), row, new=True)
-
-
-def _version(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
+def _version(at: str, payload: Payload) -> Iterator[Change]:
     row = {key: payload.get(key) for key in ("folder", "kind", "batch", "parent")}
     row |= {"number": payload["version"], "added": at, "about": canonical(payload["about"])}
     yield Change("versions", (payload["version"],), row | {"digest": payload["digest"]}, new=True)
 
 
-def _audit(at: str, payload: Mapping[str, Any]) -> Iterator[Change]:
+def _audit(at: str, payload: Payload) -> Iterator[Change]:
     row = {key: payload.get(key) for key in ("version", "batch", "folder")}
     row |= {"number": payload["audit"], "added": at, "requests": canonical(payload["requests"])}
     passed = payload.get("passed")
@@ -182,14 +162,14 @@ class Kind(StrEnum):
     TAKEN = "taken", _no_effect  # a request file was taken in
     RETRAINING_DUE = "retraining-due", _no_effect  # a policy is used up
     REQUEST = "request", _request
-    HOLD = "hold", _hold
-    RELEASE = "release", _release
-    WITHDRAW = "withdraw", _withdraw
-    NOT_FOUND = "not-found", _not_found  # why a request stays open: its ids are in no data
+    HOLD = "hold", lambda at, p: _of(p, state="held", hold=p.get("reason"))
+    RELEASE = "release", lambda at, p: _of(p, state="open", hold=None)
+    WITHDRAW = "withdraw", lambda at, p: _of(p, state="withdrawn", hold=None, why=p.get("reason"))
+    NOT_FOUND = "not-found", lambda at, p: _of(p, why=p["reason"])  # it stays open: its ids are in no data
     BATCH = "batch", _batch
     BATCH_DONE = "batch-done", _batch_done
     BATCH_FAILED = "batch-failed", _batch_failed
-    RUN = "run", _run  # a run folder; ledgers before 0.3 may have some
+    RUN = "run", _no_effect  # a run folder; ledgers before 0.3 may have some
     VERSION = "version", _version
     AUDIT = "audit", _audit
 
@@ -206,10 +186,9 @@ class Kind(StrEnum):
 BY_NAME: dict[str, Kind] = {kind.value: kind for kind in Kind}
 
 
-def changes(kind: str, at: str, payload: Mapping[str, Any]) -> Iterable[Change]:
-    """What an entry means for the tables."""
-    own = BY_NAME.get(kind)
-    return () if own is None else own.effect(at, payload)
+def changes(kind: str, at: str, payload: Payload) -> Iterable[Change]:
+    """What an entry means for the tables; one of somebody's own kind means nothing."""
+    return BY_NAME[kind].effect(at, payload) if kind in BY_NAME else ()
 
 
 # -- was anything touched? --------------------------------------------------------------------
@@ -253,21 +232,28 @@ class Walk:
         texts = (link.at, link.kind, link.payload, link.previous, link.hash)
         if not all(isinstance(one, str) for one in texts) or not isinstance(link.seq, int):
             return "a field is not text"
-        if link.seq != self.count + 1:
-            return f"it is missing; number {link.seq} comes next"
-        if link.previous != self.last:
-            return "it does not carry the hash of the one before"
-        if link.right_hash() != link.hash:
-            return "its content does not have its hash"
-        if self.anchor and link.seq == self.anchor.entries and link.hash != self.anchor.hash:
-            return "its hash is not the one that was kept"
+        kept = self.anchor if self.anchor and link.seq == self.anchor.entries else None
+        for right, why in (
+            (link.seq == self.count + 1, f"it is missing; number {link.seq} comes next"),
+            (link.previous == self.last, "it does not carry the hash of the one before"),
+            (link.right_hash() == link.hash, "its content does not have its hash"),
+            (kept is None or link.hash == kept.hash, "its hash is not the one that was kept"),
+        ):
+            if not right:
+                return why
         try:
             content = json.loads(link.payload)
             if canonical(content) != link.payload:
                 return "it is not written as entries are"
             if link.kind == Kind.SIGNER and self.signer is None:
-                self._sign(content["public"])
-            self._apply(link, content)
+                self.signer = content["public"]
+                self._right = checker(self.public or content["public"])
+            for change in changes(link.kind, link.at, content):
+                rows = self.tables[change.table]
+                if change.new:
+                    rows[change.key] = change.values
+                else:
+                    rows[change.key].update(change.values)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return "its content is not that of its kind"
         if self._right is None:
@@ -276,27 +262,11 @@ class Walk:
             return "it is not signed, as every entry is since the key was named"
         return None if self._right(link.hash, link.signature) else "its signature is not by the right key"
 
-    def _sign(self, public: str) -> None:
-        self.signer = public
-        self._right = checker(self.public or public)
-
-    def _apply(self, link: Link, content: dict[str, Any]) -> None:
-        for change in changes(link.kind, link.at, content):
-            rows = self.tables[change.table]
-            if change.new:
-                rows[change.key] = dict(change.values)
-            else:
-                rows[change.key].update(change.values)
-
     def verdict(self, why: str | None = None) -> Verification:
         """What was found; ``why`` is something wrong beside the chain."""
         signed = self._right is not None and self.public is not None
-        head = str(Head(self.count, self.last))
-        if self.bad:
-            return Verification(
-                False, self.count, self.bad[0], f"entry {self.bad[0]}: {self.bad[1]}", head, signed
-            )
-        return Verification(why is None, self.count, None, why, head, signed)
+        first, why = (self.bad[0], f"entry {self.bad[0]}: {self.bad[1]}") if self.bad else (None, why)
+        return Verification(why is None, self.count, first, why, str(Head(self.count, self.last)), signed)
 
 
 # -- exports ----------------------------------------------------------------------------------

@@ -79,25 +79,23 @@ class Database:
                 yield connection
 
     def prepare(self, connection: Connection) -> bool:
-        """Make the tables, or bring those of an older version up to date; True if the ledger is new."""
+        """Make the tables of a ledger; False if another process was first."""
         if connection.dialect.name == "postgresql":  # two processes would make the same tables
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-        version = tables.version_of(connection)
-        if version is None:
-            if self.file and inspect(connection).get_table_names():
-                raise LedgerError(f"a ledger at {self.name}", "another database", "choose another file")
-            tables.create(connection)
-            return True
-        self.known(version)
-        if version < tables.VERSION:
-            tables.migrate(connection, version)
-        return False
+        if tables.version_of(connection) is not None:
+            return False
+        if self.file and inspect(connection).get_table_names():
+            raise LedgerError(f"a ledger at {self.name}", "another database", "choose another file")
+        tables.create(connection)
+        return True
 
     def known(self, version: int) -> None:
         """Refuse the tables of a version that is not known here."""
-        if not 1 <= version <= tables.VERSION:
-            got, fix = f"one of version {version}", "update purge"
-            raise LedgerError(f"a ledger of version 1 to {tables.VERSION} at {self.name}", got, fix)
+        if version != tables.VERSION:
+            fix = "use the version of purge that wrote it"
+            raise LedgerError(
+                f"a ledger of version {tables.VERSION} at {self.name}", f"one of {version}", fix
+            )
 
     @contextmanager
     def _in_one_line(self) -> Iterator[None]:

@@ -71,20 +71,19 @@ class Journal:
             raise
 
     def _prepare(self, must_exist: bool) -> None:
-        """Make the ledger, or bring its tables up to date."""
+        """Make the ledger, if there is none."""
         there = self._db.exists()
         if must_exist and not there:
             raise FileError(f"a ledger at {self.name}", "none", "check the path; purge request add makes one")
         if there:
             with self._db.reading() as connection:
-                version = tables.version_of(connection)
-            self._db.known(version or 0)
+                self._db.known(tables.version_of(connection) or 0)
         elif self._key_file is None:
             what, fix = "a file for the key that hashes ids", f"pass key, or set ${KEY}"
             raise LedgerError(what, "none, and PostgreSQL has no place beside it", fix)
         elif self._key_file.exists():
             IdKey(self._key_file)  # refused here, no file of a database is left behind
-        if not there or version != tables.VERSION:
+        if not there:
             with self._db.writing() as connection:
                 if self._db.prepare(connection):
                     self._begin(connection)

@@ -1,4 +1,4 @@
-"""The tables of a ledger, in SQLite and PostgreSQL alike, and how an older ledger becomes one of today.
+"""The tables of a ledger, in SQLite and PostgreSQL alike: their columns, their triggers, and their check.
 
 ``purge_entries`` is the chain, which triggers keep from being changed. The other tables follow from it; they
 are there to be searched, and `verify` derives them anew and compares. ``purge_head`` says how long the chain
@@ -7,7 +7,6 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect, select, text
@@ -50,10 +49,6 @@ batches = _table(
     "batches", _number(), _text("requests"), _text("state"), _text("started"), _text("ended", empty=True),
     _text("why", empty=True), _text("version", empty=True), _text("about"),
 )  # fmt: skip
-runs = _table(
-    "runs", _number(), _text("folder"), _text("kind"), Column("batch", Integer), _text("added"),
-    _text("about"),
-)  # fmt: skip
 versions = _table(
     "versions", _number(), _text("folder"), _text("digest"), _text("parent", empty=True), _text("kind"),
     Column("batch", Integer), _text("added"), _text("about"),
@@ -93,47 +88,14 @@ BODY = f" BEGIN RAISE EXCEPTION '{REFUSAL}'; END "
 FUNCTION = f"CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS $${BODY}$$"
 
 
-def protect(connection: Connection) -> None:
-    """Make the triggers that refuse to change or remove an entry."""
+def create(connection: Connection) -> None:
+    """Make the tables of a new ledger, and the triggers that refuse to change or remove an entry."""
+    metadata.create_all(connection)
     dialect = connection.dialect.name
     if dialect == "postgresql":
         connection.execute(text(FUNCTION))
     for statement in TRIGGERS[dialect].values():
         connection.execute(text(statement))
-
-
-def unprotected(connection: Connection) -> list[str]:
-    """The triggers that are missing, switched off or not as they were made."""
-    dialect = connection.dialect.name
-    if dialect == "sqlite":
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'purge_entries'"
-        triggers = {row.name: row.sql for row in connection.execute(text(query))}
-        return [name for name, sql in TRIGGERS[dialect].items() if triggers.get(name) != sql]
-    query = (
-        "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
-        "WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') AND prosrc = :body"
-    )
-    there = set(connection.execute(text(query), {"body": BODY}).scalars())
-    return [name for name in TRIGGERS[dialect] if name not in there]
-
-
-# -- versions of the tables -------------------------------------------------------------------
-
-
-def _to_2(connection: Connection) -> None:
-    """Who works now; requests by deadline, subjects by request."""
-    for statement in (
-        "CREATE TABLE purge_worker "
-        "(one INTEGER NOT NULL PRIMARY KEY, who TEXT NOT NULL, since TEXT NOT NULL)",
-        "CREATE INDEX purge_requests_by_deadline ON purge_requests (state, due)",
-        "CREATE INDEX purge_subjects_by_request ON purge_subjects (request)",
-    ):
-        connection.execute(text(statement))
-
-
-# What makes version n + 1 of a ledger of version n, in order: the first is for version 1. A step is plain
-# SQL, since it must stay as it is when the tables above change again.
-STEPS: tuple[Callable[[Connection], None], ...] = (_to_2,)
 
 
 def version_of(connection: Connection) -> int | None:
@@ -143,19 +105,6 @@ def version_of(connection: Connection) -> int | None:
     # Only these two columns are sure to be there in a ledger of any version.
     version = connection.execute(text("SELECT version FROM purge_head WHERE one = 1")).scalar_one()
     return version if isinstance(version, int) else 0
-
-
-def create(connection: Connection) -> None:
-    """Make the tables of a new ledger."""
-    metadata.create_all(connection)
-    protect(connection)
-
-
-def migrate(connection: Connection, version: int) -> None:
-    """Bring the tables of an older ledger up to date; the chain stays as it is."""
-    for step in STEPS[version - 1 :]:
-        step(connection)
-    connection.execute(head.update().values(version=VERSION))
 
 
 # -- is all as the chain says? ----------------------------------------------------------------
@@ -168,22 +117,15 @@ def verify_database(connection: Connection, public: str | None, anchor: Head | N
     walk.along(Link(*row) for row in rows)
     if walk.bad:
         return walk.verdict()
-    missing, why = _cut(connection, walk)
-    if missing:
-        walk.bad = missing, str(why)
-    return walk.verdict(why or _differs(connection, walk) or _unsafe(connection))
-
-
-def _cut(connection: Connection, walk: Walk) -> tuple[int | None, str | None]:
-    """The first entry that the head tells of and that is not there; or what else is wrong with the head."""
     row = connection.execute(select(*head.c)).first()
     if row is None:
-        return None, "the record of the end of the chain is missing"
+        return walk.verdict("the record of the end of the chain is missing")
     if isinstance(row.entries, int) and row.entries > walk.count:
-        return walk.count + 1, f"the chain ends after {walk.count} of {row.entries} entries"
+        walk.bad = walk.count + 1, f"the chain ends after {walk.count} of {row.entries} entries"
+        return walk.verdict()
     if (row.entries, row.hash, row.signer) != (walk.count, walk.last, walk.signer):
-        return None, "the record of the end of the chain tells of another end"
-    return None, None
+        return walk.verdict("the record of the end of the chain tells of another end")
+    return walk.verdict(_differs(connection, walk) or _unsafe(connection))
 
 
 def _differs(connection: Connection, walk: Walk) -> str | None:
@@ -196,21 +138,30 @@ def _differs(connection: Connection, walk: Walk) -> str | None:
             key = tuple(row[part] for part in keys)
             if derived.get(key) != dict(row):
                 got = "is not in the chain" if key not in derived else "differs from the chain"
-                return f"the table of {name}: {_which(name, key)} {got}"
+                which = f"a subject of request {key[1]}" if name == "subjects" else f"row {key[0]}"
+                return f"the table of {name}: {which} {got}"
             seen += 1
         if seen != len(derived):
             return f"the table of {name}: {len(derived) - seen} of {len(derived)} rows are missing"
     return None
 
 
-def _which(name: str, key: tuple[Any, ...]) -> str:
-    return f"a subject of request {key[1]}" if name == "subjects" else f"row {key[0]}"
-
-
 def _unsafe(connection: Connection) -> str | None:
-    if missing := unprotected(connection):
+    """A trigger that is missing, switched off or not as it was made; or a file that is damaged."""
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'purge_entries'"
+        triggers = {row.name: row.sql for row in connection.execute(text(query))}
+        missing = [name for name, sql in TRIGGERS[dialect].items() if triggers.get(name) != sql]
+    else:
+        query = (
+            "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+            "WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') AND prosrc = :body"
+        )
+        there = set(connection.execute(text(query), {"body": BODY}).scalars())
+        missing = [name for name in TRIGGERS[dialect] if name not in there]
+    if missing:
         return f"the trigger {missing[0]}, which keeps entries from being changed, is missing or changed"
-    if connection.dialect.name != "sqlite":
-        return None
-    sound = connection.execute(text("PRAGMA integrity_check(1)")).scalar() == "ok"
-    return None if sound else "the file is damaged: SQLite finds its pages or indexes wrong"
+    if dialect == "sqlite" and connection.execute(text("PRAGMA integrity_check(1)")).scalar() != "ok":
+        return "the file is damaged: SQLite finds its pages or indexes wrong"
+    return None
