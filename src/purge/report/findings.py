@@ -135,15 +135,21 @@ def _text(finding: Finding, numbers: Numbers) -> str:
         case "augmented":
             return f"{info['augmented']}."
         case "not_computed":
-            return _not_computed(evidence.not_computed, numbers)
+            reasons: dict[str, list[str]] = {}
+            for name in evidence.not_computed:
+                reasons.setdefault(numbers.values[name]["why"], []).append(name)
+            return "; ".join(f"{', '.join(own)}: {why}" for why, own in reasons.items()) + "."
     if ours := evidence.measured:
+        interval = f" (95 % interval {_range(ours)})" if ours.low < ours.high else ""
         return (
-            f"{_capital(in_a_sentence(numbers.report, ours.name))}: {number_words(ours)}{_interval(ours)}. "
+            f"{_capital(in_a_sentence(numbers.report, ours.name))}: {number_words(ours)}{interval}. "
             "What a model that never saw the data would reach is not known."
         )
     if evidence.missing is Missing.MEASUREMENT:
         return why_missing(numbers.report, finding.rule.numbers[0])
-    return _compared(finding, numbers.report) + _note(evidence.compared[0], numbers)
+    one = evidence.compared[0]
+    which_way = f" It is {numbers.raw(one.name)['why']}." if one.bound else ""
+    return _compared(finding, numbers.report) + which_way
 
 
 def _compared(finding: Finding, report: Report) -> str:
@@ -162,29 +168,21 @@ def _compared(finding: Finding, report: Report) -> str:
     n = f", {_samples(one.ours)}" if one.ours.n else ""
     margin = f"{100 * one.margin:g} points" if one.difference.unit == "change" else f"{one.margin:g}"
     text += f". The difference is {_range(one.difference)} (95 % interval{n}); the margin is {margin}."
-    text += _power(finding, one) if rule.power else ""
+    if rule.power:  # could this test have found anything?
+        if one.original_difference is None:
+            failed = finding.level is Level.FAILED
+            text += "" if failed else " Without the original, nothing shows that this test can tell."
+        elif one.tells:
+            text += f" The original's is {_range(one.original_difference)}, so this test can tell."
+        else:
+            few = f"these {_samples(one.ours)} are too few, or there is nothing to tell: " * bool(one.ours.n)
+            text += f" The original's is {_range(one.original_difference)}: {few}the test does not tell the "
+            text += "original either."
     if (n_all := len(finding.evidence.compared)) > 1:
         telling = sum(c.tells for c in finding.evidence.compared)
         power = f", of which {telling or 'none'} can tell the original" if rule.power else ""
         text += f" It is one of {n_all} numbers of this kind{power}."
     return text
-
-
-def _power(finding: Finding, one: Compared) -> str:
-    """Could this test have found anything? Said wherever that is a condition."""
-    if one.original_difference is None:
-        failed = finding.level is Level.FAILED
-        return "" if failed else " Without the original, nothing shows that this test can tell."
-    range_ = _range(one.original_difference)
-    if one.tells:
-        return f" The original's is {range_}, so this test can tell."
-    reason = f"these {_samples(one.ours)} are too few, or there is nothing to tell: " if one.ours.n else ""
-    return f" The original's is {range_}: {reason}the test does not tell the original either."
-
-
-def _note(one: Compared, numbers: Numbers) -> str:
-    """Which way a number that was cut off is open."""
-    return f" It is {numbers.raw(one.name)['why']}." if one.bound else ""
 
 
 def _moved(compared: Iterable[Compared], report: Report) -> str:
@@ -244,13 +242,6 @@ def _distance(finding: Finding) -> str:
     return f"{text} {telling or 'None'} of {len(compared)} distances tell the original."
 
 
-def _not_computed(names: Iterable[str], numbers: Numbers) -> str:
-    reasons: dict[str, list[str]] = {}
-    for name in names:
-        reasons.setdefault(numbers.values[name]["why"], []).append(name)
-    return "; ".join(f"{', '.join(own)}: {why}" for why, own in reasons.items()) + "."
-
-
 # -- numbers ------------------------------------------------------------------------------------
 
 
@@ -270,11 +261,6 @@ def _range(number: Number) -> str:
     """Its interval as text."""
     ends = f"{_shown(number.low, number.unit)} to {_shown(number.high, number.unit)}"
     return f"{ends} points" if number.unit == "change" else ends
-
-
-def _interval(number: Number) -> str:
-    """The interval in brackets; empty if it is a point."""
-    return f" (95 % interval {_range(number)})" if number.low < number.high else ""
 
 
 def _samples(number: Number) -> str:

@@ -15,26 +15,14 @@ TERMS = {
         r"\b[Rr]etrain(ed|ing|ings)?\b",
         "a model trained from scratch without the data that was to be forgotten; how it behaves is the aim",
     ),
-    "original": (
-        r"\boriginal\b",
-        "the model before anything was forgotten",
-    ),
+    "original": (r"\boriginal\b", "the model before anything was forgotten"),
     "forget set": (
         r"\bforget set\b|\bD_f\b|\bforget samples\b|\bforgotten samples\b",
         "the training samples that were to be forgotten (also D_f)",
     ),
-    "retain set": (
-        r"\bretain(ed)? (set|data)\b",
-        "the training data that stays",
-    ),
-    "FA": (
-        r"\bFA\b|\bfa_",
-        "forget accuracy: how often the model is right about what it was to forget",
-    ),
-    "RA": (
-        r"\bRA\b|\bra\b",
-        "retain accuracy: how often it is right about the training data that stays",
-    ),
+    "retain set": (r"\bretain(ed)? (set|data)\b", "the training data that stays"),
+    "FA": (r"\bFA\b|\bfa_", "forget accuracy: how often the model is right about what it was to forget"),
+    "RA": (r"\bRA\b|\bra\b", "retain accuracy: how often it is right about the training data that stays"),
     "TA": (
         r"\bTA\b|\bTA_r\b|\bta_",
         "test accuracy: how often it is right about data it was not trained on; TA_r: about the classes "
@@ -49,10 +37,7 @@ TERMS = {
         r"95\s%",
         "the range that holds the true value in 95 of 100 such measurements on other samples",
     ),
-    "points": (
-        r"\d points",
-        "differences of two percentages: 90 % and 88 % are 2 points apart",
-    ),
+    "points": (r"\d points", "differences of two percentages: 90 % and 88 % are 2 points apart"),
     "margin": (
         r"\bthe margin is|\bmargins\b",
         "the largest difference that counts as equal, fixed before the audit",
@@ -74,10 +59,7 @@ TERMS = {
         "how well an attack tells forgotten samples from unseen ones: 0.5 is guessing, 1 is always right "
         "(area under the receiver operating characteristic)",
     ),
-    "TPR": (
-        r"\bTPR\b|\btpr_",
-        "true positive rate: the share of forgotten samples that an attack finds",
-    ),
+    "TPR": (r"\bTPR\b|\btpr_", "true positive rate: the share of forgotten samples that an attack finds"),
     "FPR": (
         r"\bFPR\b|\bfalse positives?\b|\btpr_|\bfalse accusation|\bfalse alarm|\bwrongly accused\b",
         "false positive rate: the share of unseen samples that the attack accuses wrongly",
@@ -90,14 +72,8 @@ TERMS = {
         r"\bshadow models?\b|\bLiRA\b|\bRMIA\b",
         "further models that an attacker trains, with and without the samples, to compare with",
     ),
-    "LiRA, RMIA, U-LiRA": (
-        r"\bLiRA\b|\bRMIA\b",
-        "published attacks that use shadow models",
-    ),
-    "non-members": (
-        r"\bnon-members?\b",
-        "samples that the model was not trained on",
-    ),
+    "LiRA, RMIA, U-LiRA": (r"\bLiRA\b|\bRMIA\b", "published attacks that use shadow models"),
+    "non-members": (r"\bnon-members?\b", "samples that the model was not trained on"),
     "SVC": (
         r"\bSVC\b|\bsupport-vector machine\b",
         "support-vector classifier, a simple classifier used as an attack",
@@ -111,14 +87,8 @@ TERMS = {
         r"\bint8\b|\bbf16\b",
         "shorter numbers for the weights, as devices use them to save memory",
     ),
-    "pruned": (
-        r"\bprun(ed|e)\b|\bsmallest \d",
-        "the smallest weights are set to zero, to save memory",
-    ),
-    "relearning": (
-        r"\brelearn",
-        "training further, to see how soon what was forgotten comes back",
-    ),
+    "pruned": (r"\bprun(ed|e)\b|\bsmallest \d", "the smallest weights are set to zero, to save memory"),
+    "relearning": (r"\brelearn", "training further, to see how soon what was forgotten comes back"),
     "linear probe": (
         r"\bprobe\b",
         "a simple classifier that tries to read the forgotten class from a hidden layer",
@@ -127,30 +97,12 @@ TERMS = {
         r"\bhidden layers?\b|\binner layers\b|\bpenultimate\b",
         "the steps inside the model before its answer; the penultimate is the last of them",
     ),
-    "features": (
-        r"\bfeatures\b",
-        "the numbers that a hidden layer passes on for a sample",
-    ),
-    "CKA": (
-        r"\bCKA\b|\bcka\b",
-        "similarity of two hidden layers: 0 none, 1 the same",
-    ),
-    "KL, JS": (
-        r"\bKL\b|\bJS\b",
-        "how far two models' answers are apart: 0 is the same (in nats, a unit)",
-    ),
-    "FID": (
-        r"\bFréchet\b",
-        "how far apart two clouds of features are: 0 is the same",
-    ),
-    "cosine": (
-        r"\bcosine\b",
-        "how alike two directions are: 1 the same, 0 unrelated, −1 opposite",
-    ),
-    "logit, log-odds": (
-        r"\blogit\b|\blog-odds\b",
-        "a probability on a scale without ends",
-    ),
+    "features": (r"\bfeatures\b", "the numbers that a hidden layer passes on for a sample"),
+    "CKA": (r"\bCKA\b|\bcka\b", "similarity of two hidden layers: 0 none, 1 the same"),
+    "KL, JS": (r"\bKL\b|\bJS\b", "how far two models' answers are apart: 0 is the same (in nats, a unit)"),
+    "FID": (r"\bFréchet\b", "how far apart two clouds of features are: 0 is the same"),
+    "cosine": (r"\bcosine\b", "how alike two directions are: 1 the same, 0 unrelated, −1 opposite"),
+    "logit, log-odds": (r"\blogit\b|\blog-odds\b", "a probability on a scale without ends"),
     "correlation": (
         r"\bcorrelations?\b",
         "how far two sets of numbers rise and fall together: 1 fully, 0 not at all, −1 against each other",
@@ -164,14 +116,8 @@ TERMS = {
         r"\bcalibration error\b",
         "how far the model's confidence is from how often it is right",
     ),
-    "gradient": (
-        r"\bgradients?\b",
-        "the direction in which a small change of the weights raises the loss",
-    ),
-    "projected": (
-        r"\bprojected\b",
-        "a step that was turned so as not to raise the loss on retained data",
-    ),
+    "gradient": (r"\bgradients?\b", "the direction in which a small change of the weights raises the loss"),
+    "projected": (r"\bprojected\b", "a step that was turned so as not to raise the loss on retained data"),
     "retain loss": (
         r"\bretain loss\b|\bloss on (the )?retain",
         "how wrong the model is about the data that stays: lower is better",
@@ -180,10 +126,7 @@ TERMS = {
         r"\(ε, δ\)",
         "a proof that the model can hardly be told from a retrained one, by any test",
     ),
-    "seed": (
-        r"\bseeds?\b",
-        "the number that fixes all chance in training; another one gives another model",
-    ),
+    "seed": (r"\bseeds?\b", "the number that fixes all chance in training; another one gives another model"),
 }
 
 

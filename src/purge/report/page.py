@@ -30,7 +30,7 @@ from purge.report.theme import as_inline_svg
 from purge.report.words import LEVELS, SIGNS
 from purge.verdict.findings import Verdict
 from purge.verdict.judge import verdict_of
-from purge.verdict.numbers import Report, described, unit_of
+from purge.verdict.numbers import Numbers, Report, described, unit_of
 from purge.verdict.rules import Topic
 
 PARTS = {"classes": "The classes alone", "samples": "The single samples alone"}
@@ -148,25 +148,15 @@ def _done(report: Report) -> str:
     if "preset" not in run:
         return f"The model was trained ({name}), not unlearned, in {run.get('seconds') or 0:.1f} seconds."
     how = STOPPED.get(run.get("stopped_by") or "", f"it was stopped by {run.get('stopped_by')}")
+    took = f" For this request it took {run['took']}." if run.get("took") else ""
+    checks = Numbers(report).curve("audited", "history").get("check_forget_accuracy") or []
+    if reached := [v for v in checks if v is not None and run.get("forget_target") is not None]:
+        now, target = (tables.shown(v, "share") for v in (reached[-1], run["forget_target"]))
+        took += f" Its accuracy on the forget set was then {now}; the target was at most {target}."
     return (
         f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps and "
-        f"{run.get('seconds') or 0:.1f} seconds; {how}.{_took(run)}{_target(report, run)}"
+        f"{run.get('seconds') or 0:.1f} seconds; {how}.{took}"
     )
-
-
-def _took(run: Mapping[str, Any]) -> str:
-    """What a method that chooses its steps chose."""
-    return f" For this request it took {run['took']}." if run.get("took") else ""
-
-
-def _target(report: Report, run: Mapping[str, Any]) -> str:
-    """How near a run came to its target."""
-    history = ((report.get("curves") or {}).get("audited") or {}).get("history") or {}
-    checks = [v for v in history.get("check_forget_accuracy") or [] if v is not None]
-    if not checks or run.get("forget_target") is None:
-        return ""
-    reached, target = (tables.shown(v, "share") for v in (checks[-1], run["forget_target"]))
-    return f" Its accuracy on the forget set was then {reached}; the target was at most {target}."
 
 
 def _compared(report: Report) -> str:
@@ -307,15 +297,11 @@ def _side_by_side(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for name, pictures in of.items():
         there = [(run, svg) for run, svg in pictures if svg]
         if there:
-            new = glosses(" ".join([PLOTS[name].caption, *_letters([svg for _, svg in there])]), known)
+            letters = [words for _, svg in there for words in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
+            new = glosses(" ".join([PLOTS[name].caption, *letters]), known)
             known |= set(new)
             pairs.append({"plot": PLOTS[name], "of": there, "terms": new})
     return pairs
-
-
-def _letters(pictures: Sequence[str]) -> list[str]:
-    """The words in figures."""
-    return [words for svg in pictures for words in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
 
 
 # -- notebooks --------------------------------------------------------------------------------

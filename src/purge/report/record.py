@@ -100,17 +100,15 @@ def in_words(forgotten: Mapping[str, Sequence[Any]], run: Facts, info: Facts) ->
 def _rows(forgotten: Mapping[str, Sequence[Any]], run: Facts) -> str:
     classes = "all rows of these classes" if forgotten.get("forget_classes") else ""
     single, whose = forgotten.get("forget_ids"), forgotten.get("forget_subjects") or []
-    numbers = rows_in_words(single, _counted(run)) if single else ""
+    what = "ids of the images"
+    if any((run.get(key) or {}).get("forget_ids") for key in ("request", "gone")):
+        what = "positions in the training data, counted from 0"
+    elif run.get("rows_of"):
+        what = f"rows of {run['rows_of']:,}, counted from 0"
+    numbers = rows_in_words(single, what) if single else ""
     more = " … (all in run.json)" if len(whose) > MOST_ROWS else ""
     people = f"all rows of the ids {', '.join(whose[:MOST_ROWS])}{more}" if whose else ""
     return " and ".join(filter(None, (classes, numbers, people))) or NOT
-
-
-def _counted(run: Facts) -> str:
-    """What the row numbers of a run count."""
-    if any((run.get(key) or {}).get("forget_ids") for key in ("request", "gone")):
-        return "positions in the training data, counted from 0"
-    return f"rows of {run['rows_of']:,}, counted from 0" if run.get("rows_of") else "ids of the images"
 
 
 def rows_in_words(rows: Sequence[int], what: str) -> str:

@@ -17,12 +17,22 @@ from purge.verdict.rules import Level, Part, Rule, Topic
 
 def verdict_of(report: Report) -> Verdict:
     """What a report shows; of a request that mixes classes and single samples, each is judged on its own."""
+    numbers, info = Numbers(report), report["info"]
     parts = (report.get("parts") or {}).items()
-    numbers = Numbers(report)
     judged = [replace(f, part=Part(p)) for p, own in parts for f in _about_the_request(Numbers(own))]
     about = judged or _about_the_request(numbers)
-    findings = (*_exact(numbers), *about, *judge(numbers, rules.KEPT), *_worst_class(numbers))
-    return _headline((*findings, *_copies(numbers), *_unchecked(numbers)))
+    findings = [*about, *judge(numbers, rules.KEPT), *_worst_class(numbers)]
+    run = info.get("run") or {}
+    if exactly_forgotten(run) and (info.get("digests") or {}).get("audited") == run.get("digest"):
+        frozen = run["exact"].get("frozen") is True  # a head that was solved for again
+        open_ = Finding(rules.EXACT, Level.UNKNOWN, Evidence(help=Help.FROZEN_FEATURES))
+        findings.insert(0, Finding(rules.EXACT, Level.SHOWN) if frozen else open_)
+    copies = info.get("copies") or {}
+    if copies.get("near") or copies.get("exact"):
+        findings.append(Finding(rules.COPIES_STAY, Level.UNKNOWN, Evidence(help=Help.REMOVED_COPIES)))
+    if copies.get("test_forget") or copies.get("test_retain"):
+        findings.append(Finding(rules.COPIES_TESTED, Level.UNKNOWN))
+    return _headline((*findings, *_unchecked(numbers)))
 
 
 def _headline(findings: tuple[Finding, ...]) -> Verdict:
@@ -58,8 +68,12 @@ def judge(numbers: Numbers, rule: Rule) -> list[Finding]:
     other lies beyond the margin even by its value alone.
     """
     compared = [one for name in rule.numbers if (one := _compared(numbers, rule, name))]
-    if not compared:
-        return _not_judged(numbers, rule)
+    if not compared:  # was it not measured, or is there no retrained model?
+        measured = [v for name in rule.numbers if (v := numbers.get(name))]
+        if measured and not numbers.report["retrained"]:
+            evidence = Evidence(measured=measured[0], missing=Missing.REFERENCE, help=Help.RETRAINED)
+            return [Finding(rule, Level.UNKNOWN, evidence)]
+        return [_open(rule, Missing.MEASUREMENT)] if rule.expected else []
     failed, shown = ([c for c in compared if c.level is level] for level in (Level.FAILED, Level.SHOWN))
     contradicted = [c for c in compared if beyond(_furthest(c, rule), rule.margin)]  # by the value alone
     level = Level.FAILED if failed else Level.SHOWN if shown and not contradicted else Level.UNKNOWN
@@ -120,15 +134,6 @@ def _help(one: Compared, rule: Rule) -> Help | None:
     return Help.SHARPER_ATTACKS if rule.topic is Topic.MEMBERSHIP else Help.MORE_SAMPLES
 
 
-def _not_judged(numbers: Numbers, rule: Rule) -> list[Finding]:
-    """Nothing to compare: was it not measured, or is there no retrained model?"""
-    measured = [v for name in rule.numbers if (v := numbers.get(name))]
-    if measured and not numbers.report["retrained"]:
-        evidence = Evidence(measured=measured[0], missing=Missing.REFERENCE, help=Help.RETRAINED)
-        return [Finding(rule, Level.UNKNOWN, evidence)]
-    return [_open(rule, Missing.MEASUREMENT)] if rule.expected else []
-
-
 def _open(rule: Rule, missing: Missing) -> Finding:
     return Finding(rule, Level.UNKNOWN, Evidence(missing=missing))
 
@@ -145,16 +150,6 @@ def exactly_forgotten(run: Mapping[str, Any]) -> bool:
         "digest"
     )  # not edited after the run
     return isinstance(claim.get("off"), float) and counts and verified and untouched
-
-
-def _exact(numbers: Numbers) -> list[Finding]:
-    """A head that was solved for again, if the audited weights are those of that run."""
-    run, digests = numbers.info.get("run") or {}, numbers.info.get("digests") or {}
-    if not exactly_forgotten(run) or digests.get("audited") != run.get("digest"):
-        return []
-    if run["exact"].get("frozen") is True:
-        return [Finding(rules.EXACT, Level.SHOWN)]
-    return [Finding(rules.EXACT, Level.UNKNOWN, Evidence(help=Help.FROZEN_FEATURES))]
 
 
 def _moved(numbers: Numbers, kind: Part) -> list[Finding]:
@@ -267,16 +262,6 @@ def _as_close(metric: Mapping[str, Any], ours: Number, floor: Number) -> Level:
 # -- what was not checked ---------------------------------------------------------------------
 
 
-def _copies(numbers: Numbers) -> list[Finding]:
-    """Copies of forgotten data that were retained, and of training data that were tested on."""
-    copies, findings = numbers.info.get("copies") or {}, []
-    if copies.get("near") or copies.get("exact"):
-        findings.append(Finding(rules.COPIES_STAY, Level.UNKNOWN, Evidence(help=Help.REMOVED_COPIES)))
-    if copies.get("test_forget") or copies.get("test_retain"):
-        findings.append(Finding(rules.COPIES_TESTED, Level.UNKNOWN))
-    return findings
-
-
 def _unchecked(numbers: Numbers) -> Iterable[Finding]:
     if not numbers.report["retrained"]:
         yield Finding(rules.NO_REFERENCE, Level.UNKNOWN, Evidence(help=Help.RETRAINED))
@@ -284,15 +269,12 @@ def _unchecked(numbers: Numbers) -> Iterable[Finding]:
         yield Finding(rules.NO_SHADOWS, Level.UNKNOWN, Evidence(help=Help.SHADOW_MODELS))
     if numbers.info.get("augmented"):
         yield Finding(rules.AUGMENTED, Level.UNKNOWN)
-    if names := tuple(_not_computed(numbers)):
-        yield Finding(rules.NOT_COMPUTED, Level.UNKNOWN, Evidence(not_computed=names))
-    yield Finding(rules.NO_GUARANTEE, Level.UNKNOWN)
-
-
-def _not_computed(numbers: Numbers) -> Iterable[str]:
-    """Values without a number, but for those that want the models whose lack is said already."""
-    for name in numbers.values:
+    names = []  # of values without a number, but for those that want the models whose lack is said already
+    for name, value in numbers.values.items():
         needs = described(numbers.report, name).get("needs") or ()
         said = "shadows" in needs or ("retrained" in needs and not numbers.report["retrained"])
-        if numbers.values[name]["value"] is None and not said:
-            yield name
+        if value["value"] is None and not said:
+            names.append(name)
+    if names:
+        yield Finding(rules.NOT_COMPUTED, Level.UNKNOWN, Evidence(not_computed=tuple(names)))
+    yield Finding(rules.NO_GUARANTEE, Level.UNKNOWN)
