@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from purge import callbacks, data, heads, ledger, methods, metrics, models
     from purge.api import audit, train, train_sharded, unlearn
+    from purge.audit_report import Report
     from purge.core.errors import PurgeError
     from purge.data.augmented import Augmentation
     from purge.data.canaries import plant_canaries
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from purge.models.export import export
     from purge.models.sklearn import from_sklearn
     from purge.models.zoo import build, list_models
-    from purge.result import Report, Result
+    from purge.result import Result
 
 __version__ = "0.2.0"
 
@@ -42,7 +43,7 @@ _HOMES = {
     "Augmentation": "data.augmented", "DeletionRequest": "data.request", "Images": "data.images",
     "Ledger": "ledger.ledger", "Method": "methods.base", "Metric": "metrics.metric",
     "PurgeError": "core.errors",
-    "Report": "result", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
+    "Report": "audit_report", "Result": "result", "Shadows": "metrics.shadow", "Stopping": "engine.stopping",
     "Value": "metrics.value", "audit": "api", "build": "models.zoo",
     "epsilon_canaries": "metrics.canaries", "export": "models.export", "from_sklearn": "models.sklearn",
     "list_datasets": "data.catalog",

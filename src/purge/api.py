@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from purge.audit_report import Report
 from purge.auditor import Auditor
 from purge.callbacks import Callback, Told
 from purge.core.errors import DataError, MethodError, RunError, brief
@@ -68,7 +69,7 @@ from purge.models.hooks import training_flags_kept
 from purge.models.recompute import recomputed
 from purge.models.work import flop_of, flop_per_row
 from purge.report.tables import copies_words
-from purge.result import Report, Result, module_of, now
+from purge.result import Result, module_of, now
 
 logger = logging.getLogger("purge")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from purge.audit_report import Report
 from purge.core.errors import MetricError
 from purge.core.progress import progress_line
 from purge.core.settings import checked_seed
@@ -42,7 +43,7 @@ from purge.models.checks import (
     make_split,
 )
 from purge.models.copies import copied
-from purge.result import Report, Result, columns, environment, floor_of, models_in_words, now
+from purge.result import Result, columns, environment, module_of, now
 from purge.verdict.roles import Role, Slot
 
 AUDITED, RETRAINED, ORIGINAL = map(Slot, (Role.AUDITED, Role.RETRAINED, Role.ORIGINAL))
@@ -75,7 +76,7 @@ class Auditor:
         self._form = form
         self._data, self._seed, self._device, self._check = (forget, retain, test), seed, device, check
         self._extra: dict[Need, Any] = {"truth": truth, "triggered": triggered}
-        self._models = {slot: m.model if isinstance(m, Result) else m for slot, m in others.items()}
+        self._models = {slot: module_of(m) for slot, m in others.items()}
         results = {slot: m for slot, m in others.items() if isinstance(m, Result)}
         self._taught = {slot.name: m.info.get("train_content") for slot, m in results.items()}
         self._digests: dict[Slot, str] = {}  # of the others' weights
@@ -95,35 +96,56 @@ class Auditor:
     ) -> Report:
         """Measure what a model still knows: see :func:`audit`."""
         wanted = resolve_metrics(metrics, [name for name, extra in self._extra.items() if extra is not None])
+        if shadows is not None and not isinstance(shadows, Shadows):
+            fix = "pass shadows=purge.Shadows(number=16)"
+            raise MetricError("purge.Shadows for shadows", repr(shadows), fix)
         run = model if isinstance(model, Result) else None
-        network = check_classifier(model.model if isinstance(model, Result) else model)
+        network = check_classifier(module_of(model))
         at = self._device = choose_device(self._device, network)
         seed = self._seed = checked_seed(self._seed)
-        digests = self._digests_with(network)
-        models = self._models_with(network, run)
-        split = models[AUDITED].split
-        ensemble = None if shadows is None else self._ensemble(shadows, network, split, run, progress)
+        if not self._digests:
+            self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
+            self._digests = {slot: digest(one) for slot, one in self._models.items()}
+        weights = {AUDITED: digest(network), **self._digests}
+        if self._check:
+            check_references(weights)
+        digests = {slot.name: one for slot, one in weights.items()}
+
+        audited = self._copy(AUDITED, network, network if run is None else run)
+        split = audited.split
+        if not self._beside:
+            self._beside = {slot: self._copy(slot, one, one) for slot, one in self._models.items()}
+        models = {AUDITED: audited, **self._beside}
+        ensemble = None
+        if shadows is not None:  # they unlearn at the precision of the model's run
+            precision = None if run is None else run.info.get("precision")
+            ensemble = Ensemble(
+                shadows, network, split, device=at, seed=seed, progress=progress, precision=precision
+            )
+        for one in models.values():
+            one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
         for slot in {AUDITED, RETRAINED} & models.keys():
             models[slot].shadows = ensemble
 
         seen = set[int]()
         with threads_for(network, at, seen=seen):
             values = _measured(models, wanted, seed, at, progress)
-        audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
+        of_audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
+        contents = self._contents
         report = Report(
-            audited,
+            of_audited,
             retrained,
             original,
             info={
-                "seed": seed, "finished": now(), **split.sizes(), **self._contents, "digests": digests,
-                "models": models_in_words(digests, run, self._taught, self._contents["retain_content"]),
+                "seed": seed, "finished": now(), **split.sizes(), **contents, "digests": digests,
+                "models": _models_in_words(digests, run, self._taught, contents["retain_content"]),
                 "threads": numbers(seen), **environment(),
                 "cache": places_of(split.forget, split.retain, split.test, split.triggered, ensemble),
             },
-            floor=floor_of([*values.values()]),
+            floor=_floor_of([*values.values()]),
             curves={slot.name: copy.deepcopy(m.curves) for slot, m in models.items() if not slot.number},
             metrics={metric.name: metric.describe() for metric in wanted},
-            parts=self._reports_on_kinds(model, split, wanted, progress),
+            parts=self._parts(model, split, [m for m in wanted if m.cost != "shadow"], progress),
         )  # fmt: skip
         if why := still_random(split):
             report.info["augmented"] = why
@@ -132,67 +154,19 @@ class Auditor:
             report.curves[AUDITED.name]["history"] = columns(run.history)
         return report
 
-    def _digests_with(self, model: nn.Module) -> dict[str, str]:
-        """The digests of the weights of all models, by name; equal ones are refused."""
-        if not self._digests:
-            self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
-            self._digests = {slot: digest(one) for slot, one in self._models.items()}
-        weights = {AUDITED: digest(model), **self._digests}
-        if self._check:
-            check_references(weights)
-        return {slot.name: one for slot, one in weights.items()}
-
-    def _models_with(self, model: nn.Module, run: Result | None) -> dict[Slot, AuditedModel]:
-        """The model under audit, then the others; each knows the ones that it is compared with."""
-        models = {AUDITED: self._copy(AUDITED, model, class_order(model if run is None else run), run)}
-        if not self._beside:
-            self._beside = {slot: self._copy(slot, one) for slot, one in self._models.items()}
-        models |= self._beside
-        for one in models.values():
-            one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
-        return models
-
-    def _ensemble(
-        self, shadows: Shadows, model: nn.Module, split: Split, run: Result | None, progress: bool
-    ) -> Ensemble:
-        """Shadow models like the model under audit, which unlearn at the precision of its run."""
-        if not isinstance(shadows, Shadows):
-            fix = "pass shadows=purge.Shadows(number=16)"
-            raise MetricError("purge.Shadows for shadows", repr(shadows), fix)
-        at, how = choose_device(self._device, model), None if run is None else run.info.get("precision")
-        return Ensemble(shadows, model, split, device=at, seed=self._seed, progress=progress, precision=how)
-
-    def _reports_on_kinds(
-        self, model: nn.Module | Result, split: Split, wanted: list[Metric], progress: bool
-    ) -> dict[str, Report]:
-        """A report each on the classes and on the single samples of a request that mixes them."""
-        alone = [metric for metric in wanted if metric.cost != "shadow"]
-        auditors = self._kinds(split) if alone else {}
-        return {name: one.audit(model, metrics=alone, progress=progress) for name, one in auditors.items()}
-
-    def _kinds(self, split: Split) -> dict[str, Auditor]:
-        """An auditor each of the classes and of the single samples in a request that mixes them."""
-        for name, own in split.kinds().items() if not self._apart else ():
-            self._apart[name] = apart = copy.copy(self)
-            apart._split, apart._beside, apart._apart = own, {}, {}
-            apart._contents = contents(own)
-        return self._apart
-
-    def _copy(
-        self, slot: Slot, model: nn.Module, order: Sequence[str] = (), run: Result | None = None
-    ) -> AuditedModel:
-        """A copy of a model, ready to be measured."""
+    def _copy(self, slot: Slot, model: nn.Module, source: nn.Module | Result) -> AuditedModel:
+        """A copy of a model, ready to be measured; the data is read with the first one."""
         at = choose_device(self._device, model)
         own = copied(model, at)
         if self._split is None:
             with seeded(self._seed, at):
-                truth, triggered = self._extra["truth"], self._extra["triggered"]
                 names = ("forget", "retain", "test", "triggered")
-                sets = dict(zip(names, (*self._data, triggered), strict=True))
+                sets = dict(zip(names, (*self._data, self._extra["triggered"]), strict=True))
                 there = {what: data for what, data in sets.items() if data is not None or what in names[:2]}
-                data = accepted(there, self._form, order, None if run is None else run.data)
-                data = {what: plain(samples, "The audit") for what, samples in data.items()}
-                self._split = make_split(own, data, at, truth=truth)
+                known = source.data if isinstance(source, Result) else None
+                read = accepted(there, self._form, class_order(source), known)
+                read = {what: plain(samples, "The audit") for what, samples in read.items()}
+                self._split = make_split(own, read, at, truth=self._extra["truth"])
                 self._contents = contents(self._split)
         check_same_classes(own, self._split, slot.name)
         if slot.role is Role.ORIGINAL and self._check:
@@ -200,6 +174,19 @@ class Auditor:
         if takes_channels_last(own, self._split.retain):
             arrange(own, torch.channels_last)
         return AuditedModel(own, self._split, seed=self._seed)
+
+    def _parts(
+        self, model: nn.Module | Result, split: Split, wanted: list[Metric], progress: bool
+    ) -> dict[str, Report]:
+        """A report each on the classes and on the single samples of a request that mixes them."""
+        if not wanted:
+            return {}
+        for name, own in split.kinds().items() if not self._apart else ():
+            self._apart[name] = apart = copy.copy(self)
+            apart._split, apart._beside, apart._apart, apart._contents = own, {}, {}, contents(own)
+        return {
+            name: one.audit(model, metrics=wanted, progress=progress) for name, one in self._apart.items()
+        }
 
 
 def _measured(
@@ -223,3 +210,45 @@ def _measured(
             advance(1, metric.name)
         advance(0, "done")  # the line that a notebook keeps
     return values
+
+
+def _floor_of(others: list[dict[str, Value]]) -> dict[str, Value]:
+    """What further retrained models reach: mean, lowest, highest, and how many there are."""
+    floor = {}
+    for name in others[0] if others else {}:
+        numbers = [v for other in others if name in other and (v := other[name].value) is not None]
+        if numbers:
+            floor[name] = Value(sum(numbers) / len(numbers), min(numbers), max(numbers), len(numbers))
+    return floor
+
+
+def _models_in_words(
+    digests: Mapping[str, str], run: Result | None, taught: Mapping[str, str | None], retained: str | None
+) -> dict[str, str]:
+    """Which model each column of an audit is, as far as an audit in Python can know.
+
+    ``taught``: digests of the data that the others were trained on; ``retained``: that of the retained data.
+    """
+    about = {} if run is None else run.info
+    began = about.get("original_digest")
+    if began is None:
+        original = "passed as the original"
+    elif began == digests.get("original"):
+        original = "the model that the unlearning began with"
+    else:
+        original = "passed as the original, but not the model that the unlearning began with"
+    made = "a model that was passed" if run is None else f"the result of “{about.get('preset') or 'train'}”"
+    words = {"audited": made, "original": original}
+    return {
+        name: f"{words.get(name) or reference_in_words(taught.get(name), retained)} (weights {weights[:12]}…)"
+        for name, weights in digests.items()
+    }
+
+
+def reference_in_words(taught: str | None, retained: str | None) -> str:
+    """What a retrained model was trained on, if both digests are known."""
+    if taught is None or retained is None:
+        return "passed as retrained; what it was trained on is not recorded"
+    if taught == retained:
+        return "trained on exactly the retained samples"
+    return "passed as retrained, but trained on other samples than the retained ones"

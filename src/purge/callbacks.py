@@ -20,7 +20,8 @@ from purge.core.errors import DataError
 from purge.core.files import writes
 
 if TYPE_CHECKING:
-    from purge.result import Report, Result
+    from purge.audit_report import Report
+    from purge.result import Result
 
 __all__ = ["Callback"]
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from torch import nn
 
 from purge.api import audit, train
+from purge.audit_report import Report
 from purge.auditor import Auditor
 from purge.core.errors import PurgeError
 from purge.core.files import out_folder
@@ -22,7 +23,7 @@ from purge.data.split import split
 from purge.metrics.registry import number
 from purge.metrics.value import Value
 from purge.report.tables import plain_table
-from purge.result import Report, Result
+from purge.result import Result
 from purge.runs.folder import Request, RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
 from purge.runs.record import write_report

@@ -21,13 +21,13 @@ import pytest
 import yaml
 
 import purge
+from purge.audit_report import Report
 from purge.bench.jobs import read_plan
 from purge.bench.runner import commit, run_job
 from purge.bench.store import Place, finished, sound, trained
 from purge.cli import app as cli
 from purge.data.load import load
 from purge.models.checkpoint import digest
-from purge.result import Report
 from purge.runs.folder import read_model
 
 pytestmark = pytest.mark.slow

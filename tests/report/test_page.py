@@ -590,7 +590,7 @@ def test_tables_in_a_notebook_are_escaped_and_complete(full: Path) -> None:
     raw["info"]["names"] = [EVIL, EVIL, EVIL, EVIL]
     raw["values"]["ra"] = {"value": None, "low": None, "high": None, "n": None, "why": EVIL}
     for part in ("values", "retrained", "original", "floor"):
-        raw[part] = {k: purge.result.Value(**v) for k, v in raw[part].items()}
+        raw[part] = {k: purge.Value(**v) for k, v in raw[part].items()}
     text = purge.Report(**raw)._repr_html_()
     assert not [tag for tag, _ in Elements(text).found if tag in ("img", "script")]
     assert "another retraining" in text

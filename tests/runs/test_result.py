@@ -23,6 +23,7 @@ from torch import nn
 
 import purge
 import purge.api
+from purge.audit_report import Report
 from purge.core.errors import FileError, MetricError
 from purge.core.files import atomically, file_errors, read_json, write_json
 from purge.engine.trainer import Recipe
@@ -31,7 +32,7 @@ from purge.metrics.metric import Metric
 from purge.metrics.registry import PANELS
 from purge.metrics.value import Value
 from purge.models.checkpoint import digest, load_weights
-from purge.result import Report, Result
+from purge.result import Result
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from purge.audit_report import Report
 from purge.core.errors import FileError, MetricError
 from purge.metrics.metric import Metric
 from purge.metrics.registry import METRICS, find_metric, read_conditions
 from purge.metrics.value import Value
-from purge.result import Report
 from purge.verdict.compare import Sign, missed_by, read_condition
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from purge.audit_report import Report
 from purge.bench.schema import Goal
 from purge.ledger.policy import Policy, Spent
 from purge.metrics.value import Value
 from purge.report import words
 from purge.report.labels import words_of
-from purge.result import Report
 from purge.verdict import rules
 from purge.verdict.judge import verdict_of
 from purge.verdict.rules import Rule

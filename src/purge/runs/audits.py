@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from purge.api import audit
+from purge.audit_report import Report
+from purge.auditor import reference_in_words
 from purge.core.errors import DataError, FileError
 from purge.core.settings import replace
 from purge.data.samples import Samples
@@ -19,7 +21,6 @@ from purge.methods.registry import all_methods, resolve_method
 from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
-from purge.result import Report, reference_in_words
 from purge.runs.folder import (
     Request,
     RunFile,

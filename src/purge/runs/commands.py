@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from purge.audit_report import Report
 from purge.core.errors import FileError, MethodError
 from purge.core.files import out_folder, writes
 from purge.core.folders import claimed
@@ -28,7 +29,7 @@ from purge.methods.registry import resolve_method
 from purge.methods.sisa_model import Vote
 from purge.metrics.registry import PANELS, read_conditions, resolve_metrics
 from purge.models.export import check_export, check_form, export
-from purge.result import Report, Result
+from purge.result import Result
 from purge.runs.audits import audit_run
 from purge.runs.folder import (
     Request,

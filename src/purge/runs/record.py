@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from purge.audit_report import Report
 from purge.core.errors import FileError
 from purge.core.files import file_errors, write_text
 from purge.data.cache import copies
 from purge.report.page import page
 from purge.report.record import NOT, record_of, utc
-from purge.result import Report, columns, read_history
+from purge.result import columns, read_history
 from purge.runs.folder import facts_of, shown_path
 from purge.runs.weights import WEIGHTS, other_than_audited
 
