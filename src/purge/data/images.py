@@ -261,7 +261,8 @@ def _check_images(pixels: Any, size: Any, channels: Any, ids: Any) -> None:
     n, own = pixels.shape[:2]
     numbers = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
     if ids is not None and not (numbers and ids.shape == (n,)):
-        raise DataError(f"one id of 64 bits per image, shape ({n},)", brief(ids), "leave ids out")
+        got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise DataError(f"one id of 64 bits per image, shape ({n},)", got, "leave ids out")
     if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
         raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
     if channels not in (None, own) and not channels > own == 1:

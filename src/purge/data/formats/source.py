@@ -72,7 +72,7 @@ def whole_labels(labels: list[Any], path: Path) -> list[int]:
         raise DataError(f"whole numbers as labels in {path.name}", got, "number the classes 0 … K-1")
     if max(labels) >= MOST_CLASSES:
         fix = "number the classes 0 … K-1"
-        raise DataError(f"labels below {MOST_CLASSES} in {path.name}", brief(max(labels)), fix)
+        raise DataError(f"labels from 0 to {MOST_CLASSES - 1} in {path.name}", brief(max(labels)), fix)
     return labels
 
 
