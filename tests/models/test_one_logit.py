@@ -136,8 +136,8 @@ def test_an_audit_has_the_numbers_of_the_same_network_with_two_logits(binary):
 
 REFUSED = {  # there is no row for each class
     "boundary-expand": "3 logits for boundary-expand",
-    "fisher": "trainable rows for fisher",
-    "fisher-large": "trainable rows for fisher",
+    "fisher": "rows of weights for fisher",
+    "fisher-large": "rows of weights for fisher",
     "trw": "rows of weights for trw",
     "convolution-transpose": "a convolution",
     "exact-head": "one logit for each class from an exact head",

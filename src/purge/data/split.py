@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from purge.core.errors import DataError, brief, did_you_mean
+from purge.core.errors import DataError, MethodError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data.accept import accepted, known_names
 from purge.data.forgotten import Forgotten, forgotten_by
@@ -43,7 +43,26 @@ class Split:
     @property
     def single(self) -> bool:
         """Are there samples to forget whose class stays?"""
-        return bool(set(self.forget.labels.tolist()) - self.forget_classes)
+        return not bool(self.whole.all())
+
+    @property
+    def whole(self) -> Tensor:
+        """Which forget samples are of a class that must go, (|D_f|,)."""
+        return torch.isin(self.forget.labels, torch.tensor(sorted(self.forget_classes), dtype=torch.long))
+
+    def refuse_single(self, method: str) -> None:
+        """Refuse single samples to a method that can only forget classes."""
+        if self.single:
+            raise MethodError(
+                f"whole classes to forget for {method}",
+                f"{int((~self.whole).sum())} single samples of classes that stay",
+                "choose a method for single samples, such as purge, or forget all samples of the class",
+            )
+
+    def forgotten(self, device: torch.device) -> Tensor:
+        """Which classes must go, (K,)."""
+        classes = torch.tensor(sorted(self.forget_classes), dtype=torch.long)
+        return torch.isin(torch.arange(self.classes), classes).to(device)
 
     def sizes(self) -> dict[str, Any]:
         """How many classes and samples there are, for a record."""
@@ -63,7 +82,7 @@ class Split:
         Both have the whole retain set. The test data of the single samples is without the classes that go.
         """
         gone = torch.tensor(sorted(self.forget_classes), dtype=torch.long)
-        whole = torch.isin(self.forget.labels, gone)
+        whole = self.whole
         if bool(whole.all()) or not bool(whole.any()):
             return {}
         forget = [self.forget.select(at.nonzero()[:, 0]) for at in (whole, ~whole)]

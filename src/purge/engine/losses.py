@@ -9,12 +9,22 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from purge.data.inputs import Inputs
+from purge.models.batchnorm import Norm, statistics
+from purge.models.forward import forward
 
 
 def full(z: Tensor) -> Tensor:
     """Logits in float32, or in float64 if they are."""
     return z if z.dtype == torch.float64 else z.float()
+
+
+def cross_entropy(model: nn.Module, x: Inputs, y: Tensor, norm: Norm, reduction: str = "mean") -> Tensor:
+    """The cross-entropy of the model's answers to a batch, with BatchNorm as ``norm`` says."""
+    with statistics(model, norm):
+        return F.cross_entropy(full(forward(model, x)), y, reduction=reduction)
 
 
 def kl(z: Tensor, target: Tensor) -> Tensor:
@@ -31,6 +41,11 @@ def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
     r"""InfoNCE of two views (B, D) of a batch: mean of :math:`-\log \sigma(\cos(a_i, b_j)/\tau)_i` over j."""
     cosines = F.normalize(a.float(), dim=1) @ F.normalize(b.float(), dim=1).T
     return F.cross_entropy(cosines / temperature, torch.arange(len(a), device=a.device))
+
+
+def mean_of(each: Tensor) -> Tensor | None:
+    """The mean of some losses; None where there are none."""
+    return each.mean() if len(each) else None
 
 
 def mean_where(each: Tensor, chosen: Tensor) -> Tensor:

@@ -264,8 +264,7 @@ class Run:
             self.forget_target = self.stop.forget_target
             if self.forget_target is None:
                 split, chance = self._split, 1 / self._split.classes
-                classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-                single = split.forget.labels[~torch.isin(split.forget.labels, classes)]
+                single = split.forget.labels[~split.whole]
                 whole = 1 - len(single) / len(split.forget)
                 unseen = None
                 if split.test is not None and whole < 1:

@@ -35,13 +35,11 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from purge.engine.losses import cross_entropy
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.methods.update_log import updates_in, updates_with
-from purge.models.batchnorm import statistics
-from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,7 @@ class Amnesiac(Method):
                 take_back(model, files)
                 run.log(retain_loss=None, taken_back=torch.tensor(len(files), device=run.device))
                 continue
-            with statistics(model, self.norm):
-                loss = F.cross_entropy(forward(model, r.x).float(), r.y)
+            loss = cross_entropy(model, r.x, r.y, self.norm)
             self.optim.step(optimizer, loss)
             run.log(retain_loss=loss, taken_back=None)
 

@@ -32,10 +32,9 @@ from torch import Tensor, nn
 from purge.core.errors import MethodError
 from purge.data.joined import one_after_another, samples_of
 from purge.data.samples import Samples, batches, value_range
-from purge.engine.losses import mean_where
+from purge.engine.losses import cross_entropy, mean_where
 from purge.engine.run import not_finite
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.copies import frozen_copy
 from purge.models.forward import forward
 
@@ -74,8 +73,7 @@ class Amun(Method):
         epoch = math.ceil(len(both) / self.batch_size)
         for i, (b,) in run.batches(both, epochs=self.epochs, batch_size=self.batch_size):
             optimizer.param_groups[0]["lr"] = self._rate(i // epoch)
-            with statistics(model, self.norm):
-                each = F.cross_entropy(forward(model, b.x).float(), b.y, reduction="none")
+            each = cross_entropy(model, b.x, b.y, self.norm, "none")
             self.optim.step(optimizer, each.mean())
             wrong = b.rows < known
             run.log(retain_loss=mean_where(each, ~wrong), forget_loss=mean_where(each, wrong))
@@ -86,9 +84,8 @@ class Amun(Method):
 
     def _trained_on(self, split: Split) -> Tensor:
         """The rows of the forget set that are trained on with their labels."""
-        classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-        stays = ~torch.isin(split.forget.labels, classes)
-        return (stays if self.own is None else torch.full_like(stays, self.own)).nonzero()[:, 0]
+        trained = ~split.whole if self.own is None else torch.full_like(split.whole, self.own)
+        return trained.nonzero()[:, 0]
 
     def _neighbours(self, teacher: nn.Module, forget: Samples, device: torch.device) -> Samples:
         """x' and y' of every forget sample that has another answer near it."""

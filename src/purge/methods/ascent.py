@@ -29,13 +29,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.engine.losses import cross_entropy
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ class GradientAscent(Method):
         optimizer, forget = self.optim.make(model), run.as_trained(split.forget)
 
         def step(x: Inputs, y: Tensor) -> Scalars:
-            with statistics(model, self.norm):
-                loss = F.cross_entropy(forward(model, x).float(), y)
+            loss = cross_entropy(model, x, y, self.norm)
             self.optim.step(optimizer, -loss)
             return {"forget_loss": loss}
 
@@ -90,9 +87,8 @@ class NegGradPlus(Method):
         orders = [run.batch_indices(p, steps=total, batch_size=n) for p, n in zip(parts, sizes, strict=True)]
 
         def step(xr: Inputs, yr: Tensor, xf: Inputs, yf: Tensor) -> Scalars:
-            with statistics(model, self.norm):
-                retain_loss = F.cross_entropy(forward(model, xr).float(), yr)
-                forget_loss = F.cross_entropy(forward(model, xf).float(), yf)
+            retain_loss = cross_entropy(model, xr, yr, self.norm)
+            forget_loss = cross_entropy(model, xf, yf, self.norm)
             stay = retain_loss
             if self.pull > 0:
                 moved = torch.stack([(p - q).square().sum() for p, q in zip(params, start, strict=True)])

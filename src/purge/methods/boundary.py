@@ -35,8 +35,8 @@ from torch import Tensor, nn
 
 from purge.core.errors import ModelError
 from purge.data.samples import Samples, batches, few, value_range
+from purge.engine.losses import cross_entropy
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.copies import frozen_copy
 from purge.models.forward import EVAL_BATCH, evaluating, forward
 from purge.models.inspect import anatomy
@@ -61,9 +61,7 @@ class BoundaryExpand(Method):
         for _, (f,) in run.batches(
             split.forget, epochs=self.epochs, batch_size=self.batch_size, delivered=head.narrowed
         ):
-            with statistics(model, self.norm):
-                z = forward(model, f.x).float()
-            loss = F.cross_entropy(z, torch.full_like(f.y, split.classes))
+            loss = cross_entropy(model, f.x, torch.full_like(f.y, split.classes), self.norm)
             self.optim.step(optimizer, loss)
             run.log(forget_loss=loss)
         head.narrow()
@@ -91,8 +89,7 @@ class BoundaryShrink(Method):
         optimizer = self.optim.make(model)
 
         def step(x: Inputs, y: Tensor) -> Scalars:
-            with statistics(model, self.norm):
-                loss = F.cross_entropy(forward(model, x).float(), y)
+            loss = cross_entropy(model, x, y, self.norm)
             self.optim.step(optimizer, loss)
             return {"forget_loss": loss}
 

@@ -24,13 +24,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
+from purge.engine.losses import cross_entropy
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
-from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,7 @@ class ConvolutionTranspose(Method):
             if i == 0:
                 _turn(kernels)
             optimizer.param_groups[0]["lr"] = self._rate(i // epoch)
-            with statistics(model, self.norm):
-                loss = F.cross_entropy(forward(model, r.x).float(), r.y)
+            loss = cross_entropy(model, r.x, r.y, self.norm)
             self.optim.step(optimizer, loss)
             run.log(retain_loss=loss)
 

@@ -27,14 +27,13 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import nn
 
-from purge.core.errors import ModelError
-from purge.data.samples import few, joined
+from purge.data.samples import joined
 from purge.engine.losses import info_nce
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
 from purge.models.forward import forward
 from purge.models.hooks import capture_features
-from purge.models.inspect import anatomy
+from purge.models.inspect import last_layer
 
 logger = logging.getLogger("purge")
 
@@ -57,7 +56,7 @@ class CoUn(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through two views of the retain set ``epochs`` times."""
-        head = _head(model, split)
+        head = last_layer(model, split.retain, "coun")
         views = run.augmented(split.retain)
         if views is None:
             logger.warning("coun has no second view of a sample: pass augment=…, as the model was trained.")
@@ -78,15 +77,3 @@ class CoUn(Method):
     def _rate(self, progress: float) -> float:
         """η_t after a share of the steps."""
         return self.end_lr + (self.optim.lr - self.end_lr) * (1 + math.cos(math.pi * progress)) / 2
-
-
-def _head(model: nn.Module, split: Split) -> nn.Module:
-    """The layer that makes the logits, whose input is compared."""
-    name = anatomy(model, few(split.retain)).head
-    if name is None:
-        raise ModelError(
-            "a last layer with weights for coun, whose inputs are the features",
-            "none",
-            "end the model in a Linear layer, or use finetune",
-        )
-    return model.get_submodule(name)

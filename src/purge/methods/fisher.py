@@ -31,12 +31,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.data.samples import Samples, batches, few
+from purge.data.samples import Samples, batches
 from purge.engine.projection import flat, per_sample_grads
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
 from purge.models.forward import forward
-from purge.models.inspect import anatomy
+from purge.models.inspect import last_layer
 
 EPSILON = 1e-8
 MOST, MOST_LAST = 1e3, 1e2  # the largest 1/F, and that in the last layer
@@ -57,7 +57,12 @@ class FisherForgetting(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Measure the diagonal of the Fisher matrix on the retain set, then draw the weights."""
         params = parameters_to_train(model)
-        last = _last_layer(model, split)
+        split.refuse_single("fisher")
+        head = last_layer(model, split.retain, "fisher", split.classes)
+        last = {id(p) for p in head.parameters()}
+        if not any(id(p) in last for p in params):
+            fix = "set requires_grad on it, or choose another method"
+            raise MethodError("a last layer that fisher may change", "one that takes no gradient", fix)
         per_sample_grads(model, *split.retain.take(torch.arange(1)))  # refuse what cannot be done
         n = self.samples or len(split.retain)
         drawn = run.batch_indices(split.retain, steps=1, batch_size=n)[0]
@@ -98,22 +103,3 @@ class FisherForgetting(Method):
         if classes is not None or p.ndim == 1:
             variance = WIDER * variance
         p.copy_(mean + variance.sqrt() * torch.randn_like(variance))
-
-
-def _last_layer(model: nn.Module, split: Split) -> set[int]:
-    """The ids of the last layer's trainable parameters, each with one row per class."""
-    if split.single:
-        raise MethodError(
-            "whole classes to forget for fisher",
-            "samples whose class is also in retain",
-            "choose a method for single samples, or forget all samples of the class",
-        )
-    head = anatomy(model, few(split.retain)).head
-    own = [] if head is None else [p for p in model.get_submodule(head).parameters() if p.requires_grad]
-    if not own or any(p.ndim == 0 or len(p) != split.classes for p in own):
-        raise MethodError(
-            f"a last layer with {split.classes} trainable rows for fisher, one per class",
-            "none" if head is None else f"{head!r}, which has not",
-            "end the model in a Linear layer that takes gradients, or choose another method",
-        )
-    return {id(p) for p in own}

@@ -32,10 +32,11 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from purge.core.errors import MethodError
 from purge.data.samples import joined
+from purge.engine.losses import mean_of
 from purge.engine.run import mixed_orders
 from purge.methods.base import Method, Optim, Run, Split, Stopping, setting
 from purge.models.batchnorm import statistics
@@ -85,7 +86,7 @@ class LoTUS(Method):
             with statistics(model, self.norm):
                 each = -(target * forward(model, x).float().log_softmax(1)).sum(1)
             self.optim.step(optimizer, each.mean())
-            run.log(retain_loss=_mean(each[: len(r)]), forget_loss=_mean(each[len(r) :]))
+            run.log(retain_loss=mean_of(each[: len(r)]), forget_loss=mean_of(each[len(r) :]))
 
     def _alpha(self, split: Split) -> float:
         return self.alpha if self.alpha is not None else 8.0 if split.single else 32.0
@@ -100,15 +101,9 @@ def _unseen_accuracy(teacher: nn.Module, split: Split) -> float:
             "test data for lotus, to see how well the model does on unseen samples", "none", "pass test=…"
         )
     hits = logits(teacher, split.test).argmax(1).cpu() == split.test.labels
-    classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-    whole = torch.isin(split.forget.labels, classes)
-    return float(hits.double().mean()) * float((~whole).double().mean())
+    return float(hits.double().mean()) * float((~split.whole).double().mean())
 
 
 def _gap(accuracy: float, unseen: float) -> float:
     """A_f − A_u in whole points: the authors round accuracies to a hundredth."""
     return round(round(accuracy, 2) - round(unseen, 2), 2)
-
-
-def _mean(losses: Tensor) -> Tensor | None:
-    return losses.mean() if len(losses) else None

@@ -28,15 +28,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.data.samples import Samples, batches
+from purge.engine.losses import cross_entropy
 from purge.engine.projection import flat, grad
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ class MaskedSmallGradients(Method):
             if i == 0:
                 self._draw(model, params, layers, split, pace)
             optimizer.param_groups[0]["lr"] = self._rate(1 + i // epoch)
-            with statistics(model, self.norm):
-                loss = F.cross_entropy(forward(model, r.x).float(), r.y)
+            loss = cross_entropy(model, r.x, r.y, self.norm)
             self.optim.along(optimizer, pace * grad(loss, params))
             run.log(retain_loss=loss)
 
@@ -87,8 +84,7 @@ class MaskedSmallGradients(Method):
         """The sum of the gradients of the samples ``at``, flat."""
         total = torch.zeros_like(flat(params))
         for x, y in batches(samples, self.batch_size, at.to(total.device)):
-            with statistics(model, self.norm):
-                total += grad(F.cross_entropy(forward(model, x).float(), y, reduction="sum"), params)
+            total += grad(cross_entropy(model, x, y, self.norm, "sum"), params)
         return total
 
     def _rate(self, epoch: int) -> float:

@@ -35,14 +35,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from purge.engine.losses import cross_entropy
 from purge.engine.projection import clipped, cosine, dot, grad, norm
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 GUARD = 1e-8  # δ
 FAILED = 0.1  # the weight of g_f beside g_r where there is no bargain
@@ -68,13 +66,11 @@ class Munba(Method):
         retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
         orders, epoch = self._orders(split, run)
         for _, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
-            with statistics(model, self.norm):
-                retain_loss = F.cross_entropy(forward(model, r.x).float(), r.y)
+            retain_loss = cross_entropy(model, r.x, r.y, self.norm)
             g, forget_loss, angle = grad(retain_loss, params), None, None
             if len(f):
-                with statistics(model, self.norm):
-                    wrong = torch.randint(split.classes, f.y.shape, device=f.y.device)
-                    forget_loss = F.cross_entropy(forward(model, f.x).float(), wrong)
+                wrong = torch.randint(split.classes, f.y.shape, device=f.y.device)
+                forget_loss = cross_entropy(model, f.x, wrong, self.norm)
                 g, angle = bargained(g, grad(forget_loss, params), exact=self.exact)
                 g = clipped(g, self.bargain_clip)
             self.optim.along(optimizer, g)

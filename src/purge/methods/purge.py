@@ -179,7 +179,7 @@ class Purge(Method):
         at_f = at_r[:, :0]
         if len(classes):
             at_f = run.batch_indices(classes, steps=plan.steps, batch_size=min(FORGET, size))
-        lost = torch.isin(torch.arange(split.classes), _classes(split)).to(run.device)
+        lost = split.forgotten(run.device)
         fresh = run.fresh(model, partly=True) if plan.fresh_share else None
         own = at_r[:, run.ranks.part(size)]  # of several ranks, the rows of this one
         teacher = _Teacher(model, retain, own[plan.first_plain if plan.kd else plan.steps :], lost)
@@ -338,9 +338,4 @@ def _recognised(model: nn.Module, forget: Samples) -> Tensor:
 
 def _of_classes(split: Split) -> Samples:
     """The forget samples whose whole class must go."""
-    whole = torch.isin(split.forget.labels, _classes(split))
-    return split.forget if bool(whole.all()) else split.forget.select(whole.nonzero()[:, 0])
-
-
-def _classes(split: Split) -> Tensor:
-    return torch.tensor(sorted(split.forget_classes), dtype=torch.long)
+    return split.forget.select(split.whole.nonzero()[:, 0]) if split.single else split.forget

@@ -106,8 +106,7 @@ class Rum(Method):
 def _turn(split: Split, rows: Tensor, waiting: list[Tensor], device: torch.device) -> Split:
     """The request of one part: what waits for its turn is retained, unless its whole class must go."""
     later = torch.cat([*waiting, rows[:0]])
-    classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-    later = later[~torch.isin(split.forget.labels[later], classes)]
+    later = later[~split.whole[later]]
     kept = _together(split.retain, split.forget.select(later), device) if len(later) else split.retain
     forget = split.forget if len(rows) == len(split.forget) else split.forget.select(rows)
     return dataclasses.replace(split, forget=forget, retain=kept)

@@ -33,15 +33,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from purge.data.samples import Samples
+from purge.engine.losses import cross_entropy
 from purge.engine.projection import clipped, flat, grad, squared_grads, write
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 TINY = 1e-15  # the authors' guard against division by zero
 
@@ -67,55 +64,31 @@ class SFRon(Method):
         """Take ``steps`` steps on the retain set, each ``forget_every``-th after one on the forget set."""
         params = parameters_to_train(model)
         retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
-        salient = self._salient(model, params, retain, forget, run.device)
+        size, every = self.batch_size, self.forget_every
+        fisher = []
+        for part in (forget, retain):
+            order = torch.randperm(len(part)).to(run.device)  # batches of mixed classes, as in training
+            squares, n, _ = squared_grads(model, params, part, order, batch_size=size, per_sample=False)
+            fisher.append(squares / n + TINY)
+        salient = (fisher[0] / fisher[1] >= self.saliency).float()
         optimizer = self.optim.make(model)
-        epoch = math.ceil(len(split.retain) / self.batch_size)
-        orders = self._orders(split, run)
-        for i, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
+        at_r = run.batch_indices(split.retain, steps=self.steps, batch_size=size)
+        at_f = run.batch_indices(split.forget, steps=math.ceil(self.steps / every), batch_size=size)
+        climbs = [at_f[0, :0] if i % every else at_f[i // every] for i in range(self.steps)]
+        epoch = math.ceil(len(split.retain) / size)
+        for i, (r, f) in run.batches(retain, forget, orders=(at_r, climbs), epoch=epoch):
             before, left = flat(params), (1 + math.cos(math.pi * i / self.steps)) / 2
             optimizer.param_groups[0]["lr"] = self.optim.lr * left
             forget_loss = None
             if len(f):
-                with statistics(model, self.norm):
-                    each = F.cross_entropy(forward(model, f.x).float(), f.y, reduction="none")
+                each = cross_entropy(model, f.x, f.y, self.norm, "none")
                 forget_loss = each.mean()
-                up = self.ascent * left * salient * grad(self._weighted(each), params)
+                weights = 1 / (each.detach() ** self.adaptive + TINY)
+                weighted = (weights / weights.sum() * each).sum()
+                up = self.ascent * left * salient * grad(weighted, params)
                 self.optim.along(optimizer, -clipped(up, self.ascent_clip))
-            with statistics(model, self.norm):
-                retain_loss = F.cross_entropy(forward(model, r.x).float(), r.y)
+            retain_loss = cross_entropy(model, r.x, r.y, self.norm)
             self.optim.step(optimizer, retain_loss)
             if self.slow < 1:
                 write(params, torch.lerp(before, flat(params), self.slow))
             run.log(retain_loss=retain_loss, forget_loss=forget_loss)
-
-    def _salient(
-        self,
-        model: nn.Module,
-        params: list[nn.Parameter],
-        retain: Samples,
-        forget: Samples,
-        device: torch.device,
-    ) -> Tensor:
-        """1 for each weight whose Fisher information is high on the forget set beside the retain set."""
-        fisher = []
-        for part in (forget, retain):
-            order = torch.randperm(len(part)).to(device)  # batches of mixed classes, as in training
-            squares, n, _ = squared_grads(
-                model, params, part, order, batch_size=self.batch_size, per_sample=False
-            )
-            fisher.append(squares / n + TINY)
-        return (fisher[0] / fisher[1] >= self.saliency).float()
-
-    def _weighted(self, each: Tensor) -> Tensor:
-        """The mean loss of a batch in which a loss ℓ weighs ℓ^−λ."""
-        weights = 1 / (each.detach() ** self.adaptive + TINY)
-        return (weights / weights.sum() * each).sum()
-
-    def _orders(self, split: Split, run: Run) -> tuple[list[Tensor], list[Tensor]]:
-        """The rows of each step in the retain set and, every ``forget_every`` steps, in the forget set."""
-        size, none = self.batch_size, torch.empty(0, dtype=torch.long, device=run.device)
-        climbs = math.ceil(self.steps / self.forget_every)
-        retain = run.batch_indices(split.retain, steps=self.steps, batch_size=size)
-        forget = run.batch_indices(split.forget, steps=climbs, batch_size=size)
-        every = self.forget_every
-        return [*retain], [none if i % every else forget[i // every] for i in range(self.steps)]

@@ -29,14 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import MethodError, ModelError
 from purge.data.joined import one_after_another
-from purge.data.samples import few
-from purge.engine.losses import mean_where
+from purge.engine.losses import cross_entropy, mean_where
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
-from purge.models.batchnorm import statistics
-from purge.models.forward import forward, logits
-from purge.models.inspect import anatomy
+from purge.models.forward import logits
+from purge.models.inspect import last_layer
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,7 @@ class TiltedReweighting(Method):
         kept, labels = len(split.retain), torch.eye(split.classes, device=run.device)
 
         def step(x: Inputs, q: Tensor, forgotten: Tensor) -> Scalars:
-            with statistics(model, self.norm):
-                each = F.cross_entropy(forward(model, x).float(), q, reduction="none")
+            each = cross_entropy(model, x, q, self.norm, "none")
             self.optim.step(optimizer, each.mean())
             return {
                 "retain_loss": mean_where(each, ~forgotten),
@@ -80,9 +76,10 @@ class TiltedReweighting(Method):
 
     def _targets(self, model: nn.Module, split: Split, device: torch.device) -> Tensor:
         """q of every forget sample, (|D_f|, K)."""
-        forgotten = torch.zeros(split.classes, dtype=torch.bool, device=device)
-        forgotten[sorted(split.forget_classes)] = True
-        similar = self._similarities(_class_weights(model, split), forgotten)
+        split.refuse_single("trw")
+        head = last_layer(model, split.retain, "trw", split.classes)
+        forgotten, weights = split.forgotten(device), torch.as_tensor(head.weight).detach()
+        similar = self._similarities(weights.flatten(1).float(), forgotten)
         tilted = logits(model, split.forget) + self.beta * similar[split.forget.labels.to(device)]
         return tilted.masked_fill(forgotten, -math.inf).softmax(1)
 
@@ -92,22 +89,3 @@ class TiltedReweighting(Method):
         _, _, directions = torch.linalg.svd(centred, full_matrices=False)
         v = F.normalize(centred @ directions[: self.components].T, dim=1)
         return (v @ v.T / self.temperature).masked_fill(forgotten, -math.inf).softmax(1)
-
-
-def _class_weights(model: nn.Module, split: Split) -> Tensor:
-    """The head's weights, one row per class, once it is sure that whole classes must go."""
-    if split.single:
-        raise MethodError(
-            "whole classes to forget for trw, since similar classes say where a sample would go",
-            "samples whose class is also in retain",
-            "choose a method for single samples, such as purge, or forget all samples of the class",
-        )
-    name = anatomy(model, few(split.retain)).head
-    weight = None if name is None else getattr(model.get_submodule(name), "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim < 2 or len(weight) != split.classes:
-        raise ModelError(
-            f"a last layer with {split.classes} rows of weights for trw, one per class",
-            "none" if name is None else f"{type(model.get_submodule(name)).__name__} ({name})",
-            "end the model in a Linear layer, or use delete, which needs no head",
-        )
-    return weight.detach().flatten(1).float()

@@ -33,16 +33,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.core.errors import MethodError
 from purge.data import inputs
 from purge.data.joined import samples_of
 from purge.data.samples import Samples, few, joined
+from purge.engine.losses import cross_entropy, mean_of
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
-from purge.models.forward import forward
 
 
 @dataclass(frozen=True)
@@ -81,23 +78,21 @@ class UNSIR(Method):
         for i, (r, n) in run.batches(split.retain, noise, orders=orders, epoch=ends):
             if i == 0:  # the noise has moved the statistics, which the check before must not see
                 _write(model, moved)
-            with statistics(model, self.norm):
-                z = forward(model, joined(r, n)).float()
-            each = F.cross_entropy(z, torch.cat([r.y, n.y]), reduction="none")
+            each = cross_entropy(model, joined(r, n), torch.cat([r.y, n.y]), self.norm, "none")
             self.optim.step(optimizers[i], each.mean())
-            run.log(retain_loss=_mean(each[: len(r)]), noise_loss=_mean(each[len(r) :]))
+            run.log(retain_loss=mean_of(each[: len(r)]), noise_loss=mean_of(each[len(r) :]))
 
     def _noise(self, model: nn.Module, split: Split, device: torch.device) -> Samples:
         """Noise that the model takes for anything but the class that it stands for."""
-        like = _inputs_of_whole_classes(split)
+        split.refuse_single("unsir")
+        like = inputs.continuous(few(split.retain, 1), "unsir")
         shape, shown, named = (self.noise_samples, *like.shape[1:]), [], []
         for c in sorted(split.forget_classes):
             noise = torch.randn(shape, dtype=like.dtype).to(device).requires_grad_()
             y = torch.full((self.noise_samples,), c, device=device)
             optimizer = torch.optim.Adam([noise], self.noise_lr)
             for _ in range(self.noise_steps):
-                with statistics(model, self.norm):
-                    error = F.cross_entropy(forward(model, noise).float(), y)
+                error = cross_entropy(model, noise, y, self.norm)
                 size = noise.square().flatten(1).sum(1).mean()
                 (noise.grad,) = torch.autograd.grad(self.noise_decay * size - error, [noise])
                 optimizer.step()
@@ -125,25 +120,7 @@ def _write(model: nn.Module, buffers: list[Tensor]) -> None:
         own.copy_(before)
 
 
-def _inputs_of_whole_classes(split: Split) -> Tensor:
-    """One input, once it is sure that whole classes must go and that noise can stand for them."""
-    if split.single:
-        classes = torch.tensor(sorted(split.forget_classes), dtype=torch.long)
-        others = int((~torch.isin(split.forget.labels, classes)).sum())
-        raise MethodError(
-            "whole classes to forget for unsir, since noise stands for a class",
-            f"{others} single samples of classes that stay",
-            "use a method that forgets single samples, such as purge",
-        )
-    x = few(split.retain, 1)
-    return inputs.continuous(x, "unsir")
-
-
 def _some_of_each(labels: Tensor, most: int) -> Tensor:
     """Indices of at most ``most`` samples of each class, drawn at random."""
     order = torch.randperm(len(labels))
     return torch.cat([order[labels[order] == c][:most] for c in labels.unique()])
-
-
-def _mean(losses: Tensor) -> Tensor | None:
-    return losses.mean() if len(losses) else None

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from purge.core.errors import ModelError
 from purge.data import inputs
 from purge.data.inputs import Inputs
+from purge.data.samples import Samples, few
 from purge.models.forward import raw_logits
 from purge.models.hooks import training_flags_kept
 from purge.models.layout import channels_first, makers_of
@@ -67,6 +69,20 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
     ran = [name for name, _, _ in before]
     stack = _stack(modules, ran)
     return Anatomy(head, _blocks(ran, stack, features[-1:]), stack)
+
+
+def last_layer(model: nn.Module, samples: Samples, method: str, rows: int = 0) -> nn.Module:
+    """The layer that makes the logits; ``rows``: it must have a matrix of weights with so many."""
+    name = anatomy(model, few(samples)).head
+    layer = None if name is None else model.get_submodule(name)
+    weight = getattr(layer, "weight", None)
+    if layer is None or (rows and (not isinstance(weight, Tensor) or weight.ndim < 2 or len(weight) != rows)):
+        raise ModelError(
+            f"a last layer with {f'{rows} rows of ' if rows else ''}weights for {method}",
+            "none" if layer is None else f"{type(layer).__name__} ({name})",
+            "end the model in a Linear layer, or choose another method",
+        )
+    return layer
 
 
 def _has_own_weights(module: nn.Module) -> bool:
