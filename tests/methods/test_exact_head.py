@@ -196,7 +196,7 @@ class Doubled(nn.Module):
 
 def test_models_that_it_cannot_serve_are_refused_in_one_line(toy):
     model, forget, retain, _ = toy
-    with pytest.raises(ModelError, match="logits as the head puts them out"):
+    with pytest.raises(ModelError, match="as a Linear head puts them out"):
         forgot(Doubled(model), forget, retain)
     still = purge.heads.of(model, retain).model
     still[5].weight.requires_grad_(False)

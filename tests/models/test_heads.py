@@ -193,12 +193,12 @@ def test_other_types_count_by_their_values(dtype):
         (torch.tensor([[1.0, math.inf], [0, 0]]), [0, 1], "finite features"),
         (torch.zeros(3), [0, 1, 0], "features .N, D."),
         (torch.zeros(2, 2, 2), [0, 1], "features .N, D."),
-        (torch.zeros(0, 2), [], "at least one row"),
+        (torch.zeros(0, 2), [], "features .N, D."),
         (torch.zeros(2, 2), [0], "one label per sample"),
         (torch.zeros(2, 2), [0.5, 1.0], "whole numbers as labels"),
         (torch.zeros(2, 2), [-1, 0], "labels from 0 to"),
         (torch.zeros(2, 2), [0, 0], "at least 2 classes"),
-        ("rows", [0], "features as numbers"),
+        ("rows", [0], "features .N, D."),
         (torch.zeros(2, 2, dtype=torch.complex64), [0, 1], "features .N, D."),
     ],
 )
@@ -220,7 +220,7 @@ def test_odd_arguments_are_refused():
         (lambda: fit(1e160 * x, y, kind="logistic"), RunError, "raise lam"),
         (lambda: head.scores(5), DataError, r"features .N, D."),
         (lambda: head.save("/nowhere/at/all/head"), FileError, "a folder at"),
-        (lambda: head.add(x[:, :4], y), DataError, "features of 5 numbers, as before, got 4"),
+        (lambda: head.add(x[:, :4], y), DataError, "with D = 5"),
         (lambda: head.add(x[:1], [3]), DataError, "labels below 3, the classes of the head, got 3"),
         (lambda: head.remove(x, y), DataError, "fewer than the 60 rows"),
     ):
@@ -362,7 +362,7 @@ class Scaled(torch.nn.Module):
 
 def test_models_without_a_linear_head_are_refused_in_one_line():
     data = blobs()
-    with pytest.raises(ModelError, match="logits as the head puts them out, got others"):
+    with pytest.raises(ModelError, match="as a Linear head puts them out, got others"):
         purge.heads.of(Scaled(small_mlp()), data)
     convolution = torch.nn.Sequential(
         torch.nn.Unflatten(1, (6, 1, 1)), torch.nn.Conv2d(6, 3, 1), torch.nn.Flatten()
@@ -371,7 +371,7 @@ def test_models_without_a_linear_head_are_refused_in_one_line():
         purge.heads.of(convolution, data)
     normed = small_mlp()
     torch.nn.utils.parametrizations.weight_norm(normed[5])
-    with pytest.raises(ModelError, match="which computes it"):
+    with pytest.raises(ModelError, match="which computes them"):
         purge.heads.of(normed, data)
     tied = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 6))
     tied[2].weight = tied[0].weight

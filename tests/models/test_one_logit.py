@@ -140,7 +140,7 @@ REFUSED = {  # there is no row for each class
     "fisher-large": "rows of weights for fisher",
     "trw": "rows of weights for trw",
     "convolution-transpose": "a convolution",
-    "exact-head": "one logit for each class from an exact head",
+    "exact-head": "one logit for each class",
 }
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -45,12 +44,13 @@ class HeadSettings:
 class Head(ABC):
     """A linear head that was fitted to rows of features; made by :func:`fit` or :func:`load`.
 
-    ``weight`` (K, D) and ``bias`` (K,) are in float64. A call that is refused leaves the head as it was.
+    ``weight`` (K, D) and ``bias`` (K,) are in float64; ``counts`` (K,) are the rows of each class. A call
+    that is refused leaves the head as it was.
     """
 
-    kind: ClassVar[Kind]
     weight: Tensor
     bias: Tensor
+    counts: Tensor
 
     def __init__(self, settings: HeadSettings, classes: int, ledger: Ledger | None) -> None:
         self.settings, self.classes, self._ledger = settings, classes, ledger
@@ -58,10 +58,9 @@ class Head(ABC):
     def add(self, features: Any, labels: Any) -> None:
         """Learn more rows: the head is then that of all rows together."""
         x, y = checked(features, labels, width=self.width, classes=self.classes)
-        new = [] if self._ledger is None else self._ledger.of(x, y)
         self._add(x, y)
         if self._ledger is not None:
-            self._ledger.digests = self._ledger.digests + new
+            self._ledger.digests += self._ledger.of(x, y)
 
     def remove(self, features: Any, labels: Any) -> None:
         """Forget rows, given as they were added: the head is then that of the other rows alone.
@@ -69,12 +68,12 @@ class Head(ABC):
         Rows that the head has not learned are refused (without ``track``, as far as their counts show it).
         """
         x, y = checked(features, labels, width=self.width, classes=self.classes)
-        places = None if self._ledger is None else self._ledger.find(self._ledger.of(x, y))
+        places = set[int]() if self._ledger is None else {*self._ledger.find(self._ledger.of(x, y))}
         if len(y) >= self.rows:
             raise DataError(f"fewer than the {self.rows} rows of the head", str(len(y)), "keep at least one")
         self._remove(x, y, places)
-        if self._ledger is not None and places is not None:
-            self._ledger = self._ledger.without(places)
+        if self._ledger is not None:
+            self._ledger.digests = [d for i, d in enumerate(self._ledger.digests) if i not in places]
 
     def scores(self, features: Any) -> Tensor:
         """The logits (N, K) of rows, in float64."""
@@ -105,9 +104,9 @@ class Head(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the head and what its next removal needs, as safetensors; of a logistic head its rows too."""
         tensors = {**self._state(), **({} if self._ledger is None else self._ledger.tensors())}
-        about = {"format": FORMAT, "settings": json.dumps(as_dict(self.settings))}
-        about["classes"] = str(self.classes)
         plain = {name: t.contiguous() for name, t in tensors.items()}
+        settings = json.dumps(as_dict(self.settings))
+        about = {"format": FORMAT, "settings": settings, "classes": str(self.classes)}
         with file_errors(Path(path)):
             atomically(Path(path), lambda p: save_file(plain, p, about))
 
@@ -115,11 +114,6 @@ class Head(ABC):
     def width(self) -> int:
         """How many features a row has."""
         return self.weight.shape[1]
-
-    @property
-    @abstractmethod
-    def counts(self) -> Tensor:
-        """The rows of each class, (K,)."""
 
     @property
     def rows(self) -> int:
@@ -133,13 +127,13 @@ class Head(ABC):
 
     def __repr__(self) -> str:
         size = f"{self.rows:,} rows, {self.width} → {self.classes}"
-        return f"<{self.kind} head: {size}, λ {self.settings.lam:g}>"
+        return f"<{self.settings.kind} head: {size}, λ {self.settings.lam:g}>"
 
     @abstractmethod
     def _add(self, x: Tensor, y: Tensor) -> None: ...
 
     @abstractmethod
-    def _remove(self, x: Tensor, y: Tensor, places: list[int] | None) -> None: ...
+    def _remove(self, x: Tensor, y: Tensor, places: set[int]) -> None: ...
 
     @abstractmethod
     def _size(self, weight: Tensor, bias: Tensor) -> Tensor: ...
@@ -151,35 +145,26 @@ class Head(ABC):
 class RidgeHead(Head):
     """Ridge regression. It keeps counts, class means and one matrix, no row; see :mod:`~.moments`."""
 
-    kind = "ridge"
+    error: float = 0.0
 
     def __init__(self, settings: HeadSettings, classes: int, ledger: Ledger | None, moments: Moments) -> None:
         super().__init__(settings, classes, ledger)
-        self._take(moments, check=False)
+        self._take(moments)
 
-    def _take(self, moments: Moments, *, check: bool = True) -> None:
+    def _take(self, moments: Moments, most: float = torch.inf) -> None:
         weight, bias, error = solved(moments, self.settings.lam, intercept=self.settings.intercept)
-        if check and error > TOLERANCE:
+        if error > most:
             got = f"about {error:.0e}, since rows of this size were added and removed"
             fix = "fit the head anew on the rows that stay, or raise lam"
-            raise RunError(f"a head that rounding has not moved by more than {TOLERANCE:.0e}", got, fix)
-        self._moments, self.weight, self.bias, self._error = moments, weight, bias, error
+            raise RunError(f"a head that rounding has not moved by more than {most:.0e}", got, fix)
+        self._moments, self.counts = moments, moments.counts
+        self.weight, self.bias, self.error = weight, bias, error
 
     def _add(self, x: Tensor, y: Tensor) -> None:
-        self._take(joined(self._moments, moments_of(x, y, self.classes)), check=False)
+        self._take(joined(self._moments, moments_of(x, y, self.classes)))
 
-    def _remove(self, x: Tensor, y: Tensor, places: list[int] | None) -> None:
-        self._take(parted(self._moments, moments_of(x, y, self.classes)))
-
-    @property
-    def counts(self) -> Tensor:
-        """The rows of each class, (K,)."""
-        return self._moments.counts.clone()
-
-    @property
-    def error(self) -> float:
-        """About how far, relative to its size, it is from the head of the same rows fitted in one go."""
-        return self._error
+    def _remove(self, x: Tensor, y: Tensor, places: set[int]) -> None:
+        self._take(parted(self._moments, moments_of(x, y, self.classes)), TOLERANCE)
 
     def _size(self, weight: Tensor, bias: Tensor) -> Tensor:
         m = self._moments
@@ -188,44 +173,34 @@ class RidgeHead(Head):
         return ((weight @ m.scatter) * weight).sum() + m.n * middle.square().sum() + penalty
 
     def _state(self) -> dict[str, Tensor]:
-        m = self._moments
-        return {"counts": m.counts, "means": m.means, "scatter": m.scatter, "rounding": m.rounding}
+        return self._moments._asdict()
 
 
 class LogisticHead(Head):
     """Multinomial logistic regression. It keeps its rows; see :mod:`~.logistic`."""
 
-    kind = "logistic"
-
-    def __init__(
-        self, settings: HeadSettings, classes: int, ledger: Ledger, problem: Problem,
-        solution: Solution,
-    ) -> None:  # fmt: skip
-        super().__init__(settings, classes, ledger)
+    def __init__(self, settings: HeadSettings, ledger: Ledger, problem: Problem, solution: Solution) -> None:
+        super().__init__(settings, problem.classes, ledger)
         self._take(problem, solution)
 
     def _take(self, problem: Problem, solution: Solution) -> None:
         self._problem, self._solution = problem, solution
-        self.weight = solution.weight[:, :-1].clone() if self.settings.intercept else solution.weight
-        bias = solution.weight[:, -1].clone()
-        self.bias = bias if self.settings.intercept else torch.zeros_like(bias)
+        self.counts = torch.bincount(problem.y, minlength=self.classes)
+        self.weight, self.bias = solution.weight, solution.weight.new_zeros(self.classes)
+        if self.settings.intercept:
+            self.weight, self.bias = solution.weight[:, :-1].clone(), solution.weight[:, -1].clone()
 
     def _add(self, x: Tensor, y: Tensor) -> None:
-        p, more = self._problem, _with_ones(x, self.settings)
-        both = p._replace(x=torch.cat([p.x, more]), y=torch.cat([p.y, y]), gram=p.gram + more.T @ more)
+        p = self._problem
+        both = p._replace(x=torch.cat([p.x, _with_ones(x, self.settings)]), y=torch.cat([p.y, y]))
         self._take(both, logistic.minimum(both, self._solution))
 
-    def _remove(self, x: Tensor, y: Tensor, places: list[int] | None) -> None:
-        p, less = self._problem, _with_ones(x, self.settings)
+    def _remove(self, x: Tensor, y: Tensor, places: set[int]) -> None:
+        p = self._problem
         stays = torch.ones(len(p.y), dtype=torch.bool)
-        stays[places] = False
-        left = p._replace(x=p.x[stays], y=p.y[stays], gram=p.gram - less.T @ less)
+        stays[list(places)] = False
+        left = p._replace(x=p.x[stays], y=p.y[stays])
         self._take(left, logistic.minimum(left, self._solution))
-
-    @property
-    def counts(self) -> Tensor:
-        """The rows of each class, (K,)."""
-        return torch.bincount(self._problem.y, minlength=self.classes)
 
     @property
     def error(self) -> float:
@@ -235,11 +210,10 @@ class LogisticHead(Head):
 
     def _size(self, weight: Tensor, bias: Tensor) -> Tensor:
         w = torch.cat([weight, bias[:, None]], 1) if self.settings.intercept else weight
-        return ((w @ self._problem.gram) * w).sum() + self.settings.lam * w.square().sum()
+        return (self._problem.x @ w.T).square().sum() + self.settings.lam * w.square().sum()
 
     def _state(self) -> dict[str, Tensor]:
-        p = self._problem
-        return {"x": p.x, "y": p.y, "solution": self._solution.weight}
+        return {"x": self._problem.x, "y": self._problem.y, "solution": self._solution.weight}
 
 
 def fit(
@@ -275,7 +249,7 @@ def fitted(
     start: Head | None = None,
 ) -> Head:  # fmt: skip
     """:func:`fit` with settings as one object; ``start``: a head whose weights may be near."""
-    if classes is not None and (not isinstance(classes, int) or isinstance(classes, bool)):
+    if classes is not None and type(classes) is not int:
         raise DataError("a whole number as classes", brief(classes), "pass classes=10, say")
     x, y = checked(features, labels, classes=classes)
     k = int(y.max()) + 1 if classes is None else classes
@@ -286,10 +260,9 @@ def fitted(
         ledger.digests = ledger.of(x, y)
     if settings.kind == "ridge":
         return RidgeHead(settings, k, ledger if track else None, moments_of(x, y, k))
-    rows = _with_ones(x, settings)
-    problem = Problem(rows, y, rows.T @ rows, settings.lam, k)
-    near = start._solution if isinstance(start, LogisticHead) else logistic.from_nothing(problem)
-    return LogisticHead(settings, k, ledger, problem, logistic.minimum(problem, near))
+    problem = Problem(_with_ones(x, settings), y, settings.lam, k)
+    near = start._solution if isinstance(start, LogisticHead) else None
+    return LogisticHead(settings, ledger, problem, logistic.minimum(problem, near))
 
 
 def _with_ones(x: Tensor, settings: HeadSettings) -> Tensor:
@@ -297,63 +270,41 @@ def _with_ones(x: Tensor, settings: HeadSettings) -> Tensor:
     return torch.cat([x, torch.ones_like(x[:, :1])], 1) if settings.intercept else x
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
 def load(path: str | os.PathLike[str]) -> Head:
     """Read a head that :meth:`Head.save` wrote; nothing in the file is executed."""
     file = Path(path)
+    what, fix = f"the file of a head at {file}", "pass what head.save wrote"
     if not file.is_file():
-        raise FileError(f"the file of a head at {file}", "nothing there", "check the path")
+        raise FileError(what, "nothing there", "check the path")
     try:
         with safe_open(file, "pt") as opened:
             about = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a dict
     except (SafetensorError, OSError, ValueError):
-        raise FileError(f"the file of a head at {file}", "a damaged or other file", "save it again") from None
+        raise FileError(what, "a damaged or other file", fix) from None
     if about.get("format") != FORMAT:
-        fix = "pass what head.save wrote"
-        raise FileError(f"the file of a head at {file}", "safetensors of something else", fix)
+        raise FileError(what, "safetensors of something else", fix)
     try:
-        return _read(about, tensors)
+        settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
+        key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
+        ledger = None if key is None or digests is None else Ledger.read(key, digests)
+        floats = [t for t in tensors.values() if t.is_floating_point()]
+        if not all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats):
+            raise ValueError
+        if settings.kind == "ridge":
+            m = Moments(**{name: tensors[name] for name in Moments._fields})
+            rows, width = m.n, m.means.shape[1]
+            fits = [t.shape for t in m] == [(k,), (k, width), (width, width), (width,)]
+            fits = fits and m.counts.dtype == torch.long and int(m.counts.min()) >= 0 < rows
+            if fits and (ledger is None or len(ledger.digests) == rows):
+                return RidgeHead(settings, k, ledger, m)
+        else:
+            x, y = checked(tensors["x"], tensors["y"], classes=k)
+            problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
+            if ledger and len(ledger.digests) == len(y) and weight.shape == (k, x.shape[1]):
+                solution = Solution(weight, logistic.curvature_at(problem, weight))
+                return LogisticHead(settings, ledger, problem, solution)
+        raise ValueError
     except (KeyError, ValueError, TypeError, IndexError, RuntimeError, RecursionError) as error:
         why = str(error) if isinstance(error, PurgeError) else "parts that do not fit each other"
-        raise FileError(f"the file of a head at {file}", why.rstrip("."), "save it again") from None
-
-
-def _read(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
-    written, k = json.loads(about["settings"]), int(about["classes"])
-    if not isinstance(written, dict):
-        raise ValueError
-    settings = replace(HeadSettings(), written)
-    key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
-    ledger = None if key is None or digests is None else Ledger.read(key, digests)
-    for t in tensors.values():
-        if t.is_floating_point() and not (t.dtype == torch.float64 and bool(torch.isfinite(t).all())):
-            raise ValueError
-    if settings.kind == "ridge":
-        counts, means, scatter = tensors["counts"], tensors["means"], tensors["scatter"]
-        width = means.shape[1]
-        rows = int(counts.sum())
-        fits = (
-            counts.shape == (k,)
-            and tensors["rounding"].shape == (width,)
-            and means.shape == (k, width)
-            and scatter.shape == (width, width)
-        )
-        if not fits or counts.dtype != torch.long or int(counts.min()) < 0 or rows < 1:
-            raise ValueError
-        if ledger is not None and len(ledger.digests) != rows:
-            raise ValueError
-        moments = Moments(counts, means, scatter, tensors["rounding"])
-        return RidgeHead(settings, k, ledger, moments)
-    x, y = checked(tensors["x"], tensors["y"], classes=k)
-    width = x.shape[1]
-    if ledger is None or len(ledger.digests) != len(y) or x.dtype != torch.float64:
-        raise ValueError
-    weight = tensors["solution"]
-    if weight.shape != (k, width):
-        raise ValueError
-    problem = Problem(x, y, x.T @ x, settings.lam, k)
-    solution = Solution(weight, logistic.curvature_at(problem, weight))
-    return LogisticHead(settings, k, ledger, problem, solution)
+        raise FileError(what, why.rstrip("."), fix) from None

@@ -28,7 +28,6 @@ class Problem(NamedTuple):
 
     x: Tensor  # (N, D)
     y: Tensor  # (N,)
-    gram: Tensor  # XᵀX (D, D)
     lam: float
     classes: int
 
@@ -40,15 +39,12 @@ class Solution(NamedTuple):
     curvature: Tensor  # C (D, D)
 
 
-def from_nothing(p: Problem) -> Solution:
-    """Weights of 0, where every class is as likely: the start of a training."""
-    k = p.classes
-    return Solution(p.gram.new_zeros(k, len(p.gram)), (1 - 1 / k) / k * p.gram)
-
-
-def minimum(p: Problem, start: Solution) -> Solution:
-    """The minimum of the objective, from a start that may be near."""
-    w, curvature = start.weight, start.curvature
+def minimum(p: Problem, start: Solution | None = None) -> Solution:
+    """The minimum of the objective, from a start that may be near, or from weights of 0."""
+    if start is None:
+        zero = p.x.new_zeros(p.classes, p.x.shape[1])
+        start = Solution(zero, curvature_at(p, zero))
+    w, curvature = start
     value, g = objective(p, w)
     for _ in range(MOST_NEWTON):
         step, slow = newton_step(p, w, -g, curvature, most=MANY_CG)
@@ -84,7 +80,7 @@ def objective(p: Problem, w: Tensor) -> tuple[float, Tensor]:
 
 def curvature_at(p: Problem, w: Tensor) -> Tensor:
     """C at these weights, (D, D)."""
-    total = torch.zeros_like(p.gram)
+    total = p.x.new_zeros(p.x.shape[1], p.x.shape[1])
     for x in p.x.split(CHUNK):
         c = (1 - (x @ w.T).softmax(1).square().sum(1)) / len(w)
         total += x.T @ (c[:, None] * x)
@@ -96,8 +92,7 @@ def newton_step(
 ) -> tuple[Tensor, bool]:
     """V with H V = rhs by preconditioned conjugate gradients, and whether they ended too early."""
     probs = [(x @ w.T).softmax(1) for x in p.x.split(CHUNK)]
-    eye = torch.eye(len(p.gram), dtype=torch.float64)
-    factor, failed = torch.linalg.cholesky_ex(curvature + p.lam * eye)
+    factor, failed = torch.linalg.cholesky_ex(curvature + p.lam * torch.eye(len(curvature)).double())
     if int(failed):
         got = f"lam={p.lam:g} for features as large as {float(p.x.abs().max()):.1g}"
         raise RunError("an objective that can be minimised", got, "scale the features down, or raise lam")

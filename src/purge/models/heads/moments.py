@@ -13,17 +13,17 @@ those of the rows that stay, whatever came and went.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
+from scipy.linalg.lapack import dpocon
 from torch import Tensor
 
 from purge.core.errors import DataError, MethodError
 from purge.models.heads.rows import chunks
 
 EPSILON = torch.finfo(torch.float64).eps
-SINGULAR = 1e-13  # smallest share of the largest eigenvalue at which a matrix can still be solved with
+SINGULAR = 1e-14  # the smallest reciprocal condition number of a matrix that can still be solved with
 
 
 class Moments(NamedTuple):
@@ -47,27 +47,20 @@ class Moments(NamedTuple):
 
 def moments_of(x: Tensor, y: Tensor, classes: int) -> Moments:
     """The moments of rows (N, D) with labels (N,)."""
-    width = x.shape[1]
-    zero = torch.zeros(width, width, dtype=torch.float64)
-    total = Moments(torch.zeros(classes, dtype=torch.long), zero.new_zeros(classes, width), zero, zero[0])
-    for part, labels in chunks(x, y):
-        total = joined(total, _of_chunk(part, labels, classes))
+    total = None
+    for rows, labels in chunks(x, y):
+        counts = torch.bincount(labels, minlength=classes)
+        sums = rows.new_zeros(classes, x.shape[1]).index_add_(0, labels, rows)
+        centred = rows - rows.mean(0)
+        means = sums / counts.clamp_min(1).double()[:, None]
+        part = Moments(counts, means, centred.T @ centred, rows.new_zeros(x.shape[1]))
+        total = part if total is None else joined(total, part)
+    assert total is not None  # rows are never empty
     return total
-
-
-def _of_chunk(x: Tensor, y: Tensor, classes: int) -> Moments:
-    counts = torch.bincount(y, minlength=classes)
-    sums = x.new_zeros(classes, x.shape[1]).index_add_(0, y, x)
-    centred = x - x.mean(0)
-    return Moments(
-        counts, sums / counts.clamp_min(1).double()[:, None], centred.T @ centred, x.new_zeros(x.shape[1])
-    )
 
 
 def joined(a: Moments, b: Moments) -> Moments:
     """The moments of two sets of rows together."""
-    if not a.n or not b.n:
-        return a if a.n else b
     counts = a.counts + b.counts
     means = a.means + (b.counts.double() / counts.clamp_min(1))[:, None] * (b.means - a.means)
     apart = b.mean - a.mean
@@ -76,24 +69,21 @@ def joined(a: Moments, b: Moments) -> Moments:
 
 
 def parted(whole: Moments, less: Moments) -> Moments:
-    """The moments of what is left when some rows go."""
+    """The moments of what is left when some rows, not all, go."""
+    fix = "remove only rows that were added, with their labels"
     counts = whole.counts - less.counts
     if bool((counts < 0).any()):
         k = int((counts < 0).nonzero()[0, 0])
-        got = f"{int(less.counts[k])}"
-        fix = "remove only rows that were added, with their labels"
-        raise DataError(f"at most the {int(whole.counts[k])} rows of class {k} that the head has", got, fix)
-    left = int(counts.sum())
-    if not left:
-        raise DataError("at least one row that stays", "none", "delete the head instead")
+        what = f"at most the {int(whole.counts[k])} rows of class {k} that the head has"
+        raise DataError(what, f"{int(less.counts[k])}", fix)
     share = (less.counts.double() / counts.clamp_min(1))[:, None]
     means = torch.where(counts[:, None] > 0, whole.means - share * (less.means - whole.means), 0.0)
     apart = less.mean - whole.mean
-    scatter = whole.scatter - less.scatter - (whole.n * less.n / left) * torch.outer(apart, apart)
+    scatter = whole.scatter - less.scatter
+    scatter = scatter - (whole.n * less.n / (whole.n - less.n)) * torch.outer(apart, apart)
     rest = _rounded(Moments(counts, means, scatter, whole.rounding), whole)
     if bool((scatter.diagonal() < -100 * rest.rounding).any()):
-        got = "rows that vary more than all rows of the head do"
-        raise DataError("rows that the head has learned", got, "remove only rows that were added")
+        raise DataError("rows that the head has learned", "rows that vary more than all rows of it do", fix)
     return rest
 
 
@@ -104,16 +94,11 @@ def _rounded(now: Moments, before: Moments) -> Moments:
     return now._replace(rounding=torch.hypot(before.rounding, EPSILON * (size + lever)))
 
 
-class Solved(NamedTuple):
-    """A ridge head and how far it may be from that of the same rows in one go."""
+def solved(m: Moments, lam: float, *, intercept: bool) -> tuple[Tensor, Tensor, float]:
+    """The ridge head of moments: weights (K, D), biases (K,) and about the relative error of both.
 
-    weight: Tensor  # (K, D)
-    bias: Tensor  # (K,)
-    error: float  # relative, an estimate
-
-
-def solved(m: Moments, lam: float, *, intercept: bool) -> Solved:
-    """The ridge head of moments; a matrix that cannot be solved with is refused."""
+    A matrix that cannot be solved with is refused.
+    """
     n, mean = m.n, m.mean
     if intercept:
         gram, cross = m.scatter, 2 * m.counts.double()[:, None] * (m.means - mean)
@@ -123,33 +108,15 @@ def solved(m: Moments, lam: float, *, intercept: bool) -> Solved:
     gram = gram + lam * torch.eye(len(gram), dtype=torch.float64)
     gram = (gram + gram.T) / 2
     factor, failed = torch.linalg.cholesky_ex(gram)
-    smallest = 0.0 if int(failed) else _smallest(factor)
-    if smallest <= SINGULAR * float(gram.diagonal().max()):
+    size = float(gram.abs().sum(0).max())
+    if int(failed) or not dpocon(factor.numpy(), size, uplo="L")[0] > SINGULAR:
         got = f"lam={lam:g} with {n} rows of {len(gram)} features, which leave it open"
         raise MethodError("features that determine the head", got, "raise lam, 1.0 say")
     weight = torch.cholesky_solve(cross.T, factor)
     weight = weight + torch.cholesky_solve(cross.T - gram @ weight, factor)  # once more for what was rounded
     bias = 2 * m.counts.double() / n - 1 - mean @ weight if intercept else weight.new_zeros(len(m.counts))
-    off = torch.cholesky_solve(_tried(m.rounding) @ weight, factor)
-    return Solved(weight.T.contiguous(), bias, float(off.norm() / weight.norm().clamp_min(1e-300)))
-
-
-def _tried(rounding: Tensor) -> Tensor:
-    """A random error (D, D) of the scatter, as large as rounding may have made it."""
-    d, scale = len(rounding), rounding.sqrt()
-    drawn = torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return scale[:, None] * (drawn + drawn.T) * scale
-
-
-def _smallest(factor: Tensor) -> float:
-    """About the smallest eigenvalue of a matrix with this Cholesky factor, by inverse iteration."""
-    v = torch.randn(len(factor), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    v /= v.norm()
-    size = 1.0
-    for _ in range(8):
-        v = torch.cholesky_solve(v, factor)
-        size = float(v.norm())
-        if not math.isfinite(size) or size == 0:
-            return 0.0
-        v /= size
-    return 1 / size
+    # How far would a random error of the scatter, as large as rounding may have made it, move the head?
+    scale = m.rounding.sqrt()
+    drawn = torch.randn(gram.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    off = torch.cholesky_solve((scale[:, None] * (drawn + drawn.T) * scale) @ weight, factor)
+    return weight.T.contiguous(), bias, float(off.norm() / weight.norm().clamp_min(1e-300))

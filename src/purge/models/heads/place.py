@@ -34,34 +34,27 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     x = few(samples)
     name = "" if isinstance(model, nn.Linear) else anatomy(model, x).head
     layer = None if name is None else model.get_submodule(name)
-    what = "a model whose logits come from a Linear layer"
     if name is None or not isinstance(layer, nn.Linear):
-        raise ModelError(what, "none" if layer is None else f"{name!r}, a {type(layer).__name__}", FIX)
-    if is_parametrized(layer) or "weight" not in layer._parameters:
-        raise ModelError(
-            "a Linear layer with a weight of its own as head", f"{name!r}, which computes it", FIX
-        )
-    own = {id(p) for p in layer.parameters()}
-    shared = [
-        n
-        for n, p in model.named_parameters(remove_duplicate=False)
-        if id(p) in own and n.rpartition(".")[0] != name
-    ]
-    if shared:
-        raise ModelError(
-            "a head with weights of its own", f"{name!r}, which shares them with {shared[0]}", FIX
-        )
+        got = "none" if layer is None else f"{name!r}, a {type(layer).__name__}"
+        raise ModelError("a model whose logits come from a Linear layer", got, FIX)
+    own = {*layer.parameters()}
+    weights = model.named_parameters(remove_duplicate=False)
+    shared = [n for n, p in weights if p in own and n.rpartition(".")[0] != name]
+    computed = is_parametrized(layer) or "weight" not in layer._parameters
+    if computed or shared:
+        got = f"{name!r}, which " + ("computes them" if computed else f"shares them with {shared[0]}")
+        raise ModelError("a Linear head with weights of its own", got, FIX)
     with evaluating(model), capture_features(model, layer) as seen:
         z = forward(model, x)
-        fed = seen[0] if seen else None
-        if fed is None or fed.ndim != 2 or fed.shape != (len(z), layer.in_features):
-            got = f"{name!r}, which is fed {'nothing' if fed is None else tuple(fed.shape)}"
-            raise ModelError("a head that is fed one row per sample", got, FIX)
-        if z.shape[1] != layer.out_features:
-            got = f"{layer.out_features} from {name!r} for {z.shape[1]} classes"
-            raise ModelError("one logit for each class from an exact head", got, FIX)
-        if not torch.allclose(F.linear(fed, layer.weight, layer.bias), z, 1e-4):
-            raise ModelError("logits as the head puts them out", f"others, made of those of {name!r}", FIX)
+    fed, wrong = seen[0] if seen else None, ""
+    if fed is None or fed.shape != (len(z), layer.in_features):
+        wrong = f"{name!r}, which is fed {'nothing' if fed is None else tuple(fed.shape)}"
+    elif z.shape[1] != layer.out_features:
+        wrong = f"{layer.out_features} from {name!r} for {z.shape[1]} classes"
+    elif not torch.allclose(F.linear(fed, layer.weight, layer.bias), z, 1e-4):
+        wrong = f"others, made of those of {name!r}"
+    if wrong:
+        raise ModelError("one logit for each class, as a Linear head puts them out", wrong, FIX)
     return name, layer
 
 

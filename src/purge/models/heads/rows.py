@@ -16,7 +16,6 @@ from purge.data.images import as_labels
 
 CHUNK = 4096  # rows that are looked at together, so that a copy in float64 stays small
 DIGEST = 16  # bytes of a row's digest
-FIX = "pass one row of numbers per sample, as purge.heads.features does"
 
 
 def checked(x: Any, y: Any, *, width: int | None = None, classes: int | None = None) -> tuple[Tensor, Tensor]:
@@ -31,16 +30,15 @@ def checked(x: Any, y: Any, *, width: int | None = None, classes: int | None = N
 
 def numbers(x: Any, width: int | None = None) -> Tensor:
     """Features (N, D) as a real, finite tensor on the CPU."""
+    what, fix = "features (N, D)", "pass one row of numbers per sample, as purge.heads.features does"
     try:
         features = torch.as_tensor(x).detach().cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise DataError("features as numbers, (N, D)", type(x).__name__, FIX) from None
-    if features.ndim != 2 or features.is_complex() or features.layout != torch.strided:
-        raise DataError("features (N, D)", f"{features.dtype} of shape {tuple(features.shape)}", FIX)
-    if not len(features) or not features.shape[1]:
-        raise DataError("at least one row and one column of features", str(tuple(features.shape)), FIX)
-    if width is not None and features.shape[1] != width:
-        raise DataError(f"features of {width} numbers, as before", str(features.shape[1]), FIX)
+        raise DataError(what, type(x).__name__, fix) from None
+    real = features.layout == torch.strided and not features.is_complex()
+    if not real or features.ndim != 2 or not features.numel() or width not in (None, features.shape[1]):
+        what += f" with D = {width}" if width else ""
+        raise DataError(what, f"{features.dtype} of shape {tuple(features.shape)}", fix)
     if not all(bool(torch.isfinite(chunk).all()) for chunk in features.split(CHUNK)):
         raise DataError("finite features", "NaN or infinity", "leave such rows out, or mend the backbone")
     return features
@@ -78,22 +76,12 @@ class Ledger:
         for i, digest in enumerate(self.digests):
             if digest in places:
                 places[digest].append(i)
-        at, unknown = [], []
-        for i, digest in enumerate(wanted):
-            if places[digest]:
-                at.append(places[digest].pop())
-            else:
-                unknown.append(i)
-        if unknown:
-            got = f"{len(unknown)} that it has not (first: row {unknown[0]}, with its label)"
+        at = [places[digest].pop() if places[digest] else -1 for digest in wanted]
+        if -1 in at:
+            got = f"{at.count(-1)} that it has not (first: row {at.index(-1)}, with its label)"
             fix = "pass the very features and labels that were added, each as often as it was"
             raise DataError("rows that the head has learned", got, fix)
         return at
-
-    def without(self, places: list[int]) -> Ledger:
-        """The ledger without the rows at these places."""
-        without = set(places)
-        return Ledger(self.key, [digest for i, digest in enumerate(self.digests) if i not in without])
 
     def tensors(self) -> dict[str, Tensor]:
         """The key and the digests (N, 16), for a file."""
