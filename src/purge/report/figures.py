@@ -172,16 +172,16 @@ def destinations(report: Report) -> Figure | None:
 
 def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Figure | None:
     """A group of bars per class, one bar per model; of many classes, those with the most to tell."""
-    parts = {m: Numbers(report).by_class("values" if m == "audited" else m, metric) for m in models}
-    bars = {m: {k: v.value for k, v in of.items()} for m, of in parts.items() if of}
+    numbers, part_of = Numbers(report), {"audited": "values"}
+    bars = {
+        m: {k: v.value for k, v in of.items()}
+        for m in models
+        if (of := numbers.by_class(part_of.get(m, m), metric))
+    }
     if "audited" not in bars:
         return None
     forgotten = set(report["info"].get("forget_classes") or [])
-    every = sorted({k for shares in bars.values() for k in shares})
-    there = every
-    if len(every) > MOST_CLASSES:
-        by_news = sorted(every, key=lambda k: (k not in forgotten, -_news(bars, k, metric)))
-        there = sorted(by_news[:MOST_CLASSES])
+    every, there = _classes_to_show(bars, forgotten, metric)
     words = [_class(report, k) for k in there]
     longest = max(map(len, words))
     tight = longest * len(words) > 45 or (len(words) > 6 and len(forgotten & set(there)) > 1)
@@ -194,9 +194,9 @@ def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Fig
             at, percent([shares.get(k, 0.0) for k in there]), width, color=look.colour, hatch=look.hatch,
             label=look.words, edgecolor=theme.INK, linewidth=0.5,
         )  # fmt: skip
-    mark = " (forgotten)" if tight else "\n(forgotten)"
+    mark, turned = (" (forgotten)", {"rotation": 60, "ha": "right"}) if tight else ("\n(forgotten)", {})
     words = [word + mark * (k in forgotten) for k, word in zip(there, words, strict=True)]
-    ax.set_xticks(range(len(there)), words, rotation=60 if tight else 0, ha="right" if tight else "center")
+    ax.set_xticks(range(len(there)), words, **turned)
     if len(every) > len(there):
         note = f"{len(there)} of {len(every)} classes: the forgotten ones\nand those that changed most"
         ax.set_xlabel(note)
@@ -205,13 +205,21 @@ def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Fig
     return fig
 
 
-def _news(bars: Mapping[str, Mapping[int, float]], k: int, metric: str) -> float:
-    """How much a class has to tell: its share, or how far its accuracy moved."""
-    after = bars["audited"].get(k, 0.0)
-    others = [shares.get(k, 0.0) for model, shares in bars.items() if model != "audited"]
-    if metric == "destinations" or not others:
-        return max([after, *others])
-    return max(abs(after - other) for other in others)
+def _classes_to_show(
+    bars: Mapping[str, Mapping[int, float]], forgotten: set[int], metric: str
+) -> tuple[list[int], list[int]]:
+    """All classes, and those with the most to tell: by their share, or by how far their accuracy moved."""
+
+    def news(k: int) -> float:
+        after = bars["audited"].get(k, 0.0)
+        others = [shares.get(k, 0.0) for model, shares in bars.items() if model != "audited"]
+        if metric == "destinations" or not others:
+            return max([after, *others])
+        return max(abs(after - other) for other in others)
+
+    every = sorted({k for shares in bars.values() for k in shares})
+    by_news = sorted(every, key=lambda k: (k not in forgotten, -news(k)))
+    return every, sorted(by_news[:MOST_CLASSES])
 
 
 def features(report: Report) -> Figure | None:

@@ -7,7 +7,7 @@ nothing is decided here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from purge.report.labels import in_a_sentence
@@ -15,7 +15,7 @@ from purge.report.tables import class_words, copies_words, shown
 from purge.report.words import HEADLINES, HELP, LEVELS, PARTS, SIGNS, TEXTS, TITLES
 from purge.verdict import rules
 from purge.verdict.compare import Broken
-from purge.verdict.findings import Against, Compared, Finding, Missing, Verdict
+from purge.verdict.findings import Against, Finding, Missing, Verdict
 from purge.verdict.judge import exactly_forgotten
 from purge.verdict.numbers import Number, Numbers, Report
 from purge.verdict.rules import Level, Part
@@ -110,35 +110,11 @@ def exact_words(run: Mapping[str, Any]) -> str:
 
 
 def _text(finding: Finding, numbers: Numbers) -> str:
-    info, evidence = numbers.info, finding.evidence
-    match finding.rule.name:
-        case name if name in TEXTS:
-            return TEXTS[name]
-        case "exact":
-            return exact_words(info["run"])
-        case "moved" | "answers_moved":
-            return _moved(evidence.compared, numbers.report)
-        case "worst_class":
-            return _worst_class(finding, info.get("names") or [])
-        case "lasts":
-            return _lasts(finding, numbers)
-        case "distance":
-            return _distance(finding)
-        case "copies_stay":
-            copies = copies_words(info)[0]
-            return (
-                f"{copies}. What stays in the retained data keeps teaching the model, whatever is forgotten."
-            )
-        case "copies_tested":
-            tested = [words for words in copies_words(info) if "test samples" in words]
-            return f"{'; '.join(tested)}. Such copies are tolerated up to one percent of the smaller set."
-        case "augmented":
-            return f"{info['augmented']}."
-        case "not_computed":
-            reasons: dict[str, list[str]] = {}
-            for name in evidence.not_computed:
-                reasons.setdefault(numbers.values[name]["why"], []).append(name)
-            return "; ".join(f"{', '.join(own)}: {why}" for why, own in reasons.items()) + "."
+    name, evidence = finding.rule.name, finding.evidence
+    if name in TEXTS:
+        return TEXTS[name]
+    if name in OWN:
+        return OWN[name](finding, numbers)
     if ours := evidence.measured:
         interval = f" (95 % interval {_range(ours)})" if ours.low < ours.high else ""
         return (
@@ -185,19 +161,19 @@ def _compared(finding: Finding, report: Report) -> str:
     return text
 
 
-def _moved(compared: Iterable[Compared], report: Report) -> str:
+def _moved(finding: Finding, numbers: Numbers) -> str:
     texts = []
-    for c in compared:
+    for c in finding.evidence.compared:
         share = c.ours.value / c.theirs.value
         percent = f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2f} %"
         least = f"below {100 * c.margin:g} % counts as unchanged"
-        texts.append(f"its {in_a_sentence(report, c.name)} moved by {percent} of that ({least})")
+        texts.append(f"its {in_a_sentence(numbers.report, c.name)} moved by {percent} of that ({least})")
     return f"Retraining moves a model away from the original on the forgotten samples; {', '.join(texts)}."
 
 
-def _worst_class(finding: Finding, names: list[str]) -> str:
+def _worst_class(finding: Finding, numbers: Numbers) -> str:
     one, stay = finding.evidence.compared[0], len(finding.evidence.compared)
-    words = class_words([int(one.name.rpartition(".")[2])], names)
+    words = class_words([int(one.name.rpartition(".")[2])], numbers.info.get("names") or [])
     return (
         f"Of the classes that stay, {words} lost most: {number_words(one.ours)}, {one.against} model "
         f"{number_words(one.theirs)}. The difference is {_range(one.difference)} (95 % interval for the "
@@ -218,7 +194,7 @@ def _lasts(finding: Finding, numbers: Numbers) -> str:
     return "No attack that tries to bring it back was run: the panel 'standard' has them."
 
 
-def _distance(finding: Finding) -> str:
+def _distance(finding: Finding, _: Numbers) -> str:
     compared = finding.evidence.compared
     if finding.evidence.missing is Missing.FLOOR:
         main = finding.evidence.measured
@@ -240,6 +216,31 @@ def _distance(finding: Finding) -> str:
         "data.",
     }[finding.level]
     return f"{text} {telling or 'None'} of {len(compared)} distances tell the original."
+
+
+def _copies_stay(_: Finding, numbers: Numbers) -> str:
+    copies = copies_words(numbers.info)[0]
+    return f"{copies}. What stays in the retained data keeps teaching the model, whatever is forgotten."
+
+
+def _copies_tested(_: Finding, numbers: Numbers) -> str:
+    tested = [words for words in copies_words(numbers.info) if "test samples" in words]
+    return f"{'; '.join(tested)}. Such copies are tolerated up to one percent of the smaller set."
+
+
+def _not_computed(finding: Finding, numbers: Numbers) -> str:
+    reasons: dict[str, list[str]] = {}
+    for name in finding.evidence.not_computed:
+        reasons.setdefault(numbers.values[name]["why"], []).append(name)
+    return "; ".join(f"{', '.join(own)}: {why}" for why, own in reasons.items()) + "."
+
+
+OWN: dict[str, Callable[[Finding, Numbers], str]] = {  # rules whose findings have sentences of their own
+    "exact": lambda _, numbers: exact_words(numbers.info["run"]),
+    "moved": _moved, "answers_moved": _moved, "worst_class": _worst_class, "lasts": _lasts,
+    "distance": _distance, "copies_stay": _copies_stay, "copies_tested": _copies_tested,
+    "augmented": lambda _, numbers: f"{numbers.info['augmented']}.", "not_computed": _not_computed,
+}  # fmt: skip
 
 
 # -- numbers ------------------------------------------------------------------------------------

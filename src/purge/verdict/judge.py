@@ -68,12 +68,8 @@ def judge(numbers: Numbers, rule: Rule) -> list[Finding]:
     other lies beyond the margin even by its value alone.
     """
     compared = [one for name in rule.numbers if (one := _compared(numbers, rule, name))]
-    if not compared:  # was it not measured, or is there no retrained model?
-        measured = [v for name in rule.numbers if (v := numbers.get(name))]
-        if measured and not numbers.report["retrained"]:
-            evidence = Evidence(measured=measured[0], missing=Missing.REFERENCE, help=Help.RETRAINED)
-            return [Finding(rule, Level.UNKNOWN, evidence)]
-        return [_open(rule, Missing.MEASUREMENT)] if rule.expected else []
+    if not compared:
+        return _not_judged(numbers, rule)
     failed, shown = ([c for c in compared if c.level is level] for level in (Level.FAILED, Level.SHOWN))
     contradicted = [c for c in compared if beyond(_furthest(c, rule), rule.margin)]  # by the value alone
     level = Level.FAILED if failed else Level.SHOWN if shown and not contradicted else Level.UNKNOWN
@@ -132,6 +128,15 @@ def _help(one: Compared, rule: Rule) -> Help | None:
     if rule.power and not one.tells and one.against is Against.AIM:
         return None  # more samples do not make these models differ
     return Help.SHARPER_ATTACKS if rule.topic is Topic.MEMBERSHIP else Help.MORE_SAMPLES
+
+
+def _not_judged(numbers: Numbers, rule: Rule) -> list[Finding]:
+    """Nothing to compare: was it not measured, or is there no retrained model?"""
+    measured = [v for name in rule.numbers if (v := numbers.get(name))]
+    if measured and not numbers.report["retrained"]:
+        evidence = Evidence(measured=measured[0], missing=Missing.REFERENCE, help=Help.RETRAINED)
+        return [Finding(rule, Level.UNKNOWN, evidence)]
+    return [_open(rule, Missing.MEASUREMENT)] if rule.expected else []
 
 
 def _open(rule: Rule, missing: Missing) -> Finding:
