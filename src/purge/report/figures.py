@@ -194,9 +194,9 @@ def _bars(report: Report, metric: str, models: Sequence[str], label: str) -> Fig
             at, percent([shares.get(k, 0.0) for k in there]), width, color=look.colour, hatch=look.hatch,
             label=look.words, edgecolor=theme.INK, linewidth=0.5,
         )  # fmt: skip
-    mark, turned = (" (forgotten)", {"rotation": 60, "ha": "right"}) if tight else ("\n(forgotten)", {})
+    mark, turned, end = (" (forgotten)", 60, "right") if tight else ("\n(forgotten)", 0, "center")
     words = [word + mark * (k in forgotten) for k, word in zip(there, words, strict=True)]
-    ax.set_xticks(range(len(there)), words, **turned)
+    ax.set_xticks(range(len(there)), words, rotation=turned, ha=end)
     if len(every) > len(there):
         note = f"{len(there)} of {len(every)} classes: the forgotten ones\nand those that changed most"
         ax.set_xlabel(note)
