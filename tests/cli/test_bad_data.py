@@ -101,7 +101,7 @@ def test_files_that_are_no_labels_are_refused(folder: Path) -> None:
     (folder / "bad.npy").write_bytes(b"nothing")
     assert "a plain array in" in refusal(audited(folder, "--truth", folder / "bad.npy"))
     np.save(folder / "short.npy", np.arange(3))
-    assert "4 labels in truth" in refusal(audited(folder, "--truth", folder / "short.npy"))
+    assert "one label per sample in truth" in refusal(audited(folder, "--truth", folder / "short.npy"))
     np.save(folder / "floats.npy", np.ones(4))
     assert "whole numbers" in refusal(audited(folder, "--truth", folder / "floats.npy"))
 

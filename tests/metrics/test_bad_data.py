@@ -112,8 +112,8 @@ def test_a_panel_shows_them_only_if_the_data_is_there(case, panel):
 @pytest.mark.parametrize(
     ("truth", "words"),
     [
-        ([0] * 39, "got 39"),
-        ([], "got 0"),
+        ([0] * 39, "got (39,)"),
+        ([], "whole numbers"),
         ([0] * 39 + [3], "labels from 0 to 2 in truth"),
         ([0] * 39 + [-1], "got -1"),
         ([0.5] * 40, "whole numbers"),

@@ -33,7 +33,7 @@ FEWEST, MOST = 100, 2000  # retained samples that tell whether a model knows its
 FEWEST_OTHERS = 30  # of them that are not of the largest class
 NO_WEIGHTS = (
     hashlib.sha256().hexdigest()
-)  # the digest of models that have none, which may differ all the same
+)  # the digest of models without weights, which may differ all the same
 KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
@@ -49,54 +49,32 @@ def make_split(
     copies = overlap(parts)
     there = {what: torch.bincount(part.labels, minlength=classes) > 0 for what, part in parts.items()}
     forgotten = (there["forget"] & ~there["retain"]).nonzero()[:, 0].tolist()
-    names = parts["forget"].names
-    right = None if truth is None else _right_labels(truth, len(parts["forget"]), classes)
+    right = None if truth is None else as_labels(truth, len(parts["forget"]), "truth")
+    if right is not None and int(right.max()) >= classes:
+        fix = "give the right label of each forget sample, in their order"
+        raise DataError(f"labels from 0 to {classes - 1} in truth", str(int(right.max())), fix)
     return Split(
-        parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(forgotten), names,
-        truth=right, triggered=parts.get("triggered"), copies=copies,
+        parts["forget"], parts["retain"], parts.get("test"), classes, frozenset(forgotten),
+        parts["forget"].names, truth=right, triggered=parts.get("triggered"), copies=copies,
     )  # fmt: skip
-
-
-def _right_labels(truth: GivenLabels, n: int, classes: int) -> Tensor:
-    """The right labels (n,) of the forget samples, on the CPU."""
-    fix = "give the right label of each forget sample, in their order"
-    if hasattr(truth, "__len__") and not isinstance(truth, str) and len(truth) != n:
-        raise DataError(f"{n} labels in truth, one per forget sample", str(len(truth)), fix)
-    labels = as_labels(truth, n, "truth")
-    if n and int(labels.max()) >= classes:
-        raise DataError(f"labels from 0 to {classes - 1} in truth", str(int(labels.max())), fix)
-    return labels
 
 
 def check_classifier(model: Any) -> nn.Module:
     """The plain module in what was given, whose weights are there and finite."""
     check_kind(model)
     plain = unwrapped(model)
+    odd = dict[str, Tensor]()  # of each tensor: has it a number that is not finite?
     for name, t in [*plain.named_parameters(), *plain.named_buffers()]:
-        if torch.nn.parameter.is_lazy(t):
-            raise ModelError(
-                "weights with values", f"{name}, not yet initialised", "run the model once first"
-            )
-        if t.is_meta:
-            raise ModelError("weights with values", f"{name} on meta", "load the weights first")
-        if odd := inputs.unusable(t):
-            raise ModelError("plain dense weights", f"{name}, {odd}", "convert the model first")
-    if bad := _not_finite(plain):
-        raise ModelError("finite weights", f"NaN or infinity in {bad}", "load a sound checkpoint")
+        if torch.nn.parameter.is_lazy(t) or t.is_meta:
+            got = f"{name} on meta" if t.is_meta else f"{name}, not yet initialised"
+            raise ModelError("weights with values", got, "load the weights, or run the model once first")
+        if kind := inputs.unusable(t):
+            raise ModelError("plain dense weights", f"{name}, {kind}", "convert the model first")
+        # A buffer may be infinite, as masks of attention are.
+        odd[name] = (~t.isfinite() if isinstance(t, nn.Parameter) else t.isnan()).any()
+    if bad := [name for name, answer in odd.items() if bool(answer)]:
+        raise ModelError("finite weights", f"NaN or infinity in {bad[0]}", "load a sound checkpoint")
     return plain
-
-
-@torch.no_grad()
-def _not_finite(model: nn.Module) -> str:
-    """The first weight or buffer with a number that is not finite, or nothing; a GPU is read once."""
-    floats = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if t.is_floating_point()}
-    norms = torch._foreach_norm([*floats.values()]) if floats else ()
-    places = {n.device for n in norms}
-    if all(torch.stack([n.float() for n in norms if n.device == at]).isfinite().all() for at in places):
-        return ""
-    learned = {n for n, _ in model.named_parameters()}  # a buffer may be infinite, as masks of attention are
-    bad = [n for n, t in floats.items() if bool((~t.isfinite() if n in learned else t.isnan()).any())]
-    return bad[0] if bad else ""
 
 
 def check_same_classes(model: nn.Module, split: Split, what: str) -> None:
@@ -137,12 +115,11 @@ def check_knows(model: nn.Module, retain: Samples, what: str) -> None:
     above = (right / n - chance) / max(1 - chance, 1e-9)  # Cohen's kappa
     if above > KAPPA and bdtrc(right - 1, n, chance) < 0.01:  # as many right by chance alone
         return
-    raise DataError(
-        f"{what} that knows the retained data",
-        f"{right / n:.1%} right, no better than chance ({chance:.1%})",
-        "check the normalisation (mean and std), the order of the labels and that it is the right "
-        "checkpoint; check=False in Python skips this",
+    fix = (
+        "check the normalisation (mean and std), the order of the labels and that it is the right checkpoint"
     )
+    got = f"{right / n:.1%} right, no better than chance ({chance:.1%})"
+    raise DataError(f"{what} that knows the retained data", got, f"{fix}; check=False in Python skips this")
 
 
 def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
@@ -161,14 +138,13 @@ def check_batch_size(model: nn.Module, size: int) -> None:
 def check_augment(samples: Samples, augment: str, colour: float) -> None:
     """Only images can be moved, flipped and coloured."""
     by = [augment] * (augment != "none") + ["colour"] * (colour > 0)
-    if by and samples.pixel_shape is None:
-        raise MethodError(
-            f"purge.Images to augment by {' and '.join(by)}",
-            "other data",
-            "augment in the dataset itself and set augment=none, colour=0",
-        )
-    if augment == "turn" and samples.pixel_shape and len(set(samples.pixel_shape[1:])) > 1:
-        _, h, w = samples.pixel_shape
+    if not by:
+        return
+    if samples.pixel_shape is None:
+        fix = "augment in the dataset itself and set augment=none, colour=0"
+        raise MethodError(f"purge.Images to augment by {' and '.join(by)}", "other data", fix)
+    _, h, w = samples.pixel_shape
+    if augment == "turn" and h != w:
         raise MethodError("square images to turn", f"{h}×{w} pixels", "set augment=flip")
 
 
@@ -186,17 +162,12 @@ def parameters_to_train(model: nn.Module, freeze: Sequence[str] = ()) -> list[nn
     named = dict(model.named_parameters())
     for prefix in freeze:
         if not any(name.startswith(prefix) for name in named):
-            tops = {name.split(".")[0] for name in named}
-            raise MethodError(
-                "freeze to name parameters of the model", repr(prefix), did_you_mean(prefix, tops)
-            )
+            fix = did_you_mean(prefix, {name.split(".")[0] for name in named})
+            raise MethodError("freeze to name parameters of the model", repr(prefix), fix)
     trained = [p for name, p in named.items() if p.requires_grad and not name.startswith(tuple(freeze))]
     if not trained:
-        raise ModelError(
-            "at least one trainable parameter",
-            f"none of {len(named)}",
-            "set requires_grad on the layers to change, or freeze fewer",
-        )
+        fix = "set requires_grad on the layers to change, or freeze fewer"
+        raise ModelError("at least one trainable parameter", f"none of {len(named)}", fix)
     return trained
 
 
@@ -213,60 +184,52 @@ def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] |
         forward(model, x)
     for name in wanted:
         if name not in seen or len(seen[name]) != inputs.count(x):
-            raise MethodError(
-                "layers that give one row per sample",
-                f"{name!r}, which does not",
-                "choose a layer further out",
-            )
+            what, fix = "layers that give one row per sample", "choose a layer further out"
+            raise MethodError(what, f"{name!r}, which does not", fix)
     return wanted
 
 
 def _sound(model: nn.Module, parts: dict[str, Samples]) -> int:
     """Each part has samples, finite inputs and labels below K; K is returned."""
+    shapes = dict[str, str]()
     for what, samples in parts.items():
         if len(samples) == 0:
             raise DataError(f"samples in {what}", "none", "pass a set that is not empty")
-        _finite_inputs(samples, what)
-    shapes = {what: inputs.describe(few(samples, 1)) for what, samples in parts.items()}
-    first, *others = shapes
+        look = None if samples.streamed else samples.look()  # what is streamed is too large to read for this
+        if look is not None and look.not_finite is not None:
+            got = f"NaN or infinity in sample {look.not_finite}"
+            raise DataError(f"finite inputs in {what}", got, "clean the data")
+        shapes[what] = inputs.describe(few(samples, 1))
+    first = next(iter(parts))
     answer = _answer(model, parts[first], first)
     classes = as_classes(answer).shape[1]
-    for what in others:
-        if shapes[what] != shapes[first]:
-            raise DataError(
-                f"inputs of one shape and type, {shapes[first]} as in {first}",
-                f"{shapes[what]} in {what}",
-                "prepare all sets in the same way",
-            )
+    for what, shape in shapes.items():
+        if shape != shapes[first]:
+            wanted = f"inputs of one shape and type, {shapes[first]} as in {first}"
+            raise DataError(wanted, f"{shape} in {what}", "prepare all sets in the same way")
     names = parts[first].names
     if names and len(names) != classes:
-        raise ModelError(
-            f"a model with {len(names)} outputs, one per class of the data",
-            str(classes),
-            "use the model that belongs to this data",
-        )
+        wanted = f"a model with {len(names)} outputs, one per class of the data"
+        raise ModelError(wanted, str(classes), "use the model that belongs to this data")
+    highest = {what: int(samples.labels.max()) for what, samples in parts.items()}
     if one_logit(answer):
-        _check_binary(parts, tuple(answer.shape))
-    for what, samples in parts.items():
-        if int(samples.labels.max()) >= classes:
-            raise DataError(
-                f"labels from 0 to {classes - 1} in {what} (the model has {classes} outputs)",
-                str(int(samples.labels.max())),
-                "use the model that belongs to this data, or number the classes 0 … K-1",
-            )
+        _check_binary(max(highest.values()), len(parts), tuple(answer.shape))
+    for what, label in highest.items():
+        if label >= classes:
+            wanted = f"labels from 0 to {classes - 1} in {what} (the model has {classes} outputs)"
+            fix = "use the model that belongs to this data, or number the classes 0 … K-1"
+            raise DataError(wanted, str(label), fix)
     return classes
 
 
-def _check_binary(parts: dict[str, Samples], shape: tuple[int, ...]) -> None:
+def _check_binary(highest: int, parts: int, shape: tuple[int, ...]) -> None:
     """One logit per sample is read as that of class 1 beside class 0; labels must be of such a task."""
-    highest = max(int(samples.labels.max()) for samples in parts.values())
-    got = f"{shape}, one logit per sample, which is binary, beside "
+    got = f"{shape}, one logit per sample, which is binary, beside label {highest}"
     if highest > 1:
-        fix = "end the model in one logit per class"
-        raise ModelError("a model with one output per class", f"{got}label {highest}", fix)
-    if highest == 0 and len(parts) > 1:
+        raise ModelError("a model with one output per class", got, "end the model in one logit per class")
+    if highest == 0 and parts > 1:
         fix = "number the classes 0 and 1, or end the model in one logit per class"
-        raise ModelError("labels 0 and 1 for one logit", f"{got}label 0 alone", fix)
+        raise ModelError("labels 0 and 1 for one logit", f"{got} alone", fix)
     if highest == 0:  # what is retained once class 1 is forgotten looks like this too
         logger.warning("The model has one logit, which is read as that of class 1, and every label is 0.")
 
@@ -280,17 +243,13 @@ def _answer(model: nn.Module, samples: Samples, what: str) -> Tensor:
     except (PurgeError, MemoryError, RecursionError):  # the last two are not about the data
         raise
     except Exception as error:  # whatever a user's model may raise
-        raise ModelError(
-            f"a model that takes {what}, a batch of {n} × {inputs.describe(x)}",
-            first_line(error),
-            "bring the inputs into the shape and type that the model was trained with",
-        ) from error
+        wanted = f"a model that takes {what}, a batch of {n} × {inputs.describe(x)}"
+        fix = "bring the inputs into the shape and type that the model was trained with"
+        raise ModelError(wanted, first_line(error), fix) from error
     if z.ndim > 2 or (z.ndim == 2 and z.shape[1] == 0) or len(as_classes(z)) != n:
-        raise ModelError(
-            f"a model output of shape ({n}, classes), or ({n}, 1) for two classes",
-            str(tuple(z.shape)),
-            "pass a classifier that returns one row of logits per sample",
-        )
+        wanted = f"a model output of shape ({n}, classes), or ({n}, 1) for two classes"
+        fix = "pass a classifier that returns one row of logits per sample"
+        raise ModelError(wanted, str(tuple(z.shape)), fix)
     if not bool(torch.isfinite(z).all()):
         raise ModelError("finite logits", "NaN or infinity", "check weights and inputs")
     return z
@@ -310,11 +269,8 @@ def check_differentiable(model: nn.Module, samples: Samples) -> None:
     with evaluating(model):
         forward(model, x)  # some models keep their last output, and with a graph it cannot be copied
     if not reached:
-        raise ModelError(
-            "logits that depend on a trainable parameter",
-            "logits without a gradient",
-            "set requires_grad on layers in use, and do not wrap forward in no_grad",
-        )
+        fix = "set requires_grad on layers in use, and do not wrap forward in no_grad"
+        raise ModelError("logits that depend on a trainable parameter", "logits without a gradient", fix)
 
 
 def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
@@ -324,12 +280,3 @@ def check_same_shapes(model: nn.Module, fresh: nn.Module) -> None:
         name = next((n for n, t in own if (n, t) not in others), others[0][0] if others else "none")
         fix = "pass fresh=… of the same architecture as the model"
         raise ModelError("fresh weights of the model's own shapes", f"others, first: {name}", fix)
-
-
-def _finite_inputs(samples: Samples, what: str) -> None:
-    if samples.streamed:  # too large to read for this
-        return
-    seen = samples.look()
-    if seen is not None and seen.not_finite is not None:
-        got = f"NaN or infinity in sample {seen.not_finite}"
-        raise DataError(f"finite inputs in {what}", got, "clean the data")
