@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purge.core.errors import FileError, LedgerError, PurgeError
+from purge.ledger.batches import add_audit, add_version, finish_batch, start_batch
 from purge.ledger.chain import Kind, Link
 from purge.ledger.ledger import Ledger, verify_export
 from purge.ledger.tables import TRIGGERS
@@ -30,14 +31,14 @@ def filled(place, **options):
             [{"classes": ["cat"], "received": "2026-02-01"}, {"ids": ["eve"], "received": "2026-02-02"}]
         )
         ledger.hold(2, "court")
-        ledger.add_version("/models/0", "d0", None, kind="base")
-        ledger.start_batch([1], {"method": "purge"})
+        add_version(ledger, "/models/0", "d0", None, kind="base")
+        start_batch(ledger, [1], {"method": "purge"})
         with ledger.together():
-            ledger.add_version("/models/1", "d1", "d0", batch=1)
+            add_version(ledger, "/models/1", "d1", "d0", batch=1)
             row = {"run": 1, "folder": "/models/1", "kind": "unlearn", "batch": 1, "about": {}}
             ledger.record(Kind.RUN, row)  # as older ledgers have it
-            ledger.add_audit("d1", requests=[1], passed=True, found={"mia": 0.5}, batch=1)
-            ledger.finish_batch(1, version="d1")
+            add_audit(ledger, "d1", requests=[1], passed=True, found={"mia": 0.5}, batch=1)
+            finish_batch(ledger, 1, version="d1")
         return ledger.head()
 
 

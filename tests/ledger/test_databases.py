@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, inspect, text
 
 from purge.core.errors import BusyError, LedgerError, PurgeError
+from purge.ledger.batches import add_audit, add_version, finish_batch, start_batch
 from purge.ledger.database import parse
 from purge.ledger.ledger import Ledger, verify_export
 from tests.ledger import server
@@ -75,12 +76,12 @@ def test_a_life(ledger, place, tmp_path):
     ledger.add(ids=["ada", "bob"], received="2026-01-31", note="ü \N{SNOWMAN}")
     ledger.add(classes=["cat"], received="2026-02-01")
     ledger.hold(2, "court")
-    ledger.add_version("/v0", "d0", None, kind="base")
-    batch = ledger.start_batch([1], {"share": 0.1})
+    add_version(ledger, "/v0", "d0", None, kind="base")
+    batch = start_batch(ledger, [1], {"share": 0.1})
     with ledger.together():
-        ledger.add_version("/v1", "d1", "d0", batch=batch.number)
-        ledger.add_audit("d1", requests=[1], passed=True, found={"mia": 0.51})
-        ledger.finish_batch(batch.number, version="d1")
+        add_version(ledger, "/v1", "d1", "d0", batch=batch.number)
+        add_audit(ledger, "d1", requests=[1], passed=True, found={"mia": 0.51})
+        finish_batch(ledger, batch.number, version="d1")
     with Ledger(place, tmp_path / "key") as again:
         assert [r.state for r in again.requests()] == ["done", "held"]
         assert again.match([1], ("bob", "eve", "ada")) == [True, False, True]

@@ -11,6 +11,7 @@ import re
 import pytest
 
 from purge.core.errors import FileError, LedgerError, PurgeError
+from purge.ledger.batches import finish_batch, start_batch
 from purge.ledger.ledger import Ledger
 
 PLANTED = ["planted-ada@example.org", "planted-Zoë-ø", "PLANTED 0042"]
@@ -134,12 +135,12 @@ def test_no_id_and_no_key_in_any_file_log_or_error(tmp_path, caplog, capfd):
         ledger.release(1)
         said.extend(errors_of(ledger))
         said.append(repr(ledger) + repr(ledger.requests()) + repr(vars(ledger)))
-        ledger.start_batch([1])
+        start_batch(ledger, [1])
         ledger.match([1], tuple(PLANTED))
         ledger.suppressed(PLANTED)
         with ledger.working():
             kept = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
-        ledger.finish_batch(1)
+        finish_batch(ledger, 1)
         said.append(repr(ledger.verify()))
         ledger.export(home / "export.jsonl")
         ledger.add(ids=PLANTED[:1], received="2026-01-31")

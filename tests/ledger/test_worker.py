@@ -470,7 +470,7 @@ MOMENTS = {
     "the model is unlearned": "purge.ledger.version.audit_rows",
     "it is audited": "purge.ledger.worker.write_json",
     "it is in its place": "purge.ledger.worker.check_weights",
-    "the ledger is told": "purge.ledger.ledger.Ledger.finish_batch",
+    "the ledger is told": "purge.ledger.worker.finish_batch",
 }
 
 

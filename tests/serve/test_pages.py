@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from purge.ledger.batches import add_version
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
 from purge.serve import desk as desk_module
@@ -336,7 +337,7 @@ def fake_version(made: Site, place: Path, name: str = "version-0001") -> None:
     folder.mkdir(parents=True)
     (folder / "audit.json").write_text(json.dumps(full_report()))
     made.ledger.record("settings", {"versions": str(place), "keep_for_audit": True})
-    made.ledger.add_version(folder, "ab" * 32, None, kind="base")
+    add_version(made.ledger, folder, "ab" * 32, None, kind="base")
 
 
 @pytest.mark.slow
@@ -344,13 +345,13 @@ def test_reports_come_by_number_and_from_the_folder_of_versions_only(page: Site,
     fake_version(page, tmp_path / "versions")
     outside = tmp_path / "outside"
     shutil.copytree(tmp_path / "versions" / "version-0001", outside)
-    page.ledger.add_version(outside, "cd" * 32, "ab" * 32)
+    add_version(page.ledger, outside, "cd" * 32, "ab" * 32)
     (tmp_path / "versions" / "version-0003").symlink_to(outside)
-    page.ledger.add_version(tmp_path / "versions" / "version-0003", "ef" * 32, "ab" * 32)
+    add_version(page.ledger, tmp_path / "versions" / "version-0003", "ef" * 32, "ab" * 32)
     (tmp_path / "versions" / "version-0004").mkdir()
     (tmp_path / "versions" / "version-0004" / "audit.json").write_text('{"values": 3}')
-    page.ledger.add_version(tmp_path / "versions" / "version-0004", "aa" * 32, "ab" * 32)
-    page.ledger.add_version(f"{tmp_path}/versions/../outside", "bb" * 32, "ab" * 32)
+    add_version(page.ledger, tmp_path / "versions" / "version-0004", "aa" * 32, "ab" * 32)
+    add_version(page.ledger, f"{tmp_path}/versions/../outside", "bb" * 32, "ab" * 32)
     client = page.browser("read")
     good = client.get("/versions/1/report")
     assert good.status_code == 200

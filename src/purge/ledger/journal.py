@@ -9,18 +9,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import date
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, func, select
+from sqlalchemy import Connection, Table, select
 from sqlalchemy.exc import DatabaseError
 
 from purge.core.errors import FileError, LedgerError, brief
 from purge.core.files import atomically, file_errors
 from purge.ledger import chain, tables
 from purge.ledger.chain import Kind
-from purge.ledger.database import WAIT, Database, working
+from purge.ledger.database import WAIT, Database
 from purge.ledger.intake import text
 from purge.ledger.keys import IdKey, Signer, public_key
 from purge.ledger.records import Entry, Head, Verification
@@ -30,15 +29,10 @@ Place = str | os.PathLike[str]
 T = TypeVar("T")
 
 
-def _json(text: str) -> Any:
-    """What JSON says; lists become tuples."""
-    value = json.loads(text)
-    return tuple(value) if isinstance(value, list) else value
-
-
 # The columns that are kept as text, and how each is read.
 READ: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("about", "found", "requests", "classes"), _json),
+    **dict.fromkeys(("about", "found"), json.loads),
+    **dict.fromkeys(("requests", "classes"), lambda text: tuple(json.loads(text))),
     **dict.fromkeys(("received", "due"), date.fromisoformat),
 }
 
@@ -52,8 +46,7 @@ class Journal:
     ) -> None:  # fmt: skip
         self._db = Database(url, patience)
         self.name = self._db.name  # without a password
-        named = key or os.environ.get(KEY)
-        place = named or (f"{self._db.file}.key" if self._db.file else None)
+        place = key or os.environ.get(KEY) or (f"{self._db.file}.key" if self._db.file else None)
         self._key_file = None if place is None else Path(place)
         self._key: IdKey | None = None
         self._signer: Signer | None = None
@@ -61,7 +54,7 @@ class Journal:
         if sign is not None:
             Signer.possible(Path(sign))  # before a ledger is made that would not be signed
         try:
-            self._prepare(must_exist)
+            self._open(must_exist)
             if key:
                 self._id_key()  # a wrong one is refused now, not when it is first needed
             if sign is not None:
@@ -70,23 +63,29 @@ class Journal:
             self.close()
             raise
 
-    def _prepare(self, must_exist: bool) -> None:
-        """Make the ledger, if there is none."""
-        there = self._db.exists()
-        if must_exist and not there:
+    def _open(self, must_exist: bool) -> None:
+        """Make the ledger and its key, if there is none."""
+        version = self._db.version()
+        if version is not None:
+            if version != tables.VERSION:
+                what, got = f"a ledger of version {tables.VERSION} at {self.name}", f"one of {version}"
+                raise LedgerError(what, got, "use the version of purge that wrote it")
+            return
+        if must_exist:
             raise FileError(f"a ledger at {self.name}", "none", "check the path; purge request add makes one")
-        if there:
-            with self._db.reading() as connection:
-                self._db.known(tables.version_of(connection) or 0)
-        elif self._key_file is None:
+        if self._key_file is None:
             what, fix = "a file for the key that hashes ids", f"pass key, or set ${KEY}"
             raise LedgerError(what, "none, and PostgreSQL has no place beside it", fix)
-        elif self._key_file.exists():
+        if self._key_file.exists():
             IdKey(self._key_file)  # refused here, no file of a database is left behind
-        if not there:
-            with self._db.writing() as connection:
-                if self._db.prepare(connection):
-                    self._begin(connection)
+        with self._db.writing() as connection:
+            if not self._db.make(connection):
+                return
+            key = IdKey.made(self._key_file)
+            start = {"one": 1, "version": tables.VERSION, "entries": 0, "hash": chain.START, "signer": None}
+            connection.execute(tables.head.insert().values(start))
+            about = {"ledger": secrets.token_hex(8), "ids": "hmac-sha256", "check": key.check()}
+            self._append(connection, [(Kind.LEDGER, about)])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -103,40 +102,29 @@ class Journal:
 
     # -- keys -------------------------------------------------------------------------------
 
-    def _begin(self, connection: Connection) -> None:
-        """Write the first entry of a new ledger, and make its key if there is none."""
-        key = IdKey.made(Path(str(self._key_file)))
-        start = {"one": 1, "version": tables.VERSION, "entries": 0, "hash": chain.START, "signer": None}
-        connection.execute(tables.head.insert().values(start))
-        about = {"ledger": secrets.token_hex(8), "ids": "hmac-sha256", "check": key.check()}
-        self._append(connection, [(Kind.LEDGER, about)])
-
     def _id_key(self) -> IdKey:
         if self._key is None:
             if self._key_file is None:
                 raise LedgerError("the key of the ledger", "none", f"pass key, or set ${KEY}")
             key = IdKey(self._key_file)
-            t = tables.entries
-            query = select(*t.c).where(t.c.seq == 1)
+            query = select(*tables.entries.c).where(tables.entries.c.seq == 1)
             first = chain.Link(*self._rows(lambda c: c.execute(query).one()))
             if first.right_hash() != first.hash:
                 fix = "see purge request verify; restore the ledger from a backup"
                 raise LedgerError(f"the first entry of {self.name} as it was", "one that was touched", fix)
-            if first.content().get("check") != key.check():
-                got = f"another one in {self._key_file}"
-                raise LedgerError(
-                    f"the key of {self.name}", got, "name the file that was made with the ledger"
-                )
+            if json.loads(first.payload).get("check") != key.check():
+                got, fix = f"another one in {self._key_file}", "name the file that was made with the ledger"
+                raise LedgerError(f"the key of {self.name}", got, fix)
             self._key = key
         return self._key
 
     def _sign_with(self, file: Path) -> None:
-        with self._db.reading() as connection:
-            known = connection.execute(select(tables.head.c.signer)).scalar_one()
+        query = select(tables.head.c.signer)
+        known = self._rows(lambda c: c.execute(query).scalar_one())
         signer = Signer(file) if known else Signer.made(file)
         if known is None:
             with self._writing() as connection:  # another process may be about to sign it, too
-                known = connection.execute(select(tables.head.c.signer)).scalar_one()
+                known = connection.execute(query).scalar_one()
                 if known is None:
                     self._signer = signer
                     connection.execute(tables.head.update().values(signer=signer.public))
@@ -157,7 +145,7 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        if (outer := self._transaction()) is not None:
+        if (outer := getattr(self._thread, "connection", None)) is not None:
             yield outer
             return
         with self._db.writing() as connection:
@@ -169,11 +157,8 @@ class Journal:
             finally:
                 self._thread.connection = None
 
-    def _transaction(self) -> Connection | None:
-        return getattr(self._thread, "connection", None)
-
     def _rows(self, read: Callable[[Connection], T]) -> T:
-        if (outer := self._transaction()) is not None:
+        if (outer := getattr(self._thread, "connection", None)) is not None:
             return read(outer)
         with self._db.reading() as connection:
             return read(connection)
@@ -184,18 +169,17 @@ class Journal:
         if head.signer and (self._signer is None or self._signer.public != head.signer):
             got = "one without the key that signs"
             raise LedgerError(f"a writer of {self.name}, which is signed", got, "pass sign with its key")
-        seq, last, at = head.entries, head.hash, chain.now()
+        last, at = head.hash, chain.now()
         links: list[dict[str, Any]] = []
         rows: list[chain.Change] = []
-        for kind, payload in new:
-            seq += 1
+        for seq, (kind, payload) in enumerate(new, head.entries + 1):
             link = chain.link(seq, at, str(kind), payload, last)
             signature = self._signer.sign(link.hash) if self._signer and head.signer else None
             links.append(link._replace(signature=signature)._asdict())
             rows.extend(chain.changes(kind, at, payload))
             last = link.hash
         connection.execute(tables.entries.insert(), links)
-        _apply(connection, rows)
+        tables.apply(connection, rows)
         connection.execute(tables.head.update().values(entries=seq, hash=last))
         return Head(seq, last)
 
@@ -209,11 +193,11 @@ class Journal:
         Returns:
             The entry.
         """
-        if not isinstance(kind, str) or not kind or kind in chain.BY_NAME:
+        if text(kind, "kind") in chain.BY_NAME:
             raise LedgerError("a kind of entry of your own", brief(kind), "choose another name")
         if not isinstance(payload, Mapping):
             raise LedgerError("a dict as payload", type(payload).__name__, "give each value a name")
-        return self.record(text(kind, "kind"), payload)
+        return self.record(kind, payload)
 
     def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:
         """Add an entry, also of the ledger's own kinds, as its parts do. Callers use :meth:`append`.
@@ -240,13 +224,13 @@ class Journal:
         Returns:
             The entries in their order.
         """
-        t = tables.entries
-        query = select(*t.c).where(t.c.seq >= start).order_by(t.c.seq)
-        query = query if kind is None else query.where(t.c.kind == str(kind))
-        query = query if end is None else query.where(t.c.seq <= end)
-        links = self._rows(lambda c: [chain.Link(*row) for row in c.execute(query)])
+        t = tables.entries.c
+        query = select(t.seq, t.at, t.kind, t.payload, t.hash).where(t.seq >= start).order_by(t.seq)
+        query = query if kind is None else query.where(t.kind == str(kind))
+        query = query if end is None else query.where(t.seq <= end)
+        rows = self._rows(lambda c: c.execute(query).all())
         return [
-            Entry(one.seq, one.at, one.kind, self._sound(json.loads, one.payload), one.hash) for one in links
+            Entry(seq, at, kind, self._sound(json.loads, said), hash_) for seq, at, kind, said, hash_ in rows
         ]
 
     def head(self) -> Head:
@@ -272,7 +256,7 @@ class Journal:
         Returns:
             A context for ``with``.
         """
-        return working(self._db, wait)
+        return self._db.working(wait)
 
     def verify(self, *, public: Place | None = None, head: Head | str | None = None) -> Verification:
         """Walk the chain and say whether anything was touched since it was written.
@@ -304,14 +288,11 @@ class Journal:
         """
         file = Path(path)
         if file.exists() and not force:
-            fix = "choose another name, or overwrite with force"
-            raise FileError(f"no file at {file}", "one", fix)
+            raise FileError(f"no file at {file}", "one", "choose another name, or overwrite with force")
         if self._db.file and file.exists() and file.samefile(self._db.file):
             raise FileError("another file than the ledger itself", str(file), "choose another name")
-        t = tables.entries
-        query = select(*t.c).order_by(t.c.seq)
         with self._db.reading() as connection, file_errors(file):
-            lines = chain.export_lines(chain.Link(*row) for row in connection.execute(query))
+            lines = chain.export_lines(tables.links(connection))
 
             def write(temporary: Path) -> None:
                 with temporary.open("w", encoding="utf-8", newline="\n") as out:
@@ -321,11 +302,6 @@ class Journal:
         return self.head()
 
     # -- tables, for Ledger -----------------------------------------------------------------
-
-    def _add(self, kind: Kind, table: Table, row: dict[str, Any]) -> None:
-        """Append an entry that adds a row with the next number."""
-        with self._writing() as connection:
-            self._append(connection, [(kind, row | {kind: next_number(connection, table)})])
 
     def _table(
         self, table: Table, *where: Any, newest: bool = False, skip: int = 0, at_most: int | None = None
@@ -354,23 +330,3 @@ def verify_export(
 ) -> Verification:
     """Check a file that a ledger was exported to: nothing was touched, and it is whole."""
     return chain.check_export(Path(path), public_key(Path(public)) if public else None, chain.read_head(head))
-
-
-def next_number(connection: Connection, table: Table) -> int:
-    """The number of the next row."""
-    return int(connection.execute(select(func.coalesce(func.max(table.c.number), 0) + 1)).scalar_one())
-
-
-def _apply(connection: Connection, rows: list[chain.Change]) -> None:
-    """Write what follows from entries to the tables: new rows first, since others may change them."""
-    for name, table in tables.DERIVED.items():
-        if new := [row.values for row in rows if row.new and row.table == name]:
-            connection.execute(table.insert(), new)
-    changed = [row for row in rows if not row.new]
-    for (name, columns), some in groupby(changed, key=lambda row: (row.table, tuple(row.values))):
-        table = tables.DERIVED[name]
-        update = table.update().where(table.c.number == bindparam("of"))
-        update = update.values({column: bindparam(f"to_{column}") for column in columns})
-        connection.execute(
-            update, [{"of": row.key[0], **{f"to_{c}": row.values[c] for c in columns}} for row in some]
-        )

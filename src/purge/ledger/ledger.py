@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -11,16 +10,15 @@ from typing import Any
 from sqlalchemy import func, select
 
 from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
-from purge.ledger import tables, words
+from purge.ledger import tables
 from purge.ledger.chain import Kind
 from purge.ledger.intake import checked_request, day, id_texts, text
-from purge.ledger.journal import Journal, Place, next_number, verify_export
+from purge.ledger.journal import Journal, verify_export
 from purge.ledger.records import STATES, Audit, Batch, Entry, Request, Version
 
 __all__ = ["Ledger", "verify_export"]
 
 MOST = 2**31  # what a database takes as a number
-KINDS = ("base", "unlearned", "retrained")  # of a version
 
 
 class Ledger(Journal):
@@ -86,11 +84,11 @@ class Ledger(Journal):
         if not new:
             return []
         with self._writing() as connection:
-            first = next_number(connection, tables.requests)
+            first = tables.next_number(connection, tables.requests)
             for number, one in enumerate(new, first):
                 one["request"] = number
             self._append(connection, [(Kind.REQUEST, one) for one in new])
-            return self._requests(tables.requests.c.number >= first)
+            return self._some(range(first, first + len(new)))
 
     def requests(
         self, state: str | Sequence[str] | None = None, due_by: date | str | None = None, *,
@@ -109,10 +107,8 @@ class Ledger(Journal):
             The requests.
         """
         where = _where(state, due_by)
-        return [
-            Request(**row)
-            for row in self._table(tables.requests, *where, newest=newest, skip=skip, at_most=at_most)
-        ]
+        rows = self._table(tables.requests, *where, newest=newest, skip=skip, at_most=at_most)
+        return [Request(**row) for row in rows]
 
     def count(self, due_by: date | str | None = None) -> dict[str, int]:
         """How many requests are in each state.
@@ -145,8 +141,8 @@ class Ledger(Journal):
         odd = [one for one in wanted if type(one) is not int or not 0 < one < MOST]
         known: dict[int, Request] = {}
         if wanted and not odd:  # a range: an odd thousand of numbers is more than a query can name
-            number = tables.requests.c.number
-            known = {r.number: r for r in self._requests(number.between(min(wanted), max(wanted)))}
+            within = tables.requests.c.number.between(min(wanted), max(wanted))
+            known = {row["number"]: Request(**row) for row in self._table(tables.requests, within)}
         if missing := odd or [one for one in wanted if one not in known]:
             raise NumberError("the number of a request", brief(missing[0]), "see purge request list")
         return [known[one] for one in wanted]
@@ -161,10 +157,12 @@ class Ledger(Journal):
             The entries.
         """
         self.request(number)
-        return [one for one in self.entries() if _concerns(one, number)]
-
-    def _requests(self, *where: Any) -> list[Request]:
-        return [Request(**row) for row in self._table(tables.requests, *where)]
+        return [
+            one
+            for one in self.entries()
+            if one.payload.get("request") == number
+            or (isinstance(among := one.payload.get("requests"), list) and number in among)
+        ]
 
     def hold(self, number: int, reason: str) -> Request:
         """Let an open request wait.
@@ -201,34 +199,13 @@ class Ledger(Journal):
         """
         return self._step(Kind.WITHDRAW, number, ["open", "held"], text(reason, "reason"))
 
-    def not_found(self, number: int, missing: int) -> Request:
-        """Write down that an open request was left out of a batch: some of its ids are in no data.
-
-        It stays open and says so. A ledger that says so already does not say it again.
-
-        Args:
-            number: of the request.
-            missing: how many of its ids, or classes, have no row in the training data.
-
-        Returns:
-            The request as it is now.
-        """
-        with self._writing() as connection:
-            request = self.request(number)
-            reason = words.not_found(request, missing)
-            if request.state == "open" and request.why != reason:  # somebody may have held it in the meantime
-                payload = {"request": number, "missing": missing, "reason": reason}
-                self._append(connection, [(Kind.NOT_FOUND, payload)])
-            return self.request(number)
-
     def _step(self, kind: Kind, number: int, possible: list[str], reason: str | None = None) -> Request:
-        with self._writing() as connection:
+        with self.together():
             state = self.request(number).state
             if state not in possible:
                 what = f"a request that is {' or '.join(possible)} to {kind}"
                 raise LedgerError(what, f"number {number}, which is {state}", "see purge request list")
-            payload = {"request": number} | ({} if reason is None else {"reason": reason})
-            self._append(connection, [(kind, payload)])
+            self.record(kind, {"request": number} | ({} if reason is None else {"reason": reason}))
             return self.request(number)
 
     # -- whose data -------------------------------------------------------------------------
@@ -297,80 +274,7 @@ class Ledger(Journal):
     def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
         return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
 
-    # -- batches, versions, runs, audits ----------------------------------------------------
-
-    def start_batch(self, numbers: Iterable[int], about: Mapping[str, Any] | None = None) -> Batch:
-        """Begin to do open requests together.
-
-        Args:
-            numbers: of the requests.
-            about: further facts for the record, plain JSON values.
-
-        Returns:
-            The batch, with its number.
-        """
-        members = sorted(set(numbers))
-        with self._writing() as connection:
-            if not members:
-                raise LedgerError("requests in a batch", "none", "name at least one")
-            if old := self.unfinished_batch():
-                got = f"batch {old.number} of {old.started}, which is not"
-                raise LedgerError("the last batch to be done or failed", got, "finish or fail it first")
-            for request in self._some(members):
-                if request.state != "open":
-                    got = f"number {request.number}, which is {request.state}"
-                    raise LedgerError("open requests in a batch", got, "leave it out")
-            number = next_number(connection, tables.batches)
-            self._append(
-                connection, [(Kind.BATCH, {"batch": number, "requests": members, "about": about or {}})]
-            )
-            return self.batch(number)
-
-    def finish_batch(
-        self, number: int, *, version: str | None = None, about: Mapping[str, Any] | None = None,
-        without_rows: Iterable[int] = (),
-    ) -> Batch:  # fmt: skip
-        """Mark a batch and its requests done.
-
-        Args:
-            number: of the batch.
-            version: the digest of the model that came of it.
-            about: further facts for the record, plain JSON values.
-            without_rows: those of its requests of which no row was left to forget.
-
-        Returns:
-            The batch as it is now.
-        """
-        made = None if version is None else text(version, "version")
-        return self._end_batch(
-            number, Kind.BATCH_DONE, {"version": made, "without_rows": sorted(without_rows)}, about
-        )
-
-    def fail_batch(self, number: int, reason: str, *, about: Mapping[str, Any] | None = None) -> Batch:
-        """Mark a batch failed; its requests are open again and carry the reason.
-
-        Args:
-            number: of the batch.
-            reason: why.
-            about: further facts for the record, plain JSON values.
-
-        Returns:
-            The batch as it is now.
-        """
-        return self._end_batch(number, Kind.BATCH_FAILED, {"reason": text(reason, "reason")}, about)
-
-    def _end_batch(
-        self, number: int, kind: Kind, more: dict[str, Any], about: Mapping[str, Any] | None
-    ) -> Batch:
-        with self._writing() as connection:
-            batch = self.batch(number)
-            if batch.state != "running":
-                raise LedgerError(
-                    "a batch that runs", f"number {number}, which is {batch.state}", "start one"
-                )
-            payload = {"batch": number, "requests": list(batch.requests), **more}
-            self._append(connection, [(kind, payload | {"about": {**batch.about, **(about or {})}})])
-            return self.batch(number)
+    # -- batches, versions, audits ----------------------------------------------------------
 
     def batch(self, number: int) -> Batch:
         """One batch.
@@ -383,10 +287,9 @@ class Ledger(Journal):
         """
         here = type(number) is int and 0 < number < MOST
         where = tables.batches.c.number == (number if here else 0)
-        batches = [Batch(**row) for row in self._table(tables.batches, where)]
-        if not batches:
-            raise NumberError("the number of a batch", brief(number), "see purge request list")
-        return batches[0]
+        for row in self._table(tables.batches, where):
+            return Batch(**row)
+        raise NumberError("the number of a batch", brief(number), "see purge request list")
 
     def batches(self) -> list[Batch]:
         """All batches in their order."""
@@ -397,31 +300,6 @@ class Ledger(Journal):
         running = self._table(tables.batches, tables.batches.c.state == "running")
         return Batch(**running[0]) if running else None
 
-    def add_version(
-        self, folder: Place, digest: str, parent: str | None, *, kind: str = "unlearned",
-        batch: int | None = None, about: Mapping[str, Any] | None = None,
-    ) -> Version:  # fmt: skip
-        """Write down a version of the model.
-
-        Args:
-            folder: where it is.
-            digest: of its weights.
-            parent: the digest of the version it came from; None for the first.
-            kind: base, unlearned or retrained.
-            batch: the number of the batch that made it.
-            about: further facts for the record, plain JSON values.
-
-        Returns:
-            The version, with its number.
-        """
-        if kind not in KINDS:
-            raise LedgerError("a kind of version", brief(kind), did_you_mean(str(kind), KINDS))
-        row = {**self._place(folder, batch), "digest": text(digest, "digest"), "kind": kind}
-        if parent is not None and parent not in {version.digest for version in self.versions()}:
-            raise LedgerError("the digest of a version as parent", brief(parent), "add that version first")
-        self._add(Kind.VERSION, tables.versions, row | {"parent": parent, "about": about or {}})
-        return self.versions()[-1]
-
     def versions(self) -> list[Version]:
         """All versions of the model in their order."""
         return [Version(**row) for row in self._table(tables.versions)]
@@ -430,38 +308,10 @@ class Ledger(Journal):
         """The newest version of the model."""
         return (self.versions() or [None])[-1]  # type: ignore[list-item]
 
-    def add_audit(
-        self, version: str, *, requests: Iterable[int] = (), passed: bool | None = None,
-        found: Mapping[str, Any] | None = None, batch: int | None = None, folder: Place | None = None,
-    ) -> Audit:  # fmt: skip
-        """Write down what an audit of a version found.
-
-        Args:
-            version: its digest.
-            requests: the numbers of those that the audit is about.
-            passed: did it pass?
-            found: what it found, plain JSON values.
-            batch: the number of the batch that it belongs to.
-            folder: where its report is.
-
-        Returns:
-            The audit, with its number.
-        """
-        about = sorted({request.number for request in self._some(requests)})
-        row = {"version": text(version, "version"), "requests": about, "passed": passed, "found": found or {}}
-        self._add(Kind.AUDIT, tables.audits, row | self._place(folder, batch))
-        return self.audits()[-1]
-
     def audits(self) -> list[Audit]:
         """All audits in their order."""
         rows = self._table(tables.audits)
         return [Audit(**{**r, "passed": None if r["passed"] is None else bool(r["passed"])}) for r in rows]
-
-    def _place(self, folder: Place | None, batch: int | None) -> dict[str, Any]:
-        """Where something is and which batch it came from, checked."""
-        if batch is not None:
-            self.batch(batch)
-        return {"folder": None if folder is None else text(os.fspath(folder), "folder"), "batch": batch}
 
 
 def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list[Any]:
@@ -477,8 +327,3 @@ def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list
     if due_by is not None:
         where.append(t.due <= day(due_by, "due_by").isoformat())
     return where
-
-
-def _concerns(entry: Entry, number: int) -> bool:
-    among = entry.payload.get("requests")
-    return entry.payload.get("request") == number or (isinstance(among, list) and number in among)

@@ -7,11 +7,26 @@ is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, inspect, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    func,
+    inspect,
+    select,
+    text,
+)
 
-from purge.ledger.chain import TABLES, Link, Walk
+from purge.ledger.chain import TABLES, Change, Link, Walk
 from purge.ledger.records import Head, Verification
 
 VERSION = 2  # of the tables
@@ -107,14 +122,38 @@ def version_of(connection: Connection) -> int | None:
     return version if isinstance(version, int) else 0
 
 
+def next_number(connection: Connection, table: Table) -> int:
+    """The number of the next row."""
+    return int(connection.execute(select(func.coalesce(func.max(table.c.number), 0) + 1)).scalar_one())
+
+
+def apply(connection: Connection, rows: list[Change]) -> None:
+    """Write what follows from entries: new rows first, since others may change them."""
+    for name, table in DERIVED.items():
+        if new := [row.values for row in rows if row.new and row.table == name]:
+            connection.execute(table.insert(), new)
+    changed = [row for row in rows if not row.new]
+    for (name, columns), some in groupby(changed, key=lambda row: (row.table, tuple(row.values))):
+        table = DERIVED[name]
+        update = table.update().where(table.c.number == bindparam("of"))
+        update = update.values({column: bindparam(f"to_{column}") for column in columns})
+        connection.execute(
+            update, [{"of": row.key[0], **{f"to_{c}": row.values[c] for c in columns}} for row in some]
+        )
+
+
+def links(connection: Connection) -> Iterator[Link]:
+    """The chain, entry by entry."""
+    return (Link(*row) for row in connection.execute(select(*entries.c).order_by(entries.c.seq)))
+
+
 # -- is all as the chain says? ----------------------------------------------------------------
 
 
 def verify_database(connection: Connection, public: str | None, anchor: Head | None) -> Verification:
     """Check the chain in a database, its head, the tables that follow from it, and its triggers."""
     walk = Walk(public, anchor)
-    rows = connection.execute(select(*entries.c).order_by(entries.c.seq))
-    walk.along(Link(*row) for row in rows)
+    walk.along(links(connection))
     if walk.bad:
         return walk.verdict()
     row = connection.execute(select(*head.c)).first()

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from purge import Metric
 from purge.core.errors import LedgerError, PurgeError
 from purge.core.files import file_errors, read_json, write_json
+from purge.ledger import words
 from purge.ledger.audits import METRICS
+from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, not_found, start_batch
 from purge.ledger.chain import Kind
 from purge.ledger.data import checked_version
 from purge.ledger.plan import (
@@ -45,7 +47,6 @@ from purge.ledger.version import (
     unknown,
     whole,
 )
-from purge.ledger.words import not_found
 from purge.runs import check_weights
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def init(
         ledger.record(
             Kind.SETTINGS, {"versions": str(place.absolute()), "keep_for_audit": bool(keep_for_audit)}
         )
-        return ledger.add_version(folder, str(facts.digest), None, kind="base", about={"model": facts.model})
+        return add_version(ledger, folder, str(facts.digest), None, kind="base", about={"model": facts.model})
 
 
 # -- a run -------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def run(
                 call_hook(after, "after", outcome.facts())
                 return outcome
             call_hook(before, "before", {"requests": taken})
-            batch = ledger.start_batch(taken, plan.record(ledger))
+            batch = start_batch(ledger, taken, plan.record(ledger))
         outcome = _carried_out(ledger, batch, new, folder)
         outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(new.missing))
     call_hook(after, "after", outcome.facts())
@@ -163,8 +164,8 @@ def _left_out(ledger: Ledger, new: NextVersion) -> tuple[str, ...]:
     lines = []
     with ledger.together():
         for number, missing in new.missing.items():
-            request = ledger.not_found(number, missing)
-            lines.append(f"Request {number} stays open, {not_found(request, missing)}.")
+            request = not_found(ledger, number, missing)
+            lines.append(f"Request {number} stays open, {words.not_found(request, missing)}.")
     if lines:
         lines.append("An id is compared as it is written: withdraw such a request, and add it anew.")
     return tuple(lines)
@@ -205,7 +206,7 @@ def _unfinished(
 
 def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
     """End a batch that nobody goes on with, and remove its work."""
-    ledger.fail_batch(batch.number, why)
+    fail_batch(ledger, batch.number, why)
     shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
     left = _target(ledger, folder)
     if ordered_by(left, entry_of(ledger, batch)):
@@ -233,12 +234,12 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
         if target.exists():
             order.check(target)
     except PurgeError as error:
-        ledger.fail_batch(batch.number, _joined([str(error)]))
+        fail_batch(ledger, batch.number, _joined([str(error)]))
         raise
     if target.exists():
         return _finished(ledger, batch, new, target, stage)
     if new.nothing_to_forget():
-        ledger.finish_batch(batch.number, about={"rows": 0}, without_rows=batch.requests)
+        finish_batch(ledger, batch.number, about={"rows": 0}, without_rows=batch.requests)
         return Outcome("done", batch.requests, batch.number)
     try:
         with file_errors(folder):
@@ -246,14 +247,15 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
         made, about, reasons = new.made(stage, order)
         if reasons:
             with ledger.together():
-                ledger.add_audit(
+                add_audit(
+                    ledger,
                     about["digest"],
                     requests=batch.requests,
                     passed=False,
                     found=about["found"],
                     batch=batch.number,
                 )
-                ledger.fail_batch(batch.number, _joined(reasons))
+                fail_batch(ledger, batch.number, _joined(reasons))
             shutil.rmtree(stage, ignore_errors=True)
             return Outcome(
                 "missed", batch.requests, batch.number, kind=about["kind"], reasons=tuple(reasons),
@@ -265,7 +267,7 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
     except Exception as error:
         # What our own errors say names no id; others may quote anything.
         why = str(error) if isinstance(error, PurgeError) else f"something broke: {type(error).__name__}"
-        ledger.fail_batch(batch.number, _joined([why]))
+        fail_batch(ledger, batch.number, _joined([why]))
         shutil.rmtree(stage, ignore_errors=True)
         raise
     return _finished(ledger, batch, new, target, stage)
@@ -278,16 +280,16 @@ def _finished(ledger: Ledger, batch: Batch, new: NextVersion, target: Path, stag
     _on_disk(target)
     kept = {key: about[key] for key in ("method", "rows", "spent", "ids")}
     with ledger.together():
-        version = ledger.add_version(
+        version = add_version(ledger,
             target.absolute(), about["digest"], new.parent.digest, kind=about["kind"], batch=batch.number,
             about=kept,
         )  # fmt: skip
         tested = {n for g in about["found"]["groups"] if g["tested"] for n in g["requests"]}
-        ledger.add_audit(
+        add_audit(ledger,
             about["digest"], requests=tested | {*batch.requests}, passed=True, found=about["found"],
             batch=batch.number, folder=target.absolute(),
         )  # fmt: skip
-        ledger.finish_batch(
+        finish_batch(ledger,
             batch.number, version=about["digest"], about={"rows": about["rows"]},
             without_rows=new.without_rows(),
         )  # fmt: skip
