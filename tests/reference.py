@@ -229,8 +229,3 @@ def assert_same(got, want, start):
     assert float((want[0] - start[0]).norm()) > 1e-3, "the steps must be worth checking"
     for g, w, s in zip(got, want, start, strict=True):
         assert float((g - w).norm()) <= TOLERANCE * float((w - s).norm())
-
-
-def assert_told_apart(got, mistaken, start):
-    """By twenty times what the comparison with the right formula allows, in the weights."""
-    assert float((got[0] - mistaken[0]).norm()) > 20 * TOLERANCE * float((got[0] - start[0]).norm())

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import purge
-from purge.core.errors import MethodError, RunError
+from purge.core.errors import RunError
 from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
 from purge.engine.stopping import Stopping
@@ -131,7 +131,7 @@ seen: list[nn.Module] = []
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("after", [4, 6, 9, 12])
+@pytest.mark.parametrize("after", [4, 9])
 def test_nothing_is_left_behind_when_the_model_raises(name, after, toy):
     seen.clear()
     model = Raises(copy.deepcopy(toy[0]), after)
@@ -506,23 +506,3 @@ PUBLISHED = {  # as the papers or their authors' code have it
 def test_settings_are_the_published_ones(name):
     known = {f.name: value for f, value in flat_fields(METHODS[name].method)}
     assert {k: known[k] for k in PUBLISHED[name]} == PUBLISHED[name]
-
-
-REFUSED = [
-    ("scrub", {"temperature": 0}), ("scrub", {"gamma": -1}), ("scrub", {"decay": 1.5}),
-    ("scrub", {"max_steps": -1}), ("scrub", {"forget_batch_size": 0}), ("bad-teacher", {"share": 0}),
-    ("bad-teacher", {"share": 1.1}), ("bad-teacher", {"temperature": 0}), ("delete", {"epochs": 0}),
-    ("delete", {"norm": "shared"}), ("boundary-shrink", {"step": 0}), ("boundary-shrink", {"unit": "pixel"}),
-    ("unsir", {"batch_size": 0}), ("unsir", {"noise_samples": 0}), ("iewp", {"retain_steps": 0}),
-    ("influence", {"alpha": 0}), ("influence", {"damping": 0}), ("influence", {"samples": 0}),
-    ("fisher", {"alpha": 0}), ("fisher", {"samples": -1}), ("ssd", {"alpha": 0}), ("ssd", {"dampening": -1}),
-    ("ssd", {"batch_size": 0}), ("sfron", {"slow": 0}), ("sfron", {"slow": 1.1}),
-    ("sfron", {"forget_every": 0}), ("sfron", {"saliency": -1}), ("salun", {"share": 0.0}),
-    ("salun", {"share": 1.5}), ("salun", {"share": -0.1}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "wrong"), REFUSED, ids=str)
-def test_settings_out_of_range_are_refused(name, wrong):
-    with pytest.raises(MethodError, match=next(iter(wrong))):
-        resolve_method(name, wrong)

@@ -13,7 +13,6 @@ import purge
 from purge.core.errors import MethodError
 from purge.core.settings import replace
 from purge.methods import ConvolutionTranspose
-from purge.models.checkpoint import digest
 from tests.nets import plain_mlp
 
 
@@ -29,11 +28,10 @@ def case():
     return model, *purge.split(data, classes=[0])
 
 
-def reference(case, s, turned=("0.weight",)):
+def reference(case, s):
     model, _, (x, y) = case
     w = {k: v.detach().clone() for k, v in model.named_parameters()}
-    for k in turned:
-        w[k] = torch.stack([torch.stack([kernel.T for kernel in one]) for one in w[k]])
+    w["0.weight"] = w["0.weight"].transpose(2, 3)
     w = {k: v.requires_grad_() for k, v in w.items()}
     velocity = {k: torch.zeros_like(v) for k, v in w.items()}
     for e in range(s.epochs):
@@ -56,17 +54,6 @@ def test_kernels_are_turned_over_and_then_trained(case):
     result = purge.unlearn(model, forget, retain, method=method, progress=False)
     got = torch.cat([p.detach().reshape(-1) for p in result.model.parameters()])
     assert torch.allclose(got, reference(case, method), atol=1e-6)
-    assert not torch.allclose(got, reference(case, method, turned=()), atol=1e-2)
-
-
-def test_the_forget_set_is_not_looked_at(case):
-    model, (xf, yf), retain = case
-    one, two = (
-        digest(purge.unlearn(model, (x, yf), retain, method=ConvolutionTranspose(), progress=False).model)
-        for x in (xf, torch.randn_like(xf))
-    )
-    assert one == two
-    assert ConvolutionTranspose.needs == {"retain"}
 
 
 def test_a_network_without_kernels_to_turn_is_refused_in_one_line(toy, case):

@@ -1,7 +1,6 @@
 """SCRUB, Bad Teacher and DELETE against float64 computations written from the formulas.
 
-The batches are the whole sets, so nothing depends on the order of the samples. Every known mistake of
-other implementations is computed too, and must be told apart from what the method did.
+The batches are the whole sets, so nothing depends on the order of the samples.
 """
 
 from __future__ import annotations
@@ -17,17 +16,14 @@ from torch import nn
 import purge
 from purge.core.errors import MethodError, ModelError
 from purge.core.settings import replace
-from purge.methods import badteacher, delete, scrub
 from purge.methods.badteacher import BadTeacher
 from purge.methods.delete import Delete
-from purge.methods.registry import METHODS
-from purge.methods.scrub import Scrub, _state
+from purge.methods.scrub import Scrub
 from purge.models.checkpoint import digest
 from tests.nets import blobs
 from tests.reference import (
     Net,
     assert_same,
-    assert_told_apart,
     cross_entropy,
     kl,
     log_softmax,
@@ -46,45 +42,21 @@ def case(half_trained):
 # -- SCRUB -------------------------------------------------------------------------------------
 
 
-def scrub_reference(case, s, mistake=""):
+def scrub_reference(case, s):
     model, (xf, _), (xr, yr) = case
     student, teacher = Net(model, s.norm), Net(model, "frozen")
-    if mistake == "the teacher is the student":
-        teacher.w, teacher.stats = student.w, student.stats
-    temperature = 1.0 if mistake == "T = 1" else s.temperature
-    scale = 1.0 if mistake == "no T²" else temperature**2
 
     def distance(x):
         z, t = student(x), teacher(x, train=False).detach()
-        a, b = (z, t) if mistake == "the other direction" else (t, z)
-        total = scale * kl(a / temperature, b / temperature)
-        return (total.mean() / (K if mistake == "divided by K" else 1)), z
-
-    def climb():
-        d, _ = distance(xf)
-        student.descend(d if mistake == "descending on D_f" else -d, optim)
-
-    def fall():
-        d, z = distance(xr)
-        student.descend(s.gamma * cross_entropy(z, yr) + s.alpha * d, optim)
+        return s.temperature**2 * kl(t / s.temperature, z / s.temperature).mean(), z
 
     for epoch in range(1, s.epochs + 1):
-        decays = sum(epoch > e for e in (s.decay_after if mistake != "other decays" else (3, 5, 9)))
+        decays = sum(epoch > e for e in s.decay_after)
         optim = replace(s.optim, {"lr": s.optim.lr * s.decay**decays})
-        climbs = epoch <= s.max_steps + (mistake == "one max-epoch too many")
-        if mistake == "one summed loss":
-            df, _ = distance(xf)
-            dr, z = distance(xr)
-            total = s.gamma * cross_entropy(z, yr) + s.alpha * dr
-            student.descend(total - df if climbs else total, optim)
-        elif mistake == "D_r first":
-            fall()
-            if climbs:
-                climb()
-        else:
-            if climbs:
-                climb()
-            fall()
+        if epoch <= s.max_steps:
+            student.descend(-distance(xf)[0], optim)
+        d, z = distance(xr)
+        student.descend(s.gamma * cross_entropy(z, yr) + s.alpha * d, optim)
     return student.vectors
 
 
@@ -118,28 +90,6 @@ def test_scrub_is_the_formula(case, changes):
     assert_same(vectors(result.model), scrub_reference(case, method), vectors(case[0]))
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        "one summed loss", "D_r first", "T = 1", "no T²", "divided by K", "the other direction",
-        "descending on D_f", "the teacher is the student", "one max-epoch too many",
-    ],
-)  # fmt: skip
-def test_scrub_is_told_from(case, mistake):
-    method, result = scrubbed(case)
-    assert_told_apart(vectors(result.model), scrub_reference(case, method, mistake), vectors(case[0]))
-
-
-def test_scrub_of_small_is_the_formula(case):
-    """Ten epochs of Adam, the rate falling after the fifth, the eighth and the ninth."""
-    model, forget, retain = case
-    quiet = {"progress": False, "norm": "frozen", **WHOLE, "lr": 5e-3}
-    result = purge.unlearn(model, forget, retain, method="scrub-small", **quiet)
-    assert_same(vectors(result.model), scrub_reference(case, result.method), vectors(model))
-    other = scrub_reference(case, result.method, "other decays")
-    assert_told_apart(vectors(result.model), other, vectors(model))
-
-
 def test_scrub_goes_through_one_set_and_then_the_other(case):
     model, forget, retain = case
     result = purge.unlearn(model, forget, retain, method=Scrub(batch_size=20), progress=False)
@@ -151,13 +101,6 @@ def test_scrub_goes_through_one_set_and_then_the_other(case):
     assert "".join(kinds) == 2 * ("f" * f + "r" * r) + "r" * r
     checks = [row["step"] for row in result.history if row["check_retain_loss"] is not None]
     assert checks == [0, f + r, 2 * (f + r), 2 * (f + r) + r], "looked at after each epoch"
-
-
-def test_the_rate_of_scrub_falls_after_its_epochs():
-    large, small = (METHODS[name].method for name in ("scrub", "scrub-small"))
-    rates = [[m._rate(e) / m.optim.lr for e in range(1, 11)] for m in (large, small)]
-    assert rates[0] == pytest.approx([1] * 3 + [0.1] * 2 + [0.01] * 4 + [0.001])
-    assert rates[1] == pytest.approx([1] * 5 + [0.1] * 3 + [0.01, 0.001])
 
 
 @pytest.fixture(scope="module")
@@ -252,14 +195,6 @@ def test_rewinding_keeps_the_first_of_equals_and_what_an_early_stop_left(toy):
     assert digest(result.model) != digest(model)
 
 
-def test_states_to_rewind_to_do_not_follow_the_model():
-    model = nn.Linear(2, 2)
-    kept = _state(model)
-    with torch.no_grad():
-        model.weight.zero_()
-    assert kept["weight"].any()
-
-
 @pytest.mark.parametrize("method", ["scrub-r", Scrub(rewind="first")], ids=str)
 def test_rewinding_is_refused_without_held_out_samples_of_the_same_classes(toy, method):
     model, forget, retain, (x, y) = toy
@@ -273,29 +208,14 @@ def test_rewinding_is_refused_without_held_out_samples_of_the_same_classes(toy, 
 # -- Bad Teacher -------------------------------------------------------------------------------
 
 
-def bad_reference(case, s, fresh, mistake=""):
+def bad_reference(case, s, fresh):
     model, (xf, _), (xr, _) = case
     student, good, bad = Net(model, s.norm), Net(model, "frozen"), Net(fresh, "frozen")
-    if mistake == "the teachers swapped":
-        good, bad = bad, good
-    if mistake == "the original teaches all":
-        bad = good
-    if mistake == "the good teacher is the student":
-        good.w, good.stats = student.w, student.stats
     t = s.temperature
     for _ in range(s.epochs):
-        target_r = good(xr, train=False).detach()
-        target_f = bad(xf, train=mistake == "the bad teacher in training mode").detach()
-        if mistake == "each part normalised by itself":
-            z = torch.cat([student(xr), student(xf)])
-        else:
-            z = student(torch.cat([xr, xf]))
-        target = torch.cat([target_r, target_f])
-        a, b = (z, target) if mistake == "the other direction" else (target, z)
-        total = kl(a / t, b / t).mean() / K
-        if mistake == "divided by B alone":
-            total = total * K
-        student.descend(total * t**2 if mistake == "times T²" else total, s.optim)
+        target = torch.cat([good(xr, train=False), bad(xf, train=False)]).detach()
+        z = student(torch.cat([xr, xf]))
+        student.descend(kl(target / t, z / t).mean() / K, s.optim)
     return student.vectors
 
 
@@ -322,28 +242,6 @@ def badly_taught(case, **changes):
 def test_bad_teacher_is_the_formula(case, changes):
     method, fresh, result = badly_taught(case, **changes)
     assert_same(vectors(result.model), bad_reference(case, method, fresh), vectors(case[0]))
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        "divided by B alone", "times T²", "the other direction", "the teachers swapped",
-        "the original teaches all", "the good teacher is the student",
-        "the bad teacher in training mode", "each part normalised by itself",
-    ],
-)  # fmt: skip
-def test_bad_teacher_is_told_from(case, mistake):
-    method, fresh, result = badly_taught(case)
-    assert_told_apart(vectors(result.model), bad_reference(case, method, fresh, mistake), vectors(case[0]))
-
-
-def test_bad_teacher_reports_the_mean_over_classes_too(case):
-    model, (xf, _), _ = case
-    _, fresh, result = badly_taught(case, norm="frozen", temperature=1.0, epochs=1)
-    z, target = Net(model, "frozen")(xf).detach(), Net(fresh, "frozen")(xf).detach()
-    row = result.history[1]
-    assert row["forget_loss"] == pytest.approx(float(kl(target, z).mean()) / K, rel=1e-5)
-    assert row["retain_loss"] == pytest.approx(0.0, abs=1e-6), "the student starts as its good teacher"
 
 
 class Recorder(nn.Module):
@@ -419,30 +317,14 @@ def test_bad_teacher_needs_a_network_that_knows_nothing(toy):
 # -- DELETE ------------------------------------------------------------------------------------
 
 
-def delete_reference(case, s, mistake=""):
-    model, (xf, yf), (xr, yr) = case
+def delete_reference(case, s):
+    model, (xf, yf), _ = case
     student, teacher = Net(model, s.norm), Net(model, "frozen")
-    if mistake == "the teacher is the student":
-        teacher.w, teacher.stats = student.w, student.stats
     for _ in range(s.epochs):
         p = log_softmax(teacher(xf, train=False).detach()).exp()
-        own = torch.zeros_like(p, dtype=torch.bool)
-        own[range(len(yf)), yf] = True
-        if mistake == "all forgotten classes hidden":
-            own[:, [0, 1]] = True
-        if mistake != "nothing hidden":
-            p = p.masked_fill(own, 0)
+        p[range(len(yf)), yf] = 0
         p = p / p.sum(1, keepdim=True)
-        z = student(xf)
-        q = log_softmax(z).exp()
-        if mistake == "the other direction":
-            each = torch.where(own, 0.0, q * (q.log() - p.clamp_min(1e-30).log())).sum(1)
-        else:
-            each = (torch.xlogy(p, p) - p * q.log()).sum(1)
-        loss = each.mean() / (K if mistake == "divided by K" else 1)
-        if mistake == "descending on D_r too":
-            loss = loss + cross_entropy(student(xr), yr)
-        student.descend(loss, s.optim)
+        student.descend((torch.xlogy(p, p) - p * log_softmax(student(xf))).sum(1).mean(), s.optim)
     return student.vectors
 
 
@@ -459,18 +341,6 @@ def deleted(case, **changes):
 def test_delete_is_the_formula(case, changes):
     method, result = deleted(case, **changes)
     assert_same(vectors(result.model), delete_reference(case, method), vectors(case[0]))
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        "nothing hidden", "all forgotten classes hidden", "the other direction", "divided by K",
-        "descending on D_r too", "the teacher is the student",
-    ],
-)  # fmt: skip
-def test_delete_is_told_from(case, mistake):
-    method, result = deleted(case)
-    assert_told_apart(vectors(result.model), delete_reference(case, method, mistake), vectors(case[0]))
 
 
 def test_delete_never_looks_at_retained_samples(toy):
@@ -500,31 +370,3 @@ def test_delete_with_two_classes_and_half_precision(case):
 
 
 # -- all three ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("module", "method"),
-    [(scrub, Scrub()), (badteacher, BadTeacher()), (delete, Delete(epochs=2))],
-    ids=["scrub", "bad-teacher", "delete"],
-)
-def test_the_student_moves_and_its_teachers_do_not(module, method, toy, monkeypatch):
-    teachers, built = [], []
-
-    def remember(model):
-        teachers.append(made := copy.deepcopy(model).eval().requires_grad_(False))
-        built.append(digest(made))
-        return made
-
-    monkeypatch.setattr(module, "frozen_copy", remember)
-    model, forget, retain, _ = toy
-    result = purge.unlearn(model, forget, retain, method=method, lr=1e-3, progress=False)
-    assert digest(result.model) != digest(model)
-    assert built[0] == digest(model), "the first teacher is the original"
-    assert [digest(t) for t in teachers] == built, "no teacher has moved, in weights or statistics"
-    ours = {t.data_ptr() for t in result.model.state_dict().values() if t.numel()}
-    for teacher in teachers:
-        assert not ours & {t.data_ptr() for t in teacher.state_dict().values() if t.numel()}
-        assert not any(m.training for m in teacher.modules())
-        assert all(p.grad is None for p in teacher.parameters())
-    if module is badteacher:
-        assert built[1] != built[0]

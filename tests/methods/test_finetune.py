@@ -14,13 +14,12 @@ from torch import nn
 
 import purge
 from purge.engine.optimizer import Optim
-from purge.methods import FineTune, GradientAscent, NegGradPlus, Retrain
+from purge.methods import FineTune, GradientAscent, Retrain
 from purge.models.checkpoint import digest
 from tests.nets import small_mlp
 from tests.reference import (
     NAMES,
     assert_weights,
-    before_norm,
     clip_to,
     cross_entropy,
     net,
@@ -54,15 +53,6 @@ def test_finetune_is_descent_on_the_retain_set(case, norm):
         assert torch.equal(result.model[1].running_mean, model[1].running_mean)
 
 
-def test_training_statistics_move_with_the_retain_set_alone(case):
-    model, forget, retain = case
-    result = purge.unlearn(
-        model, forget, retain, method=FineTune(epochs=1, batch_size=500, optim=Optim(lr=1e-9)), **QUIET
-    )
-    want = 0.9 * model[1].running_mean.double() + 0.1 * before_norm(weights_of(model), retain[0]).mean(0)
-    assert torch.allclose(result.model[1].running_mean.double(), want, atol=1e-6)
-
-
 def test_l1_sparse_adds_a_penalty_that_falls_in_a_straight_line(case):
     model, forget, retain = case
     method = FineTune(l1=3e-3, epochs=4, free_epochs=1, batch_size=500, optim=Optim(lr=0.05))
@@ -86,15 +76,6 @@ def test_not_negates_the_first_layer_and_nothing_else(case):
         negated[0].bias.neg_()
     want = descend(negated, lambda w: cross_entropy(net(w, retain[0])[0], retain[1]), steps=2, lr=0.05)
     assert_weights(result, want)
-
-
-def test_not_takes_the_first_convolution_where_there_is_one(digits):
-    model = purge.build("small-resnet", classes=10, channels=1)
-    method = FineTune(negate=True, epochs=1, batch_size=2000, optim=Optim(lr=1e-12, weight_decay=0.0))
-    few = digits.retain.select(torch.arange(64))
-    changed = purge.unlearn(model, digits.forget, few, method=method, **QUIET).model
-    assert torch.allclose(changed.conv1.weight, -model.conv1.weight)
-    assert torch.allclose(changed.layer1.conv1.weight, model.layer1.conv1.weight)
 
 
 def test_not_turns_the_sign_of_what_the_layer_says():
@@ -142,27 +123,13 @@ def test_neggrad_plus_small_pulls_to_the_original_and_freezes_statistics(case):
     result = purge.unlearn(model, forget, retain, method="neggrad-plus-small", **settings, **QUIET)
     start = {k: v.double() for k, v in model.state_dict().items() if k in NAMES}
 
-    def loss(w, pull=2.0):
+    def loss(w):
         stay = cross_entropy(net(w, retain[0], frozen=True)[0], retain[1])
         go = cross_entropy(net(w, forget[0], frozen=True)[0], forget[1])
         away = sum(((w[k] - start[k]) ** 2).sum() for k in NAMES)  # BatchNorm and biases included
-        return 0.95 * (stay + pull / 2 * away) - 0.05 * go
+        return 0.95 * (stay + 2.0 / 2 * away) - 0.05 * go
 
     assert_weights(result, descend(model, loss, steps=4, lr=0.02, momentum=0, decay=0))
-    free = descend(model, lambda w: loss(w, 0.0), steps=4, lr=0.02, momentum=0, decay=0)
-    with pytest.raises(AssertionError):
-        assert_weights(result, free)
-
-
-def test_an_epoch_goes_through_the_retain_set(case):
-    model, forget, retain = case
-    batch = 16
-    steps = -(-len(retain[1]) // batch)
-    for method in (FineTune(epochs=2, batch_size=batch), NegGradPlus(epochs=2, batch_size=batch)):
-        result = purge.unlearn(model, forget, retain, method=method, **QUIET)
-        assert result.steps == 2 * steps
-        looked = [r["step"] for r in result.history if r["check_forget_accuracy"] is not None]
-        assert looked == [0, steps, 2 * steps]
 
 
 # -- retrain ------------------------------------------------------------------------------------
@@ -175,16 +142,6 @@ def test_retrain_is_training_without_the_forget_set(toy):
     want = purge.train(fresh, retain, epochs=3, seed=5, progress=False)
     assert digest(result.model) == digest(want.model)
     assert [r["retain_loss"] for r in result.history[1:]] == pytest.approx([r["loss"] for r in want.history])
-
-
-def test_retrain_knows_nothing_of_the_trained_weights(toy):
-    model, forget, retain, _ = toy
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.add_(torch.randn_like(p))
-    results = [purge.unlearn(m, forget, retain, method="retrain", epochs=2, **QUIET) for m in (model, other)]
-    assert digest(results[0].model) == digest(results[1].model)
 
 
 def test_weights_that_cannot_be_drawn_anew_are_refused(toy):

@@ -19,7 +19,6 @@ from tests.nets import small_conv
 from tests.reference import (
     Net,
     assert_same,
-    assert_told_apart,
     cross_entropy,
     vectors,
 )
@@ -32,7 +31,7 @@ def gradient(net, x, y, step=None):
     return torch.autograd.grad(len(y) * cross_entropy(net(x, train=step), y), list(net.w.values()))
 
 
-def msg_reference(even, s, mistake=""):
+def msg_reference(even, s):
     model, forget, retain = even
     net = Net(model, s.norm)
     kept, lost = gradient(net, *retain), gradient(net, *forget)
@@ -40,14 +39,13 @@ def msg_reference(even, s, mistake=""):
     with torch.no_grad():
         for (k, w), a, b in zip(net.w.items(), kept, lost, strict=True):
             if k in ("0.weight", "3.weight"):
-                g = (a + b if mistake == "the sum" else a - b).abs().reshape(-1)
-                g = -g if mistake == "the largest" else g
+                g = (a - b).abs().reshape(-1)
                 at = g.argsort()[: round(s.share * len(g))]
                 drawn = torch.zeros(len(g), dtype=torch.bool)
                 drawn[at] = True
                 drawn = drawn.view(w.shape)
                 w.copy_(torch.where(drawn, FRESH, w))
-                pace[k] = torch.where(~drawn if mistake == "the new ones are slow" else drawn, 1.0, s.kept)
+                pace[k] = torch.where(drawn, 1.0, s.kept)
     middle = (s.epochs + 1) // 2
     for e in range(1, s.epochs + 1):
         part = e / middle if e <= middle else (s.epochs + 1 - e) / (s.epochs + 1 - middle)
@@ -89,12 +87,6 @@ def test_msg_is_the_formula(even, monkeypatch, changes):
     assert_same(vectors(result.model), msg_reference(even, method), vectors(even[0]))
 
 
-@pytest.mark.parametrize("mistake", ["the sum", "the largest", "the new ones are slow"])
-def test_msg_is_told_from(even, monkeypatch, mistake):
-    method, result = msg(even, monkeypatch)
-    assert_told_apart(vectors(result.model), msg_reference(even, method, mistake), vectors(even[0]))
-
-
 def test_new_weights_come_from_fan_out_and_only_in_convolutions():
     torch.manual_seed(0)
     model = small_conv()
@@ -110,8 +102,3 @@ def test_new_weights_come_from_fan_out_and_only_in_convolutions():
     some = purge.unlearn(model, forget, retain, method="msg", progress=False, share=0.25, **still).model
     moved = (some[3].weight - model[3].weight).abs() > 1e-6
     assert int(moved.sum()) == round(0.25 * model[3].weight.numel())
-
-
-def test_the_rate_rises_and_falls():
-    s = MaskedSmallGradients()
-    assert [s._rate(e) / s.optim.lr for e in range(1, 6)] == pytest.approx([1 / 3, 2 / 3, 1, 2 / 3, 1 / 3])

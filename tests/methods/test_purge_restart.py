@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 
 import pytest
@@ -88,31 +87,6 @@ def test_no_step_raises_the_retain_loss_to_first_order(case, budget, single):
     if single:
         forget, retain = purge.split(blobs(), indices=range(0, 90, 7))
     assert_never_uphill(purge.unlearn(model, forget, retain, budget=budget, steps=30, progress=False))
-
-
-def test_a_step_is_as_long_as_the_rate_says(case):
-    model, forget, retain = case
-    before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    result = purge.unlearn(
-        model, forget, retain, steps=2, rate=1e-3, average=0.0, weight_decay=0.0, progress=False
-    )
-    after = torch.cat([p.detach().flatten() for p in result.model.parameters()])
-    assert 0 < float((after - before).norm() / before.norm()) <= 1e-3 * 1.5 * 1.001  # the rates 1 and 1/2
-
-
-def test_the_size_of_logits_does_not_change_the_length_of_steps(case):
-    model, forget, retain = case
-    lengths = []
-    for size in (1.0, 30.0):
-        scaled = copy.deepcopy(model)
-        with torch.no_grad():
-            for p in scaled[3].parameters():
-                p.mul_(size)
-        ran = purge.unlearn(scaled, forget, retain, steps=2, rate=0.01, average=0.0, progress=False).model
-        before, after = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (scaled, ran))
-        lengths.append(float((after - before).norm() / before.norm()))
-    assert max(lengths) <= 0.015 * 1.001
-    assert min(lengths) > 0.003
 
 
 def test_a_class_ends_at_zero_and_samples_where_unseen_ones_are(digits, base):

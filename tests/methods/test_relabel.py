@@ -20,7 +20,6 @@ from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import relabel
 from purge.methods.relabel import RandomLabel, SalUn
-from purge.models.checkpoint import digest
 from tests.reference import (
     NAMES,
     after_norm,
@@ -99,20 +98,14 @@ def rows(x, among):
 # -- the references -----------------------------------------------------------------------------
 
 
-def saliency(model, forget, *, absolute=False, size=1, training=False):
-    """Σ over batches of ∇CE in evaluation mode; the mistakes are options."""
+def saliency(model, forget):
+    """|Σ ∇CE| over single samples, in evaluation mode."""
     w = {
         k: v.clone().requires_grad_(k in NAMES) for k, v in model.state_dict().items() if k[-7:] != "tracked"
     }
-    total = {k: torch.zeros_like(w[k]) for k in NAMES}
-    for x, y in zip(forget[0].split(size), forget[1].split(size), strict=True):
-        a = before_norm(w, x).detach()
-        stats = (a.mean(0), a.var(0, correction=0)) if training else (w["1.running_mean"], w["1.running_var"])
-        loss = each_cross_entropy(after_norm(w, before_norm(w, x), *stats)[0], y).sum()
-        found = torch.autograd.grad(loss, [w[k] for k in NAMES])
-        for k, g in zip(NAMES, found, strict=True):
-            total[k] += g.abs() if absolute else g
-    return {k: g.abs() for k, g in total.items()}
+    stats = w["1.running_mean"], w["1.running_var"]
+    loss = each_cross_entropy(after_norm(w, before_norm(w, forget[0]), *stats)[0], forget[1]).sum()
+    return {k: g.abs() for k, g in zip(NAMES, torch.autograd.grad(loss, [w[k] for k in NAMES]), strict=True)}
 
 
 def top(score, share):
@@ -122,15 +115,11 @@ def top(score, share):
     return {k: s >= limit for k, s in score.items()}
 
 
-def layerwise(score, share):
-    return {k: top({k: s}, share)[k] for k, s in score.items()}
-
-
 def same(a, b):
     return all(torch.equal(a[k], b[k]) for k in NAMES)
 
 
-def reference(model, steps, s, *, mask=None, soft=False, epoch=1, anchored=True):
+def reference(model, steps, s, *, mask=None, soft=False, epoch=1):
     """The whole run in float64 on the batches that were seen: SGD or Adam, mask or soft threshold."""
     state = {k: v.clone() for k, v in model.state_dict().items()}
     w = {k: state[k] for k in NAMES}
@@ -139,7 +128,7 @@ def reference(model, steps, s, *, mask=None, soft=False, epoch=1, anchored=True)
     mean, var = state["1.running_mean"], state["1.running_var"]
     o = s.optim
     for i, step in enumerate(steps):
-        if soft and anchored and i % epoch == 0:
+        if soft and i % epoch == 0:
             start = {k: v.clone() for k, v in w.items()}
         live = {k: v.detach().requires_grad_() for k, v in w.items()}
         if s.norm == "train":
@@ -178,11 +167,6 @@ def agree(result, want, start):
         assert torch.allclose(got[k], want[k], rtol=0, atol=1e-4 * scale), k
 
 
-def differ(result, want, start):
-    with pytest.raises(AssertionError):
-        agree(result, want, start)
-
-
 def moved(result, model):
     new = {k.removeprefix("inner."): v for k, v in result.model.state_dict().items()}
     return {k: new[k] != model.state_dict()[k] for k in NAMES}
@@ -217,7 +201,6 @@ def test_salun(watch, trained, changes):
     mask = top(saliency(model, forget), 0.5)
     result, steps = watch(method)
     agree(result, reference(model, steps, method, mask=mask), model.state_dict())
-    differ(result, reference(model, steps, method), model.state_dict())
 
 
 @pytest.mark.parametrize("changes", [{}, {"mixed": False}, {"share": 0.1}], ids=str)
@@ -227,34 +210,9 @@ def test_soft_salun(watch, trained, changes):
     result, steps = watch(method)
     epoch = len(steps) // 3
     agree(result, reference(model, steps, method, soft=True, epoch=epoch), start)
-    differ(result, reference(model, steps, method), start)
-    differ(result, reference(model, steps, method, soft=True, epoch=epoch, anchored=False), start)
-
-
-def test_soft_salun_holds_what_moved_least(watch, trained):
-    n = sum(trained[0].state_dict()[k].numel() for k in NAMES)
-    result, _ = watch(SalUn(epochs=1, batch_size=12, soft=True, share=0.2))
-    still = sum(int((~m).sum()) for m in moved(result, trained[0]).values())
-    assert int(0.8 * 7 / 8 * n) <= still < n  # one of eight steps is over when r is first taken
-    result, steps = watch(SalUn(epochs=1, batch_size=96, soft=True, share=0.2))
-    assert len(steps) == 1
-    assert all(m.all() for m in moved(result, trained[0]).values()), "after the last step r is 0"
 
 
 # -- batches and labels -------------------------------------------------------------------------
-
-
-def test_the_later_order_goes_first_over_what_must_go_then_over_what_stays(watch, trained):
-    _, forget, retain = trained
-    _, steps = watch(RandomLabel(epochs=3, batch_size=12, mixed=False))
-    assert len(steps) == 3 * (2 + 6)
-    for e in range(3):
-        epoch = steps[8 * e : 8 * e + 8]
-        f = torch.cat([rows(step.x, forget[0]) for step in epoch[:2]])
-        r = torch.cat([rows(step.x, retain[0]) for step in epoch[2:]])
-        assert sorted(f.tolist()) == list(range(24))
-        assert sorted(r.tolist()) == list(range(72))
-        assert torch.equal(torch.cat([step.y for step in epoch[2:]]), retain[1][r])
 
 
 @pytest.mark.parametrize("name", ["random-label", "salun", "salun-soft", "amnesiac-relabel"])
@@ -310,33 +268,6 @@ def test_amnesiac_labels_are_wrong_and_drawn_once(watch, trained, mixed):
     assert 0.42 < float((ahead == 1).double().mean()) < 0.58
 
 
-def test_wrong_labels_can_be_drawn_anew(watch, trained):
-    _, forget, _ = trained
-    _, steps = watch(RandomLabel(epochs=20, batch_size=24, wrong=True))
-    labels = drawn(steps, forget)
-    assert not (labels == forget[1]).any()
-    assert all(len(set(one.tolist())) == 2 for one in labels.T)
-
-
-def test_what_is_measured(watch, trained):
-    result, steps = watch(RandomLabel(epochs=2, batch_size=24, mixed=False))
-    for row, step in zip(result.history[1:], steps, strict=True):
-        forgetting = bool((rows(step.x, trained[1][0]) >= 0).all())
-        assert (row["forget_loss"] is None) != forgetting
-        assert (row["retain_loss"] is None) == forgetting
-    result, _ = watch(RandomLabel(epochs=2, batch_size=48))
-    assert all(row["forget_loss"] > 0 and row["retain_loss"] > 0 for row in result.history[1:])
-
-
-def test_a_batch_that_holds_one_set_only(watch, trained):
-    """Mixed batches of two: many have no forgotten sample, some nothing else."""
-    result, steps = watch(RandomLabel(epochs=1, batch_size=2, norm="frozen"))
-    counts = Counter(int((rows(step.x, trained[1][0]) >= 0).sum()) for step in steps)
-    assert set(counts) == {0, 1, 2}
-    assert sum(k * v for k, v in counts.items()) == 24
-    agree(result, reference(trained[0], steps, result.method), trained[0].state_dict())
-
-
 # -- the mask -----------------------------------------------------------------------------------
 
 
@@ -345,13 +276,6 @@ def test_a_batch_that_holds_one_set_only(watch, trained):
 def test_the_mask_is_the_global_top_of_the_signed_sum(watch, trained, share, batch_size):
     model, forget, _ = trained
     want = top(saliency(model, forget), share)
-    for mistake in (
-        top(saliency(model, forget, absolute=True), share),  # of each sample
-        top(saliency(model, forget, absolute=True, size=5), share),  # of each batch
-        top(saliency(model, forget, size=24, training=True), share),
-        layerwise(saliency(model, forget), share),
-    ):
-        assert not same(want, mistake), "the test could not tell"
     result, _ = watch(SalUn(epochs=2, batch_size=batch_size, share=share))
     assert same(moved(result, model), want)
     count = sum(m.numel() for m in want.values())
@@ -380,52 +304,6 @@ def test_nothing_moves_what_is_masked(monkeypatch, watch, trained, optimizer, mi
         gathered = [t for t in optimizer.state[p].values() if t.shape == p.shape]
         assert gathered
         assert all((t[~mask[k]] == 0).all() and t[mask[k]].any() for t in gathered)
-
-
-def test_the_norm_limit_sees_free_coordinates_only(watch, trained):
-    plain = Optim(lr=0.1, momentum=0.0, weight_decay=0.0, clip=1e-3)
-    result, steps = watch(SalUn(epochs=1, batch_size=96, mixed=True, share=0.3, norm="frozen", optim=plain))
-    assert len(steps) == 1
-    start = trained[0].state_dict()
-    change = [(result.model.inner.state_dict()[k] - start[k]).reshape(-1) for k in NAMES]
-    assert float(torch.cat(change).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)
-
-
-def test_a_mask_of_everything_is_random_labels(watch):
-    method = {"epochs": 2, "batch_size": 12}
-    for more in ({}, {"soft": True}):
-        plain, _ = watch(RandomLabel(**method))
-        full, _ = watch(SalUn(share=1.0, **method, **more))
-        assert digest(plain.model) == digest(full.model)
-
-
-def test_parameters_that_are_not_trained_take_no_place_in_the_mask(trained):
-    model, forget, retain = trained
-    model = purge.train(model, retain, epochs=1, lr=1e-9, progress=False).model  # a copy
-    model[0].weight.requires_grad_(False)
-    score = {k: v for k, v in saliency(model, forget).items() if k != "0.weight"}
-    for soft in (False, True):
-        settings = {"epochs": 2, "batch_size": 12, "share": 0.4, "soft": soft}
-        result = purge.unlearn(model, forget, retain, method=SalUn(**settings), progress=False)
-        new, old = result.model.state_dict(), model.state_dict()
-        assert torch.equal(new["0.weight"], old["0.weight"])
-        if not soft:
-            want = top(score, 0.4)
-            assert all(torch.equal(new[k] != old[k], want[k]) for k in want)
-
-
-def test_ties_do_not_add_to_the_mask(trained):
-    """A head without bias on dead features has many gradients of exactly 0: the rank decides."""
-    _, forget, retain = trained
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3, bias=False)).double()
-    with torch.no_grad():
-        model[0].bias.fill_(-1e3)  # no unit is ever alive
-    result = purge.unlearn(model, forget, retain, method=SalUn(epochs=1, share=0.25), progress=False)
-    changed = [
-        a != b for a, b in zip(result.model.state_dict().values(), model.state_dict().values(), strict=True)
-    ]
-    assert sum(int(m.sum()) for m in changed) == int(0.25 * (48 + 8 + 24))  # by weight decay
 
 
 # -- settings -----------------------------------------------------------------------------------

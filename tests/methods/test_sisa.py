@@ -15,19 +15,17 @@ from torch import nn
 
 import purge
 from purge.core.errors import DataError, FileError, MethodError, ModelError, RunError
-from purge.core.settings import flat_fields
 from purge.data.accept import as_samples
 from purge.data.identity import identities
 from purge.data.images import Images
 from purge.data.split import split
 from purge.engine.trainer import Recipe, one_cycle
 from purge.methods import sisa_model as module
-from purge.methods.registry import resolve_method
 from purge.methods.sisa import Sisa
 from purge.methods.sisa_model import ShardPlan, SisaModel, mixed, train_sisa
 from purge.models.checkpoint import digest
 from purge.runs.make import fresh_model
-from tests.nets import blobs, small_mlp
+from tests.nets import blobs
 from tests.properties import (
     assert_caller_untouched,
     assert_forgets,
@@ -172,16 +170,6 @@ def test_only_affected_shards_are_trained_from_the_first_affected_slice(trained,
     assert result.model.retrained == {1: sum(trained.plan.epochs)}
 
 
-def test_the_checkpoint_is_the_one_before_the_sample_was_added(trained):
-    """A checkpoint after the slice has already seen the sample."""
-    data = blobs()
-    gone, kept = split(data, indices=in_place(trained, data, 0, 0))
-    result = forget(trained, gone, kept).model
-    first, second = result.checkpoints[0]
-    assert all(torch.equal(first[k], v) for k, v in trained.checkpoints[0][0].items())
-    assert not all(torch.equal(second[k], v) for k, v in trained.checkpoints[0][1].items())
-
-
 # -- against the formulas ---------------------------------------------------------------------
 
 WORD = 2**64 - 1
@@ -206,13 +194,6 @@ def test_hash_places_and_order_in_plain_python():
     keys = [plain_hash(9, 2, 1, 7, i) for i in ids.tolist()]
     assert plan.order(ids, 1, 3, 4).tolist() == sorted(range(len(ids)), key=keys.__getitem__)
     assert int(mixed(3, 4)[0]) == plain_hash(3, 4)
-
-
-def test_shards_and_slices_are_roughly_equal_and_independent():
-    plan = ShardPlan(5, 4, 0, "mean", Recipe())
-    cells = Counter(zip(*(t.tolist() for t in plan.places(torch.arange(20_000))), strict=True))
-    assert len(cells) == 20
-    assert all(abs(count - 1000) < 150 for count in cells.values())
 
 
 @pytest.mark.parametrize(("slices", "epochs"), [(1, 7), (2, 3), (4, 10), (5, 20), (9, 5), (7, 13)])
@@ -307,18 +288,6 @@ def test_a_deletion_may_change_how_shards_vote(trained, tmp_path):
     assert SisaModel.load(counted.save(tmp_path / "counted"), net()).plan.vote == "majority"
 
 
-def test_shards_may_take_several_inputs():
-    class Two(nn.Module):
-        def forward(self, left, right):
-            return left + right
-
-    model = SisaModel([Two(), Two()], ShardPlan(2))
-    x = torch.randn(4, 3)
-    expected = (2 * x).log_softmax(1)
-    torch.testing.assert_close(model(x, x), expected)
-    torch.testing.assert_close(model(left=x, right=x), expected)
-
-
 # -- what assignment and weights depend on ----------------------------------------------------
 
 
@@ -345,22 +314,6 @@ def test_seed_vote_and_device_of_the_callers_model():
     assert not torch.equal(starts[0], other.checkpoints[0][0]["0.weight"])
     more = train(blobs(), model, shards=4)
     assert torch.equal(more.checkpoints[2][0]["0.weight"], starts[2]), "drawn from seed and shard alone"
-
-
-def test_a_function_that_builds_the_model():
-    built = []
-
-    def build():
-        built.append(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
-        return built[-1]
-
-    model = train(blobs(), build, seed=2)
-    assert len(built) == SHARDS
-    same(model, train(blobs(), build, seed=2))
-    always = small_mlp()
-    twin = train(blobs(), lambda: always)
-    assert digest(twin.shards[0]) != digest(always)
-    assert torch.equal(twin.checkpoints[0][0]["0.weight"], twin.checkpoints[1][0]["0.weight"])
 
 
 def test_a_copy_of_a_deleted_sample_is_kept():
@@ -409,20 +362,6 @@ def enough(x, y, seed):
 
 
 # -- files ------------------------------------------------------------------------------------
-
-
-def test_a_saved_model_can_be_loaded_and_still_deletes(trained, tmp_path):
-    trained.save(tmp_path / "run")
-    names = {p.name for p in (tmp_path / "run").iterdir()}
-    shards = {f"sisa-shard-{k}.safetensors" for k in range(SHARDS)}
-    assert names == {"model.safetensors", "sisa.json", "sisa-samples.safetensors", *shards}
-    back = SisaModel.load(tmp_path / "run", net(seed=9))
-    same(back, trained)
-    assert (back.plan, back.history) == (trained.plan, trained.history)
-    x = blobs(seed=4)[0]
-    assert torch.equal(back(x), trained(x))
-    gone, kept = split(blobs(), indices=[3, 50])
-    same(forget(back, gone, kept).model, train(kept))
 
 
 def test_a_run_folder_holds_both(trained, tmp_path):
@@ -479,13 +418,6 @@ def test_damaged_files_are_refused(trained, tmp_path):
     trained.save(tmp_path / "other")
     with pytest.raises(FileError, match="another architecture"):
         SisaModel.load(tmp_path / "other", nn.Linear(6, 3))
-
-
-def test_copies_share_checkpoints_but_not_weights(trained):
-    twin = copy.deepcopy(trained)
-    assert twin.checkpoints[0][0] is trained.checkpoints[0][0]
-    assert twin.checkpoints[0] is not trained.checkpoints[0]
-    assert twin.shards[0][0].weight.data_ptr() != trained.shards[0][0].weight.data_ptr()
 
 
 # -- refusals ---------------------------------------------------------------------------------
@@ -615,11 +547,6 @@ class Stubborn(nn.Module):
 # -- the contract of every method (tests/methods/test_contract.py), for a sharded model -------
 
 
-def test_settings_survive_the_command_line():
-    flat = {f.name: "none" if v is None else str(v) for f, v in flat_fields(Sisa())}
-    assert resolve_method(Sisa(), flat) == Sisa()
-
-
 def test_the_contract(trained, monkeypatch):
     gone, kept = split(blobs(), classes=[0])
     model = copy.deepcopy(trained).train()
@@ -655,11 +582,3 @@ def test_it_learns_forgets_and_can_be_audited(digits):
     assert before["fa_train"].value >= 0.95
     assert_forgets(report, 0.0)
     assert_keeps(report, 0.9)
-
-
-def test_probabilities_sum_to_one(trained):
-    x, y = blobs(seed=1)
-    z = trained(x).detach()
-    torch.testing.assert_close(z.exp().sum(1), torch.ones(len(x)))
-    assert float((z.argmax(1) == y).float().mean()) > 0.9
-    assert float(F.cross_entropy(z, y)) == pytest.approx(float(F.nll_loss(z, y)), abs=1e-6)

@@ -11,12 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 import purge
 from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.data.identity import identities
-from purge.data.images import Images
 from purge.data.split import split
 from purge.engine import store
 from purge.engine.seeding import seeded
@@ -74,24 +72,6 @@ def test_a_log_of_some_samples_still_lists_all_steps(tmp_path, logged, recorded)
     assert digest(one) == digest(other)
     with pytest.raises(MethodError, match=r"updates that used the forget set.*one without \d+ of them"):
         forget(model, *split(blobs(), indices=[5]), tmp_path / "log")
-
-
-def test_images_are_identified_by_their_ids(tmp_path):
-    g = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (40, 1, 4, 4), generator=g, dtype=torch.uint8)
-    data = Images(pixels, torch.arange(40) % 4, ids=1000 + torch.arange(40))
-    torch.manual_seed(0)
-    model = train(
-        tmp_path / "log",
-        data,
-        nn.Sequential(nn.Flatten(), nn.Linear(16, 4)),
-        recipe=Recipe(epochs=1, batch_size=8),
-    )
-    result = forget(model, *split(data, classes=[1]), tmp_path / "log", epochs=2, batch_size=16)
-    assert result.steps == 1 + 2 * 2
-    other = Images(pixels, torch.arange(40) % 4)
-    with pytest.raises(DataError, match="3 of 3 that it does not know"):
-        forget(model, *split(other, indices=[0, 1, 2]), tmp_path / "log")
 
 
 def test_a_sample_that_was_never_drawn_needs_no_update_taken_back(tmp_path, recorded):
