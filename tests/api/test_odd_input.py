@@ -179,8 +179,8 @@ CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
     "a name of 10,000 characters": (DataError, "1 to 300", lambda t: images(names=["x" * 10_000] * 4)),
     "a mean in words": (DataError, "one finite mean per channel", lambda t: images(mean=["a"])),
     "a mean of NaN": (DataError, "one finite mean per channel", lambda t: images(mean=[float("nan")])),
-    "ids in a list": (DataError, "got list", lambda t: images(ids=[1, 2, 3, 4])),
-    "ids are floats": (DataError, "torch.float32", lambda t: images(ids=torch.rand(4))),
+    "ids in a list": (DataError, "one id of 64 bits", lambda t: images(ids=[1, 2, 3, 4])),
+    "ids are floats": (DataError, "one id of 64 bits", lambda t: images(ids=torch.rand(4))),
     # a request
     "a request as a dict": (DataError, "got dict", lambda t: unlearn(t, request={"id": "DSR-17"})),
     "an endless id": (DataError, "1000 characters", lambda t: purge.DeletionRequest(id="x" * 100_000)),

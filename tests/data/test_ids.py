@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "no such column": ("did you mean 'customer'", lambda: owners_of(FRAME, "custmer")),
     "no such key": ("did you mean 'customer'", lambda: owners_of(DICTS, "custmer")),
     "no such position": ("a position in items of 3", lambda: owners_of(TUPLES, 5)),
-    "no such tensor": ("a position of 2 tensors", lambda: owners_of(TensorDataset(X, Y), 2)),
+    "no such tensor": ("a position in items of 2", lambda: owners_of(TensorDataset(X, Y), 2)),
     "a key of a pair": ("ids of a pair", lambda: owners_of((X, Y), "customer")),
     "a list too short": ("one id per sample in id_of, 4, got 3", lambda: owners_of((X, Y), IDS[:3])),
     "ids are lists": ("text or whole numbers", lambda: owners_of((X, Y), [[1], [2], [3], [4]])),

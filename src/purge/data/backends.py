@@ -232,12 +232,11 @@ class Items(Backend):
 
     def item(self, i: int) -> Inputs:
         """The inputs of one item, if it is an input and a label."""
-        made = self.guarded(lambda: self.read([self.dataset[i]], check=True))
-        return made.x
+        return self.guarded(lambda: self.read([self.dataset[i]]).x)
 
-    def read(self, items: Sequence[Any], check: bool = False) -> Item:
+    def read(self, items: Sequence[Any]) -> Item:
         """Some items as a batch: inputs, labels and owners."""
-        return collated(items, self.form, self.collate, self.what, check=check)
+        return collated(items, self.form, self.collate, self.what)
 
     def chunks(self, rows: Sequence[int] | None = None) -> Iterator[Item]:
         """All items (those at ``rows``) in order, a batch at a time; each is read once."""

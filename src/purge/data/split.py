@@ -14,10 +14,10 @@ from purge.core.errors import DataError, MethodError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data.accept import accepted, known_names
 from purge.data.forgotten import Forgotten, forgotten_by
-from purge.data.ids import IdOf, rows_of_ids
+from purge.data.ids import IdOf, as_list, rows_of_ids
 from purge.data.items import Adapt, Form
 from purge.data.samples import Data, Samples
-from purge.data.tables import counts_rows, is_index, row_names, rows_named
+from purge.data.tables import counts_rows, row_names, rows_named
 
 
 @dataclass(frozen=True)
@@ -242,13 +242,12 @@ def _training_data(dataset: Data, form: Form, known: Forgotten) -> Samples:
 
 def _named(classes: Any) -> bool:
     """Are classes given by name?"""
-    several = isinstance(classes, Iterable) and not isinstance(classes, (str, bytes, Tensor, np.ndarray))
-    return any(isinstance(c, str) for c in (list(classes) if several else [classes]))
+    return any(isinstance(c, str) for c in as_list(classes))
 
 
 def numbers_of_names(data: Samples, classes: Any, label: str | None = None) -> list[int]:
     """The numbers of classes that were named."""
-    names, wanted = known_names(data, label), [classes] if isinstance(classes, str) else list(classes)
+    names, wanted = known_names(data, label), as_list(classes)
     if not names:
         raise DataError("whole numbers as classes", brief(wanted[0]), "pass classes=[0, 1], say")
     if absent := [c for c in wanted if c not in names]:
@@ -281,21 +280,17 @@ def rows_of_indices(n: int, indices: list[int]) -> Tensor:
 
 def _whole_numbers(given: Any, what: str) -> list[int]:
     """A whole number, or a list, array, range or tensor of them, as a list of ints."""
-    values = given.tolist() if isinstance(given, (Tensor, np.ndarray, np.generic)) else given
-    several = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
-    found: list[Any] = list(values) if several else [values]
-    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in found]
-    wrong = [v for v in found if isinstance(v, bool) or not isinstance(v, int)]
-    if wrong or not found:
-        raise DataError(
-            f"whole numbers as {what}", brief(wrong[0]) if wrong else "none", f"pass {what}=[0, 1], say"
-        )
-    return found
+    values = as_list(given)
+    wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, int)]
+    if wrong or not values:
+        got = brief(wrong[0]) if wrong else "none"
+        raise DataError(f"whole numbers as {what}", got, f"pass {what}=[0, 1], say")
+    return values
 
 
 def _check_counted(indices: Any, names: Any, n: int) -> None:
     """Refuse positions where they may be meant as names: the two tell different rows of a shuffled table."""
-    if names is None and is_index(indices):
+    if names is None and hasattr(indices, "get_indexer_for"):  # an Index of pandas
         fix = "pass the DataFrame itself with index=, or a truth value for each row as mask="
         raise DataError("positions as indices", "an Index of pandas, which has names of rows", fix)
     if names is not None and not counts_rows(names):
