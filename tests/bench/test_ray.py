@@ -23,7 +23,7 @@ from purge.bench.jobs import read_plan
 from purge.bench.on_ray import Seat
 from purge.bench.schema import Resources
 from purge.bench.store import Place
-from purge.bench.workers import KILLED, THREADS, Done, Item, Tried, crew_on
+from purge.bench.workers import KILLED, THREADS, Done, Item, each, workers_on
 
 pytestmark = [
     pytest.mark.dist,
@@ -179,18 +179,18 @@ def test_interrupted_killed_and_robbed_of_a_worker(
 # -- one cluster for what its workers do ------------------------------------------------------
 
 
-def deadly(what: str, folder: Path) -> Tried:
+def deadly(what: str, folder: Path) -> Done:
     """Dies at the first attempt, at every one, or never."""
     with (folder / what).open("a") as file:
         file.write("x")
     if what == "killer" or (what == "fragile" and (folder / what).stat().st_size == 1):
         os.kill(os.getpid(), signal.SIGKILL)
-    return Tried("", about(what).result)
+    return about(what)
 
 
-def about(_: Any) -> Tried:
+def about(what: Any) -> Done:
     variables = {name: os.environ.get(name) for name in THREADS}
-    return Tried("", (os.getpid(), os.getcwd(), torch.get_num_threads(), variables, sys.path))
+    return Done(what, "", (os.getpid(), os.getcwd(), torch.get_num_threads(), variables, sys.path))
 
 
 def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
@@ -198,12 +198,12 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder was imported')")
     environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    with crew_on("ray", 2, 10, Resources(cpus=3), None) as crew:
+    with workers_on("ray", 2, 10, Resources(cpus=3), None) as workers:
         items = [Item("fragile", "a"), Item("killer", "b"), *(Item(name, "d") for name in ("x", "y", "z"))]
-        done = {d.what: d for d in crew.each(partial(deadly, folder=tmp_path), items)}
-        again = [*crew.each(about, [Item(i, str(i)) for i in range(4)])]
+        done = {d.what: d for d in each(workers, partial(deadly, folder=tmp_path), items)}
+        again = [*each(workers, about, [Item(i, str(i)) for i in range(4)])]
         assert signal.getsignal(signal.SIGTERM) is handler
-    assert len(crew.workers) == 2
+    assert len(workers) == 2
     assert done["killer"] == Done("killer", KILLED, killed=True)
     assert {name: (tmp_path / name).stat().st_size for name in ("killer", "fragile", "x")} == {
         "killer": 2, "fragile": 2, "x": 1,

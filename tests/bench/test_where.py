@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purge.bench.on_ray import _room
+from purge.bench.on_ray import room
 from purge.bench.schema import Resources
 from purge.core.errors import PurgeError
 from tests.bench.plans import plan_of
@@ -50,8 +50,8 @@ def test_bad_resources_are_refused(tmp_path: Path, resources: Any) -> None:
 def test_room_on_the_nodes() -> None:
     """What one node has left cannot be joined with what another has."""
     nodes: list[dict[str, float]] = [{"CPU": 3, "memory": 5e9}, {"CPU": 4, "GPU": 1, "memory": 5e9}]
-    assert _room(nodes, {"CPU": 2, "GPU": 0, "memory": 0}) == 3
-    assert _room(nodes, {"CPU": 1, "GPU": 0.5, "memory": 0}) == 2
-    assert _room(nodes, {"CPU": 1, "GPU": 0, "memory": 4e9}) == 2
+    assert room(nodes, {"CPU": 2, "GPU": 0, "memory": 0}) == 3
+    assert room(nodes, {"CPU": 1, "GPU": 0.5, "memory": 0}) == 2
+    assert room(nodes, {"CPU": 1, "GPU": 0, "memory": 4e9}) == 2
     with pytest.raises(PurgeError, match=r"room for a job, \{'CPU': 5\}, got at most \{'CPU': 4\}"):
-        _room(nodes, {"CPU": 5, "GPU": 0, "memory": 0})
+        room(nodes, {"CPU": 5, "GPU": 0, "memory": 0})

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from purge.bench.schema import Resources
-from purge.bench.workers import KILLED, THREADS, Crew, Done, Item, Tried, crew_on, processes
+from purge.bench.workers import KILLED, THREADS, Done, Item, each, workers_on
 from purge.core.errors import PurgeError
 
 
@@ -23,15 +23,15 @@ class AtOnce:
     def __init__(self, log: list[tuple[int, Any]], me: int, started: Future[Any] | None = None) -> None:
         self.log, self.me, self.started = log, me, started
 
-    def submit(self, work: Any, what: Any, /) -> Future[Tried]:
+    def submit(self, work: Any, what: Any, /) -> Future[Done]:
         self.log.append((self.me, what))
-        future: Future[Tried] = Future()
+        future: Future[Done] = Future()
         future.set_result(work(what))
         return future
 
 
-def fine(_: Any) -> Tried:
-    return Tried()
+def fine(what: Any) -> Done:
+    return Done(what)
 
 
 ITEMS = [Item(f"{group}{i}", group) for group in "ab" for i in range(3)]
@@ -40,29 +40,30 @@ ITEMS = [Item(f"{group}{i}", group) for group in "ab" for i in range(3)]
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_everything_is_done_once(n: int) -> None:
     log: list[tuple[int, Any]] = []
-    done = list(Crew([AtOnce(log, i) for i in range(n)]).each(fine, ITEMS))
+    done = list(each([AtOnce(log, i) for i in range(n)], fine, ITEMS))
     assert sorted(d.what for d in done) == sorted(item.what for item in ITEMS)
     assert not any(d.error for d in done)
 
 
 def test_a_worker_stays_with_its_group_and_helps_where_fewest_work() -> None:
     log: list[tuple[int, Any]] = []
-    list(Crew([AtOnce(log, i) for i in range(3)]).each(fine, ITEMS))
+    list(each([AtOnce(log, i) for i in range(3)], fine, ITEMS))
     groups = [{what[0] for me, what in log if me == i} for i in range(3)]
     assert groups[:2] == [{"a"}, {"b"}]
     assert log[:3] == [(0, "a0"), (1, "b0"), (2, "a1")]
 
 
 def test_a_failure_is_that_of_its_item_alone() -> None:
-    crew = Crew([AtOnce([], 0), AtOnce([], 1)])
-    done = {d.what: d.error for d in crew.each(lambda what: Tried("broke" * (what == "a1")), ITEMS)}
+    workers = [AtOnce([], 0), AtOnce([], 1)]
+    done = {d.what: d.error for d in each(workers, lambda what: Done(what, "broke" * (what == "a1")), ITEMS)}
     assert {what for what, error in done.items() if error} == {"a1"}
 
 
 def test_a_worker_that_starts_late_joins_the_others_and_is_not_waited_for() -> None:
     log: list[tuple[int, Any]] = []
     late: list[Future[Any]] = [Future(), Future()]
-    going = Crew([AtOnce(log, 0), *(AtOnce(log, i + 1, f) for i, f in enumerate(late))]).each(fine, ITEMS)
+    workers = [AtOnce(log, 0), *(AtOnce(log, i + 1, f) for i, f in enumerate(late))]
+    going = each(workers, fine, ITEMS)
     next(going)
     late[0].set_result(None)
     assert len(list(going)) == len(ITEMS) - 1
@@ -73,27 +74,27 @@ def test_a_worker_that_cannot_start_is_the_end() -> None:
     broken: Future[Any] = Future()
     broken.set_exception(OSError("no such node"))
     with pytest.raises(OSError, match="no such node"):
-        list(Crew([AtOnce([], 0), AtOnce([], 1, broken)]).each(fine, [Item("x", "x")]))
+        list(each([AtOnce([], 0), AtOnce([], 1, broken)], fine, [Item("x", "x")]))
 
 
 # -- processes ----------------------------------------------------------------------------------
 
 
-def deadly(what: str) -> Tried:
+def deadly(what: str) -> Done:
     if what.startswith("killer"):
         os._exit(9)
-    return Tried("", os.getpid())
+    return Done(what, "", os.getpid())
 
 
 @pytest.mark.slow
 def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> None:
     """Each is tried once. Afterwards there are still two workers, also if one dies while it is idle."""
     names = ["killer a", "b", "killer c", "d", "e"]
-    with processes(2) as crew:
-        done = {d.what: d for d in crew.each(deadly, [Item(name, name) for name in names])}
+    with workers_on("processes", 2, 5, Resources(), None) as workers:
+        done = {d.what: d for d in each(workers, deadly, [Item(name, name) for name in names])}
         os.kill(done["e"].result, signal.SIGKILL)
         time.sleep(1)
-        again = list(crew.each(deadly, [Item(name, name) for name in "xyz"]))
+        again = list(each(workers, deadly, [Item(name, name) for name in "xyz"]))
     assert {name: (d.error, d.killed) for name, d in done.items()} == {
         name: (KILLED, True) if "killer" in name else ("", False) for name in names
     }
@@ -102,8 +103,8 @@ def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> 
     assert os.getpid() not in {d.result for d in again}
 
 
-def threads(_: Any) -> Tried:
-    return Tried("", (torch.get_num_threads(), {name: os.environ.get(name) for name in THREADS}))
+def threads(what: Any) -> Done:
+    return Done(what, "", (torch.get_num_threads(), {name: os.environ.get(name) for name in THREADS}))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_each_worker_has_its_threads(
     """Torch, NumPy and scikit-learn of each get their part; afterwards the caller's settings are back."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     before, environment = torch.get_num_threads(), dict(os.environ)
-    with processes(n, cpus) as crew:
-        assert [*crew.each(threads, [Item("x", "x")])] == [
+    with workers_on("processes", n, 1, Resources(cpus), None) as workers:
+        assert [*each(workers, threads, [Item("x", "x")])] == [
             Done("x", result=(expected, dict.fromkeys(THREADS, str(expected))))
         ]
     assert torch.get_num_threads() == before
@@ -142,5 +143,5 @@ def test_each_worker_has_its_threads(
     ],
 )
 def test_a_place_that_cannot_be_is_refused(on: str, device: str | None, words: str, tmp_path: Path) -> None:
-    with pytest.raises(PurgeError, match=f"Expected {words}"), crew_on(on, 1, 1, Resources(), device):
+    with pytest.raises(PurgeError, match=f"Expected {words}"), workers_on(on, 1, 1, Resources(), device):
         pass

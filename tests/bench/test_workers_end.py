@@ -19,16 +19,17 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 BUSY = """
 import sys, time
 from pathlib import Path
-from purge.bench.workers import Item, Tried, processes
+from purge.bench.schema import Resources
+from purge.bench.workers import Done, Item, each, workers_on
 
 def work(what):
     Path(sys.argv[1], what).touch()
     time.sleep(300)
-    return Tried()
+    return Done(what)
 
 if __name__ == "__main__":
-    with processes(2) as crew:
-        list(crew.each(work, [Item("a", "a"), Item("b", "b")]))
+    with workers_on("processes", 2, 2, Resources(), None) as workers:
+        list(each(workers, work, [Item("a", "a"), Item("b", "b")]))
 """
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 

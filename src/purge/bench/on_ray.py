@@ -28,14 +28,13 @@ from torch import nn
 
 import purge
 from purge.bench.schema import Resources
-from purge.bench.workers import THREADS, Tried, Work, environment
+from purge.bench.workers import THREADS, Done, Work, environment
 from purge.core.errors import DeviceError, first_line
 from purge.core.plugins import from_extra
 from purge.engine import choose_device
 
 logger = logging.getLogger("purge")
 
-OBJECTS = 100 * 2**20  # bytes for results on their way, which are small
 PATIENCE = 120.0  # seconds without a worker of an existing cluster, after which it is said what is waited for
 FIX = "check the address, or leave it out: --on ray starts a cluster on this machine"
 QUIET = {
@@ -46,10 +45,9 @@ QUIET = {
 
 
 class Seat:
-    """What runs on a node: a process that does one thing after another."""
+    """What runs on a node; ``path`` and ``folder`` are those of a bench on this machine."""
 
     def __init__(self, threads: int, path: list[str], folder: str) -> None:
-        """``path``, ``folder``: of a bench on this machine."""
         if folder:
             sys.path[:] = path
             os.chdir(folder)
@@ -62,7 +60,7 @@ class Seat:
             raise DeviceError(f"purge {version} on {here}", purge.__version__, fix)
         choose_device(device, nn.Identity())
 
-    def do(self, work: Work, what: Any) -> Tried:
+    def do(self, work: Work, what: Any) -> Done:
         """Work on an item."""
         return work(what)
 
@@ -71,17 +69,16 @@ class Remote:
     """A seat on the cluster, as this process sees it."""
 
     def __init__(self, actor: Any, device: str) -> None:
+        fix = "check that the same purge is installed on all nodes"
         self._actor = actor
-        self.started = _future(actor.started.remote(purge.__version__, device), _cannot_start)
+        self.started = _future(
+            actor.started.remote(purge.__version__, device),
+            lambda why: DeviceError("a worker that starts on the cluster", why, fix),
+        )
 
-    def submit(self, work: Work, what: Any, /) -> Future[Tried]:
+    def submit(self, work: Work, what: Any, /) -> Future[Done]:
         """Give it something to do."""
         return _future(self._actor.do.remote(work, what), BrokenProcessPool)
-
-
-def _cannot_start(why: str) -> DeviceError:
-    fix = "check that the same purge is installed on all nodes"
-    return DeviceError("a worker that starts on the cluster", why, fix)
 
 
 def _future(reference: Any, died: Callable[[str], Exception]) -> Future[Any]:
@@ -110,13 +107,18 @@ def ray_workers(
     Without ``n``, there are as many as the nodes have room for. All get the same number of threads, on which
     the last bits of a result depend.
     """
-    device, cpus, memory = _device(device, resources), resources.cpus or 1, resources.memory_bytes
+    if device not in (None, "cpu", "cuda"):  # a worker sees no other GPUs than its own
+        raise DeviceError("--device cpu or cuda on a cluster", repr(device), "Ray chooses among the GPUs")
+    if device == "cuda" and not resources.gpus:
+        raise DeviceError("gpus in resources, for --device cuda", "none", "write resources: {gpus: 1}")
+    device = device or ("cuda" if resources.gpus else "cpu")
+    cpus, memory = resources.cpus or 1, resources.memory_bytes
     threads = dict.fromkeys(THREADS, str(cpus))
     with ExitStack() as stack:
         stack.enter_context(environment({**QUIET, **threads}))
         ray = _connected(stack, address, cpus * n if n else max(cpus, os.cpu_count() or 1))
         wanted = {"CPU": cpus, "GPU": resources.gpus, "memory": memory or 0}
-        n = min(n or _room([node["Resources"] for node in ray.nodes() if node["Alive"]], wanted), items)
+        n = min(n or room([node["Resources"] for node in ray.nodes() if node["Alive"]], wanted), items)
         seat = ray.remote(Seat).options(
             num_cpus=cpus, num_gpus=resources.gpus, memory=memory, max_restarts=-1, max_task_retries=1,
             runtime_env={"env_vars": threads} if address else None,
@@ -131,40 +133,31 @@ def ray_workers(
         yield workers
 
 
-def _device(wanted: str | None, resources: Resources) -> str:
-    """The device of a worker, which sees no other GPUs than its own."""
-    if wanted is not None and wanted not in ("cpu", "cuda"):
-        raise DeviceError("--device cpu or cuda on a cluster", repr(wanted), "Ray chooses among the GPUs")
-    if wanted == "cuda" and not resources.gpus:
-        raise DeviceError("gpus in resources, for --device cuda", "none", "write resources: {gpus: 1}")
-    return wanted or ("cuda" if resources.gpus else "cpu")
-
-
 def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     """Ray, connected with a cluster, or with one of so many CPUs that ends with the stack."""
-    if address:
-        _check_reachable(address)
-    elif "RAY_AUTH_MODE" not in os.environ:  # other users of this machine cannot join it
+    own: dict[str, Any] = {}
+    if address and address != "auto":  # Ray would wait for half a minute where nobody answers
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        except (OSError, ValueError, OverflowError) as error:
+            got = first_line(error) if isinstance(error, OSError) else "no HOST:PORT"
+            raise DeviceError(f"a Ray cluster at {address}", got, FIX) from None
+    elif not address and "RAY_AUTH_MODE" not in os.environ:  # other users of this machine cannot join it
         stack.enter_context(environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}))
     ray = from_extra("ray", "bench", "--on ray", DeviceError)
     short = "/tmp" if os.path.isdir("/tmp") else None  # paths of sockets have at most 107 characters
     temporary = tempfile.TemporaryDirectory(prefix="purge-ray-", dir=short, ignore_cleanup_errors=True)
     folder = stack.enter_context(temporary)
-    own: dict[str, Any] = {
-        "num_cpus": cpus,
-        "include_dashboard": False,
-        "_temp_dir": folder,
-        "object_store_memory": OBJECTS,
-    }
-    stack.callback(_quietly, ray.shutdown)
+    if not address:
+        own = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": folder}
+        own["object_store_memory"] = 100 * 2**20  # bytes: results are small
+    stack.callback(_shut_down, ray)
     handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
     try:
         # Ray lets workers import from the current folder; see current_folder_importable for why not.
         with chdir(folder), warnings.catch_warnings(action="ignore"):  # the error says it
-            ray.init(
-                address or "local", log_to_driver=False, logging_level=logging.CRITICAL,
-                **({} if address else own),
-            )  # fmt: skip
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.CRITICAL, **own)
     except Exception as error:  # a cluster of another version, one that asks for a token, no memory
         got = first_line(error)
         raise DeviceError(f"a Ray cluster {f'at {address}' if address else 'here'}", got, FIX) from None
@@ -175,39 +168,28 @@ def _connected(stack: ExitStack, address: str, cpus: int) -> Any:
     return ray
 
 
-def _quietly(end: Callable[[], None]) -> None:
-    """Call ``end`` while nothing goes to stderr: Ray's own threads write there what will not be done."""
+def _shut_down(ray: Any) -> None:
+    """End Ray while nothing goes to stderr: its own threads write there what will not be done."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
-        end()
+        ray.shutdown()
     finally:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
 
 
-def _check_reachable(address: str) -> None:
-    """Refuse an address at which nobody answers; Ray would wait for half a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        if address != "auto":
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, ValueError, OverflowError) as error:
-        got = first_line(error) if isinstance(error, OSError) else "no HOST:PORT"
-        raise DeviceError(f"a Ray cluster at {address}", got, FIX) from None
-
-
-def _room(nodes: list[dict[str, float]], wanted: dict[str, float]) -> int:
+def room(nodes: list[dict[str, float]], wanted: dict[str, float]) -> int:
     """How many jobs fit on the nodes.
 
-    >>> _room([{"CPU": 8, "GPU": 1}], {"CPU": 1.0, "GPU": 0.25, "memory": 0})
+    >>> room([{"CPU": 8, "GPU": 1}], {"CPU": 1.0, "GPU": 0.25, "memory": 0})
     4
     """
     amounts = {name: amount for name, amount in wanted.items() if amount}
-    room = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
-    if not room:
+    fit = sum(int(min(node.get(name, 0) / amount for name, amount in amounts.items())) for node in nodes)
+    if not fit:
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in amounts}
         fix = "lower resources; if the cluster will grow, say with --jobs how many fit then"
         raise DeviceError(f"a node with room for a job, {amounts}", f"at most {most}", fix)
-    return room
+    return fit

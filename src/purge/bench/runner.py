@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,22 +23,19 @@ import yaml
 from torch import nn
 
 import purge
-from purge import Result
 from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
 from purge.bench.schema import PARTS
 from purge.bench.search import score_of, spent_in, waves, winners
 from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
 from purge.bench.tables import manifest, result_in, sheets
-from purge.bench.workers import PROCESSES, Crew, Done, Item, Tried, crew_on
+from purge.bench.workers import PROCESSES, Done, Item, Worker, each, workers_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
 from purge.data import Samples
 from purge.metrics import METRICS, find_metric
 from purge.runs import Auditor, RunFile, cut, environment, read_facts, read_model, unlearn_run
-
-Say = Callable[[str], None]
 
 
 class Summary(NamedTuple):
@@ -56,11 +53,11 @@ class Summary(NamedTuple):
 
 def bench(
     plan: Plan, place: Place, *, only: Sequence[str] = (), at_once: int | None = None, on: str = PROCESSES,
-    resume: bool = False, progress: bool = True, say: Say = lambda _: None,
+    resume: bool = False, progress: bool = True, say: Callable[[str], None] = lambda _: None,
 ) -> Summary:  # fmt: skip
     """Run the jobs that have no result, all or those of some methods, then make the tables and figures.
 
-    ``on``: where they run, see :func:`crew_on`; ``at_once``: how many of them at the same time.
+    ``on``: where they run, see :func:`workers_on`; ``at_once``: how many of them at the same time.
     """
     part = plan.only(only)
     for folder in (place.out, place.models):
@@ -71,42 +68,38 @@ def bench(
     todo = [job for job in part.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     absent = missing(wanted, place)
-    broken, over = set(), 0
-    total = len(wanted) + len(todo)
+    broken, over, total = set(), 0, len(wanted) + len(todo)
     where = on if todo else PROCESSES  # a cluster takes seconds to start
-    with crew_on(where, at_once, total, plan.resources, place.device) as crew:
+    with workers_on(where, at_once, total, plan.resources, place.device) as workers:
         own_folder(place.out, "jobs")
         place.models.mkdir(parents=True, exist_ok=True)
-        place = dataclasses.replace(place, at_once=len(crew.workers), models=place.models.absolute())
+        place = dataclasses.replace(place, at_once=len(workers), models=place.models.absolute())
         write_manifest(plan, place.out)
         say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(absent)} of {len(wanted)} models to train.")
         total += len(_shards(absent, place))
         began = time.perf_counter()
         with progress_line("bench", total, progress) as advance:
-            for count, done in enumerate(_outcomes(crew, part, place), 1):
-                note = f": {done.error}" if done.error else ""
-                if isinstance(done.what, Training):
-                    broken |= {done.what.spec} if done.error else set()
-                elif isinstance(done.what, Shard):
-                    pass  # what went wrong with it is said of its model
-                elif done.result is not None:
+            for count, done in enumerate(_outcomes(workers, part, place), 1):
+                if isinstance(done.what, Job):
                     write_json(place.file(done.what), done.result)
-                elif done.error:
-                    kind = "process ended" if done.killed else "no model"
-                    record = _record(done.what, place, {"error": done.error, "kind": kind})
-                    write_json(place.file(done.what), record)
-                else:
-                    over, note = over + 1, ": no seconds left"
+                    over += "skipped" in done.result
+                elif done.error and isinstance(done.what, Training):  # a shard's error is its model's
+                    broken.add(done.what.spec)
                 advance(1, str(done.what))
+                note = f": {done.error}" if done.error else ""
                 say(f"[{count}/{total}] {time.perf_counter() - began:6.0f} s  {done.what}{note}")
     results = [(job, result_in(place.file(job))) for job in plan.jobs]
+    presets = []
+    if best := winners(results, plan.seconds):
+        presets = [place.out / "presets.yaml"]
+        write_text(presets[0], yaml.safe_dump({"methods": best}, sort_keys=False, allow_unicode=True))
     return Summary(
         ran=len(todo) - over,
         skipped=len(part.jobs) - len(todo),
         left=len(plan.jobs) - len(part.jobs),
         trained=sum(t.spec not in broken for t in absent),
         failed={str(job): str(result["error"]) for job, result in results if result and "error" in result},
-        files=[*_write_presets(place.out, results, plan.seconds), *make(place.out)],
+        files=[*presets, *make(place.out)],
         unread=sum(result is None and place.file(job).is_file() for job, result in results),
         over=over,
     )
@@ -169,18 +162,6 @@ def write_manifest(plan: Plan, out: Path) -> None:
     write_json(out / "bench.json", {**about, "metrics": own, **wanted})
 
 
-def _write_presets(
-    out: Path, results: list[tuple[Job, dict[str, Any] | None]], seconds: float | None
-) -> list[Path]:
-    """Write the best settings that a search found as a file that a later bench can read."""
-    best = winners(results, seconds)
-    if not best:
-        return []
-    text = yaml.safe_dump({"methods": best}, sort_keys=False, allow_unicode=True)
-    write_text(out / "presets.yaml", text)
-    return [out / "presets.yaml"]
-
-
 def _record(job: Job, place: Place, outcome: dict[str, Any]) -> dict[str, Any]:
     """The result of a job, with what it was and where it ran."""
     about = {
@@ -213,47 +194,57 @@ def make(out: Path) -> list[Path]:
 # -- one item of work -------------------------------------------------------------------------
 
 
-def _outcomes(crew: Crew, plan: Plan, place: Place) -> Iterator[Done]:
-    """Do all that has no result yet, models before jobs, and yield what was done, failed or did not begin.
+def _outcomes(workers: Sequence[Worker], plan: Plan, place: Place) -> Iterator[Done]:
+    """Do all that has no result yet, and yield what was done, failed or did not begin.
 
     In a search with a limit of seconds, a method's trials follow one another: only when the jobs of one have
     ended is it known whether there is time for the next. The first always begins.
     """
     limit = math.inf if plan.seconds is None else plan.seconds
     spent: dict[str, float] = defaultdict(float)
-    tried: dict[str, str] = {}  # models → what went wrong
-    attempt = partial(_attempt, place=place)
+    tried: dict[str, str] = {}
     for wave in waves(plan.jobs, plan.seconds):
         todo = []
-        for job in (job for job in wave if not is_done(place.file(job))):
+        for job in wave:
+            if is_done(place.file(job)):
+                continue
             if job.trial and spent[job.trial_of] >= limit:
                 why = f"{job.trial} trials took {spent[job.trial_of]:.1f} s; the search allows {limit:g} s"
-                write_json(place.file(job), _record(job, place, {"skipped": why}))
-                yield Done(job)
+                yield Done(job, "no seconds left", _record(job, place, {"skipped": why}))
             else:
                 todo.append(job)
-        models = {t.spec: t for job in todo for t in (job.base, *job.retrained) if t.spec not in tried}
-        shards = [Item(s, s.training.spec) for s in _shards(missing([*models.values()], place), place)]
-        for done in crew.each(attempt, shards):
-            if done.error:
-                tried[done.what.training.spec] = done.error
-            yield done
-        for spec in [spec for spec in models if spec in tried]:  # a shard of it failed
-            yield Done(models.pop(spec), tried[spec])
-        for done in crew.each(attempt, [Item(model, spec) for spec, model in models.items()]):
-            tried[done.what.spec] = done.error
-            yield done
-        for job in [job for job in todo if _broken(job, tried)]:
-            todo.remove(job)
-            yield Done(job, _broken(job, tried))
-        yield from crew.each(attempt, [Item(job, _scene_key(job, place)) for job in todo])
+        yield from _wave(workers, todo, plan.trainings(todo), tried, place)
         for job in wave if limit < math.inf else ():
             spent[job.trial_of] += spent_in(result_in(place.file(job)))
 
 
-def _broken(job: Job, tried: Mapping[str, str]) -> str:
-    """What went wrong with a model that a job needs, when it was tried before."""
-    return next((error for t in (job.base, *job.retrained) if (error := tried.get(t.spec))), "")
+def _wave(
+    workers: Sequence[Worker], jobs: list[Job], models: list[Training], tried: dict[str, str], place: Place
+) -> Iterator[Done]:
+    """Shards, then models, then jobs. ``tried`` learns what went wrong with each model, if anything."""
+    attempt = partial(_attempt, place=place)
+    models = [model for model in models if model.spec not in tried]
+    shards = [Item(shard, shard.training.spec) for shard in _shards(missing(models, place), place)]
+    for done in each(workers, attempt, shards):
+        if done.error:
+            tried[done.what.training.spec] = done.error
+        yield done
+    yield from (Done(model, tried[model.spec]) for model in models if model.spec in tried)
+    whole = [Item(model, model.spec) for model in models if model.spec not in tried]
+    for done in each(workers, attempt, whole):
+        tried[done.what.spec] = done.error
+        yield done
+    ready = []
+    for job in jobs:
+        if error := next(filter(None, (tried[t.spec] for t in job.trainings)), ""):
+            yield Done(job, error, _record(job, place, {"error": error, "kind": "no model"}))
+        else:
+            ready.append(Item(job, _scene_key(job, place)))
+    for done in each(workers, attempt, ready):
+        if done.killed:
+            failure = {"error": done.error, "kind": "process ended"}
+            done = done._replace(result=_record(done.what, place, failure))
+        yield done
 
 
 def _shards(absent: Sequence[Training], place: Place) -> list[Shard]:
@@ -261,27 +252,28 @@ def _shards(absent: Sequence[Training], place: Place) -> list[Shard]:
     return [Shard(t, i) for t in absent for i in range(t.shards) if place.at_once > 1]
 
 
-def _attempt(what: Training | Shard | Job, place: Place) -> Tried:
+def _attempt(what: Training | Shard | Job, place: Place) -> Done:
     """Train a model or a shard, or run a job; return its result, or what went wrong."""
     began = ready = time.perf_counter()
     try:
         if isinstance(what, Training):
             trained(what, place)
-            return Tried()
+            return Done(what)
         if isinstance(what, Shard):
             train_shard(what, place)
-            return Tried()
+            return Done(what)
         _scene(what, place)
         ready = time.perf_counter()
         outcome = run_job(what, place)
-        return Tried("", _record(what, place, {**outcome, "wall_seconds": time.perf_counter() - began}))
+        outcome["wall_seconds"] = time.perf_counter() - began
+        return Done(what, "", _record(what, place, outcome))
     except (Exception, SystemExit) as error:  # whatever it is, the other jobs go on
         words = " ".join((str(error) or type(error).__name__).split())[:500]
         if not isinstance(what, Job):
-            return Tried(words)
+            return Done(what, words)
         spent = time.perf_counter() - ready if ready > began else 0.0  # a trial that failed took its time too
         failure = {"error": words, "kind": type(error).__name__, "spent_seconds": spent}
-        return Tried(words, _record(what, place, failure))
+        return Done(what, words, _record(what, place, failure))
 
 
 class Scene(NamedTuple):
@@ -306,7 +298,7 @@ def _scene(job: Job, place: Place) -> Scene:
             del _SCENES[old]
         data, test = images(job.data, place.data_dir, place.device)
         forget, retain = cut(data, request_of(job.forget, data))
-        folders = [trained(t, place) for t in (job.base, *job.retrained)]
+        folders = [trained(t, place) for t in job.trainings]
         facts = [read_facts(folder) for folder in folders]
         base, *references = [read_model(folder, job.base.model, data) for folder in folders]
         auditor = Auditor(
@@ -318,8 +310,15 @@ def _scene(job: Job, place: Place) -> Scene:
 
 
 def _scene_key(job: Job, place: Place) -> str:
-    specs = [t.spec for t in (job.base, *job.retrained)]
+    specs = [t.spec for t in job.trainings]
     return digest_of([dataclasses.asdict(job.data), job.forget, job.seed, specs, repr(place)])
+
+
+# Of a result, what stands elsewhere in the file of a job, and what is for the record of a run alone.
+LEFT_OUT = (
+    "method", "versions", "hardware", "seconds", "steps", "seed",
+    "request", "forget_rows", "deletion_request", "finished", "cache",
+)  # fmt: skip
 
 
 def run_job(job: Job, place: Place) -> dict[str, Any]:
@@ -335,49 +334,43 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         )  # fmt: skip
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
-    elsewhere = ("method", "versions", "hardware", "seconds", "steps", "seed")  # in the result of the job
-    of_one = ("request", "forget_rows", "deletion_request", "finished", "cache")  # for the record of a run
-    kept = {k: v for k, v in result.to_dict().items() if k not in (*elsewhere, *of_one)}
+    found = {k: v for k, v in result.to_dict().items() if k not in LEFT_OUT}
     if job.base.logged:  # no path of this machine
-        kept["settings"]["log"] = f"{scene.folders[0].name}/updates"
+        found["settings"]["log"] = f"{scene.folders[0].name}/updates"
+
+    def column(name: str) -> list[Any]:
+        return [row[name] for row in result.history if row.get(name) is not None]
+
+    def share(those: Sequence[bool]) -> float | None:
+        return statistics.fmean(those) if those else None
+
     # Trainings that ran side by side took longer, so their seconds are not the cost of retraining.
     alone = job.retrained and scene.facts[1].get("at_once") == 1
     retraining = scene.facts[1]["seconds"] if alone else None
-    numbers = {
+    flops = [result.info["flop"], scene.facts[1].flop if job.retrained else None]
+    pflop, retrain_pflop = (None if flop is None else flop / 1e15 for flop in flops)
+    found["numbers"] = {
         "seconds": seconds[-1],
         "first_seconds": seconds[0],
         "steps": result.steps,
         "retrain_seconds": retraining,
         "speedup": None if retraining is None else retraining / seconds[-1],
-        "pflop": _peta(result.info["flop"]),
-        "retrain_pflop": _peta(scene.facts[1].flop) if job.retrained else None,
-        **_shares(result),
+        "pflop": pflop,
+        "retrain_pflop": retrain_pflop,
+        "projected": share(column("projected")),
+        "gated": share(column("gated")),
+        "raising": share([cosine < -1e-6 for cosine in column("displacement_cosine")]),  # to first order
         "score": score_of(job.score, report) if job.score else None,
     }
+    found["spent_seconds"] = sum(seconds)
+    checks = ("step", "check_forget_accuracy", "check_retain_loss")
+    found["checks"] = [
+        {name.removeprefix("check_"): row.get(name) for name in checks}
+        for row in result.history if row.get("check_forget_accuracy") is not None
+    ]  # fmt: skip
     about = ("digest", "seconds", "seed", "test_accuracy", "source")
-    models = [
+    found["models"] = [
         {"folder": folder.name, **{key: facts.get(key) for key in about}}
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
-    values = {part: report[part] for part in ("values", *PARTS)}
-    also = {"numbers": numbers, "spent_seconds": sum(seconds), "checks": _checks(result), "models": models}
-    return {**kept, **also, **values}
-
-
-def _peta(flop: int | None) -> float | None:
-    return None if flop is None else flop / 1e15
-
-
-def _shares(result: Result) -> dict[str, float | None]:
-    """The shares of steps that were projected, were gated, and raise the retain loss to first order."""
-    names = {"projected": "projected", "gated": "gated", "raising": "displacement_cosine"}
-    of = {k: [row[name] for row in result.history if row.get(name) is not None] for k, name in names.items()}
-    of["raising"] = [cosine < -1e-6 for cosine in of["raising"]]
-    return {name: statistics.fmean(values) if values else None for name, values in of.items()}
-
-
-def _checks(result: Result) -> list[dict[str, Any]]:
-    """Forget accuracy and retain loss at every check of a run."""
-    names = ("step", "check_forget_accuracy", "check_retain_loss")
-    rows = [row for row in result.history if row.get("check_forget_accuracy") is not None]
-    return [{name.removeprefix("check_"): row.get(name) for name in names} for row in rows]
+    return {**found, **{part: report[part] for part in ("values", *PARTS)}}
