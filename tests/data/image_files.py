@@ -124,4 +124,4 @@ def sentence_or_nothing(path: Path) -> None:
 
 
 def entries(cache: Path) -> list[str]:
-    return sorted(p.name for p in cache.iterdir())
+    return sorted(p.name for p in cache.glob("*-*"))

@@ -96,35 +96,6 @@ def _free(out: Any) -> bool:
     return True
 
 
-@contextmanager
-def private_folder(at: Path, prefix: str) -> Iterator[Path]:
-    """A folder in ``at`` for this process alone, removed at the end.
-
-    Those that processes left behind which were killed are removed too.
-    """
-    at.mkdir(parents=True, exist_ok=True)
-    with FileLock(at.parent / LOCK):  # nobody takes a new folder for one that was left behind
-        for old in at.glob(f"{prefix}*"):
-            if not _in_use(old):
-                shutil.rmtree(old, ignore_errors=True)
-        own = tempfile.TemporaryDirectory(dir=at, prefix=prefix, ignore_cleanup_errors=True)
-        lock = FileLock(Path(own.name) / LOCK)
-        lock.acquire()
-    with own:
-        try:
-            yield Path(own.name)
-        finally:
-            lock.release()
-
-
-def _in_use(folder: Path) -> bool:
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            return False
-    except (Timeout, OSError):  # or not ours
-        return True
-
-
 # -- the files of a run -------------------------------------------------------------------------
 
 

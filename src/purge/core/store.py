@@ -1,4 +1,4 @@
-"""What is made once and found again by its key: trained models, shadow models, shards of a training."""
+"""What is made once and found again by its key: trained models, shadow models, shards, decoded images."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Store:
                     make(path)
                     value = read(path)
         if value is None:
-            raise FileError(f"a complete model at {path}", "a damaged one, just written", self.fix)
+            raise FileError(f"something complete at {path}", "a damaged one, just written", self.fix)
         return value
 
 

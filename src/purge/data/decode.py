@@ -1,9 +1,16 @@
-"""Encoded images to pixels: any mode and size that Pillow reads, in threads, in order."""
+"""Encoded images to pixels: of any mode and size that Pillow reads, decoded once and kept in the cache.
+
+An entry of the cache has a ``<part>.bin`` of uint8 pixels for each part, and ``facts.json``, written last.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import logging
 import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from purge.core.errors import DataError
+from purge.core.errors import DataError, FileError
+from purge.core.files import below, file_errors, read_json, write_json
 from purge.core.progress import progress_line
-from purge.data.formats.source import Array, Decoded, Encoded, Parts
+from purge.core.store import Store, digest_of
+from purge.data.cache import cache_folder
+from purge.data.formats.source import Array, Decoded, Encoded, Parts, Source
 
+LAYOUT = 3  # of the entries; with another number, all images are decoded again
 GREY = {"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's modes without colour
 TINY = 64 * 64  # pixels; decoding so few is mostly Python code, where a second thread only gets in the way
 NATIVE = 256  # images of equal size are stored unchanged up to this side
@@ -32,6 +43,138 @@ class Form(NamedTuple):
     channels: int
     height: int
     width: int
+
+
+# -- what is kept -------------------------------------------------------------------------------
+
+
+def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, dict[str, Any]]:
+    """The folder with the decoded images of a source, and its facts; decodes them if it is missing."""
+    store = Store(cache_folder() / "decoded", "set PURGE_CACHE to a folder with enough space")
+    files = [(str(path.absolute()), *_stamp(path)) for path in source.files]
+    digest = digest_of(LAYOUT, source.name, source.names, files)
+    keys = f"{digest}-native", f"{digest}-{size or DEFAULT_SIZE}"
+    for key in keys:
+        if facts := _facts(store.path(key)):
+            return store.path(key), facts
+    parts, names = source.checked()
+    form, native = form_of(parts, size, progress)
+
+    def make(folder: Path) -> None:
+        if folder.exists():
+            logging.getLogger("purge").warning(
+                "The images in %s are not those that were decoded: they are decoded again.", folder
+            )
+            shutil.rmtree(folder)
+        folder.mkdir()
+        try:
+            facts = _written(folder, source.name, parts, form, threads(form, native=native), names, progress)
+            write_json(folder / "facts.json", {**facts, "digest": digest_of(facts)})
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    key = keys[0] if native else keys[1]
+    with file_errors(store.root):
+        return store.path(key), store.get(key, _facts, make)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Size and time of a file; nothing for a broken link, which decoding will report."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns
+
+
+def _facts(folder: Path) -> dict[str, Any] | None:
+    """What facts.json says, if it and the pixels are what was written; files are read once in a process."""
+    try:
+        facts = read_json(folder / "facts.json")
+        written = facts.pop("digest")
+        files = {name: below(folder, name, ending=".bin") for name in facts["parts"]}
+        stamps = [_stamp(file) for file in (folder / "facts.json", *files.values())]
+        if _intact.get(folder.absolute()) != stamps:
+            parts = [(facts["parts"][name], file) for name, file in files.items()]
+            if written != digest_of(facts) or any(
+                part["content"] != _content(file, part["labels"], facts["names"]) for part, file in parts
+            ):
+                return None
+            _intact[folder.absolute()] = stamps
+    except (FileError, OSError, KeyError, TypeError):
+        return None
+    return facts
+
+
+_intact: dict[Path, list[tuple[int, ...]]] = {}  # what was read, as it was at that time
+
+
+def _content(pixels: Path, labels: list[int], names: Sequence[str]) -> str:
+    """A digest of decoded images and labels, which does not depend on where or when they were made."""
+    with pixels.open("rb") as file:
+        h = hashlib.file_digest(file, "sha256")
+    h.update(json.dumps([labels, names]).encode())
+    return h.hexdigest()[:32]
+
+
+def _written(
+    folder: Path,
+    source: str,
+    parts: Parts,
+    form: Form,
+    workers: int,
+    names: tuple[str, ...],
+    progress: bool,
+) -> dict[str, Any]:
+    """Write the pixels of all parts; returns the facts about them."""
+    made: dict[str, Any] = {}
+    counts = np.zeros((form.channels, 256), dtype=np.int64)
+    total = sum(len(p.labels) for p in parts.values())
+    with progress_line(f"decode {source}", total, progress) as on:
+        for name, part in parts.items():
+            path, at = below(folder, name, ending=".bin"), 0
+            good: list[int] = []
+            bad: list[int] = []
+            with path.open("wb") as file:
+                for chunk in _pixels(part, form, workers):
+                    for i, x in enumerate(chunk, at):
+                        (bad if x is None else good).append(i)
+                    whole = np.array([x for x in chunk if x is not None], np.uint8).reshape(-1, *form)
+                    file.write(whole.tobytes())
+                    counts += histogram(whole)
+                    at += len(chunk)
+                    on(len(chunk), "")
+            if at != len(part.labels):
+                raise DataError(f"{len(part.labels)} images, one per label", str(at), "check the files")
+            paths = part.paths if isinstance(part, Encoded) else []
+            labels = [part.labels[i] for i in good]
+            made[name] = {
+                "labels": labels,
+                "paths": [paths[i] for i in good] if paths else [],
+                "bad": [paths[i] if paths else str(i) for i in bad],
+                "content": _content(path, labels, names),
+            }
+    if not all(part["labels"] for part in made.values()):
+        raise DataError(f"images that can be read in {source}", "none", "check the files")
+    mean, std = mean_and_std(counts)
+    return {"source": source, "form": form, "names": names, "mean": mean, "std": std, "parts": made}
+
+
+def histogram(pixels: Array) -> NDArray[np.int64]:
+    """How often each value occurs in each channel of (N, C, H, W): (C, 256)."""
+    return np.stack([np.bincount(x.ravel(), minlength=256) for x in pixels.swapaxes(0, 1)])
+
+
+def mean_and_std(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, in units of 255, from a histogram of its values."""
+    values, n = np.arange(256) / 255, counts.sum(1)
+    mean = counts @ values / n
+    std = np.sqrt(np.maximum(counts @ values**2 / n - mean**2, 0))
+    return mean.round(4).tolist(), np.maximum(std.round(4), 1e-3).tolist()
+
+
+# -- how it is decoded --------------------------------------------------------------------------
 
 
 def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]:
@@ -62,38 +205,6 @@ def form_from(seen: Collection[Form | None], size: int | None) -> tuple[Form, bo
 def threads(form: Form, *, native: bool) -> int:
     """The fastest number of threads; on CIFAR-10 a second thread made decoding 50% slower."""
     return 1 if native and form.height * form.width <= TINY else os.cpu_count() or 1
-
-
-def write(
-    part: Encoded | Decoded,
-    form: Form,
-    path: Path,
-    counts: NDArray[np.int64],
-    on: Callable[[int], None],
-    workers: int,
-) -> dict[str, list[Any]]:
-    """Write the pixels of a part to a file; add their values to ``counts``, and list bad images."""
-    good: list[int] = []
-    with path.open("wb") as file:
-        at = 0
-        for pixels in _pixels(part, form, workers):
-            whole = [x for x in pixels if x is not None]
-            good += [at + i for i, x in enumerate(pixels) if x is not None]
-            at += len(pixels)
-            for x in whole:
-                file.write(x.tobytes())
-            for c in range(form.channels) if whole else ():
-                counts[c] += np.bincount(np.stack([x[c] for x in whole]).ravel(), minlength=256)
-            on(len(pixels))
-    if at != len(part.labels):
-        raise DataError(f"{len(part.labels)} images, one per label", str(at), "check the files")
-    paths = part.paths if isinstance(part, Encoded) else []
-    bad = sorted(set(range(at)) - set(good))
-    return {
-        "labels": [part.labels[i] for i in good],
-        "paths": [paths[i] for i in good] if paths else [],
-        "bad": [paths[i] if paths else str(i) for i in bad],
-    }
 
 
 def _pixels(part: Encoded | Decoded, form: Form, workers: int) -> Iterator[Sequence[Array | None]]:
@@ -131,7 +242,11 @@ def header(item: bytes | Path) -> Form | None:
             w, h = image.size
             if image.getexif().get(0x0112, 1) >= 5:  # a photograph stored on its side
                 w, h = h, w
-            return Form(1 if _is_grey(image) else 3, h, w)
+            grey = image.mode in GREY
+            if image.mode == "P":  # its palette tells
+                colours = np.reshape(image.getpalette() or [], (-1, 3))
+                grey = bool((colours == colours[:, :1]).all())
+            return Form(1 if grey else 3, h, w)
     except Exception:  # Pillow raises many kinds of errors on a damaged file
         return None
 
@@ -140,14 +255,6 @@ def _opened(item: bytes | Path) -> Image.Image:
     if isinstance(item, Path) and not item.is_file():  # a pipe would be waited for
         raise OSError
     return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
-
-
-def _is_grey(image: Image.Image) -> bool:
-    """Whether an image has no colour, judged by its mode or its palette."""
-    if image.mode != "P":
-        return image.mode in GREY
-    colours = np.reshape(image.getpalette() or [], (-1, 3))
-    return bool((colours == colours[:, :1]).all())
 
 
 def decode(item: bytes | Path, form: Form) -> Array | None:

@@ -15,9 +15,9 @@ from purge.core.errors import DataError, FileError, brief
 from purge.core.files import below
 from purge.core.plugins import current_folder_importable, is_function, named
 from purge.core.settings import checked_seed
-from purge.data.cache import decoded, name_in_cache, user_folder
+from purge.data.cache import name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
-from purge.data.decode import channels_first
+from purge.data.decode import channels_first, decoded
 from purge.data.download import fetch
 from purge.data.formats import parquet
 from purge.data.formats.readers import own_source

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError
-from purge.data.cache import check_parts, mean_and_std, names_in
-from purge.data.decode import Form, decode, form_from, header, threads
+from purge.data.decode import Form, decode, form_from, header, histogram, mean_and_std, threads
 from purge.data.formats.source import Array, Encoded, Source
 
 SAMPLE = 1024  # images that stand for all of them
@@ -73,13 +72,11 @@ def on_shelves(
     source: Source, size: int | None, measure: bool
 ) -> tuple[dict[str, Shelf], tuple[str, ...], tuple[list[float], list[float]]]:
     """The parts of a source, its class names and, if they are to be measured, mean and std."""
-    parts, names = source.read()
+    parts, names = source.checked()
     encoded = {name: part for name, part in parts.items() if isinstance(part, Encoded) and part.item}
     if encoded.keys() != parts.keys():
         fix = "leave out --stream (stream=True), or store them as files in folders, in Parquet or in .tar"
         raise DataError("images that can be read one by one to stream them", f"those of {source.name}", fix)
-    names = names_in(source, parts, names)
-    check_parts(source.name, parts, names)
     first = encoded.get("train") or encoded["all"]
     n = len(first.labels)
     some = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).long()
@@ -87,9 +84,7 @@ def on_shelves(
     shelves = {name: Shelf(part, form, threads(form, native=native)) for name, part in encoded.items()}
     counts = np.zeros((form.channels, 256), dtype=np.int64)
     for rows in some.split(128) if measure else ():
-        pixels = (shelves.get("train") or shelves["all"])[rows]
-        for c, values in enumerate(pixels.transpose(0, 1).numpy()):
-            counts[c] += np.bincount(values.ravel(), minlength=256)
+        counts += histogram((shelves.get("train") or shelves["all"])[rows].numpy())
     return shelves, names, mean_and_std(counts) if measure else ([0.0], [1.0])
 
 

@@ -48,6 +48,21 @@ class Source(NamedTuple):
     read: Callable[[], Read]
     names: tuple[str, ...] = ()  # class names, used if the files have none
 
+    def checked(self) -> Read:
+        """The parts, each with images and with labels that have a name, and the names of all classes."""
+        parts, names = self.read()
+        highest = max(max(part.labels, default=0) for part in parts.values())
+        names = class_names(names or self.names or tuple(map(str, range(highest + 1))), self.name)
+        for which, part in parts.items():
+            if not part.labels:
+                raise DataError(f"images in the {which} part of {self.name}", "none", "add some")
+            if outside := [y for y in (min(part.labels), max(part.labels)) if not 0 <= y < len(names)]:
+                fix = "number the classes 0 … K-1, or correct the list of class names"
+                raise DataError(f"labels from 0 to {len(names) - 1} in {self.name}", str(outside[0]), fix)
+        if len(names) < 2:
+            raise DataError(f"at least 2 classes in {self.name}", str(len(names)), "add another class")
+        return parts, names
+
 
 def shards_of(path: Path, ending: str) -> dict[str, list[Path]]:
     """The files of each part of a file, folder or pattern: ``train-*`` and ``test-*``, or all together."""
