@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from purge import callbacks, data, heads, ledger, methods, metrics, models
-    from purge.api import audit, train, train_sharded, unlearn
+    from purge.api import audit, unlearn
     from purge.audit_report import Report
     from purge.core.errors import PurgeError
     from purge.data.augmented import Augmentation
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from purge.models.sklearn import from_sklearn
     from purge.models.zoo import build, list_models
     from purge.result import Result
+    from purge.training import train, train_sharded
 
 __version__ = "0.2.0"
 
@@ -49,7 +50,7 @@ _HOMES = {
     "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
     "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.canaries",
-    "split": "data.split", "train": "api", "train_sharded": "api", "unlearn": "api",
+    "split": "data.split", "train": "training", "train_sharded": "training", "unlearn": "api",
 }  # fmt: skip
 _ROOMS = {
     "callbacks": "callbacks", "data": "data", "heads": "heads", "ledger": "ledger", "methods": "methods",

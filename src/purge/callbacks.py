@@ -13,11 +13,14 @@ since it must not lose the result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from purge.core.errors import DataError
 from purge.core.files import writes
+from purge.engine.seeding import seeded
 
 if TYPE_CHECKING:
     from purge.audit_report import Report
@@ -73,43 +76,37 @@ class Callback:
 EVENTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-class Told:
+class Listeners:
     """The callbacks of one call, and what becomes of their exceptions."""
 
-    def __init__(self, given: Callback | Sequence[Callback]) -> None:
-        self._all = list(given) if isinstance(given, (list, tuple)) else [given]
+    def __init__(self, callbacks: Callback | Sequence[Callback]) -> None:
+        self._all = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
         for one in self._all:
             if isinstance(one, type) or not any(callable(getattr(one, event, None)) for event in EVENTS):
                 got = one.__name__ if isinstance(one, type) else type(one).__name__
                 fix = "pass an object with on_check(step, values), say"
                 raise DataError("objects with " + " or ".join(EVENTS) + " as callbacks", got, fix)
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
-    def start(self, info: Mapping[str, Any]) -> None:
-        """The run begins."""
-        self._tell("on_start", info)
-
-    def check(self, step: int, values: Mapping[str, float]) -> None:
-        """Values were measured."""
-        self._tell("on_check", step, values)
-
-    def end(self, result: Result) -> None:
-        """The result is there."""
-        self._tell("on_end", result, whole=True)
-
-    def report(self, report: Report) -> None:
-        """The audit is there."""
-        self._tell("on_report", report, whole=True)
-
-    def _tell(self, event: str, *about: Any, whole: bool = False) -> None:
-        for one in self._all if writes() else ():  # of several ranks, the first one tells
+    def tell(self, event: str, *about: Any) -> None:
+        """Call this method of those that have it; of several ranks, the first one tells."""
+        for one in self._all if writes() else ():
             try:
                 getattr(one, event, lambda *_: None)(*about)
             except Exception as error:
                 name = f"{type(one).__name__}.{event}"
-                if not whole:
+                if event in ("on_start", "on_check"):
                     error.add_note(f"Raised by {name}, a callback of this run, which ends here.")
                     raise
                 logger.warning("The callback %s raised %s: %s", name, type(error).__name__, error)
+
+    def during(self, seed: int, device: torch.device) -> Callable[[int, Mapping[str, float]], None] | None:
+        """How a run tells what it measured; None if nobody listens.
+
+        A callback may draw random numbers: those of the run are what they would be without it.
+        """
+
+        def tell(step: int, values: Mapping[str, float]) -> None:
+            with seeded(seed, device):
+                self.tell("on_check", step, values)
+
+        return tell if self._all else None

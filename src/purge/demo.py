@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from torch import nn
 
-from purge.api import audit, train
+from purge.api import audit
 from purge.audit_report import Report
 from purge.auditor import Auditor
 from purge.core.errors import PurgeError
@@ -27,6 +27,7 @@ from purge.result import Result
 from purge.runs.folder import Request, RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
 from purge.runs.record import write_report
+from purge.training import train
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0
 REPORT = "report.html"

@@ -244,7 +244,7 @@ RECORDS: dict[str, Any] = {
 def test_a_record_that_cannot_be_written_is_refused_before_training(
     given: SimpleNamespace, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("purge.api.fit", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("purge.training.fit", lambda *_, **__: pytest.fail("it was trained"))
     for door in (purge.train, lambda *a, **k: purge.train_sharded(*a, shards=2, **k)):
         with pytest.raises(PurgeError) as caught:
             door(

@@ -35,6 +35,7 @@ ROWS = [
 RANK = {room: len(ROWS) - i for i, row in enumerate(ROWS) for room in row} | {"verdict": 1.3, "report": 1.6}
 ROOM = {
     "result": "api",
+    "training": "api",
     "audit_report": "api",
     "auditor": "api",
     "heads": "api",

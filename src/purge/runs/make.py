@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from purge.api import train, train_sharded, unlearn
+from purge.api import unlearn
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed
 from purge.data.augmented import Augmentation
@@ -37,6 +37,7 @@ from purge.runs.folder import (
     gone_of,
 )
 from purge.runs.weights import WEIGHTS, check_weights
+from purge.training import train, train_sharded
 
 
 def fresh_model(name: str, images: Samples, *, seed: int, pretrained: bool = False) -> nn.Module:
