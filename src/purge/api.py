@@ -147,6 +147,7 @@ def unlearn(
         PurgeError: bad input, in one line that says what to do; nothing is written.
 
     Example:
+        >>> from purge import train
         >>> y = torch.arange(60) % 3
         >>> x = 3 * torch.eye(3)[y] + torch.rand(60, 3)
         >>> model = train(nn.Linear(3, 3), (x, y), epochs=20, batch_size=20, progress=False).model
@@ -299,6 +300,7 @@ def audit(
         PurgeError: bad input, in one line that says what to do.
 
     Example:
+        >>> from purge import train
         >>> y = torch.arange(60) % 3
         >>> x = 3 * torch.eye(3)[y] + torch.rand(60, 3)
         >>> model = train(nn.Linear(3, 3), (x, y), epochs=20, batch_size=20, progress=False).model
