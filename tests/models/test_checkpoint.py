@@ -206,7 +206,7 @@ def test_two_models_that_fit_are_not_guessed_between(tmp_path: Path) -> None:
     torch.save({"student": state(1), "teacher": state(2)}, tmp_path / "w.pt")
     assert "student and teacher" in refused(tmp_path / "w.pt")
     torch.save({**state(1, "student."), **state(2, "teacher.")}, tmp_path / "w.pt")
-    assert "student. and teacher." in refused(tmp_path / "w.pt")
+    assert "student and teacher" in refused(tmp_path / "w.pt")
 
 
 class Executes:

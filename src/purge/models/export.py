@@ -21,7 +21,6 @@ from purge.models.stored import INDEX, Stored, inside, place, read, weights_in
 OF_TORCH = (".pt", ".pth", ".ckpt", ".bin")
 KEPT = ("*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*")  # of a folder, beside the weights
 LEFT = ("trainer_state.json", "*_results.json")  # but not these
-PLAIN = (bool, int, float, str, type(None))
 
 
 def export(
@@ -66,7 +65,7 @@ def export(
     if form is None:
         state = {name: t.detach().cpu().clone() for name, t in own.items()}
         with file_errors(target):
-            atomically(target, lambda new: _write(state, new, target.suffix, {"format": "pt"}))
+            atomically(target, lambda new: _write(state, new, {"format": "pt"}, target.suffix))
         return []
     stored = read(form)
     at = place(stored, own, type(model).__name__)
@@ -75,11 +74,8 @@ def export(
     with file_errors(target):
         if form.is_dir():
             return [*_folder(state, form, target, stored), *at.beside]
-        if form.suffix == ".safetensors":
-            atomically(target, lambda new: _write(state, new, ".safetensors", stored.metadata))
-            return sorted(at.beside)
         content, left = _nested(stored.content, at.way, state)
-        atomically(target, lambda new: torch.save(content, new))
+        atomically(target, lambda new: _write(content, new, stored.metadata, form.suffix))
         return [*left, *sorted(at.beside)]
 
 
@@ -92,19 +88,19 @@ def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
         got = f"{path.parent}, a run folder"
         raise FileError("another place for the export", got, "keep its files as run.json recorded them")
     if like is not None and like.is_dir():
-        out_folder(path, force=force)
         if path.suffix in (".safetensors", *OF_TORCH):
             got = f"{path.name}, the name of a file"
             raise FileError(f"a folder for the export, as {like.name} is one", got, "name a new folder")
+        out_folder(path, force=force)
         return
-    kinds: tuple[str, ...] = (".safetensors", *OF_TORCH)
+    kinds = [".safetensors", *OF_TORCH]
     if like is not None:
-        kinds = (".safetensors",) if like.suffix == ".safetensors" else OF_TORCH
-        kinds = (like.suffix, *(k for k in kinds if k != like.suffix))
+        kinds = [like.suffix, *OF_TORCH] if like.suffix != ".safetensors" else kinds[:1]
     if path.suffix not in kinds:
         got = path.name if path.suffix else f"{path.name}, without an ending"
-        raise FileError(f"a file of {' or '.join(kinds)} for the export", got, f"name it NAME{kinds[0]}")
-    if path.is_dir() or (path.exists() and not force):
+        what = f"a file of {' or '.join(dict.fromkeys(kinds))} for the export"
+        raise FileError(what, got, f"name it NAME{kinds[0]}")
+    if path.exists() and not (force and path.is_file()):
         fix = "choose another name" + ", or overwrite with --force (force=True)" * path.is_file()
         raise FileError(f"no file yet at {path}", "one" if path.is_file() else "a folder", fix)
     if not path.absolute().parent.is_dir():
@@ -116,11 +112,11 @@ def check_form(model: nn.Module, like: Path) -> None:
     place(read(like), tensors_of(model), type(model).__name__)
 
 
-def _write(state: Mapping[str, Tensor], at: Path, suffix: str, metadata: dict[str, str]) -> None:
+def _write(content: Mapping[str, Any], at: Path, metadata: dict[str, str], suffix: str) -> None:
     if suffix == ".safetensors":
-        save_file({name: t.contiguous() for name, t in state.items()}, at, metadata=metadata or None)
+        save_file({name: t.contiguous() for name, t in content.items()}, at, metadata=metadata or None)
     else:
-        torch.save(dict(state), at)
+        torch.save(dict(content), at)
 
 
 def _nested(
@@ -145,10 +141,10 @@ def _nested(
 def _is_plain(value: Any) -> bool:
     """Is it made of numbers, text, lists and dicts only, so that no weights or samples can be in it?"""
     if isinstance(value, Mapping):
-        return all(isinstance(key, PLAIN) and _is_plain(inner) for key, inner in value.items())
+        value = [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
-    return type(value) in PLAIN
+    return type(value) in (bool, int, float, str, type(None))
 
 
 def _folder(state: Mapping[str, Tensor], like: Path, target: Path, stored: Stored) -> list[str]:
@@ -157,21 +153,18 @@ def _folder(state: Mapping[str, Tensor], like: Path, target: Path, stored: Store
     assert weights is not None  # it was read
     name = weights.name.removesuffix(INDEX)
     files = [p for p in sorted(like.iterdir()) if p.name not in (name, *stored.files)]
-    kept = [p for p in files if p.is_file() and _matches(p, KEPT) and not _matches(p, LEFT)]
+    kept = [p for p in files if p.is_file() and any(map(p.match, KEPT)) and not any(map(p.match, LEFT))]
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".exporting-") as private:
         at = Path(private)
-        atomically(at / name, lambda new: _write(state, new, Path(name).suffix, stored.metadata))
+        suffix = Path(name).suffix
+        atomically(at / name, lambda new: _write(state, new, stored.metadata, suffix))
         for file in kept:
             shutil.copyfile(file, at / file.name)
         target.mkdir(exist_ok=True)
         for file in sorted(at.iterdir(), key=lambda file: file.name == "config.json"):  # which comes last
             os.replace(file, target / file.name)
     return [p.name for p in files if p not in kept]
-
-
-def _matches(path: Path, patterns: tuple[str, ...]) -> bool:
-    return any(path.match(pattern) for pattern in patterns)
 
 
 def words(left: list[str], path: Path) -> str:

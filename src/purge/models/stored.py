@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,16 +53,24 @@ class Place(NamedTuple):
     """Where in a checkpoint the weights of a model are, and what does not fit."""
 
     way: tuple[str, ...]  # the keys of nested dicts that lead to them
+    prefix: str  # of their names there
     names: dict[str, str]  # the model's own names → those in the checkpoint
-    missing: list[str]
-    unexpected: list[str]
-    shapes: list[str]  # names, with both shapes
+    odd: dict[str, list[str]]  # what does not fit → the names
     beside: list[str]  # tensors without the prefix that the model's have
 
     @property
     def fits(self) -> bool:
         """Has the model all of these weights and no others?"""
-        return not (self.missing or self.unexpected or self.shapes)
+        return not any(self.odd.values())
+
+    @property
+    def rank(self) -> int:
+        """Usual keys first."""
+        usual = self.way and self.way[-1] in TRUNKS
+        return TRUNKS.index(self.way[-1]) if usual else len(TRUNKS) * bool(self.way)
+
+    def __str__(self) -> str:
+        return ".".join([*self.way, self.prefix]).strip(".")
 
 
 def read(path: Path) -> Stored:
@@ -72,17 +80,17 @@ def read(path: Path) -> Stored:
     if not path.is_file():
         raise FileError(f"a checkpoint at {path}", "no such file", "check the path")
     if path.suffix == ".safetensors":
-        tensors, metadata = _safetensors(path)
-        return Stored(path, tensors, metadata)
+        try:
+            with safe_open(path, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return Stored(path, tensors, dict(file.metadata() or {}))
+        except (SafetensorError, OSError, ValueError):
+            raise damaged(path) from None
     content, refused = _torch(path)
     if isinstance(content, Inert):
         raise _would_run(path, refused)
     if not isinstance(content, Mapping):
-        raise FileError(
-            f"a dict of tensors by name in {path.name}",
-            type(content).__name__,
-            "save model.state_dict() alone",
-        )
+        raise _no_weights(path, type(content).__name__)
     return Stored(path, content, refused=refused)
 
 
@@ -105,39 +113,24 @@ def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Place:
     ``what`` names the model in the message. Of several places that fit, one under a usual key is taken.
     """
     name = stored.path.name
-    places = [_fitted(way, inside(stored.content, way), own, name) for way in _ways(stored.content)]
+    places = [p for way in _ways(stored.content) for p in _places(way, inside(stored.content, way), own)]
     if not places and stored.refused:
         raise _would_run(stored.path, stored.refused)
     if not places:
         keys = sorted(brief(key) for key in stored.content)
-        got = f"a dict of {_first(keys)}" if keys else "an empty one"
-        raise FileError(f"a dict of tensors by name in {name}", got, "save model.state_dict() alone")
+        raise _no_weights(stored.path, f"a dict of {_first(keys)}" if keys else "an empty one")
     # One that fits, under a usual key; else the one with most of the names, so that the message tells most.
-    places.sort(key=lambda p: (not p.fits, -len(own.keys() & p.names.keys()) * (not p.fits), _rank(p.way)))
+    places.sort(key=lambda p: (not p.fits, -len(own.keys() & p.names.keys()) * (not p.fits), p.rank))
     best, *others = places
-    if best.fits:
-        same = [p for p in others if p.fits and _rank(p.way) == _rank(best.way)]
-        if same:
-            both = " and ".join(".".join(p.way) for p in (best, same[0]))
-            raise FileError(f"the weights of one model in {name}", both, "save the state dict of one of them")
-        return best
-    counted = (
-        f"{len(best.missing)} missing, {len(best.unexpected)} unexpected, {len(best.shapes)} of another shape"
-    )
-    odd = {"missing": best.missing, "unexpected": best.unexpected, "another shape": best.shapes}
-    which = "; ".join(f"{kind}: {_first(names)}" for kind, names in odd.items() if names)
-    fix = "build the model that the checkpoint was trained with"
-    raise FileError(f"weights of a {what} in {name}", f"another architecture ({counted}; {which})", fix)
-
-
-def _first(names: list[str]) -> str:
-    short = [name if len(name) <= 200 else brief(name) for name in names[:MOST_NAMED]]
-    return ", ".join(short) + " …" * (len(names) > MOST_NAMED)
-
-
-def _rank(way: tuple[str, ...]) -> int:
-    """Usual keys first."""
-    return TRUNKS.index(way[-1]) if way and way[-1] in TRUNKS else len(TRUNKS) * bool(way)
+    if not best.fits:
+        counted = ", ".join(f"{len(names)} {kind}" for kind, names in best.odd.items())
+        which = "; ".join(f"{kind}: {_first(names)}" for kind, names in best.odd.items() if names)
+        fix = "build the model that the checkpoint was trained with"
+        raise FileError(f"weights of a {what} in {name}", f"another architecture ({counted}; {which})", fix)
+    if same := [p for p in others if p.fits and p.rank == best.rank]:
+        fix = "save the state dict of one of them"
+        raise FileError(f"the weights of one model in {name}", f"{best} and {same[0]}", fix)
+    return best
 
 
 def _ways(content: Any, way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -152,66 +145,41 @@ def _ways(content: Any, way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
                 yield from _ways(value, (*way, key))
 
 
-def _fitted(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tensor], file: str) -> Place:
+def _places(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tensor]) -> Iterator[Place]:
+    """The places that the weights may have in a dict of tensors: several if their prefix is not clear.
+
+    Wrappers and trainers put a prefix there, such as ``module.`` or ``model._orig_mod.``; any other is
+    recognised, but a usual one is preferred. ``_orig_mod.`` may also stand within a name.
+    """
     tensors = {name: t for name, t in state.items() if isinstance(t, Tensor)}
-    prefixes = prefixes_of(tensors, own)
-    if len(prefixes) > 1:
-        fix = "save the state dict of one of them"
-        raise FileError(f"the weights of one model in {file}", " and ".join(prefixes[:2]), fix)
-    names = named_as(tensors, own, prefixes[0])
-    shared = {own[name].data_ptr() for name in names if name in own and own[name].numel()}
-    missing = [n for n, t in own.items() if n not in names and t.data_ptr() not in shared]  # or it is tied
-    shapes = [
-        f"{n} {tuple(tensors[names[n]].shape)} instead of {tuple(t.shape)}"
-        for n, t in own.items()
-        if n in names and tensors[names[n]].shape != t.shape
-    ]
-    unexpected = [name for name in names if name not in own]
-    return Place(way, names, missing, unexpected, shapes, [*(tensors.keys() - set(names.values()))])
-
-
-# -- prefixes -------------------------------------------------------------------------------------
-
-
-def prefixes_of(stored: Iterable[str], own: Collection[str]) -> list[str]:
-    """The prefix that a checkpoint puts before the model's own names; several if it is not clear which.
-
-    Wrappers and trainers put one there, such as ``module.`` or ``model._orig_mod.``; any other is recognised,
-    but a usual one is preferred. ``_orig_mod.`` may also stand within a name.
-
-    >>> prefixes_of(["model.fc.weight", "ema.fc.weight", "loss.weight"], ["fc.weight"])
-    ['model.']
-    """
-    names = [_plain(name, own) for name in stored]
-    if not own or any(name in own for name in names):
-        return [""]
+    plain = {name if name in own else "".join(name.split(COMPILED)): name for name in tensors}
     hits = Counter[str]()
-    for name in names:
-        cuts = [i + 1 for i, letter in enumerate(name) if letter == "."]
+    for name in plain:
+        cuts = [0, *(i + 1 for i, letter in enumerate(name) if letter == ".")]
         hits.update(name[:cut] for cut in cuts if name[cut:] in own)
-    if not hits:
-        return [""]
-    best = [prefix for prefix, count in hits.items() if count == max(hits.values())]
-    usual = [prefix for prefix in best if all(word + "." in PREFIXES for word in prefix[:-1].split("."))]
-    return usual or best
+    best = [""]
+    if hits and "" not in hits:
+        best = [prefix for prefix, count in hits.items() if count == max(hits.values())]
+        usual = [prefix for prefix in best if all(word + "." in PREFIXES for word in prefix[:-1].split("."))]
+        best = usual or best
+    for prefix in best:
+        names = {name[len(prefix) :]: of for name, of in plain.items() if name.startswith(prefix)}
+        shared = {own[name].data_ptr() for name in names if name in own and own[name].numel()}
+        odd = {  # what is missing may be tied to a weight that is there
+            "missing": [n for n, t in own.items() if n not in names and t.data_ptr() not in shared],
+            "unexpected": [n for n in names if n not in own],
+            "of another shape": [
+                f"{n} {tuple(tensors[names[n]].shape)} instead of {tuple(t.shape)}"
+                for n, t in own.items()
+                if n in names and tensors[names[n]].shape != t.shape
+            ],
+        }
+        yield Place(way, prefix, names, odd, [*(tensors.keys() - set(names.values()))])
 
 
-def named_as(stored: Iterable[str], own: Collection[str], prefix: str) -> dict[str, str]:
-    """Names without their prefix → names in the checkpoint, of all that have the prefix.
-
-    >>> named_as(["module.fc.weight", "other.weight"], ["fc.weight"], "module.")
-    {'fc.weight': 'module.fc.weight'}
-    """
-    plain = {_plain(name, own): name for name in stored}
-    return {name[len(prefix) :]: of for name, of in plain.items() if name.startswith(prefix)}
-
-
-def _plain(name: str, own: Collection[str]) -> str:
-    """A name without what ``torch.compile`` puts before the names of a module, at any depth."""
-    return name if name in own else "".join(name.split(COMPILED))
-
-
-# -- files ----------------------------------------------------------------------------------------
+def _first(names: list[str]) -> str:
+    short = [name if len(name) <= 200 else brief(name) for name in names[:MOST_NAMED]]
+    return ", ".join(short) + " …" * (len(names) > MOST_NAMED)
 
 
 def _folder(path: Path) -> Stored:
@@ -224,27 +192,16 @@ def _folder(path: Path) -> Stored:
     files = read_json(file).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         raise FileError(f"a weight_map of names and files in {file}", "none", "save the model again")
+    content, metadata = dict[str, Any](), dict[str, str]()
     shards = {name: below(path, name) for name in sorted(set(files.values()))}
-    content: dict[str, Any] = {}
-    metadata: dict[str, str] = {}
     for name, shard in shards.items():
         part = read(shard)
-        strange = [key for key in part.content if files.get(key) != name]
-        lost = [key for key, where in files.items() if where == name and key not in part.content]
-        if strange or lost:
-            got = f"{_first([*lost, *strange])} elsewhere"
+        if odd := part.content.keys() ^ {key for key, where in files.items() if where == name}:
+            got = f"{_first(sorted(odd))} elsewhere"
             raise FileError(f"the weights of {file.name} in {name}", got, "save the model again")
         content |= part.content
         metadata |= part.metadata
     return Stored(file, content, metadata, (file.name, *shards))
-
-
-def _safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError):
-        raise damaged(path) from None
 
 
 def _torch(path: Path) -> tuple[Any, tuple[str, ...]]:
@@ -274,6 +231,10 @@ def _would_run(path: Path, names: tuple[str, ...]) -> FileError:
         f"a pickle{classes} that would run code (it was not run), or a damaged file",
         "save model.state_dict() with torch.save or as safetensors",
     )
+
+
+def _no_weights(path: Path, got: str) -> FileError:
+    return FileError(f"a dict of tensors by name in {path.name}", got, "save model.state_dict() alone")
 
 
 def damaged(path: Path) -> FileError:
