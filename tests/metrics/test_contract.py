@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 import purge
+from purge.auditor import Auditor
 from purge.core.errors import MetricError, ModelError
+from purge.metrics import audited as base
 from purge.metrics import registry
 from purge.metrics.audited import AuditedModel
 from purge.metrics.registry import PANELS
@@ -355,6 +357,59 @@ def test_a_panel_has_the_metrics_of_bad_data_if_it_was_given(panel):
         found = [m.name for m in registry.resolve_metrics(panel, given)]
         assert found == [*PANELS[panel], *(bad[name] for name in given)]
         assert [m.name for m in registry.resolve_metrics("ta", given)] == ["ta"]
+
+
+# -- one look at each model ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes(monkeypatch) -> list:
+    """The forward passes over whole sets, so far."""
+    seen, plain = [], base.passing
+    monkeypatch.setattr(base, "passing", lambda *given: (seen.append(given), plain(*given))[1])
+    return seen
+
+
+def test_an_auditor_says_what_single_audits_say_and_looks_at_the_others_once(case, passes):
+    sets = case.forget, case.retain, case.test
+    others = {"original": case.original, "retrained": case.retrained, "check": False}
+    auditor, models = Auditor(*sets, **others), (case.model, mlp(7))
+    together = [auditor.audit(model, metrics="quick", progress=False) for model in models]
+    assert len(passes) == 3 * (2 + 2)  # three sets, two audited models and two others
+    alone = [purge.audit(model, *sets, **others, metrics="quick", progress=False) for model in models]
+    for one, other in zip(together, alone, strict=True):
+        for part in ("values", "retrained", "original", "floor"):
+            assert getattr(one, part) == getattr(other, part)
+    assert together[0].values != together[1].values
+
+
+@pytest.mark.parametrize("part", ["forget", "retain", "test", "same_class_test", "kept_class_test"])
+def test_what_a_metric_does_to_outputs_is_not_seen_by_the_next(case, part):
+    def kept(audited: AuditedModel) -> list[np.ndarray]:
+        return [look(part) for look in (audited.log_probs, audited.features, audited.guesses, audited.labels)]
+
+    def spoil(audited: AuditedModel) -> purge.Value:
+        for array in kept(audited):
+            array[:] = 0
+        return purge.Value(0.0)
+
+    def look(audited: AuditedModel) -> purge.Value:
+        return purge.Value(float(sum(array.sum() for array in kept(audited))))
+
+    spoiler, looker = (purge.Metric(fn.__name__, fn.__name__, "", fn) for fn in (spoil, look))
+    alone, after = (audit(case, metrics=metrics) for metrics in ([looker], [spoiler, looker]))
+    assert after["look"].value == alone["look"].value != 0
+
+
+def test_another_seed_moves_intervals_and_the_numbers_that_are_drawn(case, full):
+    again, other = audit(case), audit(case, seed=7)
+    assert again.values == full.values
+    assert (other["mia"].low, other["kl_retrain"].low) != (full["mia"].low, full["kl_retrain"].low)
+    drawn = {"bn_recal", "relearn_few", "relearn_retain", "relearn_ratio", "probe", "probe_gap", "noise",
+             "zrf", "silhouette", "field_gap", "nearest_class"}  # fmt: skip
+    for name, value in full.values.items():
+        if name.split(".")[0] not in drawn and not name.startswith("mia_"):
+            assert other[name].value == value.value, name
 
 
 # -- names and the user's own ------------------------------------------------------------------
