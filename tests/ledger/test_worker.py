@@ -19,7 +19,7 @@ from purge.ledger import worker
 from purge.ledger.audits import Group, measure
 from purge.ledger.data import OwnedData, deliver
 from purge.ledger.ledger import Ledger
-from purge.ledger.plan import HookFailed, Outcome, make_plan
+from purge.ledger.plan import HookFailed, Outcome, Plan
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
 from purge.ledger.worker import init
@@ -255,7 +255,7 @@ def test_the_retain_budget_is_counted_from_the_first_version(ledger: Ledger):
     ask(ledger, 1)
     run(ledger, settings={"steps": 40})
     number = ask(ledger, 2)
-    plan = make_plan("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
+    plan = Plan.make("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
     making = NextVersion.begin(ledger, plan, [ledger.request(number)], keep=True, today=TODAY)
     losses = []
     data = making.data.train.select(~making.all_forgotten)

@@ -46,7 +46,8 @@ def finish_batch(
 
 def fail_batch(ledger: Ledger, number: int, reason: str, *, about: Json | None = None) -> Batch:
     """Mark a batch failed; its requests are open again and carry the reason."""
-    return _end(ledger, number, Kind.BATCH_FAILED, {"reason": text(reason, "reason")}, about)
+    short = reason if len(reason) <= 900 else f"{reason[:900]}…"
+    return _end(ledger, number, Kind.BATCH_FAILED, {"reason": short}, about)
 
 
 def _end(ledger: Ledger, number: int, kind: Kind, more: dict[str, Any], about: Json | None) -> Batch:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
-from purge.core.files import as_json
 from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
 from purge.data import DataSource, Samples, choose_data, fingerprints
@@ -31,18 +30,13 @@ if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
 
 
-def subjects_of(data: Samples) -> tuple[str, ...]:
-    """Whose each row is, as text: the ids that the data carries, or its paths, or else the row numbers."""
+def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
+    """Whose each row is, as text, and what says so: ``ids`` of the data, ``paths`` of images, or ``rows``."""
     if data.owners:
-        return data.owners
+        return data.owners, "ids"
     if data.paths:
-        return tuple(data.paths[i] for i in data.ids.tolist())
-    return tuple(map(str, range(len(data))))
-
-
-def ids_of(data: Samples) -> str:
-    """What tells whose a row is: ``ids`` of the data, ``paths`` of images, or the numbers of ``rows``."""
-    return "ids" if data.owners else "paths" if data.paths else "rows"
+        return tuple(data.paths[i] for i in data.ids.tolist()), "paths"
+    return tuple(map(str, range(len(data)))), "rows"
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class OwnedData:
     train: Samples
     test: Samples
     subjects: tuple[str, ...]
-    ids: str  # what tells whose a row is, see ids_of
+    ids: str  # what tells whose a row is, see owners_of
     held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
 
     @classmethod
@@ -62,8 +56,9 @@ class OwnedData:
         train, test = read_data(choice, progress=progress)
         if test is None:
             raise _without_test(choice.data)
-        whose, ids = subjects_of(train), ids_of(train)
-        held_out = subjects_of(test) if ids_of(test) == ids != "rows" else ()
+        whose, ids = owners_of(train)
+        held_out, same = owners_of(test)
+        held_out = held_out if same == ids != "rows" else ()
         for part in (train, test):
             part.owners = ()  # only the ledger knows whose a row is: no run folder may name anyone
         return cls(choice, train, test, whose, ids, held_out)
@@ -98,18 +93,15 @@ class OwnedData:
         Those of the test part are, as long as all ``versions`` since the last training stand on this very
         data: in other data they may have been in the other part.
         """
+        try:
+            same = all(facts_of(Path(one.folder)).source == self.train.source for one in versions)
+        except FileError:  # of one that is no longer there, nobody knows
+            same = False
+        known = self.subjects + (self.held_out if same else ())
         there = set(self.train.labels.unique().tolist())
-        known = self.subjects + (self.held_out if self._are_of(versions) else ())
         ids = ledger.missing([request.number for request in requests], known)
         for request, unknown in zip(requests, ids, strict=True):  # an unknown class is refused in its turn
             yield unknown + sum(c not in there for c in self.class_numbers([request]))
-
-    def _are_of(self, versions: Iterable[Version]) -> bool:
-        """Did all of these versions stand on this data?"""
-        try:
-            return all(facts_of(Path(one.folder)).source == self.train.source for one in versions)
-        except FileError:  # of one that is no longer there, nobody knows
-            return False
 
     def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
         """A mask (N,) of the training samples that requests name, by id or by class."""
@@ -153,12 +145,11 @@ def checked_version(folder: Path) -> RunFile:
 
 
 def _without_test(name: str) -> DataError:
-    got = f"{name}, of which all was trained on"
-    return DataError(
+    what, fix = (
         "data that the model was not trained on, for the audits of a ledger",
-        got,
         "train one without --all-trained",
     )
+    return DataError(what, f"{name}, of which all was trained on", fix)
 
 
 # -- which data: that of the first version, or of the last delivery -----------------------------
@@ -218,60 +209,50 @@ def deliver(
         facts = facts_of(Path(current.folder))
         # Read like the data that the model was trained on; a function brings its own scale and size.
         own = is_function(data)
-        scale = {} if own else {"mean": facts.mean, "std": facts.std}
-        known = {name: value for name, value in scale.items() if value is not None}
-        choice = choose_data(facts, {**known, **options, "data": data}, model=facts.model or "")
-        if own:
-            choice = dataclasses.replace(choice, size=None)
+        scale = (
+            {}
+            if own
+            else {name: value for name in ("mean", "std") if (value := getattr(facts, name)) is not None}
+        )
+        choice = choose_data(facts, {**scale, **options, "data": data}, model=facts.model or "")
+        choice = dataclasses.replace(choice, size=None) if own else choice
         new = OwnedData.load(choice)
         if facts.names and tuple(facts.names) != tuple(new.train.names):
-            raise DataError(
-                "the classes of the current version", "others", "deliver data with the same classes"
-            )
+            fix = "deliver data with the same classes"
+            raise DataError("the classes of the current version", "others", fix)
         same_scale(facts, choice, "current")
         read_model(Path(current.folder), None, new.train, trust)  # it must fit
         new.check_ids(expected_of(ledger, current)[0])
-        previous = _previous(ledger, current, trust)
+        before = choice_of(ledger, current, trust=trust)
+        try:
+            previous = OwnedData.load(before)
+        except PurgeError:  # it is no longer there
+            previous = None
         if previous is not None:
             new.check_ids(previous.ids)
         if new.ids == "rows":
             _begins_with(new, previous)
         old = Counter(() if previous is None else previous.subjects)
         more = {one: n - old[one] for one, n in Counter(new.subjects).items() if n > old[one]}
-        suppressed = ledger.suppressed(list(more))
-        people = [one for one, forgotten in zip(more, suppressed, strict=True) if forgotten]
+        people = [
+            one for one, forgotten in zip(more, ledger.suppressed(list(more)), strict=True) if forgotten
+        ]
         rows = sum(more[one] for one in people)
         delivery = Delivery(len(new.train), old.total(), len(people), rows)
         if people and not leave_out:
             got = f"{rows} rows of {len(people)} who did"
             fix = "remove them from the data, or pass leave_out (--leave-out), and no version will use them"
             raise DataError("new data of people who did not ask to be forgotten", got, fix)
-        payload = {
-            "choice": dataclasses.asdict(choice),
-            "source": new.train.source,
-            "ids": new.ids,
-            **dataclasses.asdict(delivery),
-        }
-        as_json(payload)
-        ledger.record(Kind.DELIVERY, payload)
+        about = {"choice": dataclasses.asdict(choice), "source": new.train.source, "ids": new.ids}
+        ledger.record(Kind.DELIVERY, about | dataclasses.asdict(delivery))
     return delivery
-
-
-def _previous(ledger: Ledger, current: Version, trust: bool) -> OwnedData | None:
-    """The training data until now; None if it is no longer there."""
-    choice = choice_of(ledger, current, trust=trust)
-    try:
-        return OwnedData.load(choice)
-    except PurgeError:
-        return None
 
 
 def _begins_with(new: OwnedData, previous: OwnedData | None) -> None:
     """Refuse data in which a row number means another sample than before."""
     n = 0 if previous is None else len(previous.train)
     if previous is not None and len(new.train) >= n:
-        first = new.train.select(torch.arange(n))
-        a, b = (data.to("cpu") for data in (previous.train, first))
+        a, b = (data.to("cpu") for data in (previous.train, new.train.select(torch.arange(n))))
         if torch.equal(fingerprints(a), fingerprints(b)) and torch.equal(a.labels, b.labels):
             return
     got, fix = "other rows in their places", "append new rows, or let the data carry ids"

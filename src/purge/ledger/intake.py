@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from numbers import Integral
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import DataError, FileError, PurgeError, brief, did_you_mean
@@ -36,24 +37,24 @@ def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str
             raise DataError("a field of a request", brief(name), did_you_mean(str(name), FIELDS))
     ids, classes = request.get("ids"), request.get("classes")
     if (ids is None) == (classes is None):
-        got = "neither" if ids is None else "both"
-        raise DataError("ids or classes of a request", got, "pass one of the two")
+        raise DataError(
+            "ids or classes of a request", "neither" if ids is None else "both", "pass one of the two"
+        )
+    if isinstance(classes, (str, bytes)) or not isinstance(classes, (Iterable, NoneType)):
+        raise DataError("a list of classes", brief(classes), "pass a list")
     subjects = sorted(set(hashes(ids))) if ids is not None else []  # their order tells nothing
-    names = [] if classes is None else list(dict.fromkeys(text(one, "a class") for one in _listed(classes)))
+    names = [text(str(one) if type(one) is int else one, "a class") for one in classes or ()]
     if not subjects and not names:
         raise DataError("at least one id or class in a request", "none", "leave the request out")
     received, due = period(request.get("received"), request.get("due"))
-    kept = {"received": received.isoformat(), "due": due.isoformat(), "classes": names, "subjects": subjects}
-    kept["basis"] = text(request.get("basis", "erasure request"), "basis")
+    kept = {"received": received.isoformat(), "due": due.isoformat(), "subjects": subjects}
+    kept |= {
+        "classes": list(dict.fromkeys(names)),
+        "basis": text(request.get("basis", "erasure request"), "basis"),
+    }
     if request.get("note") is not None:
         kept["note"] = text(request["note"], "note")
     return kept
-
-
-def _listed(classes: Any) -> list[Any]:
-    if isinstance(classes, (str, bytes)) or not isinstance(classes, Iterable):
-        raise DataError("a list of classes", brief(classes), "pass a list")
-    return [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in classes]
 
 
 def text(value: Any, name: str) -> str:
@@ -73,14 +74,10 @@ def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
         raise DataError("a list of ids", f"one {type(ids).__name__}", "pass a list")
     texts = []
     for position, one in enumerate(ids):
-        if isinstance(one, Integral) and not isinstance(one, bool):  # also a number of NumPy
-            one = str(one)
-        if not isinstance(one, str):
-            got = f"a {type(one).__name__} at position {position}"
-            raise DataError("ids as text", got, "write each as text, as the data has it")
-        if not (blank or one.strip()) or SURROGATE.search(one):
-            got = f"an empty or unreadable one at position {position}"
-            raise DataError("ids as text", got, "leave it out")
+        one = str(one) if isinstance(one, Integral) and not isinstance(one, bool) else one  # NumPy's, too
+        if not isinstance(one, str) or not (blank or one.strip()) or SURROGATE.search(one):
+            got = f"a {type(one).__name__} that is empty, unreadable or no text at position {position}"
+            raise DataError("ids as text", got, "write each as text, as the data has it, or leave it out")
         texts.append(one)
     return texts
 
@@ -177,7 +174,8 @@ def take_in(
             continue
         try:
             content = _read(path)
-            mark = ledger.hashes([_mark(path)])[0]  # keyed: nobody can try out what was in it
+            # Its name and content, keyed: nobody can try out what was in it.
+            mark = ledger.hashes([f"{path.name}:{hashlib.sha256(path.read_bytes()).hexdigest()}"])[0]
             if mark in known:
                 again += 1
             else:
@@ -193,11 +191,6 @@ def take_in(
             with file_errors(path):
                 path.unlink()
     return Taken(requests, again, refused)
-
-
-def _mark(path: Path) -> str:
-    """A file by its name and content."""
-    return f"{path.name}:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,13 +11,10 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from purge.core.errors import FileError, LedgerError
 from purge.core.files import file_errors
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 BYTES = 32
 
@@ -47,11 +44,10 @@ def make_private(path: Path, content: bytes) -> None:
 def _read(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
-    except FileNotFoundError:
-        fix = "name the file where it is kept, or restore it from its backup"
-        raise FileError(f"{what} at {path}", "nothing there", fix) from None
     except OSError as error:
-        raise FileError(f"{what} at {path}", error.strerror or "an error", "check its permissions") from None
+        got = "nothing there" if isinstance(error, FileNotFoundError) else error.strerror or "an error"
+        fix = "name the file where it is kept, restore it from its backup, or check its permissions"
+        raise FileError(f"{what} at {path}", got, fix) from None
 
 
 # -- the key that hashes ids ------------------------------------------------------------------
@@ -94,54 +90,51 @@ class IdKey:
 # -- the key that signs entries ---------------------------------------------------------------
 
 
-def _ed25519() -> Any:
+def _cryptography() -> tuple[Any, Any]:
+    """Its modules for Ed25519 keys and for their files."""
     try:
+        from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         fix = "pip install 'purge-unlearning[sign]'"
         raise LedgerError("the package cryptography, for signatures", "none", fix) from None
-    return ed25519
+    return ed25519, serialization
 
 
 class Signer:
     """Signs entries with the Ed25519 key in a PEM file."""
 
     def __init__(self, path: Path) -> None:
-        ed25519 = _ed25519()
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
+        ed25519, form = _cryptography()
         content = _read(path, "the key that signs")
         try:
-            key = load_pem_private_key(content, password=None)
+            key = form.load_pem_private_key(content, password=None)
         except Exception:  # of many kinds; the message may quote the file
             key = None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             fix = "name the right file; openssl genpkey -algorithm ed25519 makes one"
             raise FileError(f"an Ed25519 private key without a password in {path}", "something else", fix)
-        self._key: Ed25519PrivateKey = key
-        self.public = _hex(key.public_key())
+        self._key = key
+        self.public: str = key.public_key().public_bytes_raw().hex()
 
     @classmethod
     def made(cls, path: Path) -> Signer:
         """The key in a file, made if it is missing; its public half is then beside it, in FILE.pub."""
-        ed25519 = _ed25519()
-        if not path.exists():
-            from cryptography.hazmat.primitives import serialization as form
-
-            key = ed25519.Ed25519PrivateKey.generate()
-            pem = form.Encoding.PEM
-            make_private(path, key.private_bytes(pem, form.PrivateFormat.PKCS8, form.NoEncryption()))
-            public = path.with_name(path.name + ".pub")
-            with file_errors(public):
-                public.write_bytes(
-                    Signer(path)._key.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
-                )
-        return cls(path)
+        if path.exists():
+            return cls(path)
+        ed25519, form = _cryptography()
+        pem, kind = form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo
+        key = ed25519.Ed25519PrivateKey.generate()
+        make_private(path, key.private_bytes(pem, form.PrivateFormat.PKCS8, form.NoEncryption()))
+        signer, public = cls(path), path.with_name(path.name + ".pub")  # of the process that was first
+        with file_errors(public):
+            public.write_bytes(signer._key.public_key().public_bytes(pem, kind))
+        return signer
 
     @staticmethod
     def possible(path: Path) -> None:
         """Refuse a file that holds no such key; one that is missing may be made later."""
-        _ed25519()
+        _cryptography()
         if path.exists():
             Signer(path)
 
@@ -150,40 +143,31 @@ class Signer:
 
     def sign(self, digest: str) -> str:
         """The signature of the hash of an entry."""
-        return self._key.sign(digest.encode()).hex()
-
-
-def _hex(key: Any) -> str:
-    from cryptography.hazmat.primitives import serialization as form
-
-    raw: bytes = key.public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
-    return raw.hex()
+        return str(self._key.sign(digest.encode()).hex())
 
 
 def public_key(path: Path) -> str:
     """The public key in a PEM file (that of a private key will do), in hexadecimal digits."""
-    ed25519 = _ed25519()
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
+    ed25519, form = _cryptography()
     content = _read(path, "the public key of the ledger")
     if b"PRIVATE KEY" in content:
         return Signer(path).public
     try:
-        key = load_pem_public_key(content)
+        key = form.load_pem_public_key(content)
     except Exception:  # as above
         key = None
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise FileError(f"an Ed25519 public key in {path}", "something else", "name the right file")
-    return _hex(key)
+    return str(key.public_bytes_raw().hex())
 
 
 def checker(public: str) -> Callable[[str, str], bool]:
     """A function that says whether a signature of a hash was made with the private half of a key."""
-    ed25519 = _ed25519()
+    ed25519, _ = _cryptography()
     from cryptography.exceptions import InvalidSignature
 
     try:
-        key: Ed25519PublicKey = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
     except ValueError:
         return lambda digest, signature: False
 

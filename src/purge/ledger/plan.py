@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from purge import Metric
 from purge.core.errors import DataError, LedgerError, brief
@@ -52,6 +52,25 @@ class Plan:
     trust: bool
     progress: bool
 
+    @classmethod
+    def make(
+        cls, method: str, settings: Mapping[str, Any] | None, metrics: Any, fail_if: Sequence[str],
+        policy: Any, retrain: bool, seed: int, device: str | None, trust: bool, progress: bool,
+    ) -> Plan:  # fmt: skip
+        """The plan; everything that can be refused without data is refused."""
+        names = [metrics] if isinstance(metrics, str) else list(metrics)
+        named = any(isinstance(name, str) and ":" in name for name in (method, *names))
+        with current_folder_importable(named):
+            resolve_method(method, settings or {})
+            wanted = tuple(resolve_metrics(list(metrics) if isinstance(metrics, tuple) else metrics))
+        if isinstance(fail_if, str):
+            raise DataError("a list of conditions as fail_if", brief(fail_if), f"pass [{brief(fail_if)}]")
+        gates = tuple(read_conditions(fail_if, wanted))
+        return cls(
+            method, dict(settings or {}), wanted, gates, tuple(fail_if), as_policy(policy), retrain,
+            checked_seed(seed), device, trust, progress,
+        )  # fmt: skip
+
     def record(self, ledger: Ledger) -> dict[str, Any]:
         """What the ledger keeps of it, with the version and the data that it begins with."""
         current = ledger.current()
@@ -64,29 +83,9 @@ class Plan:
         }  # fmt: skip
 
 
-def make_plan(
-    method: str, settings: Mapping[str, Any] | None, metrics: Any, fail_if: Sequence[str], policy: Any,
-    retrain: bool, seed: int, device: str | None, trust: bool, progress: bool,
-) -> Plan:  # fmt: skip
-    """Everything that can be refused without data."""
-    named = any(isinstance(m, str) and ":" in m for m in ([metrics] if isinstance(metrics, str) else metrics))
-    with current_folder_importable(named or ":" in method):
-        resolve_method(method, settings or {})
-        wanted = tuple(resolve_metrics(list(metrics) if isinstance(metrics, tuple) else metrics))
-    if isinstance(fail_if, str):
-        raise DataError("a list of conditions as fail_if", brief(fail_if), f"pass [{brief(fail_if)}]")
-    gates = tuple(read_conditions(fail_if, wanted))
-    return Plan(
-        method, dict(settings or {}), wanted, gates, tuple(fail_if), as_policy(policy), retrain,
-        checked_seed(seed), device, trust, progress,
-    )  # fmt: skip
-
-
 def check_days(value: Any, name: str, low: int) -> None:
     """Refuse what is no whole number from ``low`` up; None is left out."""
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int) or not low <= value < 10**6
-    ):
+    if value is not None and (type(value) is not int or not low <= value < 10**6):
         raise DataError(f"a whole number from {low} up as {name}", brief(value), f"pass {name}={max(low, 7)}")
 
 
@@ -147,17 +146,12 @@ class HookFailed(RuntimeError):
 
 def checked_hook(hook: Any, when: str) -> Hook | None:
     """A command or a function, or None."""
-    if hook is None:
-        return None
-    if callable(hook):
-        return hook  # type: ignore[no-any-return]
     try:
-        words = shlex.split(hook)
+        if hook is None or callable(hook) or shlex.split(hook):
+            return cast("Hook | None", hook)
     except (ValueError, AttributeError, TypeError):
-        words = []
-    if not words:
-        raise DataError(f"a command or a function {when} a run", brief(hook), "pass 'notify.sh', say")
-    return str(hook)
+        pass
+    raise DataError(f"a command or a function {when} a run", brief(hook), "pass 'notify.sh', say")
 
 
 def call_hook(hook: Hook | None, when: str, facts: Mapping[str, Any]) -> None:
@@ -167,19 +161,15 @@ def call_hook(hook: Hook | None, when: str, facts: Mapping[str, Any]) -> None:
     if callable(hook):
         hook(dict(facts))
         return
-    variables = {f"PURGE_{key.upper()}": _text(value) for key, value in facts.items()}
+    variables = {}
+    for key, value in facts.items():
+        shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        variables[f"PURGE_{key.upper()}"] = "" if value is None else shown
+    environment = {**os.environ, **variables}
     try:  # not through a shell: nothing in the command is expanded
-        code = subprocess.run(
-            shlex.split(hook), env={**os.environ, **variables}, stdout=2, check=False
-        ).returncode
+        code = subprocess.run(shlex.split(hook), env=environment, stdout=2, check=False).returncode
     except OSError as error:
         raise HookFailed(f"the command {when} the run: {error.strerror}") from None
     if code:
         done = "; the batch itself had ended, see purge request list" if when == "after" else ""
         raise HookFailed(f"the command {when} the run ended with exit code {code}{done}")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
     from purge.ledger.plan import Plan
 
-UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
+STAGES = UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
 
 # -- what a batch orders ----------------------------------------------------------------------
 

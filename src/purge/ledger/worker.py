@@ -24,29 +24,10 @@ from purge.ledger.audits import METRICS
 from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, not_found, start_batch
 from purge.ledger.chain import Kind
 from purge.ledger.data import checked_version
-from purge.ledger.plan import (
-    Hook,
-    Outcome,
-    Plan,
-    call_hook,
-    check_days,
-    checked_hook,
-    chosen,
-    make_plan,
-    settings_of,
-)
+from purge.ledger.plan import Hook, Outcome, Plan, call_hook, check_days, checked_hook, chosen, settings_of
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.records import Batch, Version
-from purge.ledger.version import (
-    RETRAINED,
-    UNLEARNED,
-    NextVersion,
-    entry_of,
-    last_training,
-    ordered_by,
-    unknown,
-    whole,
-)
+from purge.ledger.version import STAGES, NextVersion, entry_of, last_training, ordered_by, unknown, whole
 from purge.runs import check_weights
 
 if TYPE_CHECKING:
@@ -76,13 +57,11 @@ def init(
     check_weights(folder, facts.digest, whole=False)
     if versions is None and "://" in ledger.name:
         raise LedgerError("a folder for versions", "none, and the ledger is no file", "pass versions")
-    place = Path(versions) if versions is not None else Path(ledger.name).parent / "versions"
+    place = Path(versions or Path(ledger.name).parent / "versions").absolute()
     with ledger.together():
         if ledger.current() is not None:
             raise LedgerError("a ledger without a version", "one that has some", "purge request run goes on")
-        ledger.record(
-            Kind.SETTINGS, {"versions": str(place.absolute()), "keep_for_audit": bool(keep_for_audit)}
-        )
+        ledger.record(Kind.SETTINGS, {"versions": str(place), "keep_for_audit": keep_for_audit})
         return add_version(ledger, folder, str(facts.digest), None, kind="base", about={"model": facts.model})
 
 
@@ -121,54 +100,53 @@ def run(
         after: likewise, after it has ended.
         progress: show progress on stderr.
     """
-    plan = make_plan(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
+    plan = Plan.make(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
     for value, name, low in ((due, "due", 0), (at_most, "at_most", 1), (every, "every", 1)):
         check_days(value, name, low)
     before, after = checked_hook(before, "before"), checked_hook(after, "after")
     day = today or datetime.now(UTC).date()
     with ledger.working(wait):
         folder, keep = settings_of(ledger)
-        batch, new = _unfinished(ledger, plan, folder, keep=keep, today=day)
-        left: tuple[str, ...] = ()
-        if batch is None or new is None:
+        new, batch = _unfinished(ledger, plan, folder, keep=keep, today=day)
+        reasons: list[str] = []
+        if new is None:
             wanted = chosen(ledger, due=due, everything=everything, every=every, today=day)
             if not wanted:
                 aged = _aged(ledger, plan.policy, day)
-                return Outcome("due", reasons=tuple(aged)) if aged else Outcome("nothing")
+                return Outcome("due" if aged else "nothing", reasons=tuple(aged))
             # Refuses before anything begins.
             new = NextVersion.begin(ledger, plan, wanted, keep=keep, today=day, at_most=at_most)
             if (target := _target(ledger, folder)).exists():  # of a batch that has not begun yet, it is not
                 raise unknown(target)
-            left = _left_out(ledger, new)
-            taken = [request.number for request in new.requests]
-            reasons = new.used_up() if taken else _aged(ledger, plan.policy, day)
-            if not taken or (reasons and plan.policy.action == "say" and not retrain):
-                if taken:
-                    ledger.record(Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
-                outcome = Outcome(
-                    "due" if reasons else "not-found", tuple(taken), reasons=(*reasons, *left),
-                    not_found=tuple(new.missing),
-                )  # fmt: skip
-                call_hook(after, "after", outcome.facts())
-                return outcome
-            call_hook(before, "before", {"requests": taken})
-            batch = start_batch(ledger, taken, plan.record(ledger))
-        outcome = _carried_out(ledger, batch, new, folder)
-        outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=tuple(new.missing))
+            reasons = new.used_up() if new.requests else _aged(ledger, plan.policy, day)
+        left = _left_out(ledger, new)
+        taken, missing = tuple(request.number for request in new.requests), tuple(new.missing)
+        says = bool(reasons) and plan.policy.action == "say" and not retrain
+        if batch is None and (says or not taken):
+            if taken:
+                ledger.record(Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
+            outcome = Outcome(
+                "due" if reasons else "not-found", taken, reasons=(*reasons, *left), not_found=missing
+            )
+        else:
+            if batch is None:
+                call_hook(before, "before", {"requests": list(taken)})
+                batch = start_batch(ledger, taken, plan.record(ledger))
+            outcome = _carried_out(ledger, batch, new, folder)
+            outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=missing)
     call_hook(after, "after", outcome.facts())
     return outcome
 
 
-def _left_out(ledger: Ledger, new: NextVersion) -> tuple[str, ...]:
+def _left_out(ledger: Ledger, new: NextVersion) -> list[str]:
     """Write down which requests are left out since an id of theirs is in no data, and say it."""
     lines = []
     with ledger.together():
         for number, missing in new.missing.items():
             request = not_found(ledger, number, missing)
             lines.append(f"Request {number} stays open, {words.not_found(request, missing)}.")
-    if lines:
-        lines.append("An id is compared as it is written: withdraw such a request, and add it anew.")
-    return tuple(lines)
+    more = "An id is compared as it is written: withdraw such a request, and add it anew."
+    return [*lines, more] if lines else []
 
 
 def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
@@ -181,27 +159,26 @@ def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
 
 def _unfinished(
     ledger: Ledger, plan: Plan, folder: Path, *, keep: bool, today: date
-) -> tuple[Batch | None, NextVersion | None]:
+) -> tuple[NextVersion, Batch] | tuple[None, None]:
     """The batch of a worker that was killed, if this one would do the same; otherwise it is given up."""
     batch = ledger.unfinished_batch()
     if batch is None:
         return None, None
-    now = plan.record(ledger)
+    why, now = "", plan.record(ledger)
     if {key: batch.about.get(key) for key in now} != now:
         why = "its worker was ended, and the next was asked to do it in another way"
-        _given_up(ledger, batch, folder, why)
-        return None, None
-    taken = [ledger.request(number) for number in batch.requests]
-    try:
-        new = NextVersion.begin(ledger, plan, taken, keep=keep, today=today)
-    except PurgeError as error:  # its requests must not be stuck in it
-        _given_up(ledger, batch, folder, _joined([str(error)]))
-        raise
-    if new.missing:
-        why = "its worker was ended, and the data does not hold all of its ids any more"
-        _given_up(ledger, batch, folder, why)
-        return None, None
-    return batch, new
+    else:
+        taken = [ledger.request(number) for number in batch.requests]
+        try:
+            new = NextVersion.begin(ledger, plan, taken, keep=keep, today=today)
+            if not new.missing:
+                return new, batch
+            why = "its worker was ended, and the data does not hold all of its ids any more"
+        except PurgeError as error:  # its requests must not be stuck in it
+            _given_up(ledger, batch, folder, str(error))
+            raise
+    _given_up(ledger, batch, folder, why)
+    return None, None
 
 
 def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
@@ -225,16 +202,15 @@ def _target(ledger: Ledger, folder: Path) -> Path:
 
 
 def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -> Outcome:
+    """Make the version that a batch ordered, or take what a worker that was killed has made of it."""
     stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
     order = new.order(batch)
-    try:  # whatever lies where a batch works must be its own
-        for left in (stage / UNLEARNED, stage / RETRAINED):
-            if whole(left):
+    try:
+        for left in (*(stage / name for name in STAGES if whole(stage / name)), target):
+            if left.exists():  # whatever lies where a batch works must be its own
                 order.check(left)
-        if target.exists():
-            order.check(target)
     except PurgeError as error:
-        fail_batch(ledger, batch.number, _joined([str(error)]))
+        fail_batch(ledger, batch.number, str(error))
         raise
     if target.exists():
         return _finished(ledger, batch, new, target, stage)
@@ -245,65 +221,32 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
         with file_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         made, about, reasons = new.made(stage, order)
-        if reasons:
-            with ledger.together():
-                add_audit(
-                    ledger,
-                    about["digest"],
-                    requests=batch.requests,
-                    passed=False,
-                    found=about["found"],
-                    batch=batch.number,
-                )
-                fail_batch(ledger, batch.number, _joined(reasons))
-            shutil.rmtree(stage, ignore_errors=True)
-            return Outcome(
-                "missed", batch.requests, batch.number, kind=about["kind"], reasons=tuple(reasons),
-                found=about["found"],
-            )  # fmt: skip
-        write_json(made / ABOUT, about)
-        with file_errors(target):
-            os.rename(made, target)
+        if not reasons:
+            write_json(made / ABOUT, about)
+            with file_errors(target):
+                os.rename(made, target)
     except Exception as error:
         # What our own errors say names no id; others may quote anything.
         why = str(error) if isinstance(error, PurgeError) else f"something broke: {type(error).__name__}"
-        fail_batch(ledger, batch.number, _joined([why]))
+        fail_batch(ledger, batch.number, why)
         shutil.rmtree(stage, ignore_errors=True)
         raise
-    return _finished(ledger, batch, new, target, stage)
+    if not reasons:
+        return _finished(ledger, batch, new, target, stage)
+    digest, kind, found = about["digest"], about["kind"], about["found"]
+    with ledger.together():
+        add_audit(ledger, digest, requests=batch.requests, passed=False, found=found, batch=batch.number)
+        fail_batch(ledger, batch.number, " ".join(reasons))
+    shutil.rmtree(stage, ignore_errors=True)
+    return Outcome("missed", batch.requests, batch.number, kind=kind, reasons=tuple(reasons), found=found)
 
 
 def _finished(ledger: Ledger, batch: Batch, new: NextVersion, target: Path, stage: Path) -> Outcome:
     """Tell the ledger about a version that is in its place: version, audit and batch at once."""
     about = read_json(target / ABOUT)
     check_weights(target, about["digest"], whole=False)
-    _on_disk(target)
-    kept = {key: about[key] for key in ("method", "rows", "spent", "ids")}
-    with ledger.together():
-        version = add_version(ledger,
-            target.absolute(), about["digest"], new.parent.digest, kind=about["kind"], batch=batch.number,
-            about=kept,
-        )  # fmt: skip
-        tested = {n for g in about["found"]["groups"] if g["tested"] for n in g["requests"]}
-        add_audit(ledger,
-            about["digest"], requests=tested | {*batch.requests}, passed=True, found=about["found"],
-            batch=batch.number, folder=target.absolute(),
-        )  # fmt: skip
-        finish_batch(ledger,
-            batch.number, version=about["digest"], about={"rows": about["rows"]},
-            without_rows=new.without_rows(),
-        )  # fmt: skip
-    shutil.rmtree(stage, ignore_errors=True)
-    return Outcome(
-        "done", batch.requests, batch.number, version.number, str(target.absolute()), about["kind"],
-        found=about["found"],
-    )  # fmt: skip
-
-
-def _on_disk(folder: Path) -> None:
-    """Wait until a folder is on the disk: the ledger must not know a version that a power cut takes away."""
-    with file_errors(folder):
-        for path in (*(p for p in folder.iterdir() if p.is_file()), folder, folder.parent):
+    with file_errors(target):  # on the disk: the ledger must not know a version that a power cut takes away
+        for path in (*(p for p in target.iterdir() if p.is_file()), target, target.parent):
             if os.name == "nt" and path.is_dir():  # Windows opens no folders
                 continue
             opened = os.open(path, os.O_RDONLY)
@@ -311,8 +254,20 @@ def _on_disk(folder: Path) -> None:
                 os.fsync(opened)
             finally:
                 os.close(opened)
-
-
-def _joined(reasons: Sequence[str]) -> str:
-    text = " ".join(reasons)
-    return text if len(text) <= 900 else f"{text[:900]}…"
+    place, kind, digest, found = target.absolute(), about["kind"], about["digest"], about["found"]
+    kept = {key: about[key] for key in ("method", "rows", "spent", "ids")}
+    tested = {n for group in found["groups"] if group["tested"] for n in group["requests"]}
+    with ledger.together():
+        version = add_version(
+            ledger, place, digest, new.parent.digest, kind=kind, batch=batch.number, about=kept
+        )
+        add_audit(
+            ledger, digest, requests=tested | {*batch.requests}, passed=True, found=found,
+            batch=batch.number, folder=place,
+        )  # fmt: skip
+        finish_batch(
+            ledger, batch.number, version=digest, about={"rows": about["rows"]},
+            without_rows=new.without_rows(),
+        )  # fmt: skip
+    shutil.rmtree(stage, ignore_errors=True)
+    return Outcome("done", batch.requests, batch.number, version.number, str(place), kind, found=found)
