@@ -269,9 +269,10 @@ def _read(
         shapes.append([tuple(t.shape[1:]) for t in inputs.leaves(batch.x)])
         xs += [batch.x] if keep else []
     if collate is not None:
-        items.shapes = widest(shapes)
-        items.pads = items.guarded(lambda: pads_of(items, data, items.shapes))
-        xs = [stretched(x, items.shapes, items.pads, what) for x in xs]
+        widths = widest(shapes)
+        items.pads = items.guarded(lambda: pads_of(items, data, widths))
+        items.shapes = widths
+        xs = [stretched(x, widths, items.pads, what) for x in xs]
     y, names, worded = numbered(labels, n, what, () if form.adapt else names_of(base, form.label))
     ids_of = "the ids of adapt" if form.adapt else "the ids"
     who = as_text(owners, ids_of) if any(owner is not None for owner in owners) else _carried(data, n)

@@ -18,6 +18,7 @@ from purge.core.errors import DataError, MethodError, first_line
 from purge.core.schema import fit
 from purge.core.settings import normalise, setting
 from purge.data import inputs
+from purge.data.backends import Items
 from purge.data.images import draw_colours, draw_moves, recoloured
 from purge.data.inputs import Inputs
 from purge.data.items import as_tensors, input_and_label
@@ -165,7 +166,7 @@ def plain(samples: Samples, reader: str = "A part of the run") -> Samples:
     then have items of another shape, stays as it is. Parts of one dataset stay parts of one dataset.
     """
     items = samples.backend
-    if items.dataset is None or samples.steady:
+    if not isinstance(items, Items) or samples.steady:
         return samples
     without = items.with_dataset(lambda dataset: _plain(dataset, reader))
     if without.dataset is items.dataset or without.moving:

@@ -8,14 +8,13 @@ import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from purge.core.errors import DataError, PurgeError, first_line
 from purge.core.plugins import processes_without_current_folder
@@ -59,10 +58,6 @@ class Backend(ABC):
         """Rows as they are stored: what they are known by."""
 
     @abstractmethod
-    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
-        """Rows as a model takes them; images may be moved."""
-
-    @abstractmethod
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
         """Batches of rows one after the other, read ahead where that helps."""
 
@@ -72,17 +67,19 @@ class Backend(ABC):
     ) -> tuple[Backend, Tensor | None]:
         """A backend that delivers to the device, and the same rows of it; None: all of them."""
 
+    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
+        """Rows as a model takes them, on the device; images may be moved."""
+        return inputs.to(self.raw(rows), self.device)
+
     def kept(self, rows: Tensor | None) -> Backend:
         """The same rows in memory if that is where they belong, and otherwise this backend."""
         return self
 
-    def with_dataset(self, change: Callable[[Any], Any]) -> Backend:
-        """The same items of a changed dataset."""
-        return self
-
-    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Backend:
+    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Self:
         """Rows that were padded, padded to other shapes."""
-        return self
+        there = copy.copy(self)
+        there.shapes, there.pads = shapes, tuple(pads)
+        return there
 
 
 class Tensors(Backend):
@@ -93,8 +90,8 @@ class Tensors(Backend):
     """
 
     def __init__(
-        self, x: Inputs, device: torch.device = CPU, *, pads: Sequence[Any] = (), cast: bool = False,
-        mean: Sequence[float] = (), std: Sequence[float] = (),
+        self, x: Inputs, *, pads: Sequence[Any] = (), cast: bool = False, mean: Sequence[float] = (),
+        std: Sequence[float] = (), device: torch.device = CPU,
     ) -> None:  # fmt: skip
         self.x, self.device, self.pads, self.cast = inputs.apply(Tensor.detach, x), device, tuple(pads), cast
         self.mean, self.std = tuple(mean), tuple(std)
@@ -103,64 +100,53 @@ class Tensors(Backend):
         self._as: dict[torch.dtype, Tensors] = {}  # the same as floats of another type
 
     def __len__(self) -> int:
-        return inputs.count(self.x)
-
-    def delivered(
-        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Tensors, Tensor | None]:
-        """Tensors on the device if they fit, in the type of the model."""
-        there = copy.copy(self._of_type(dtype))
-        there.device = device
-        if there._resident:
-            return there, rows
-        size = there.bytes(len(there) if rows is None else len(rows))
-        if fits(size, device):
-            x = there.x if rows is None else there.raw(rows)
-            there.x, there.home, there.seen, there._as = inputs.to(x, device), device, Seen(), {}
-            return there, None
-        say_once(
-            f"The inputs ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
-            f"memory of {device}: they stay in host memory and are copied ahead of use."
-        )
-        return there, rows
-
-    def _of_type(self, dtype: torch.dtype) -> Tensors:
-        floats = [t.dtype for t in inputs.leaves(self.x) if t.is_floating_point()]
-        if not self.cast or all(own == dtype for own in floats):
-            return self
-        if dtype not in self._as:
-            there = self._as[dtype] = copy.copy(self)
-            there.x = inputs.apply(lambda t: t.to(dtype) if t.is_floating_point() else t, self.x)
-            there.seen, there._as = Seen(), {}
-        return self._as[dtype]
-
-    @property
-    def _resident(self) -> bool:
-        return all(t.device == self.device for t in inputs.leaves(self.x))
-
-    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
-        """The rows on the device."""
-        return inputs.to(self.raw(rows), self.device)
-
-    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
-        """The rows of each batch, copied ahead if they are not on the device."""
-        if self._resident:
-            return map(self.take, order)
-        return copied_ahead(self.raw, list(order), self.device)
-
-    def raw(self, rows: Tensor) -> Inputs:
-        """The rows where they are."""
-        return inputs.apply(lambda t: t[rows.to(t.device)], self.x)
+        return len(inputs.leaves(self.x)[0])
 
     def bytes(self, rows: int) -> int:
         """How many bytes so many rows take."""
         return rows * inputs.size(self.x) // max(1, len(self))
 
-    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Tensors:
-        """Rows that were padded, padded to other shapes."""
-        there = copy.copy(self)
-        there.x, there.shapes = stretched(self.x, shapes, pads, what), shapes
-        there.pads, there._as = tuple(pads), {}
+    def raw(self, rows: Tensor) -> Inputs:
+        """The rows where they are."""
+        return inputs.apply(lambda t: t[rows.to(t.device)], self.x)
+
+    @property
+    def _resident(self) -> bool:
+        return all(t.device == self.device for t in inputs.leaves(self.x))
+
+    def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
+        """The rows of each batch, copied ahead if they are not on the device."""
+        return map(self.take, order) if self._resident else copied_ahead(self.raw, list(order), self.device)
+
+    def delivered(
+        self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensors, Tensor | None]:
+        """Tensors on the device if they fit, in the type of the model."""
+        there = self
+        if self.cast and any(t.is_floating_point() and t.dtype != dtype for t in inputs.leaves(self.x)):
+            if dtype not in self._as:
+                there = self._as[dtype] = copy.copy(self)
+                there.x = inputs.apply(lambda t: t.to(dtype) if t.is_floating_point() else t, self.x)
+                there.seen, there._as = Seen(), {}
+            there = self._as[dtype]
+        there = copy.copy(there)
+        there.device = device
+        size = there.bytes(len(there) if rows is None else len(rows))
+        if not there._resident and fits(size, device):
+            x = there.x if rows is None else there.raw(rows)
+            there.x, there.home, there.seen, there._as = inputs.to(x, device), device, Seen(), {}
+            return there, None
+        if not there._resident:
+            say_once(
+                f"The inputs ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
+                f"memory of {device}: they stay in host memory and are copied ahead of use."
+            )
+        return there, rows
+
+    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Self:
+        """The rows padded once and for all."""
+        there = super().padded_to(shapes, pads, what)
+        there.x, there._as = stretched(self.x, shapes, pads, what), {}
         return there
 
 
@@ -176,14 +162,11 @@ class Items(Backend):
         self, dataset: Any, n: int, form: Form, collate: Callable[[Any], Any] | None, what: str
     ) -> None:
         self.dataset, self.form, self.collate, self.what = dataset, form, collate, what
-        self.device, self._n = CPU, n
-        self.seen = Seen()
+        self._n, self.seen = n, Seen()
         self._facts: dict[str, Any] = {}  # found out once for all copies: size of an item, do they differ?
 
     def __len__(self) -> int:
         return self._n
-
-    # -- what they are ---------------------------------------------------------------------------
 
     @property
     def moving(self) -> bool:  # type: ignore[override]  # it takes reading to know
@@ -192,8 +175,14 @@ class Items(Backend):
         A transform that is applied with p = 0.1 is missed with a probability of 0.9^READS, below 1e-7.
         """
         if "moving" not in self._facts:
-            with _undisturbed():
-                self._facts["moving"] = self._differ_when_read_again()
+            before, arrays = random.getstate(), np.random.get_state()
+            try:
+                with torch.random.fork_rng([]):
+                    n = min(ITEMS, len(self))
+                    self._facts["moving"] = any(self._differs(i * len(self) // n) for i in range(n))
+            finally:
+                random.setstate(before)
+                np.random.set_state(arrays)
             if self._facts["moving"]:
                 say_once(
                     "Items of the data differ when read again (random transforms?): every pass reads "
@@ -201,21 +190,26 @@ class Items(Backend):
                 )
         return bool(self._facts["moving"])
 
-    def _differ_when_read_again(self) -> bool:
-        items = min(ITEMS, len(self))
-        for i in range(items):
-            at = i * len(self) // items
-            first = inputs.leaves(self.item(at))
-            for _ in range(math.ceil(READS / items)):
-                again = inputs.leaves(self.item(at))
-                if any(a.shape == b.shape and not _same(a, b) for a, b in zip(first, again, strict=False)):
+    def _differs(self, i: int) -> bool:
+        """Does an item differ when it is read again? NaN does not differ from NaN."""
+        first = inputs.leaves(self._item(i))
+        for _ in range(math.ceil(READS / min(ITEMS, len(self)))):
+            for a, b in zip(first, inputs.leaves(self._item(i)), strict=False):
+                if (
+                    a.shape == b.shape
+                    and not torch.equal(a, b)
+                    and bool(((a != b) & ((a == a) | (b == b))).any())
+                ):
                     return True
         return False
+
+    def _item(self, i: int) -> Inputs:
+        return self.guarded(lambda: self.read([self.dataset[i]]).x)
 
     def bytes(self, rows: int) -> int:
         """How many bytes so many items take, if all take as much as the first one."""
         if "size" not in self._facts:
-            self._facts["size"] = inputs.size(self.item(0))
+            self._facts["size"] = inputs.size(self._item(0))
         return rows * int(self._facts["size"])
 
     def keeps(self, rows: int) -> bool:
@@ -228,23 +222,17 @@ class Items(Backend):
             )
         return size <= RESIDENT_BYTES and not self.moving
 
-    # -- reading ---------------------------------------------------------------------------------
-
-    def item(self, i: int) -> Inputs:
-        """The inputs of one item, if it is an input and a label."""
-        return self.guarded(lambda: self.read([self.dataset[i]]).x)
-
     def read(self, items: Sequence[Any]) -> Item:
         """Some items as a batch: inputs, labels and owners."""
-        return collated(items, self.form, self.collate, self.what)
+        batch = collated(items, self.form, self.collate, self.what)
+        return batch._replace(x=stretched(batch.x, self.shapes, self.pads, self.what))
 
     def chunks(self, rows: Sequence[int] | None = None) -> Iterator[Item]:
         """All items (those at ``rows``) in order, a batch at a time; each is read once."""
-        order = None if rows is None else torch.utils.data.Subset(self.dataset, rows)
+        dataset = self.dataset if rows is None else Subset(self.dataset, rows)
         # A generator of its own: a loader would draw from the caller's.
-        loader = DataLoader(order or self.dataset, CHUNK, collate_fn=list, generator=torch.Generator())
-        found = iter(loader)
-        while (items := self.guarded(lambda: next(found, None))) is not None:
+        batches = iter(DataLoader(dataset, CHUNK, collate_fn=list, generator=torch.Generator()))
+        while (items := self.guarded(lambda: next(batches, None))) is not None:
             yield self.guarded(partial(self.read, items))
 
     def guarded(self, call: Callable[[], Any]) -> Any:
@@ -264,50 +252,34 @@ class Items(Backend):
         n = len(self) if rows is None else len(rows)
         if n == 0 or not self.keeps(n):
             return self
-        xs = [self._fitted(made.x) for made in self.chunks(None if rows is None else rows.tolist())]
-        return Tensors(self.guarded(lambda: inputs.join(xs)), self.device, pads=self.pads)
-
-    def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Items:
-        """The same items, padded to other shapes when they are read."""
-        there = copy.copy(self)
-        there.shapes, there.pads = shapes, tuple(pads)
-        return there
+        xs = [batch.x for batch in self.chunks(None if rows is None else rows.tolist())]
+        return Tensors(self.guarded(lambda: inputs.join(xs)), pads=self.pads, device=self.device)
 
     def with_dataset(self, change: Callable[[Any], Any]) -> Items:
         """The same items of a changed dataset, which is the same one for all parts of the data."""
         if "changed" not in self._facts:
-            self._facts["changed"] = self
-            dataset = change(self.dataset)
+            there, dataset = copy.copy(self), change(self.dataset)
             if dataset is not self.dataset:
-                there = self._facts["changed"] = copy.copy(self)
                 there.dataset, there.seen, there._facts = dataset, Seen(), {}
-        changed: Items = self._facts["changed"]
-        return self if changed is self else changed._on(self.device)
-
-    def _on(self, device: torch.device) -> Items:
-        there = copy.copy(self)
-        there.device = device
-        return there
-
-    def _fitted(self, x: Inputs) -> Inputs:
-        return stretched(x, self.shapes, self.pads, self.what) if self.shapes else x
+            self._facts["changed"] = there
+        changed: Items = copy.copy(self._facts["changed"])
+        changed.device = self.device
+        return changed
 
     def delivered(
         self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
     ) -> tuple[Items, Tensor | None]:
         """The same items, brought to another device batch by batch."""
-        return self._on(device), rows
-
-    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
-        """The items at some rows, collated."""
-        return inputs.to(self.raw(rows), self.device)
+        there = copy.copy(self)
+        there.device = device
+        return there, rows
 
     def raw(self, rows: Tensor) -> Inputs:
         """The items at some rows, on the CPU."""
-        return self._collated([self.dataset[i] for i in rows.tolist()])
+        return self._inputs_of([self.dataset[i] for i in rows.tolist()])
 
-    def _collated(self, items: Sequence[Any]) -> Inputs:
-        return self._fitted(self.read(items).x)
+    def _inputs_of(self, items: Sequence[Any]) -> Inputs:
+        return self.read(items).x
 
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
         """The items of each batch, read ahead by worker processes for a GPU."""
@@ -315,27 +287,10 @@ class Items(Backend):
         loader = DataLoader(
             self.dataset,
             batch_sampler=[index.tolist() for index in order],
-            collate_fn=self._collated,
+            collate_fn=self._inputs_of,
             num_workers=min(8, os.cpu_count() or 1) if for_gpu else 0,
             pin_memory=for_gpu,
         )
         with processes_without_current_folder():  # where they are started anew, not forked
             batches = iter(loader)
         return (inputs.to(x, self.device) for x in batches)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Random numbers that a dataset draws within the block are drawn again after it."""
-    before, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng([]):
-            yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(arrays)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal in every number; NaN equals NaN."""
-    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,45 +28,38 @@ class Several(Backend):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    def bytes(self, rows: int) -> int:
+        """How many bytes so many rows take, on average."""
+        return rows * sum(part.bytes for part in self.parts) // len(self)
+
     def delivered(
         self, rows: Tensor | None, device: torch.device, dtype: torch.dtype
     ) -> tuple[Several, Tensor | None]:
         """The parts, each delivered to the device."""
         return (self if device == self.device else Several([p.to(device, dtype) for p in self.parts])), rows
 
-    def take(self, rows: Tensor, moves: Tensor | None = None) -> Inputs:
-        """The samples at some rows."""
-        return next(self.stream([rows]))
-
     def raw(self, rows: Tensor) -> Inputs:
-        """The samples at some rows."""
-        return self.take(rows)
-
-    def bytes(self, rows: int) -> int:
-        """How many bytes so many rows take, on average."""
-        return rows * sum(part.bytes for part in self.parts) // len(self)
+        """The samples at some rows, on the device."""
+        return next(self.stream([rows]))
 
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Inputs]:
         """The samples of each batch; every set reads its own ahead."""
         order = [index.cpu() for index in order]
-        owners = [torch.bucketize(index, self._ends, right=True) for index in order]
+        which = [torch.bucketize(index, self._ends, right=True) for index in order]
         streams = []
         for n, (part, end) in enumerate(zip(self.parts, self._ends, strict=True)):
-            own = [index[owner == n] - (end - len(part)) for index, owner in zip(order, owners, strict=True)]
+            own = [index[at == n] - (end - len(part)) for index, at in zip(order, which, strict=True)]
             streams.append(iter(part.stream([index for index in own if len(index)])))
         # Which sets have rows in a batch is found now, so that nothing is read between two batches.
-        present = [owner.unique().tolist() for owner in owners]
-        backs = [owner.argsort(stable=True).argsort() for owner in owners]
-        return self._mixed(streams, present, backs)
+        present = [at.unique().tolist() for at in which]
+        backs = [at.argsort(stable=True).argsort() for at in which]
 
-    @staticmethod
-    def _mixed(
-        streams: Sequence[Iterator[tuple[Any, Tensor]]], present: list[list[int]], backs: list[Tensor]
-    ) -> Iterator[Inputs]:
-        """Batches made of one from each set that is present, their rows put back in order."""
-        for sets, back in zip(present, backs, strict=True):
-            x = inputs.join([next(streams[n])[0] for n in sets])
-            yield inputs.apply(lambda t, back=back: t[back.to(t.device)], x)
+        def mixed() -> Iterator[Inputs]:
+            for sets, back in zip(present, backs, strict=True):
+                x = inputs.join([next(streams[n])[0] for n in sets])
+                yield inputs.apply(lambda t, back=back: t[back.to(t.device)], x)
+
+        return mixed()
 
 
 def one_after_another(parts: Sequence[Samples]) -> Samples:
@@ -83,29 +75,21 @@ def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Sam
     chosen = [samples.select(rows) for samples, rows in parts]
     if any(part.streamed for part in chosen):
         return one_after_another(chosen)
-    if (images := together(chosen)) is not None:
-        return images.to(device, images.dtype)
-    x = inputs.join([inputs.apply(Tensor.cpu, x) for part in chosen for x, _ in batches(part, 4096)])
-    return samples_of(x, torch.cat([part.labels for part in chosen]), device)
+    labels = torch.cat([part.labels for part in chosen])
+    images = [part for part in chosen if isinstance(part, Images)]
+    if len(images) < len(chosen) or len({part.backend.alike() for part in images}) > 1:
+        x = inputs.join([inputs.apply(Tensor.cpu, x) for part in chosen for x, _ in batches(part, 4096)])
+        return samples_of(x, labels, device)
+    pixels, form = [part.pixels for part in images], images[0].backend
+    if len({p.device for p in pixels}) > 1:  # some did not fit
+        pixels = [p.cpu() for p in pixels]
+    whole = Images(
+        torch.cat(pixels), labels, mean=form.mean, std=form.std, size=form.size, channels=form.channels,
+        names=images[0].names, device_fraction=form.device_fraction, transform=form.transform,
+    )  # fmt: skip
+    return whole.to(device, form.dtype)
 
 
 def samples_of(x: Inputs, labels: Tensor, device: torch.device) -> Samples:
     """Tensors that were made here as samples on the device."""
     return Samples(Tensors(x), labels.cpu()).to(device)
-
-
-def together(parts: Sequence[Samples]) -> Images | None:
-    """Images that are prepared in the same way as one set; None if not all are such."""
-    images = [part for part in parts if isinstance(part, Images)]
-    if len(images) < len(parts) or len({part.backend.alike() for part in images}) > 1:
-        return None
-    pixels, form = [part.pixels for part in images], images[0].backend
-    if len({p.device for p in pixels}) > 1:  # some did not fit
-        pixels = [p.cpu() for p in pixels]
-    whole = Images(
-        torch.cat(pixels), torch.cat([part.labels for part in images]), mean=form.mean, std=form.std,
-        size=form.size, channels=form.channels, names=images[0].names,
-        device_fraction=form.device_fraction, transform=form.transform,
-    )  # fmt: skip
-    whole.backend.dtype = form.dtype
-    return whole

@@ -31,26 +31,22 @@ def pads_of(items: Any, data: Any, widths: Shapes) -> tuple[Any, ...]:
 
     Two items of unequal length are collated together to see it.
     """
-    first, unequal = items.read([data[0]]).x, None
+
+    def pad(a: Tensor, b: Tensor, both: Tensor) -> tuple[Any, str] | None:
+        if a.ndim < 2 or a.shape == b.shape:
+            return None
+        row, alone = (both[0], a[0]) if a.shape[1] < b.shape[1] else (both[1], b[0])
+        left = bool((row[-len(alone) :] == alone).all()) and not bool((row[: len(alone)] == alone).all())
+        return (row[0] if left else row[-1]).flatten()[0].item(), "left" if left else "right"
+
+    first = items.read([data[0]]).x
     equal = shapes_of(first) == widths  # then perhaps all of them are
     for i in range(1, min(len(data), LOOKED) if equal else len(data)):
         other = items.read([data[i]]).x
         if shapes_of(other) != shapes_of(first):
-            unequal = other, items.read([data[0], data[i]]).x
-            break
-    if unequal is None:
-        return (None,) * len(inputs.leaves(first))
-    other, both = unequal
-    return tuple(map(_pad, inputs.leaves(first), inputs.leaves(other), inputs.leaves(both)))
-
-
-def _pad(a: Tensor, b: Tensor, both: Tensor) -> tuple[Any, str] | None:
-    if a.ndim < 2 or a.shape == b.shape:
-        return None
-    row, alone = (both[0], a[0]) if a.shape[1] < b.shape[1] else (both[1], b[0])
-    left = bool((row[-len(alone) :] == alone).all()) and not bool((row[: len(alone)] == alone).all())
-    fill = row[0] if left else row[-1]
-    return fill.flatten()[0].item(), "left" if left else "right"
+            both = items.read([data[0], data[i]]).x
+            return tuple(map(pad, inputs.leaves(first), inputs.leaves(other), inputs.leaves(both)))
+    return (None,) * len(inputs.leaves(first))
 
 
 def without_pads(row: NDArray[Any], pad: tuple[Any, str] | None) -> NDArray[Any]:
@@ -75,8 +71,8 @@ def shapes_of(x: Inputs) -> Shapes:
 
 
 def stretched(x: Inputs, shapes: Shapes, pads: Sequence[Any], what: str) -> Inputs:
-    """The inputs (B, L, …) with every tensor padded to its shape, as the collate function pads."""
-    if shapes_of(x) == shapes:
+    """The inputs (B, L, …) with every tensor padded to its shape, as the collate function pads it."""
+    if not shapes or shapes_of(x) == shapes:
         return x
     which = iter(zip(shapes, pads, strict=True))
 
