@@ -7,7 +7,6 @@ import dataclasses
 
 import pytest
 import torch
-from torch import nn
 
 from purge.data.accept import as_samples
 from purge.engine.trainer import Recipe, fit
@@ -83,27 +82,3 @@ def test_frozen_layers_stay_as_they_are():
     before = [copy.deepcopy(m[0].weight) for m in models]
     fit(models, [as_samples(blobs(), CPU, "data")] * 2, SETTINGS["one-cycle"], seeds=[0, 1])
     assert all(torch.equal(m[0].weight, was) for m, was in zip(models, before, strict=True))
-
-
-def pairs(x, y):
-    """Samples whose inputs are a dict of two tensors."""
-    return as_samples(({"left": x[:, :3], "right": x[:, 3:]}, y), CPU, "data")
-
-
-class TwoInputs(nn.Module):
-    def __init__(self, seed):
-        super().__init__()
-        self.body = plain_mlp(seed)
-
-    def forward(self, left, right):
-        return {"logits": self.body(torch.cat([left, right], 1))}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_inputs_may_be_dicts(name):
-    """A model of two inputs, alone and stacked, is trained like one of both inputs joined."""
-    same_as_alone(TwoInputs, [pairs(*blobs(50, seed=i)) for i in range(3)], SETTINGS[name])
-    joined, apart = plain_mlp(0), TwoInputs(0)
-    fit([joined], [as_samples(blobs(50), CPU, "data")], SETTINGS[name], seeds=[1])
-    fit([apart], [pairs(*blobs(50))], SETTINGS[name], seeds=[1])
-    assert digest(apart.body) == digest(joined)

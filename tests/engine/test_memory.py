@@ -9,7 +9,6 @@ from torch.utils.data import TensorDataset
 
 import purge
 from purge.core.errors import MethodError
-from purge.engine.microbatch import mean_grad
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
 from purge.engine.precision import kept_in_bf16
 from purge.engine.projection import step
@@ -89,19 +88,6 @@ def test_batches_in_parts_give_the_undivided_step(kind, what, micro, dtype, most
     )
 
 
-def test_the_gradient_of_unequal_parts_is_that_of_the_batch():
-    model, (x, y) = plain_mlp().double(), (torch.randn(7, 6).double(), torch.arange(7) % 3)
-    params = FlatParameters(list(model.parameters()))
-
-    def loss(x, y):
-        found = nn.functional.cross_entropy(model(x), y)
-        return 2 * found, found
-
-    whole, parts = (mean_grad(params, loss, (x, y), m) for m in (None, 3))
-    assert torch.allclose(whole[0], parts[0], rtol=0, atol=1e-14)
-    assert parts[1].item() == pytest.approx(whole[1].item(), rel=1e-14)
-
-
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["32", "64"])
 def test_training_in_parts_gives_the_same_model(dtype, most):
     data = images(40, dtype)
@@ -119,24 +105,6 @@ def test_training_in_parts_gives_the_same_model(dtype, most):
     ]
     assert (weights(runs[0].model) - weights(runs[1].model)).abs().max() <= most
     assert runs[1].history[-1]["loss"] == pytest.approx(runs[0].history[-1]["loss"], rel=1e-4)
-
-
-def test_no_more_samples_than_that_go_through_the_model_at_a_time():
-    seen = list[int]()
-
-    class Watched(GroupNormNet):
-        def forward(self, x):
-            seen.append(len(x))
-            return super().forward(x)
-
-    x, y = images()
-    data = (x[:8], y[:8]), (x[8:], y[8:])
-    for micro in (None, 5):
-        purge.unlearn(
-            Watched(), *data, steps=2, batch_size=12, micro_batch=micro, check=False, progress=False
-        )
-        assert max(seen) == (micro or 72)
-        seen.clear()
 
 
 def test_batchnorm_is_not_divided():
@@ -168,13 +136,6 @@ def test_training_again_draws_the_same_dropout_and_counts_batches_once(kind):
         for c in (False, True)
     )
     assert torch.equal(weights(plain), weights(again))
-
-
-def test_what_was_set_up_is_taken_down_when_the_model_raises():
-    model, x = model_of("vit"), images(2)[0]
-    with pytest.raises(RuntimeError), recomputed(model, x):
-        model(torch.zeros(2, 3, 8, 8))
-    assert not any("forward" in m.__dict__ for m in model.modules())
 
 
 def test_single_layers_have_nothing_to_checkpoint():
@@ -250,19 +211,3 @@ def test_bf16_weights_need_bf16_products_and_leave_embeddings_alone():
     tied["head"].weight = tied["words"].weight
     found = kept_in_bf16(tied, list(tied.parameters()), "bf16")
     assert [id(p) for p in found] == [id(tied["other"].weight)]
-
-
-@pytest.mark.slow
-def test_weights_in_bf16_take_less_memory():
-    def peak(**settings):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Flatten(), *[nn.Linear(512, 512) for _ in range(6)], nn.Linear(512, 4))
-        x, y = torch.randn(64, 8, 64), torch.arange(64) % 4
-        with LiveBytes() as live:
-            purge.unlearn(
-                model, (x[:8], y[:8]), (x[8:], y[8:]), steps=2, batch_size=8, check=False, progress=False,
-                precision="bf16", **settings,
-            )  # fmt: skip
-        return live.peak
-
-    assert peak(bf16_weights=True) < peak()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -92,13 +90,6 @@ def test_the_budget_ends_a_run_at_once(toy):
     assert all(c <= budget for c in checks[:-1])
 
 
-def test_a_schedule_that_ends_says_so(toy):
-    model, forget, retain, _ = toy
-    result = purge.unlearn(model, forget, retain, rate=1e-6, steps=4, check_every=0, progress=False)
-    assert (result.stopped_by, result.steps) == ("schedule", 4)
-    assert result.history[-1]["check_forget_accuracy"] is not None, "the last step is always checked"
-
-
 def test_one_in_k_is_chance():
     """An accuracy of exactly 1/K has reached the target 1/K, whatever float32 makes of it."""
     from purge.data.accept import as_samples
@@ -116,19 +107,3 @@ def test_one_in_k_is_chance():
     for _ in run.steps(3, epoch=1):
         run.log(loss=torch.zeros(()))
     assert (run.stopped_by, run.step) == ("forget_target", 1)
-
-
-def test_history_has_what_an_auditor_asks_for(toy):
-    model, forget, retain, _ = toy
-    result = purge.unlearn(
-        model, forget, retain, method="purge-paper", epochs=6, forget_target=0.0, progress=False
-    )
-    first, *rows = result.history
-    assert first["step"] == 0
-    assert first["check_forget_accuracy"] == 1.0
-    assert len(rows) == result.steps
-    for key in ("retain_loss", "forget_loss", "erasure_loss", "cosine", "displacement_cosine"):
-        assert all(isinstance(r[key], float) and math.isfinite(r[key]) for r in rows), key
-    assert all(isinstance(r[key], bool) for r in rows for key in ("projected", "gated"))
-    assert [r["step"] for r in rows] == list(range(1, 7))
-    assert torch.isfinite(torch.tensor(rows[-1]["check_retain_loss"]))

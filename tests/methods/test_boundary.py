@@ -143,7 +143,7 @@ class Scaled(nn.Module):
     ids=["convolution", "parametrised", "fixed-size"],
 )
 def test_be_refuses_heads_that_cannot_be_widened(model):
-    with pytest.raises(ModelError, match=r"boundary-shrink") as caught:
+    with pytest.raises(ModelError, match="boundary-expand") as caught:
         purge.unlearn(model, *purge.split(blobs(), classes=[0]), method=BoundaryExpand(), progress=False)
     assert "\n" not in str(caught.value)
 

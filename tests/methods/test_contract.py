@@ -207,6 +207,7 @@ class Reads(TorchDispatchMode):
 WITHOUT_READS = {  # with SGD: on the CPU, Adam reads the number of its steps
     "random-label": {"mixed": False}, "amnesiac-relabel": {"optimizer": "sgd"}, "salun": {}, "salun-soft": {},
     "scrub": {"max_steps": 1, "forget_batch_size": None}, "bad-teacher": {"optimizer": "sgd"}, "delete": {},
+    "finetune": {}, "gradient-ascent": {}, "neggrad-plus": {"forget_batch_size": None}, "boundary-shrink": {},
 }  # fmt: skip
 
 

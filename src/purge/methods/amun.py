@@ -66,26 +66,18 @@ class Amun(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Find the neighbours, then go ``epochs`` times through them and the rest."""
         beside = self._neighbours(frozen_copy(model), split.forget, run.device)
-        data = [split.retain, split.forget.select(self._trained_on(split))]
+        trained = ~split.whole if self.own is None else torch.full_like(split.whole, self.own)
+        data = [split.retain, split.forget.select(trained.nonzero()[:, 0])]
         changed = [run.as_trained(part) for part in data if len(part)]
         both, known = one_after_another([beside, *changed]), len(beside)
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(both) / self.batch_size)
         for i, (b,) in run.batches(both, epochs=self.epochs, batch_size=self.batch_size):
-            optimizer.param_groups[0]["lr"] = self._rate(i // epoch)
+            optimizer.param_groups[0]["lr"] = self.optim.lr * self.decay ** (i // epoch // self.decay_every)
             each = cross_entropy(model, b.x, b.y, self.norm, "none")
             self.optim.step(optimizer, each.mean())
             wrong = b.rows < known
             run.log(retain_loss=mean_where(each, ~wrong), forget_loss=mean_where(each, wrong))
-
-    def _rate(self, epoch: int) -> float:
-        """η_e in an epoch counted from 0."""
-        return float(self.optim.lr * self.decay ** (epoch // self.decay_every))
-
-    def _trained_on(self, split: Split) -> Tensor:
-        """The rows of the forget set that are trained on with their labels."""
-        trained = ~split.whole if self.own is None else torch.full_like(split.whole, self.own)
-        return trained.nonzero()[:, 0]
 
     def _neighbours(self, teacher: nn.Module, forget: Samples, device: torch.device) -> Samples:
         """x' and y' of every forget sample that has another answer near it."""
@@ -111,9 +103,11 @@ class Amun(Method):
                 same, g = _uphill(teacher, moved, y)
                 if not bool(same.any()):
                     return moved
-                step = _rows(radius / 10, x) * _unit(g * scale)
-                way = _shortened((moved - x) / scale + step, radius)
-                there = torch.clamp(x + scale * way, low, high).to(x.dtype)
+                g = g * scale
+                unit = g / _rows(g.flatten(1).norm(dim=1).clamp_min(torch.finfo(g.dtype).tiny), x)
+                way = (moved - x) / scale + _rows(radius / 10, x) * unit
+                shorter = (radius / way.flatten(1).norm(dim=1).clamp_min(1e-30)).clamp_max(1)
+                there = torch.clamp(x + scale * (way * _rows(shorter, x)), low, high).to(x.dtype)
                 moved = torch.where(_rows(same, x), there, moved)
             radius = torch.where(_uphill(teacher, moved, y)[0], 2 * radius, radius)
         return moved
@@ -130,12 +124,3 @@ def _uphill(teacher: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _rows(each: Tensor, like: Tensor) -> Tensor:
     return each.view(-1, *[1] * (like.ndim - 1))
-
-
-def _unit(v: Tensor) -> Tensor:
-    return v / _rows(v.flatten(1).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny), v)
-
-
-def _shortened(v: Tensor, most: Tensor) -> Tensor:
-    """Each sample's vector, cut down to a length."""
-    return v * _rows((most / v.flatten(1).norm(dim=1).clamp_min(1e-30)).clamp_max(1), v)

@@ -54,7 +54,11 @@ class BadTeacher(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go ``epochs`` times through the forget set and a share of the retain set."""
         good, bad = frozen_copy(model), frozen_copy(run.fresh(model))
-        _same_classes(bad, split)
+        if (
+            k := logits(bad, split.forget, torch.arange(min(2, len(split.forget)))).shape[1]
+        ) != split.classes:
+            what = f"{split.classes} outputs from the untrained model"
+            raise ModelError(what, str(k), "pass fresh=…, an untrained model of the same kind")
         optimizer = self.optim.make(model)
         kept = torch.randperm(len(split.retain))[: max(1, int(self.share * len(split.retain)))]
         epoch = math.ceil((len(kept) + len(split.forget)) / self.batch_size)
@@ -73,13 +77,3 @@ class BadTeacher(Method):
                 retain_loss=each[: len(r)].mean() if len(r) else None,
                 forget_loss=each[len(r) :].mean() if len(f) else None,
             )
-
-
-def _same_classes(bad: nn.Module, split: Split) -> None:
-    two = torch.arange(min(2, len(split.forget)))
-    if (k := logits(bad, split.forget, two).shape[1]) != split.classes:
-        raise ModelError(
-            f"{split.classes} outputs from the untrained model",
-            str(k),
-            "pass fresh=…, an untrained model of the same kind",
-        )

@@ -39,7 +39,7 @@ from purge.engine.losses import cross_entropy
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.copies import frozen_copy
 from purge.models.forward import EVAL_BATCH, evaluating, forward
-from purge.models.inspect import anatomy
+from purge.models.inspect import last_layer
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,17 @@ class BoundaryExpand(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Train towards the new class for ``epochs`` passes over the forget set."""
-        head = _Head(_linear_head(model, split))
+        layer = last_layer(model, split.forget, "boundary-expand")
+        if not isinstance(layer, nn.Linear) or "weight" not in layer._parameters:
+            what = "nn.Linear as the last layer for boundary-expand, to give it one more class"
+            raise ModelError(what, type(layer).__name__, "use boundary-shrink, which needs no head")
+        head = _Head(layer)
         head.widen()
-        _widens(model, split)
+        with evaluating(model):
+            k = forward(model, few(split.forget)).shape[1]
+        if k != split.classes + 1:
+            what = f"{split.classes + 1} logits for boundary-expand, from a head with one more class"
+            raise ModelError(what, str(k), "use boundary-shrink, which needs no other head")
         optimizer = self.optim.make(model)
         for _, (f,) in run.batches(
             split.forget, epochs=self.epochs, batch_size=self.batch_size, delivered=head.narrowed
@@ -152,28 +160,3 @@ class _Head:
         for name, p in form.items():
             setattr(self._head, name, p)
         self._head.out_features = len(form["weight"])
-
-
-def _linear_head(model: nn.Module, split: Split) -> nn.Linear:
-    """The layer that makes the logits, if it is one that can be given another row."""
-    name = anatomy(model, few(split.forget)).head
-    head = None if name is None else model.get_submodule(name)
-    if not isinstance(head, nn.Linear) or "weight" not in dict(head.named_parameters(recurse=False)):
-        raise ModelError(
-            "nn.Linear as the last layer for boundary-expand, to give it one more class",
-            "none" if head is None else f"{type(head).__name__} ({name})",
-            "use boundary-shrink, which needs no head",
-        )
-    return head
-
-
-def _widens(model: nn.Module, split: Split) -> None:
-    """Does the new class come out of the model?"""
-    with evaluating(model):
-        k = forward(model, few(split.forget)).shape[1]
-    if k != split.classes + 1:
-        raise ModelError(
-            f"{split.classes + 1} logits for boundary-expand, from a head with one more class",
-            str(k),
-            "use boundary-shrink, which needs no other head",
-        )

@@ -23,8 +23,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from purge.core.errors import MethodError
 from purge.engine.losses import cross_entropy
@@ -45,36 +44,20 @@ class ConvolutionTranspose(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Turn the kernels over, then go through the retain set ``epochs`` times."""
-        kernels = _square_kernels(model)
+        weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d)]
+        kernels = [w for w in weights if w.requires_grad and w.shape[2] == w.shape[3] > 1]
+        if not kernels:
+            what = "a convolution with a square kernel larger than 1×1 (nn.Conv2d) for convolution-transpose"
+            got = f"{type(model).__name__}, which has none that is trained"
+            raise MethodError(what, got, "choose another method, say msg")
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.retain) / self.batch_size)
         for i, (r,) in run.batches(split.retain, epochs=self.epochs, batch_size=self.batch_size):
             if i == 0:
-                _turn(kernels)
-            optimizer.param_groups[0]["lr"] = self._rate(i // epoch)
+                for weight in kernels:
+                    weight.data.copy_(weight.data.transpose(2, 3).clone())
+            part = (1 + math.cos(math.pi * (i // epoch) / self.epochs)) / 2
+            optimizer.param_groups[0]["lr"] = self.optim.lr * part
             loss = cross_entropy(model, r.x, r.y, self.norm)
             self.optim.step(optimizer, loss)
             run.log(retain_loss=loss)
-
-    def _rate(self, epoch: int) -> float:
-        """η_e: falls along a cosine."""
-        return self.optim.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-
-
-def _square_kernels(model: nn.Module) -> list[Tensor]:
-    """The trainable kernels that change when they are turned over."""
-    weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d)]
-    turned = [w for w in weights if w.requires_grad and w.shape[2] == w.shape[3] > 1]
-    if not turned:
-        raise MethodError(
-            "a convolution with a square kernel larger than 1×1 (nn.Conv2d) for convolution-transpose",
-            f"{type(model).__name__}, which has none that is trained",
-            "choose another method, say msg",
-        )
-    return turned
-
-
-@torch.no_grad()
-def _turn(kernels: list[Tensor]) -> None:
-    for weight in kernels:
-        weight.copy_(weight.transpose(2, 3).clone())

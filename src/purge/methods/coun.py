@@ -65,7 +65,8 @@ class CoUn(Method):
         epoch = math.ceil(len(split.retain) / self.batch_size)
         at = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=self.batch_size)
         for i, (one, two) in run.batches(views, views, orders=(at, at), epoch=epoch):
-            optimizer.param_groups[0]["lr"] = self._rate(i / len(at))
+            part = (1 + math.cos(math.pi * i / len(at))) / 2
+            optimizer.param_groups[0]["lr"] = self.end_lr + (self.optim.lr - self.end_lr) * part
             with statistics(model, self.norm), capture_features(model, head) as seen:
                 z = forward(model, joined(one, two)).float()
             first, second = seen[0].chunk(2)
@@ -73,7 +74,3 @@ class CoUn(Method):
             contrast = info_nce(first, second, self.temperature)
             self.optim.step(optimizer, retain_loss + self.contrast * contrast)
             run.log(retain_loss=retain_loss, contrast=contrast)
-
-    def _rate(self, progress: float) -> float:
-        """η_t after a share of the steps."""
-        return self.end_lr + (self.optim.lr - self.end_lr) * (1 + math.cos(math.pi * progress)) / 2

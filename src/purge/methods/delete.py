@@ -52,7 +52,7 @@ class Delete(Method):
 
         def step(x: Inputs, y: Tensor) -> Scalars:
             with torch.no_grad():
-                target = _without_own_label(forward(teacher, x).float(), y)
+                target = forward(teacher, x).float().scatter(1, y[:, None], HIDDEN).softmax(1)
             with statistics(model, self.norm):
                 loss = kl(forward(model, x), target)
             self.optim.step(optimizer, loss)
@@ -61,8 +61,3 @@ class Delete(Method):
         one_step = run.recorded(step)
         for _, (f,) in run.batches(forget, epochs=self.epochs, batch_size=self.batch_size):
             run.log(**one_step(f.x, f.y))
-
-
-def _without_own_label(z: Tensor, y: Tensor) -> Tensor:
-    """softmax(z) once each row's own label has been hidden; (B, K), (B,) → (B, K)."""
-    return z.scatter(1, y[:, None], HIDDEN).softmax(1)

@@ -24,12 +24,12 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from purge.core.errors import MethodError
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checkpoint import digest, tensors_digest, tensors_of
-from purge.models.heads.head import TOLERANCE, Head, HeadSettings, Kind, fitted
+from purge.models.heads.head import TOLERANCE, HeadSettings, Kind, fitted
 from purge.models.heads.place import features_of, linear_head
 
 # How far the head before may be from that of all samples to count as the same. Features in float32 differ in
@@ -51,20 +51,24 @@ class ExactHead(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Compute the features, compare the head with that of all samples, put the new one in its place."""
         name, layer = linear_head(model, split.retain)
-        _check_trainable(name, layer)
+        if still := [n for n, p in layer.named_parameters() if not p.requires_grad]:
+            got = f"{name}.{still[0]}, which takes no gradient"
+            fix = "set requires_grad on it, or choose another method"
+            raise MethodError("a head that may change", got, fix)
         settings = HeadSettings(self.kind, self.lam, layer.bias is not None)
         body = _digest_without(model, name)
         for _ in run.steps(1, epoch=1):
             x, y = features_of(model, layer, split.retain, self.batch_size)
             xf, yf = features_of(model, layer, split.forget, self.batch_size)
-            k = layer.out_features
+            k, everything = layer.out_features, (torch.cat([x, xf]), torch.cat([y, yf]))
             head = fitted(x, y, settings, classes=k, track=False)
-            before = _of_all(head, (x, y), (xf, yf))
+            before = fitted(*everything, settings, classes=k, track=False, start=head)
             off = before.distance(layer.weight, layer.bias)
             head.copy_to(layer)
-            losses = [_loss(head, *part).to(run.device) for part in ((x, y), (xf, yf))]
             run.log(
-                retain_loss=losses[0], forget_loss=losses[1], head_off=torch.tensor(off, device=run.device)
+                retain_loss=F.cross_entropy(head.scores(x), y).to(run.device),
+                forget_loss=F.cross_entropy(head.scores(xf), yf).to(run.device),
+                head_off=torch.tensor(off, device=run.device),
             )
         same = off <= SAME.get(layer.weight.dtype, 0.0)
         kept = _digest_without(model, name) == body
@@ -72,39 +76,19 @@ class ExactHead(Method):
             "head": name, "kind": self.kind, "off": off, "same_before": same, "rest_kept": kept,
             "frozen": self.frozen, "weights": digest(model),
         }  # fmt: skip
-        run.took = self._words(len(y), len(y) + len(yf), off, same)
-
-    def _words(self, kept: int, total: int, off: float, same: bool) -> str:
-        new = f"a {self.kind} head fitted to the {kept:,} retained samples alone"
-        if not same:
-            return (
-                f"{new}; not an exact deletion: the head before was not that of all {total:,} samples "
-                f"(relative distance {off:.1e}), so other weights may know the forgotten ones too"
-            )
-        sure = "as you declare" if self.frozen else "which cannot be seen from here"
-        return (
-            f"{new}; exact if no other weight has learned from the forgotten ones, {sure} "
-            f"(the head before was that of all {total:,} samples, relative distance {off:.1e})"
+        total, sure = (
+            len(everything[1]),
+            "as you declare" if self.frozen else "which cannot be seen from here",
         )
-
-
-def _of_all(head: Head, retain: tuple[Tensor, Tensor], forget: tuple[Tensor, Tensor]) -> Head:
-    """The head of all samples, fitted beside that of the retained ones."""
-    x, y = (torch.cat(pair) for pair in zip(retain, forget, strict=True))
-    return fitted(x, y, head.settings, classes=head.classes, track=False, start=head)
-
-
-def _loss(head: Head, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(head.scores(x), y)
+        run.took = f"a {self.kind} head fitted to the {len(y):,} retained samples alone; " + (
+            f"exact if no other weight has learned from the forgotten ones, {sure} "
+            f"(the head before was that of all {total:,} samples, relative distance {off:.1e})"
+            if same
+            else f"not an exact deletion: the head before was not that of all {total:,} samples "
+            f"(relative distance {off:.1e}), so other weights may know the forgotten ones too"
+        )
 
 
 def _digest_without(model: nn.Module, name: str) -> str:
     """The digest of all weights and buffers but the head's."""
     return tensors_digest({k: t for k, t in tensors_of(model).items() if k.rpartition(".")[0] != name})
-
-
-def _check_trainable(name: str, layer: nn.Linear) -> None:
-    still = [n for n, p in layer.named_parameters() if not p.requires_grad]
-    if still:
-        got = f"{name}.{still[0]}, which takes no gradient"
-        raise MethodError("a head that may change", got, "set requires_grad on it, or choose another method")

@@ -66,23 +66,19 @@ class FineTune(Method):
         def step(x: Inputs, y: Tensor, weight: Tensor) -> Scalars:
             with statistics(model, self.norm, over=ranks.over):
                 loss = F.cross_entropy(full(forward(model, x)), y)
-            self.optim.step(optimizer, loss + weight * _l1(params) if self.l1 else loss, ranks, rows)
+            total = loss
+            if self.l1:
+                total = loss + weight * torch.stack([p.abs().sum().float() for p in params]).sum()
+            self.optim.step(optimizer, total, ranks, rows)
             return {"retain_loss": ranks.mean(loss, rows)}
 
+        penalised = self.epochs - self.free_epochs
         one_step, weight = run.recorded(step), torch.zeros((), device=run.device)
         for i, (r,) in run.batches(retain, epochs=self.epochs, batch_size=self.batch_size):
             if self.negate and i == 0:
                 _negate_first(model)
-            run.log(**one_step(r.x, r.y, weight.fill_(self._penalty(i // epoch))))
-
-    def _penalty(self, epoch: int) -> float:
-        """α_e: falls from α in a straight line, 0 in the last ``free_epochs``."""
-        penalised = self.epochs - self.free_epochs
-        return self.l1 * (1 - epoch / penalised) if epoch < penalised else 0.0
-
-
-def _l1(params: list[nn.Parameter]) -> Tensor:
-    return torch.stack([p.abs().sum().float() for p in params]).sum()
+            left = 1 - (i // epoch) / penalised if i // epoch < penalised else 0.0
+            run.log(**one_step(r.x, r.y, weight.fill_(self.l1 * left)))
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.data.samples import Samples, batches
+from purge.data.samples import batches
 from purge.engine.projection import flat, per_sample_grads
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
@@ -68,25 +68,18 @@ class FisherForgetting(Method):
         drawn = run.batch_indices(split.retain, steps=1, batch_size=n)[0]
         classes = torch.tensor(sorted(split.forget_classes), device=run.device)
         for _ in run.steps(1, epoch=1):
-            information, retain_loss = self._information(model, params, split.retain, drawn)
-            parts = information.split([p.numel() for p in params])
+            information, loss = torch.zeros_like(flat(params)), torch.zeros((), device=run.device)
+            for x, y in batches(split.retain, self.batch_size, drawn):
+                with torch.no_grad():
+                    z = forward(model, x).float()
+                loss += F.cross_entropy(z, y, reduction="sum")
+                for label, probability in enumerate(z.softmax(1).to(information.dtype).unbind(1)):
+                    g, _ = per_sample_grads(model, x, torch.full_like(y, label))
+                    information += probability @ g.square_()
+            parts = (information / len(drawn)).split([p.numel() for p in params])
             for p, f in zip(params, parts, strict=True):
                 self._draw(p, f.view_as(p), classes if id(p) in last else None)
-            run.log(retain_loss=retain_loss, forget_loss=None)
-
-    def _information(
-        self, model: nn.Module, params: list[nn.Parameter], retain: Samples, drawn: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The diagonal of the Fisher matrix over the drawn samples, (P,), and their mean loss."""
-        total, loss = torch.zeros_like(flat(params)), torch.zeros((), device=drawn.device)
-        for x, y in batches(retain, self.batch_size, drawn):
-            with torch.no_grad():
-                z = forward(model, x).float()
-            loss += F.cross_entropy(z, y, reduction="sum")
-            for label, p in enumerate(z.softmax(1).to(total.dtype).unbind(1)):
-                g, _ = per_sample_grads(model, x, torch.full_like(y, label))
-                total += p @ g.square_()
-        return total / len(drawn), loss / len(drawn)
+            run.log(retain_loss=loss / len(drawn), forget_loss=None)
 
     @torch.no_grad()
     def _draw(self, p: nn.Parameter, information: Tensor, classes: Tensor | None) -> None:

@@ -71,20 +71,21 @@ class IEWP(Method):
             batch = f if len(f) else r
             with statistics(model, self.norm):
                 z = forward(model, batch.x).float()
-            loss = -(weights[f.rows] * _entropy(z)).mean() if len(f) else F.cross_entropy(z, r.y)
+            if len(f):
+                logp = z.log_softmax(1)
+                loss = (weights[f.rows] * (logp.exp() * logp).sum(1)).mean()  # −w·H
+            else:
+                loss = F.cross_entropy(z, r.y)
             self.optim.step(optimizer, loss)
             run.log(retain_loss=None if len(f) else loss, forget_loss=loss if len(f) else None)
 
 
-def _entropy(z: Tensor) -> Tensor:
-    """H(σ(z)) of each row, in nats."""
-    logp = z.log_softmax(1)
-    return -(logp.exp() * logp).sum(1)
-
-
 def _influence(model: nn.Module, forget: Samples) -> Tensor:
     """w: the norm of each sample's gradient, divided by their mean, (|D_f|,)."""
-    _samples_apart(model)
+    mixing = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
+    if mixing:
+        what = "BatchNorm with running statistics, for gradients of single samples"
+        raise ModelError(what, f"{mixing[0]}, which has none", "use a method that takes gradients of batches")
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     teacher = frozen_copy(model)
 
@@ -100,14 +101,3 @@ def _influence(model: nn.Module, forget: Samples) -> Tensor:
     norms = torch.cat([of_each(norm, x, y, at_once) for x, y in batches(forget, EVAL_BATCH)])
     total = norms.mean()
     return torch.where(total > 0, norms / total, torch.ones_like(norms))
-
-
-def _samples_apart(model: nn.Module) -> None:
-    """A sample has a gradient of its own only where no layer mixes it with others."""
-    mixing = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
-    if mixing:
-        raise ModelError(
-            "BatchNorm with running statistics, for gradients of single samples",
-            f"{mixing[0]}, which has none",
-            "use a method that takes gradients of batches",
-        )

@@ -63,7 +63,14 @@ class Influence(Method):
         n_f, n_r = len(split.forget), len(split.retain)
         n = n_f + n_r
         drawn = run.batch_indices(split.retain, steps=1, batch_size=self.samples)[0]
-        rows = self._rows(model, split.retain, drawn, sum(p.numel() for p in params))
+
+        def rows() -> Iterator[Tensor]:
+            for x, y in split.retain.stream(drawn.split(self.batch_size)):
+                yield per_sample_grads(model, x, y)[0]
+
+        if len(drawn) * sum(p.numel() for p in params) * 4 <= KEPT_BYTES:
+            kept = list(rows())
+            rows = lambda: iter(kept)  # noqa: E731
         for _ in run.steps(1, epoch=1):
             forget, forget_loss = _summed(model, params, split.forget, run.device)
             retain, retain_loss = _summed(model, params, split.retain, run.device)
@@ -74,18 +81,6 @@ class Influence(Method):
                 k = _authors_recursion(rows, v, self.samples, self.damping)
             write(params, flat(params) + self.alpha * k)
             run.log(retain_loss=retain_loss / n_r, forget_loss=forget_loss / n_f)
-
-    def _rows(self, model: nn.Module, retain: Samples, drawn: Tensor, width: int) -> Rows:
-        """The gradients of the drawn samples, kept if they are small, computed anew each time if not."""
-
-        def computed() -> Iterator[Tensor]:
-            for x, y in retain.stream(drawn.split(self.batch_size)):
-                yield per_sample_grads(model, x, y)[0]
-
-        if len(drawn) * width * 4 > KEPT_BYTES:
-            return computed
-        kept = list(computed())
-        return lambda: iter(kept)
 
 
 def _summed(

@@ -65,7 +65,15 @@ class LoTUS(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go at most ``epochs`` times through the forget set and a share of the retain set."""
         teacher = frozen_copy(model)
-        unseen, alpha = _unseen_accuracy(teacher, split), self._alpha(split)
+        alpha, unseen = self.alpha, 0.0  # of a class nothing may be left
+        if alpha is None:
+            alpha = 8.0 if split.single else 32.0
+        if split.single:
+            if split.test is None:
+                what = "test data for lotus, to see how well the model does on unseen samples"
+                raise MethodError(what, "none", "pass test=…")
+            hits = logits(teacher, split.test).argmax(1).cpu() == split.test.labels
+            unseen = float(hits.double().mean()) * float((~split.whole).double().mean())
         optimizer = self.optim.make(model)
         kept = torch.randperm(len(split.retain))[: max(1, int(self.share * len(split.retain)))]
         epoch = math.ceil((len(kept) + len(split.forget)) / self.batch_size)
@@ -87,21 +95,6 @@ class LoTUS(Method):
                 each = -(target * forward(model, x).float().log_softmax(1)).sum(1)
             self.optim.step(optimizer, each.mean())
             run.log(retain_loss=mean_of(each[: len(r)]), forget_loss=mean_of(each[len(r) :]))
-
-    def _alpha(self, split: Split) -> float:
-        return self.alpha if self.alpha is not None else 8.0 if split.single else 32.0
-
-
-def _unseen_accuracy(teacher: nn.Module, split: Split) -> float:
-    """A_u: what the original gets right of the test samples; of classes that must go, nothing may be left."""
-    if not split.single:
-        return 0.0
-    if split.test is None:
-        raise MethodError(
-            "test data for lotus, to see how well the model does on unseen samples", "none", "pass test=…"
-        )
-    hits = logits(teacher, split.test).argmax(1).cpu() == split.test.labels
-    return float(hits.double().mean()) * float((~split.whole).double().mean())
 
 
 def _gap(accuracy: float, unseen: float) -> float:

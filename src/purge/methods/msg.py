@@ -52,14 +52,19 @@ class MaskedSmallGradients(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Draw weights anew, then go through the retain set ``epochs`` times."""
         params = parameters_to_train(model)
-        layers = _weights_to_draw(model)
+        convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+        linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+        layers = {m.weight for m in convolutions or linear}
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.retain) / self.batch_size)
+        middle, end = (self.epochs + 1) // 2, self.epochs + 1
         pace = torch.ones_like(flat(params))
         for i, (r,) in run.batches(split.retain, epochs=self.epochs, batch_size=self.batch_size):
             if i == 0:
                 self._draw(model, params, layers, split, pace)
-            optimizer.param_groups[0]["lr"] = self._rate(1 + i // epoch)
+            e = 1 + i // epoch  # the rate rises to η in the middle epoch, then falls
+            part = e / middle if e <= middle else (end - e) / (end - middle)
+            optimizer.param_groups[0]["lr"] = self.optim.lr * part
             loss = cross_entropy(model, r.x, r.y, self.norm)
             self.optim.along(optimizer, pace * grad(loss, params))
             run.log(retain_loss=loss)
@@ -86,16 +91,3 @@ class MaskedSmallGradients(Method):
         for x, y in batches(samples, self.batch_size, at.to(total.device)):
             total += grad(cross_entropy(model, x, y, self.norm, "sum"), params)
         return total
-
-    def _rate(self, epoch: int) -> float:
-        """η_e: rises to η in the middle epoch, then falls."""
-        middle, end = (self.epochs + 1) // 2, self.epochs + 1
-        part = epoch / middle if epoch <= middle else (end - epoch) / (end - middle)
-        return self.optim.lr * part
-
-
-def _weights_to_draw(model: nn.Module) -> set[Tensor]:
-    """The weights of all convolutions, or of all linear layers where there is none."""
-    convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
-    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return {m.weight for m in convolutions or linear}

@@ -61,8 +61,11 @@ class MuMis(Method):
         """Go through the forget set until other classes have recovered."""
         optimizer = self.optim.make(model)
         epoch = math.ceil(len(split.forget) / self.batch_size)
-        first, total = self._at_first(model, split), torch.zeros((), device=run.device)
-        least = first
+        each = [
+            _sensitivities(model, x, y)[1].detach().sqrt() for x, y in batches(split.forget, self.batch_size)
+        ]
+        least = first = torch.cat(each).mean()  # S before the first step
+        total = torch.zeros((), device=run.device)
         for i, (f,) in run.batches(split.forget, epochs=self.epochs, batch_size=self.batch_size):
             own, other = _sensitivities(model, f.x, f.y)
             loss = (own - other).mean()
@@ -74,21 +77,12 @@ class MuMis(Method):
                     run.finish()
                 least, total = torch.minimum(least, total), torch.zeros_like(total)
 
-    def _at_first(self, model: nn.Module, split: Split) -> Tensor:
-        """S before the first step: how sensitive the logits of other classes are."""
-        each = [
-            _sensitivities(model, x, y)[1].detach().sqrt() for x, y in batches(split.forget, self.batch_size)
-        ]
-        return torch.cat(each).mean()
-
 
 def _sensitivities(model: nn.Module, batch: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
     """‖∇ₓ z_y‖² and ‖∇ₓ z_c'‖² of each sample, (B,) each, that can be differentiated again."""
     x = inputs.continuous(batch, "mu-mis").detach().requires_grad_()
-    with (
-        statistics(model, "frozen"),
-        sdpa_kernel(SDPBackend.MATH),
-    ):  # fused attention has no second derivative
+    # Fused attention has no second derivative.
+    with statistics(model, "frozen"), sdpa_kernel(SDPBackend.MATH):
         z = forward(model, x).float()
         other = (y + torch.randint(1, z.shape[1], y.shape, device=y.device)) % z.shape[1]
         parts = []

@@ -64,7 +64,13 @@ class Munba(Method):
         params = parameters_to_train(model)
         optimizer = self.optim.make(model)
         retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
-        orders, epoch = self._orders(split, run)
+        # An epoch begins with one pass over the forget set; after that, it has no forget samples.
+        size, per_f = self.batch_size, math.ceil(len(split.forget) / self.batch_size)
+        epoch = max(per_f, math.ceil(len(split.retain) / size))
+        at_r = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=size)
+        at_f = run.batch_indices(split.forget, steps=self.epochs * per_f, batch_size=size)
+        rest = [at_f[0, :0]] * (epoch - per_f)
+        orders = at_r, [row for part in at_f.split(per_f) for row in [*part, *rest]]
         for _, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
             retain_loss = cross_entropy(model, r.x, r.y, self.norm)
             g, forget_loss, angle = grad(retain_loss, params), None, None
@@ -75,19 +81,6 @@ class Munba(Method):
                 g = clipped(g, self.bargain_clip)
             self.optim.along(optimizer, g)
             run.log(retain_loss=retain_loss, forget_loss=forget_loss, gradient_cosine=angle)
-
-    def _orders(self, split: Split, run: Run) -> tuple[tuple[list[Tensor], list[Tensor]], int]:
-        """The rows of each step in the retain and the forget set, and the steps of an epoch.
-
-        An epoch begins with one pass over the forget set; after that, it has no forget samples.
-        """
-        size, none = self.batch_size, torch.empty(0, dtype=torch.long, device=run.device)
-        per_f = math.ceil(len(split.forget) / size)
-        epoch = max(per_f, math.ceil(len(split.retain) / size))
-        retain = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=size)
-        forget = run.batch_indices(split.forget, steps=self.epochs * per_f, batch_size=size)
-        rest = [none] * (epoch - per_f)
-        return ([*retain], [row for part in forget.split(per_f) for row in [*part, *rest]]), epoch
 
 
 def bargained(g_r: Tensor, g_f: Tensor, *, exact: bool) -> tuple[Tensor, Tensor]:

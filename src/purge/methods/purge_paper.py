@@ -122,7 +122,8 @@ class PurgePaper(Method):
                 loss, gated = -ce, gated | (ce >= math.log(zf.shape[1]))  # a uniform guess has log K
             else:
                 loss = kl(zf, target)
-            erased = _erasure(h, means, like=loss)
+            away = [F.mse_loss(h[name].float(), mean.expand_as(h[name])) for name, mean in means.items()]
+            erased = torch.stack(away).mean() if away else torch.zeros_like(loss)
             g_lose = params.grad(loss + self.erasure * erased)
 
             angle = cosine(g_lose, g_keep)
@@ -174,9 +175,3 @@ def _teacher_pass(
             for name in layers:
                 sums[name] = sums.get(name, 0) + h[name].float().sum(0)
     return torch.cat(outputs), {name: total / len(retain) for name, total in sums.items()}
-
-
-def _erasure(h: dict[str, Tensor], means: dict[str, Tensor], *, like: Tensor) -> Tensor:
-    """L_rep: mean over layers of the mean squared distance to the teacher's means."""
-    parts = [F.mse_loss(h[name].float(), mean.expand_as(h[name])) for name, mean in means.items()]
-    return torch.stack(parts).mean() if parts else torch.zeros_like(like)

@@ -49,16 +49,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data.samples import Samples, batches, joined
+from purge.engine.losses import cross_entropy, mean_of
 from purge.engine.projection import flat, grad, write
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
-from purge.models.batchnorm import statistics
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 Hold = Callable[[int], None]  # what is done to the weights after step i, counted from 0
 
@@ -95,8 +93,7 @@ class RandomLabel(Method):
         once: Tensor | None = None
 
         def step(x: Inputs, y: Tensor) -> Scalars:
-            with statistics(model, self.norm):
-                each = F.cross_entropy(forward(model, x).float(), y, reduction="none")
+            each = cross_entropy(model, x, y, self.norm, "none")
             self.optim.step(optimizer, each.mean())
             return {"each": each}
 
@@ -109,7 +106,7 @@ class RandomLabel(Method):
                 each = one_step(joined(r, f), torch.cat([r.y, wrong]))["each"]
                 assert each is not None
                 hold(i)
-                run.log(retain_loss=_mean(each[: len(r)]), forget_loss=_mean(each[len(r) :]))
+                run.log(retain_loss=mean_of(each[: len(r)]), forget_loss=mean_of(each[len(r) :]))
 
     def _holding(
         self,
@@ -179,8 +176,7 @@ def _salient(
     """Masks like the parameters, true at the ``most`` largest |Σ ∇CE| of all of them together."""
     total = torch.zeros_like(flat(params))
     for x, y in batches(forget, size):
-        with statistics(model, "frozen"):
-            total += grad(F.cross_entropy(forward(model, x).float(), y, reduction="sum"), params)
+        total += grad(cross_entropy(model, x, y, "frozen", "sum"), params)
     mask = torch.zeros_like(total, dtype=torch.bool)
     mask[total.abs().argsort(descending=True, stable=True)[:most]] = True  # by rank: ties do not add to it
     parts = mask.split([p.numel() for p in params])
@@ -230,7 +226,3 @@ class _SoftThreshold:
             write(self._params, self._start + shrunk)
         if (i + 1) % self._epoch == 0:
             self._start = flat(self._params)
-
-
-def _mean(losses: Tensor) -> Tensor | None:
-    return losses.mean() if len(losses) else None

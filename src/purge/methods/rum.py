@@ -73,11 +73,9 @@ class Rum(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Run the methods one after the other, each on its part."""
         if len(split.forget) < len(self.methods):
-            what, got = (
-                f"at least {len(self.methods)} samples, one for each part of rum",
-                str(len(split.forget)),
-            )
-            raise MethodError(what, got, "name fewer methods, or use one of them by itself")
+            what = f"at least {len(self.methods)} samples, one for each part of rum"
+            fix = "name fewer methods, or use one of them by itself"
+            raise MethodError(what, str(len(split.forget)), fix)
         order = self._memorised(model, split, run).argsort()
         parts = [rows.sort().values for rows in order.tensor_split(len(self.methods))]
         for i, (method, rows) in enumerate(zip(self.inner, parts, strict=True)):
@@ -92,10 +90,8 @@ class Rum(Method):
     def _memorised(self, model: nn.Module, split: Split, run: Run) -> Tensor:
         """How strongly each forget sample is memorised, by the proxy, (|D_f|,); only the order counts."""
         views = run.augmented(split.forget) if self.proxy == "views" else None
-        y, total = (
-            split.forget.labels.to(run.device)[:, None],
-            torch.zeros(len(split.forget), device=run.device),
-        )
+        y = split.forget.labels.to(run.device)[:, None]
+        total = torch.zeros(len(split.forget), device=run.device)
         for _ in range(1 if views is None else VIEWS):
             z = logits(model, views or split.forget)
             # Log-odds: they tell samples apart whose probability is 1 in float32.

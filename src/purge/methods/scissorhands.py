@@ -31,15 +31,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.engine.projection import clipped, dot, flat, grad, norm
-from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Split, Stopping, setting
-from purge.models.batchnorm import statistics
+from purge.engine.losses import cross_entropy
+from purge.engine.projection import dot, flat, grad, norm
+from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
-from purge.models.forward import forward
 
 MARGIN, DAMPING = 0.5, 1e-3  # of the authors' quadratic program
 
@@ -67,32 +65,31 @@ class Scissorhands(Method):
         trimmed = self._trimmed(model)
         retain, forget = run.as_trained(split.retain), run.as_trained(split.forget)
         (first,) = run.batch_indices(split.forget, steps=1, batch_size=self.batch_size)
-        saliency = self._forget_gradient(model, params, *forget.take(first))
-        orders, epoch = self._orders(split, run)
-        memory = saliency
-        for i, (r, f) in run.batches(retain, forget, orders=orders, epoch=epoch):
+        saliency = grad(cross_entropy(model, *forget.take(first), "frozen"), params)
+        size, memory = self.batch_size, saliency
+        epoch, epoch_f = (math.ceil(len(part) / size) for part in (split.retain, split.forget))
+        at_r = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=size)
+        at_f = run.batch_indices(split.forget, steps=self.epochs * min(epoch_f, epoch), batch_size=size)
+        beside = list[Tensor]()
+        for batches in at_f.split(min(epoch_f, epoch)):
+            beside += [*batches, *[at_f[0, :0]] * (epoch - len(batches))]
+        for i, (r, f) in run.batches(retain, forget, orders=(at_r, beside), epoch=epoch):
             if i == 0:
                 _trim(params, trimmed, saliency, self.share)
             if i % epoch == 0:
-                memory = -self._forget_gradient(model, params, f.x, f.y)
-            retain_loss = loss = self._loss(model, r.x, r.y)
-            forget_loss = self._loss(model, f.x, f.y) if len(f) else None
-            if forget_loss is not None:
+                memory = -grad(cross_entropy(model, f.x, f.y, "frozen"), params)
+            retain_loss = loss = cross_entropy(model, r.x, r.y, self.norm)
+            forget_loss = None
+            if len(f):
+                forget_loss = cross_entropy(model, f.x, f.y, self.norm)
                 loss = retain_loss - self.ascent * forget_loss
             g = grad(loss, params)
-            if forget_loss is not None and self.project:
-                g = _kept_from_undoing(g, memory)
-            _step_along(optimizer, params, clipped(g, self.optim.clip))
+            if len(f) and self.project:  # as much of the memory as the cone asks for, where they conflict
+                along = dot(g, memory)
+                weight = (-along / (norm(memory).square() + DAMPING)).clamp_min(MARGIN)
+                g = g + torch.where(along < 0, weight, torch.zeros_like(weight)).to(g.dtype) * memory
+            self.optim.along(optimizer, g)
             run.log(retain_loss=retain_loss, forget_loss=forget_loss)
-
-    def _loss(self, model: nn.Module, x: Inputs, y: Tensor) -> Tensor:
-        with statistics(model, self.norm):
-            return F.cross_entropy(forward(model, x).float(), y)
-
-    def _forget_gradient(self, model: nn.Module, params: list[nn.Parameter], x: Inputs, y: Tensor) -> Tensor:
-        """∇CE on some forget samples in evaluation mode, flat."""
-        with statistics(model, "frozen"):
-            return grad(F.cross_entropy(forward(model, x).float(), y), params)
 
     def _trimmed(self, model: nn.Module) -> list[tuple[nn.Parameter, float]]:
         """The parameters that may be trimmed, each with the largest size of a fresh value."""
@@ -113,17 +110,6 @@ class Scissorhands(Method):
             )
         return chosen
 
-    def _orders(self, split: Split, run: Run) -> tuple[tuple[list[Tensor], list[Tensor]], int]:
-        """The rows of each step in the retain and in the forget set, and the steps of an epoch."""
-        size = self.batch_size
-        epoch, epoch_f = (math.ceil(len(part) / size) for part in (split.retain, split.forget))
-        at_r = run.batch_indices(split.retain, steps=self.epochs * epoch, batch_size=size)
-        at_f = run.batch_indices(split.forget, steps=self.epochs * min(epoch_f, epoch), batch_size=size)
-        none, forget = at_f[0, :0], list[Tensor]()
-        for batches in at_f.split(min(epoch_f, epoch)):
-            forget += [*batches, *[none] * (epoch - len(batches))]
-        return ([*at_r], forget), epoch
-
 
 @torch.no_grad()
 def _trim(
@@ -138,16 +124,3 @@ def _trim(
         if id(p) in most:
             fresh = torch.empty_like(p).uniform_(-most[id(p)], most[id(p)])
             p.copy_(torch.where(part.view_as(p), fresh, p))
-
-
-def _kept_from_undoing(g: Tensor, memory: Tensor) -> Tensor:
-    """g with as much of the memory added as the cone asks for, where they point against each other."""
-    along = dot(g, memory)
-    weight = (-along / (norm(memory).square() + DAMPING)).clamp_min(MARGIN)
-    return g + torch.where(along < 0, weight, torch.zeros_like(weight)).to(g.dtype) * memory
-
-
-def _step_along(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], g: Tensor) -> None:
-    for p, part in zip(params, g.split([p.numel() for p in params]), strict=True):
-        p.grad = part.view_as(p).to(p.dtype)
-    optimizer.step()

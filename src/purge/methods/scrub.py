@@ -71,14 +71,16 @@ class Scrub(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go through both sets in turns, ``epochs`` times."""
-        held_out = _held_out(split) if self.rewind != "never" else None
+        held_out = self._held_out(split) if self.rewind != "never" else None
         teacher = frozen_copy(model)
         optimizer = self.optim.make(model)
         kept: list[dict[str, Tensor]] = []
         forget, retain, ends = self._orders(split, run)
         for i, (f, r) in run.batches(split.forget, split.retain, orders=(forget, retain), epoch=ends):
             batch = f if len(f) else r
-            optimizer.param_groups[0]["lr"] = self._rate(1 + sum(i >= end for end in ends))
+            epoch = 1 + sum(i >= end for end in ends)
+            decays = sum(epoch > after for after in self.decay_after)
+            optimizer.param_groups[0]["lr"] = self.optim.lr * self.decay**decays
             with torch.no_grad():
                 taught = forward(teacher, batch.x).float()
             with statistics(model, self.norm):
@@ -96,7 +98,16 @@ class Scrub(Method):
         if held_out is not None:
             if run.step not in ends:  # it was stopped within an epoch
                 kept.append(_state(model))
-            _rewind(model, kept, split.forget, held_out, self.rewind)
+            reference, errors = _error(model, *held_out), []
+            for state in kept:
+                model.load_state_dict(state)
+                errors.append(_error(model, split.forget))
+            if self.rewind == "first":
+                best = next((i for i, error in enumerate(errors) if error > reference), len(kept) - 1)
+            else:
+                best = min(range(len(kept)), key=lambda i: abs(errors[i] - reference))
+            model.load_state_dict(kept[best])
+            logger.info("SCRUB+R: the model after epoch %d of %d is taken.", best + 1, len(kept))
 
     def _orders(self, split: Split, run: Run) -> tuple[list[Tensor], list[Tensor], list[int]]:
         """The rows of each step in the forget and in the retain set, and the steps that end an epoch.
@@ -117,48 +128,23 @@ class Scrub(Method):
             ends.append(len(retain))
         return forget, retain, ends
 
-    def _rate(self, epoch: int) -> float:
-        """η in an epoch, times ``decay`` for each epoch of ``decay_after`` that is over."""
-        return self.optim.lr * self.decay ** sum(epoch > after for after in self.decay_after)
+    def _held_out(self, split: Split) -> tuple[Samples, Tensor]:
+        """The test data, and which of its samples are of a class that the forget set has."""
+        if split.test is None:
+            raise MethodError("test data for rewind (SCRUB+R)", "none", "pass test=…, or rewind=never")
+        at = torch.isin(split.test.labels, split.forget.labels).nonzero()[:, 0]
+        if len(at) == 0:
+            what, fix = (
+                "test samples of the forgotten classes for rewind (SCRUB+R)",
+                "pass some, or rewind=never",
+            )
+            raise MethodError(what, "none", fix)
+        return split.test, at
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights: the model's own would change when another epoch is loaded."""
     return {name: t.clone() for name, t in model.state_dict().items()}
-
-
-def _held_out(split: Split) -> tuple[Samples, Tensor]:
-    """The test data, and which of its samples are of a class that the forget set has."""
-    if split.test is None:
-        raise MethodError("test data for rewind (SCRUB+R)", "none", "pass test=…, or rewind=never")
-    at = torch.isin(split.test.labels, split.forget.labels).nonzero()[:, 0]
-    if len(at) == 0:
-        raise MethodError(
-            "test samples of the forgotten classes for rewind (SCRUB+R)",
-            "none",
-            "pass test data that has them, or rewind=never",
-        )
-    return split.test, at
-
-
-def _rewind(
-    model: nn.Module,
-    kept: list[dict[str, Tensor]],
-    forget: Samples,
-    held_out: tuple[Samples, Tensor],
-    rule: Rule,
-) -> None:
-    """Bring the model back to the epoch that forgot as much as its own last held-out error asks for."""
-    reference, errors = _error(model, *held_out), []
-    for state in kept:
-        model.load_state_dict(state)
-        errors.append(_error(model, forget))
-    if rule == "first":
-        best = next((i for i, error in enumerate(errors) if error > reference), len(kept) - 1)
-    else:
-        best = min(range(len(kept)), key=lambda i: abs(errors[i] - reference))
-    model.load_state_dict(kept[best])
-    logger.info("SCRUB+R: the model after epoch %d of %d is taken.", best + 1, len(kept))
 
 
 def _error(model: nn.Module, samples: Samples, index: Tensor | None = None) -> float:

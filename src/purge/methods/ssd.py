@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from purge.data.samples import Samples
 from purge.engine.projection import flat, per_sample_grads, squared_grads, write
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
@@ -51,26 +50,6 @@ class SelectiveDampening(Method):
         params = parameters_to_train(model)
         if self.per_sample:
             per_sample_grads(model, *split.retain.take(torch.arange(1)))  # refuse what cannot be done
-        self._warn(split)
-        for _ in run.steps(1, epoch=1):
-            squares_f, n_f, forget_loss = self._squares(model, params, split.forget, run.device)
-            squares_r, n_r, retain_loss = self._squares(model, params, split.retain, run.device)
-            forget, whole = squares_f / n_f, (squares_f + squares_r) / (n_f + n_r)
-            chosen = forget > self.alpha * whole
-            left = torch.where(chosen, (self.dampening * whole / forget).clamp_max(1), 1)
-            write(params, left * flat(params))
-            share = torch.where(whole.isfinite().all(), chosen.float().mean(), math.nan)  # NaN > x is False
-            run.log(retain_loss=retain_loss, forget_loss=forget_loss, dampened=share)
-
-    def _squares(
-        self, model: nn.Module, params: list[nn.Parameter], samples: Samples, device: torch.device
-    ) -> tuple[Tensor, int, Tensor]:
-        """The sum of squared gradients, (P,), how many were summed, and the mean loss."""
-        order = torch.arange(len(samples), device=device)
-        size = self.batch_size
-        return squared_grads(model, params, samples, order, batch_size=size, per_sample=self.per_sample)
-
-    def _warn(self, split: Split) -> None:
         size = 1 if self.per_sample else self.batch_size
         n_f, n_r = (math.ceil(len(part) / size) for part in (split.forget, split.retain))
         if self.alpha * n_f >= n_f + n_r:
@@ -80,3 +59,17 @@ class SelectiveDampening(Method):
                 (n_f + n_r) / n_f,
                 self.alpha,
             )
+        for _ in run.steps(1, epoch=1):
+            (squares_f, n_f, forget_loss), (squares_r, n_r, retain_loss) = (
+                squared_grads(
+                    model, params, part, torch.arange(len(part), device=run.device),
+                    batch_size=self.batch_size, per_sample=self.per_sample,
+                )
+                for part in (split.forget, split.retain)
+            )  # fmt: skip
+            forget, whole = squares_f / n_f, (squares_f + squares_r) / (n_f + n_r)
+            chosen = forget > self.alpha * whole
+            left = torch.where(chosen, (self.dampening * whole / forget).clamp_max(1), 1)
+            write(params, left * flat(params))
+            share = torch.where(whole.isfinite().all(), chosen.float().mean(), math.nan)  # NaN > x is False
+            run.log(retain_loss=retain_loss, forget_loss=forget_loss, dampened=share)

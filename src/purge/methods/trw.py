@@ -79,13 +79,10 @@ class TiltedReweighting(Method):
         split.refuse_single("trw")
         head = last_layer(model, split.retain, "trw", split.classes)
         forgotten, weights = split.forgotten(device), torch.as_tensor(head.weight).detach()
-        similar = self._similarities(weights.flatten(1).float(), forgotten)
-        tilted = logits(model, split.forget) + self.beta * similar[split.forget.labels.to(device)]
-        return tilted.masked_fill(forgotten, -math.inf).softmax(1)
-
-    def _similarities(self, weights: Tensor, forgotten: Tensor) -> Tensor:
-        """s: how similar each class (K,) is to each that stays, (K, K); 0 for classes that go."""
-        centred = weights - weights.mean(0)
+        centred = weights.flatten(1).float()
+        centred = centred - centred.mean(0)
         _, _, directions = torch.linalg.svd(centred, full_matrices=False)
         v = F.normalize(centred @ directions[: self.components].T, dim=1)
-        return (v @ v.T / self.temperature).masked_fill(forgotten, -math.inf).softmax(1)
+        similar = (v @ v.T / self.temperature).masked_fill(forgotten, -math.inf).softmax(1)
+        tilted = logits(model, split.forget) + self.beta * similar[split.forget.labels.to(device)]
+        return tilted.masked_fill(forgotten, -math.inf).softmax(1)

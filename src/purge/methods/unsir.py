@@ -68,7 +68,9 @@ class UNSIR(Method):
         noise = self._noise(model, split, run.device)
         moved = [b.clone() for b in model.buffers()]
         _write(model, before)
-        chosen = _some_of_each(split.retain.labels, self.per_class).to(run.device)
+        labels, order = split.retain.labels, torch.randperm(len(split.retain))
+        some = [order[labels[order] == c][: self.per_class] for c in labels.unique()]
+        chosen = torch.cat(some).to(run.device)
         impair, at_n = self._impair_order(noise, chosen, run)
         repair = [chosen[at] for at in self._passes(chosen, self.repair_epochs, run)]
         slower = dataclasses.replace(self.optim, lr=self.repair_lr)
@@ -118,9 +120,3 @@ class UNSIR(Method):
 def _write(model: nn.Module, buffers: list[Tensor]) -> None:
     for own, before in zip(model.buffers(), buffers, strict=True):
         own.copy_(before)
-
-
-def _some_of_each(labels: Tensor, most: int) -> Tensor:
-    """Indices of at most ``most`` samples of each class, drawn at random."""
-    order = torch.randperm(len(labels))
-    return torch.cat([order[labels[order] == c][:most] for c in labels.unique()])
