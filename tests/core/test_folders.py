@@ -14,7 +14,7 @@ import pytest
 
 from purge.core.errors import FileError
 from purge.core.files import LOCK, out_folder
-from purge.core.folders import SAVED, claimed, private_folder, recover, replacing_run
+from purge.core.folders import SAVED, claimed, recover, replacing_run
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork and no SIGKILL")
 
@@ -28,7 +28,7 @@ def another(statement: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that is within ``with statement:``, where ``at`` is the folder."""
     code = (
         "import sys, time; from pathlib import Path; at = Path(sys.argv[1])\n"
-        "from purge.core.folders import claimed, private_folder\n"
+        "from purge.core.folders import claimed\n"
         f"with {statement}: print('there', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True) as other:
@@ -79,23 +79,6 @@ def test_a_claim_can_be_repeated_in_its_thread_alone(tmp_path: Path) -> None:
     assert len(refused) == 1
     other()
     assert len(refused) == 1
-
-
-def test_private_folders_of_dead_processes_are_removed_and_those_of_others_are_not(tmp_path: Path) -> None:
-    at = tmp_path / "at"
-    (at / ".making-old").mkdir(parents=True)  # one of an earlier version, without a lock
-    (at / "entry").mkdir()
-    with another("private_folder(at, '.making-')", at) as other:
-        (theirs,) = at.glob(".making-*")
-        assert theirs.name != ".making-old"
-        with private_folder(at, ".making-") as own:
-            assert {p.name for p in at.iterdir()} == {own.name, theirs.name, "entry"}
-        other.kill()
-        other.wait()
-        assert theirs.is_dir()
-        with private_folder(at, ".making-") as own:
-            assert {p.name for p in at.iterdir()} == {own.name, "entry"}
-    assert [p.name for p in at.iterdir()] == ["entry"]
 
 
 OLD = {
@@ -181,11 +164,6 @@ def test_a_run_that_is_being_exchanged_by_another_process_is_left_to_it(tmp_path
         assert (tmp_path / SAVED / "run.json").is_file()
     recover(tmp_path)
     assert inside(tmp_path) == {"run.json": "new"}
-
-
-def test_an_empty_path_is_no_folder() -> None:
-    with pytest.raises(FileError, match="the path of a folder as out, got an empty text"):
-        out_folder("")
 
 
 def test_a_link_in_the_place_of_a_saved_run_is_left_alone(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_json_does_not_have_is_refused_and_nothing_is_written(tmp_path: Pat
     assert as_json({"a": Path("b")}) == '{\n  "a": "b"\n}'
 
 
-@pytest.mark.parametrize("path", ["a\0b", "a/\ud800", Path("a\0b")], ids=["NUL", "half a character", "Path"])
+@pytest.mark.parametrize("path", ["a\0b", "a/\ud800", Path("a\0b"), "", 3], ids=repr)
 def test_an_out_that_cannot_be_a_path_is_refused(path: Any) -> None:
     with pytest.raises(FileError) as caught:
         out_folder(path)

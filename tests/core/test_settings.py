@@ -50,21 +50,6 @@ def test_stopping_may_be_given_flat_or_whole():
     assert (both.stop.check_every, both.stop.retain_budget) == (7, None)
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [({"momentun": 0.5}, "momentum"), ({"forget_targt": 0.5}, "forget_target"),
-     ({"stop": {"check_evry": 3}}, "check_every")],
-)  # fmt: skip
-def test_a_typo_is_answered_with_the_nearest_name(settings, name):
-    with pytest.raises(MethodError, match=f"did you mean '{name}'"):
-        resolve_method("purge", settings)
-
-
-def test_the_registered_preset_is_not_changed():
-    resolve_method("purge-paper", {"lr": 0.5})
-    assert METHODS["purge-paper"].method == PurgePaper()
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_settings_as_they_are_written_can_be_read_again(name):
     method = resolve_method(name, {"forget_target": 0.25})

@@ -31,27 +31,21 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return pretend
 
 
-@pytest.mark.parametrize("idle", [0.1, 2.0])
-def test_small_work_gets_one_thread(machine: Any, idle: float) -> None:
-    machine(2, idle=idle)
-    assert threads.choose_threads(threads.SMALL, 2) == 1
+CHOICES = [  # cores, idle, physical, quota, work, torch's number → what is chosen
+    (2, 0.1, 2, 99, threads.SMALL, 2, 1), (2, 2, 2, 99, threads.SMALL, 2, 1), (16, 16, 8, 99, 1, 8, 1),
+    (2, 2, 2, 99, LARGE, 2, 2), (2, 0, 2, 99, LARGE, 2, 1), (16, 16, 16, 99, LARGE, 16, 16),
+    (16, 11.6, 16, 99, LARGE, 16, 12), (16, 0, 16, 99, LARGE, 16, 8), (16, 16, 16, 3, LARGE, 16, 3),
+    (16, 16, 8, 99, LARGE, 8, 8),  # torch may count physical cores
+    (8, 0, 8, 99, 1, 3, 3), (8, 0, 8, 99, LARGE, 1, 1),  # the caller's choice
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("cores", "idle", "quota", "expected"),
-    [(2, 2, 99, 2), (2, 0, 99, 1), (16, 16, 99, 16), (16, 11.6, 99, 12), (16, 0, 99, 8), (16, 16, 3, 3)],
-)
-def test_large_work_gets_what_is_free_and_at_least_half(
-    machine: Any, cores: int, idle: float, quota: int, expected: int
+@pytest.mark.parametrize(("cores", "idle", "physical", "quota", "work", "current", "chosen"), CHOICES)
+def test_small_work_gets_one_thread_and_large_work_what_is_free(
+    machine: Any, cores: int, idle: float, physical: int, quota: int, work: int, current: int, chosen: int
 ) -> None:
-    machine(cores, idle=idle, quota=quota)
-    assert threads.choose_threads(LARGE, cores) == expected
-
-
-def test_torch_may_count_physical_cores(machine: Any) -> None:
-    machine(16, idle=16, physical=8)
-    assert threads.choose_threads(LARGE, 8) == 8
-    assert threads.choose_threads(1, 8) == 1
+    machine(cores, idle=idle, physical=physical, quota=quota)
+    assert threads.choose_threads(work, current) == chosen
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
@@ -59,12 +53,6 @@ def test_the_environment_wins(machine: Any, monkeypatch: pytest.MonkeyPatch, nam
     machine(2, idle=0)
     monkeypatch.setenv(name, "2")
     assert threads.choose_threads(1, 2) == 2
-
-
-def test_a_number_that_the_caller_set_wins(machine: Any) -> None:
-    machine(8, idle=0)
-    assert threads.choose_threads(1, 3) == 3
-    assert threads.choose_threads(LARGE, 1) == 1
 
 
 def test_idle_cores_are_between_none_and_all() -> None:
@@ -119,19 +107,12 @@ def test_every_door_records_how_many_threads_were_used(
     """Of two threads: all cores, of which a small model gets one; or somebody's choice among eight."""
     machine(cores, idle=0)
     assert call(door, toy).info["threads"] == used
+    assert used in Counts.seen
+    assert torch.get_num_threads() == 2
 
 
 def test_several_numbers_are_all_said() -> None:
     assert [threads.numbers(seen) for seen in (set(), {2}, {2, 1})] == [None, 2, [1, 2]]
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_uses_one_thread_for_a_small_model_and_restores_the_number(
-    toy: tuple[Any, ...], two_threads: None, door: str
-) -> None:
-    call(door, toy)
-    assert 1 in Counts.seen
-    assert torch.get_num_threads() == 2
 
 
 def test_the_number_is_restored_after_an_error(two_threads: None) -> None:

@@ -106,21 +106,15 @@ def _sweep(path: Path) -> None:
     """Remove temporary files for ``path`` whose process, on this machine, was killed before it could."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}-*-*"):
         pid = left.name.split("-")[-2]
-        if pid.isdigit() and not _alive(int(pid)):
+        if os.name != "posix" or not pid.isdigit():  # elsewhere, to ask would be a signal
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):
             with suppress(OSError):
                 left.unlink()
-
-
-def _alive(pid: int) -> bool:
-    """Is there such a process? Where asking would be a signal, as on Windows, yes."""
-    try:
-        if os.name == "posix":
-            os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it is somebody else's
-        pass
-    return True
+        except OSError:  # it is somebody else's
+            pass
 
 
 @contextmanager
@@ -162,26 +156,32 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, or say what is wrong with the file."""
+def _text_of(path: Path) -> str:
     if not path.is_file():
         raise FileError(f"a file at {path}", "nothing there", "check the path")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         got = error.strerror or str(error)
         raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, or say what is wrong with the file."""
+    try:
+        content = json.loads(_text_of(path))
+        level: list[Any] = [content] if isinstance(content, dict) else []
+        for _ in range(DEEPEST):
+            inner = (v for part in level for v in (part.values() if isinstance(part, dict) else part))
+            level = [v for v in inner if isinstance(v, (dict, list))]
+    except FileError:
+        raise
     except (ValueError, RecursionError):  # not text, not JSON, or a number with too many digits
-        raise FileError(f"JSON in {path}", "something else", "write the file again") from None
-    if not isinstance(content, dict):
-        raise FileError(f"a JSON object in {path}", type(content).__name__, "check the file")
-    level: list[Any] = [content]
-    for _ in range(DEEPEST):
-        inner = (v for part in level for v in (part.values() if isinstance(part, dict) else part))
-        level = [v for v in inner if isinstance(v, (dict, list))]
-        if not level:
-            return content
-    raise FileError(f"at most {DEEPEST} levels in {path}", "more", "write the file again")
+        content, level = None, []
+    if level or not isinstance(content, dict):
+        what = f"a JSON object of at most {DEEPEST} levels in {path}"
+        raise FileError(what, "something else", "write the file again")
+    return content
 
 
 class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -205,26 +205,20 @@ Loader.add_implicit_resolver(
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file, or say what is wrong with the file."""
-    if not path.is_file():
-        raise FileError(f"a file at {path}", "nothing there", "check the path")
     try:
-        loader = Loader(path.read_text(encoding="utf-8"))
+        loader = Loader(_text_of(path))
         node = loader.get_single_node()
         if node is not None and _nodes(node, {}) > MOST_NODES:
             raise FileError(f"at most {MOST_NODES} values in {path}", "more, by aliases", "write them out")
         content = None if node is None else loader.construct_document(node)
-    except OSError as error:
-        got = error.strerror or str(error)
-        raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
-    except RecursionError:
-        raise FileError(f"YAML in {path}", "lists or keys nested too deeply", "correct the file") from None
     except FileError:
         raise
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: not UTF-8, an impossible date
         mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark is not None else ""
-        got = f"{getattr(error, 'problem', None) or error}{line}"
-        raise FileError(f"YAML in {path}", got, "correct the file") from None
+        got = getattr(error, "problem", None) or str(error)
+        got = "lists or keys nested too deeply" if isinstance(error, RecursionError) else got
+        line = "" if mark is None else f" in line {mark.line + 1}"
+        raise FileError(f"YAML in {path}", f"{got}{line}", "correct the file") from None
     if not isinstance(content, dict):
         raise FileError(f"keys and values in {path}", type(content).__name__, "see configs/smoke.yaml")
     return content
@@ -242,29 +236,23 @@ def _nodes(node: Any, counted: dict[int, int]) -> int:
 
 def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Check that a folder can be written and is empty, or may be overwritten; it is not created yet."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise FileError("a folder as out", f"{path!r} ({type(path).__name__})", "pass a path")
-    if not os.fspath(path):
-        raise FileError("the path of a folder as out", "an empty text", "name a folder")
-    folder = Path(path)
     try:
-        if b"\0" in os.fsencode(folder):
+        folder = Path(path)
+        if not os.fspath(path) or b"\0" in os.fsencode(folder):
             raise ValueError
-    except ValueError:  # also half a character
-        raise FileError("a folder as out", brief(str(path)), "pass a path that can be written") from None
+    except (TypeError, ValueError):  # also half a character
+        got = "an empty text" if path == "" else f"{brief(path)} ({type(path).__name__})"
+        raise FileError("the path of a folder as out", got, "pass a path that can be written") from None
     try:
         parent = next(p for p in [folder, *folder.absolute().parents] if p.exists())
         taken = folder.is_dir() and any(not p.name.startswith((LOCK, STAGE)) for p in folder.iterdir())
+        writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        got = "no permission" if parent.is_dir() else "a file"
     except OSError as error:
-        raise FileError(
-            "a folder that can be written", error.strerror or str(error), "choose another"
-        ) from None
-    if not parent.is_dir():
-        raise FileError(f"a folder at {parent}", "a file", "choose another folder")
+        parent, taken, writable, got = folder, False, False, error.strerror or str(error)
     if taken and not force:
-        raise FileError(
-            f"an empty folder at {folder}", "one with files in it", "choose another, or overwrite with force"
-        )
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise FileError(f"a folder that can be written, {parent}", "no permission", "choose another")
+        fix = "choose another, or overwrite with force"
+        raise FileError(f"an empty folder at {folder}", "one with files in it", fix)
+    if not writable:
+        raise FileError(f"a folder at {parent} that can be written", got, "choose another")
     return folder

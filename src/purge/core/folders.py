@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -80,20 +80,14 @@ def claims_out(door: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(door)
     def claiming(*args: P.args, **options: P.kwargs) -> T:
         out: Any = options.get("out")
-        if out is None or not (options.get("force") or options.get("resume") or _free(out)):
-            return door(*args, **options)  # which refuses a folder that is taken, and does not touch it
-        with claimed(out_folder(out, force=True)):
+        own: AbstractContextManager[None] = nullcontext()
+        with suppress(FileError):  # the door refuses a folder that is taken, and does not touch it
+            if out is not None:
+                own = claimed(out_folder(out, force=bool(options.get("force") or options.get("resume"))))
+        with own:
             return door(*args, **options)
 
     return claiming
-
-
-def _free(out: Any) -> bool:
-    try:
-        out_folder(out)
-    except FileError:
-        return False
-    return True
 
 
 # -- the files of a run -------------------------------------------------------------------------

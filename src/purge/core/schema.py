@@ -12,9 +12,10 @@ import dataclasses
 import functools
 import math
 import numbers
+import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -57,19 +58,17 @@ def read(cls: type, f: Field, value: Any, where: str = "") -> Any:
     fitted = fit(value, hints_of(cls)[f.name], f.name, where)
     above, low, high = (f.metadata.get(key) for key in ("above", "low", "high"))
     for number in fitted if isinstance(fitted, (list, tuple)) else [fitted]:
+        if not isinstance(number, (int, float)):
+            continue
         if isinstance(number, int) and f.metadata and high is None and number > MOST:
             high = MOST
-        if not isinstance(number, (int, float)) or (
-            (above is None or number > above)
-            and (low is None or number >= low)
-            and (high is None or number <= high)
-        ):
-            continue
-        bounds = {f"> {above}": above, f">= {low}": low, f"<= {high}": high}
-        text = " and ".join(text for text, bound in bounds.items() if bound is not None)
-        help = f.metadata.get("help")
-        fix = f"{f.name} is {help}" if help else f"correct {f.name}"
-        raise _refusal(f"{f.name} {text}", brief(number), fix, where)
+        limits: Any = (">", above, operator.gt), (">=", low, operator.ge), ("<=", high, operator.le)
+        limits = [limit for limit in limits if limit[1] is not None]
+        if not all(holds(number, bound) for _, bound, holds in limits):
+            text = " and ".join(f"{sign} {bound}" for sign, bound, _ in limits)
+            help = f.metadata.get("help")
+            fix = f"{f.name} is {help}" if help else f"correct {f.name}"
+            raise _refusal(f"{f.name} {text}", brief(number), fix, where)
     return fitted
 
 
@@ -156,25 +155,18 @@ def _literals(hint: Any) -> list[str]:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    text = isinstance(value, str) and not where
     if len(options(hint)) > 1:
         return _of_union(value, hint, where)
-    if origin is Literal:
-        return args[_literals(hint).index(str(value))] if text else args[args.index(value)]
-    if origin in (list, tuple):
-        parts = [part.strip() for part in value.split(",") if part.strip()] if text else _parts(value)
-        return origin(_convert(part, args[0], where) for part in parts)
-    if origin is dict and isinstance(value, Mapping):
+    kind: Any = typing.get_origin(hint) or hint
+    if isinstance(value, Mapping) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return build(kind, value, where)
+    if isinstance(value, Mapping) and kind is dict:
+        keys, values = typing.get_args(hint)
         inside = {key: where and f"{key} of {where}" for key in value}
-        return {_convert(k, args[0], where): _convert(v, args[1], inside[k]) for k, v in value.items()}
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
-        return build(hint, value, where)
-    if hint in (int, float):
-        return _number(value, hint, text)
-    if hint is bool and not where:
-        return TRUTH[str(value).lower()]
-    if hint is not Any and not isinstance(value, origin or hint):
+        return {_convert(k, keys, where): _convert(v, values, inside[k]) for k, v in value.items()}
+    if kind in CASTS:
+        return CASTS[kind](value, hint, where)
+    if hint is not Any and not isinstance(value, kind):
         raise TypeError
     return value
 
@@ -195,19 +187,42 @@ def _of_union(value: Any, hint: Any, where: str) -> Any:
     return _convert(value, rest[-1], where)
 
 
-def _parts(value: Any) -> Sequence[Any]:
-    parts = value.tolist() if hasattr(value, "tolist") else value
+def _literal(value: Any, hint: Any, where: str) -> Any:
+    text = isinstance(value, str) and not where
+    words = typing.get_args(hint)
+    return words[_literals(hint).index(value) if text else words.index(value)]
+
+
+def _items(value: Any, hint: Any, where: str) -> Any:
+    """A list or tuple, from one, from an array, or from text with commas."""
+    if isinstance(value, str) and not where:
+        parts: Any = [part.strip() for part in value.split(",") if part.strip()]
+    else:
+        parts = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise TypeError
-    return parts
+    kind: Any = typing.get_origin(hint)
+    return kind(_convert(part, typing.get_args(hint)[0], where) for part in parts)
 
 
-def _number(value: Any, wanted: type, text: bool) -> int | float:
+def _number(value: Any, hint: Any, where: str) -> int | float:
+    text = isinstance(value, str) and not where
     if not text and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
         raise TypeError
     number = float(value)
-    if not math.isfinite(number) or (wanted is int and number != int(number)):
+    if not math.isfinite(number) or (hint is int and number != int(number)):
         raise ValueError
-    if wanted is int:  # not by way of a float, which has 53 bits
+    if hint is int:  # not by way of a float, which has 53 bits
         return int(value) if isinstance(value, numbers.Integral) else int(number)
     return number
+
+
+def _truth(value: Any, hint: Any, where: str) -> bool:
+    if where and not isinstance(value, bool):
+        raise TypeError
+    return TRUTH[str(value).lower()]
+
+
+CASTS: dict[Any, Callable[[Any, Any, str], Any]] = {
+    Literal: _literal, list: _items, tuple: _items, int: _number, float: _number, bool: _truth,
+}  # fmt: skip

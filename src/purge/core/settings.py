@@ -57,15 +57,11 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
     for key in [k for k in values if k not in now]:
         owner = next((n for n in nested if key in _names(now[n])), None)
         if owner is None:
-            raise _unknown(key, type(config), now)
+            known = [*now, *(name for value in now.values() for name in _names(value))]
+            raise MethodError(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
         inner.setdefault(owner, {})[key] = values[key]
     changes |= {owner: replace(now[owner], own) for owner, own in inner.items()}
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
-
-
-def _unknown(key: str, cls: type, now: Mapping[str, Any]) -> MethodError:
-    known = [*now, *(k for value in now.values() for k in _names(value))]
-    return MethodError(f"a setting of {cls.__name__}", repr(key), did_you_mean(key, known))
 
 
 def _names(config: Any) -> set[str]:
@@ -115,11 +111,9 @@ def in_short(config: Any) -> str:
 def check_settings_class(cls: type) -> None:
     """Refuse a method's class whose fields cannot be settings, naming the class and the field."""
     name = cls.__name__
-    if "__dataclass_fields__" not in vars(cls):
-        got, fix = "a plain class", f"write @dataclass(frozen=True) above class {name}"
+    if not getattr(vars(cls).get("__dataclass_params__"), "frozen", False):
+        got, fix = "a class without it", f"write @dataclass(frozen=True) above class {name}"
         raise MethodError(f"@dataclass(frozen=True) on {name}", got, fix)
-    if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise MethodError(f"@dataclass(frozen=True) on {name}", "@dataclass", "add (frozen=True)")
     fields, hints = {f.name: f for f in dataclasses.fields(cls)}, hints_of(cls)
     if not dataclasses.is_dataclass(hints.get("stop")) or "stop" not in fields:
         raise MethodError(f"a field stop in {name}", "none", "add stop: Stopping = Stopping()")

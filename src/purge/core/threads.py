@@ -69,19 +69,19 @@ def choose_threads(work: int, current: int) -> int:
 
 def idle_cores(cores: set[int]) -> float:
     """How many of these cores nobody uses at the moment; all of them where the system does not say."""
+    names = {f"cpu{core}" for core in cores}
+
+    def idle_ticks() -> int:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        return sum(int(words[4]) + int(words[5]) for words in lines if words[0] in names)  # idle, or for I/O
+
     try:
-        before = _idle_ticks(cores)
+        before = idle_ticks()
         time.sleep(PROBE_SECONDS)
         ticks = os.sysconf("SC_CLK_TCK") * PROBE_SECONDS
-        return min(len(cores), (_idle_ticks(cores) - before) / ticks)
+        return min(len(cores), (idle_ticks() - before) / ticks)
     except (OSError, ValueError, AttributeError):
         return len(cores)
-
-
-def _idle_ticks(cores: set[int]) -> int:
-    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    named = {f"cpu{core}" for core in cores}
-    return sum(int(words[4]) + int(words[5]) for words in lines if words[0] in named)  # idle, waiting for I/O
 
 
 def _cores() -> set[int]:
