@@ -18,7 +18,6 @@ import torchvision
 import purge
 from purge.core.errors import DataError, FileError
 from purge.data.catalog import DATASETS
-from purge.data.formats.source import Encoded
 from tests.data.image_files import png, sentence
 from tests.data.published_files import (
     KNOWN,
@@ -224,13 +223,6 @@ def test_files_that_are_missing_and_not_published_are_named(tmp_path, monkeypatc
     with pytest.raises(FileError) as error:
         purge.load("own", data_dir=tmp_path)
     assert f"a.bin, *.txt in {tmp_path / 'own'}" in sentence(error)
-
-
-def test_a_reader_without_files_must_return_decoded_parts(monkeypatch):
-    one_entry(monkeypatch, read=lambda _: ({"all": Encoded([0, 1], ["a", "b"], lambda: iter([]))}, ()))
-    with pytest.raises(DataError, match="decoded images") as error:
-        purge.load("own")
-    sentence(error)
 
 
 def test_the_tables_of_data_sets_and_models_need_no_torch():

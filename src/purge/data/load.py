@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -97,65 +98,48 @@ def read_source(
     ``tokenizer``: makes, of the folder that the source names, what makes tokens of its texts, and names of
     classes if the folder tells them.
     """
-    table = source.data not in DATASETS and is_table(Path(source.data))
+    path = Path(source.data)
+    table = source.data not in DATASETS and is_table(path)
     if is_function(source.data):
         source.refuse_others("function")
-        _refuse_all_trained(source)
-        return from_function(source.data)
-    if not table or (source.label_column is None and source.data.endswith(".parquet")):
+        sets: tuple[Samples, Samples | None] = from_function(source.data)
+        has_test, fix = True, ""
+    elif table and (source.label_column is not None or path.suffix != ".parquet"):
+        if source.label_column is None:
+            fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
+            raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
+        source.refuse_others("numbers" if source.text_column is None else "texts")
+        encode, names = (None, ()) if source.tokenizer is None else tokenizer(source.tokenizer)
+        sets = load_table(source, encode, names)
+        has_test, fix = source.test_file is not None, "name it with --test FILE"
+    else:
         source.refuse_others("images")
         parts = _images(source, _own_transform(source), DEVICE_FRACTION, progress)
-        if "all" not in parts:
-            _refuse_all_trained(source)
-            return parts["train"], parts["test"]
-        _check_unseen(source, "give it a test part, as DIR/test beside DIR/train")
-        return divided(parts["all"], source.split_seed) if source.held_out else (parts["all"], None)
-    path = Path(source.data)
-    if source.label_column is None:
-        fix = f"pass --label with one of {', '.join([*read_table(path).columns][:20])}"
-        raise DataError(f"the column of the classes in {path.name}", "no --label", fix)
-    source.refuse_others("numbers" if source.text_column is None else "texts")
-    if source.test_file is None:
-        _check_unseen(source, "name it with --test FILE")
-    encode, names = (None, ()) if source.tokenizer is None else tokenizer(source.tokenizer)
-    return load_table(
-        path, label=source.label_column, text=source.text_column, id=source.id_column, encode=encode,
-        test=None if source.test_file is None else Path(source.test_file), names=names,
-        split_seed=source.split_seed, hold_out=source.held_out is not False, mean=source.mean,
-        std=source.std,
-    )  # fmt: skip
-
-
-def _check_unseen(source: DataSource, fix: str) -> None:
-    """Refuse to call a part of the data unseen that the model may have been trained on."""
-    if source.held_out is None:
-        name = Path(source.data).name
-        raise DataError(
-            "test data that the checkpoint was not trained on",
-            f"{name} alone",
-            f"{fix}, pass --all-trained if it was trained on all of {name}, or the --split-seed by which "
-            "purge held a fifth out",
-        )
-
-
-def _refuse_all_trained(source: DataSource) -> None:
-    if source.held_out is False:
-        got = f"--all-trained for {Path(source.data).name}, which has test data"
+        has_test, fix = "all" not in parts, "give it a test part, as DIR/test beside DIR/train"
+        if has_test:
+            sets = parts["train"], parts["test"]
+        else:
+            sets = divided(parts["all"], source.split_seed) if source.held_out else (parts["all"], None)
+    if has_test and source.held_out is False:
+        got = f"--all-trained for {path.name}, which has test data"
         raise DataError("data without test data for --all-trained", got, "leave it out")
+    if not has_test and source.held_out is None:  # the model may have been trained on all of it
+        fix += f", pass --all-trained if it was trained on all of {path.name}, or the --split-seed by which "
+        fix += "purge held a fifth out"
+        raise DataError("test data that the checkpoint was not trained on", f"{path.name} alone", fix)
+    return sets
 
 
 def _own_transform(source: DataSource) -> Callable[[Tensor], Tensor] | None:
     """The user's own function of a batch of images; whoever chose it has seen to it that it may run."""
     if source.transform is None:
         return None
-    if not is_function(source.transform):
-        fix = "write --transform my_module:my_function"
-        raise DataError("module:function as --transform", brief(source.transform), fix)
     with current_folder_importable():
-        function = named(source.transform, DataError)
+        function = named(source.transform, DataError) if is_function(source.transform) else None
     if not callable(function):
-        fix = "name a function from a batch of images to a batch"
-        raise DataError(f"a function as {source.transform}", type(function).__name__, fix)
+        got = brief(source.transform) if function is None else type(function).__name__
+        fix = "write --transform my_module:my_function, a function from a batch of images to a batch"
+        raise DataError("module:function as --transform", got, fix)
     return cast("Callable[[Tensor], Tensor]", function)
 
 
@@ -166,41 +150,66 @@ def _images(
     progress: bool,
 ) -> dict[str, Images]:
     """The images of ``train`` and ``test``, or ``all`` of data without a test part."""
-    size = source.size
+    size, mean, std = source.size, source.mean, source.std
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
-    mean, std = source.mean, source.std
-    entry = DATASETS.get(source.data)
+    entry, cached = DATASETS.get(source.data), ""
     if entry is not None:
         size, mean, std = size or entry.size, mean or entry.mean, std or entry.std
-    if entry is not None and not entry.layouts:
-        parts, facts = _in_memory(source.data, entry)
+    found: dict[str, tuple[Any, Sequence[int], Sequence[str], str]]  # pixels, labels, paths, name of a part
+    if entry is not None and not entry.layouts:  # read every time, never cached
+        read, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
+        names = entry.names or names
+        found = {
+            which: (torch.from_numpy(channels_first(part.pixels)), part.labels, (), f"{source.data}-{which}")
+            for which, part in read.items()
+        }
     else:
-        folder = None if source.data_dir is None else Path(source.data_dir)
-        files = (
-            _named_source(source.data, entry, folder, progress) if entry else own_source(Path(source.data))
-        )
+        files = _named_source(source, entry, progress) if entry else own_source(Path(source.data))
         if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
-            parts, facts = _from_disk(files, size, source.skip_bad, measure=mean is None or std is None)
+            if source.skip_bad:
+                got = "both, but which images are bad is not known ahead"
+                fix = "leave out one of them, and repair or remove what an error names"
+                raise DataError("either stream or skip_bad", got, fix)
+            shelves, names, measured = on_shelves(files, size, mean is None or std is None)
+            found = {
+                which: (
+                    shelf,
+                    shelf.part.labels,
+                    shelf.part.paths,
+                    fingerprint(files, shelf.part, names, which),
+                )
+                for which, shelf in shelves.items()
+            }
         else:
-            parts, facts = _from_cache(files, size, source.skip_bad, progress)
+            at, facts = decoded(files, size=size, progress=progress)
+            _check_bad(facts["parts"], source.skip_bad)
+            names, measured, cached = facts["names"], (facts["mean"], facts["std"]), name_in_cache(at)
+            found = {
+                which: (
+                    mapped(below(at, which, ending=".bin"), (len(part["labels"]), *facts["form"])),
+                    part["labels"],
+                    part["paths"],
+                    f"{part['content']}-{which}",
+                )
+                for which, part in facts["parts"].items()
+            }
+        mean, std = mean or tuple(measured[0]), std or tuple(measured[1])
     images = {}
-    for which, part in parts.items():
+    for which, (pixels, labels, paths, name) in found.items():
         images[which] = Images(
-            part.pixels,
-            torch.tensor(part.labels),
-            mean=mean or facts["mean"],
-            std=std or facts["std"],
-            size=size,
-            channels=entry.channels if entry else None,
-            names=facts["names"],
-            paths=part.paths,
-            source=part.source,
-            device_fraction=device_fraction,
-            transform=transform,
-        )
-        images[which].cached = facts.get("cached", "")
+            pixels, torch.tensor(labels), mean=mean or (), std=std or (), size=size,
+            channels=entry.channels if entry else None, names=names, paths=paths, source=name,
+            device_fraction=device_fraction, transform=transform,
+        )  # fmt: skip
+        images[which].cached = cached
     return images
+
+
+def mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """The pixels in a file, mapped into memory; writing to them does not change the file."""
+    flat = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8)
+    return flat.view(shape)
 
 
 def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
@@ -209,110 +218,55 @@ def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
     return images.select(torch.from_numpy(train)), images.select(torch.from_numpy(test))
 
 
-class _Part(NamedTuple):
-    pixels: Any  # a tensor of them, or a Shelf
-    labels: list[int]
-    paths: list[str]
-    source: str  # tells the images of one part from all others
-
-
-def _in_memory(name: str, entry: DatasetEntry) -> tuple[dict[str, _Part], dict[str, Any]]:
-    """A data set without files: read every time, never cached."""
-    parts, names = entry.read([])
-    found = {
-        which: _Part(torch.from_numpy(channels_first(part.pixels)), part.labels, [], f"{name}-{which}")
-        for which, part in parts.items()
-        if isinstance(part, Decoded)
-    }
-    if found.keys() != parts.keys():
-        raise DataError(f"decoded images from the reader of {name}", "encoded ones", "return Decoded parts")
-    return found, {"names": entry.names or names}
-
-
-def _from_cache(
-    source: Source, size: int | None, skip_bad: bool, progress: bool
-) -> tuple[dict[str, _Part], dict[str, Any]]:
-    """The images of a source, mapped into memory; writing to them does not change the cache."""
-    at, facts = decoded(source, size=size, progress=progress)
-    _check_bad(facts["parts"], skip_bad)
-    found = {}
-    for which, part in facts["parts"].items():
-        shape = (len(part["labels"]), *facts["form"])
-        flat = torch.from_file(
-            str(below(at, which, ending=".bin")), shared=False, size=math.prod(shape), dtype=torch.uint8
-        )
-        found[which] = _Part(flat.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}")
-    return found, {**facts, "cached": name_in_cache(at)}
-
-
-def _from_disk(
-    source: Source, size: int | None, skip_bad: bool, measure: bool
-) -> tuple[dict[str, _Part], dict[str, Any]]:
-    """The images of a source where they are, to be decoded when they are needed."""
-    if skip_bad:
-        fix = "leave out one of them, and repair or remove what an error names"
-        raise DataError("either stream or skip_bad", "both, but which images are bad is not known ahead", fix)
-    shelves, names, scale = on_shelves(source, size, measure)
-    found = {
-        which: _Part(shelf, part.labels, part.paths, fingerprint(source, part, names, which))
-        for which, shelf in shelves.items()
-        for part in [shelf.part]
-    }
-    return found, {"names": names, "mean": scale[0], "std": scale[1]}
-
-
 def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
     """Refuse images that could not be decoded, or say that they are left out."""
     bad = [path for part in parts.values() for path in part["bad"]]
-    named = ", ".join(bad[:MOST_NAMED])
-    if bad and not skip_bad:
-        more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        raise DataError(
-            "images that can be read",
-            f"{len(bad)} that cannot ({named}{more})",
-            "repair or remove them, or leave them out with --skip-bad (skip_bad=True)",
-        )
-    if bad:
-        total = sum(len(part["labels"]) for part in parts.values()) + len(bad)
-        say_once(f"{len(bad)} of {total} images cannot be read and are left out: {named}.")
+    if not bad:
+        return
+    which = ", ".join(bad[:MOST_NAMED]) + (f" and {n} more" if (n := len(bad) - MOST_NAMED) > 0 else "")
+    if not skip_bad:
+        fix = "repair or remove them, or leave them out with --skip-bad (skip_bad=True)"
+        raise DataError("images that can be read", f"{len(bad)} that cannot ({which})", fix)
+    total = sum(len(part["labels"]) for part in parts.values()) + len(bad)
+    say_once(f"{len(bad)} of {total} images cannot be read and are left out: {which}.")
 
 
-def _named_source(name: str, entry: DatasetEntry, data_dir: Path | None, progress: bool) -> Source:
+def _named_source(source: DataSource, entry: DatasetEntry, progress: bool) -> Source:
     """Parquet in a folder of the data set's name, or its published files; downloads them if missing."""
-    given = os.environ.get("PURGE_DATA")
-    default = [*([Path(given)] if given else []), user_folder() / "data"]
-    roots = default if data_dir is None else [data_dir]
+    name, own = source.data, os.environ.get("PURGE_DATA")
+    roots = [Path(root) for root in (own, user_folder() / "data") if root]
+    if source.data_dir is not None:
+        roots = [Path(source.data_dir)]
     for root in roots:
-        for at in (below(root, name), *([root] if root.name == name else [])):
-            if source := parquet.find(at):
-                return source._replace(names=entry.names)
-        for layout in entry.layouts:
-            for at in (below(root, name), *(root / inner for inner in entry.folders)):
-                found = [sorted(p for p in at.glob(pattern) if p.is_file()) for pattern in layout]
-                if all(found):
-                    return _published_source(name, entry, [path for paths in found for path in paths])
+        at = below(root, name)
+        for folder in (at, *([root] if root.name == name else [])):
+            if shards := parquet.find(folder):
+                return shards._replace(names=entry.names)
+        for layout, folder in product(entry.layouts, (at, *(root / inner for inner in entry.folders))):
+            found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
+            if all(found):
+                return _published(name, entry, [path for paths in found for path in paths])
     at = below(roots[0], name)
     if not entry.downloads:
         raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
-    return _published_source(
-        name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()]
-    )
+    return _published(name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()])
 
 
-def _published_source(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
+def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
     def read() -> Read:
         try:
             parts, names = entry.read(paths)
-            if any(isinstance(p, Decoded) and len(p.pixels) != len(p.labels) for p in parts.values()):
-                raise EOFError("images or labels are missing")
+            whole = all(len(p.pixels) == len(p.labels) for p in parts.values() if isinstance(p, Decoded))
         except (FileError, DataError):
             raise
         except Exception:  # libraries raise many kinds of errors on a damaged file
-            raise FileError(
+            whole = False
+        if not whole:
+            what, fix = (
                 f"the published files of {name} in {paths[0].parent}",
-                "damaged or different ones",
-                "remove them, and they will be downloaded again",
-            ) from None
+                "remove them: they are downloaded again",
+            )
+            raise FileError(what, "damaged or different ones", fix)
         return parts, entry.names or names
 
     return Source(name, paths, read)

@@ -21,7 +21,11 @@ from purge.core.errors import DataError, FileError, brief, did_you_mean
 
 SEPARATED = {".csv": ",", ".tsv": "\t"}
 LINES = (".jsonl", ".ndjson")
-ENDINGS = (*SEPARATED, *LINES, ".parquet")
+FORMS = {
+    **dict.fromkeys(SEPARATED, "UTF-8 text of CSV"),
+    **dict.fromkeys(LINES, "UTF-8 text with a JSON object of the same keys in each line"),
+    ".parquet": "Parquet",
+}
 LARGEST_CELL = 1 << 26  # bytes
 MOST_SHOWN = 20  # columns in a message
 
@@ -33,78 +37,39 @@ class Table(NamedTuple):
     columns: dict[str, pa.Array]
     digest: str
 
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def column(self, name: str, option: str) -> pa.Array:
-        """A column by name; ``option`` is what named it."""
+    def texts(self, name: str, option: str) -> list[str]:
+        """A column as text without spaces around it, in which no cell may be empty; ``option`` names it."""
         if name not in self.columns:
-            known = [*self.columns][:MOST_SHOWN]
             what = f"a column of {self.path.name} as {option}"
-            raise DataError(what, brief(name), did_you_mean(name, known))
-        return self.columns[name]
+            raise DataError(what, brief(name), did_you_mean(name, [*self.columns][:MOST_SHOWN]))
+        cells = []
+        for value in self.columns[name].to_pylist():
+            if isinstance(value, float):  # whole numbers become floats where a table has gaps
+                value = int(value) if value.is_integer() else None if math.isnan(value) else value
+            cells.append("" if value is None else str(value).strip())
+        if empty := [i for i, cell in enumerate(cells, 1) if not cell]:
+            got, fix = f"{len(empty)} without (first: row {empty[0]})", "fill it in, or remove these rows"
+            raise DataError(f"something in every row of {name!r} in {self.path.name}", got, fix)
+        return cells
 
-
-def is_table(path: Path) -> bool:
-    """Does the name end like that of a table, and is it not the name of a folder?"""
-    return path.suffix.lower() in ENDINGS and not path.is_dir()
-
-
-def read_table(path: Path) -> Table:
-    """Read a file by its ending; a CSV file must have a line of names."""
-    if not path.is_file():
-        raise FileError(f"a table at {path}", "no such file", "check the path")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        got = error.strerror or str(error)
-        raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
-    ending = path.suffix.lower()
-    if ending == ".parquet":
-        columns = _parquet(content, path)
-    else:
-        columns = _lines(_text(content, path), path) if ending in LINES else _separated(content, path)
-    if not columns or not len(next(iter(columns.values()))):
-        raise DataError(f"rows in {path.name}", "none", "name a file with a row for each sample")
-    return Table(path, columns, hashlib.sha256(content).hexdigest())
-
-
-def texts(column: pa.Array) -> list[str | None]:
-    """The cells as text without spaces around it; None for an empty one."""
-    return [_as_text(value) for value in column.to_pylist()]
-
-
-def _as_text(value: Any) -> str | None:
-    if isinstance(value, float):  # whole numbers become floats where a table has gaps
-        if math.isnan(value):
-            return None
-        value = int(value) if value.is_integer() else value
-    return (str(value).strip() or None) if value is not None else None
-
-
-def numbers(column: pa.Array, name: str, path: Path) -> NDArray[np.float64]:
-    """The cells as numbers; empty ones, text and infinity are refused."""
-    try:
-        plain = pc.utf8_trim_whitespace(column) if _is_text(column) else column
-        found: NDArray[np.float64] = pc.cast(plain, pa.float64()).to_numpy(zero_copy_only=False)
-        if not column.null_count and np.isfinite(found).all():
-            return found
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-    cells = column.to_pylist()
-    wrong = [i for i, cell in enumerate(cells) if not _is_number(cell)]
-    empty = [i for i in wrong if cells[i] is None or str(cells[i]).strip().lower() in ("", "nan")]
-    if empty:
-        got = f"{len(empty)} without one (first: row {empty[0] + 1})"
-        fix = "fill in what is missing, or remove these rows"
-        raise DataError(f"a number in every row of {name!r} in {path.name}", got, fix)
-    got = f"{brief(cells[wrong[0]])} in row {wrong[0] + 1}" if wrong else f"a column of {column.type}"
-    fix = "encode it as numbers, take the column out, or name it with --text, --label or --id"
-    raise DataError(f"finite numbers in {name!r} of {path.name}", got, fix)
-
-
-def _is_text(column: pa.Array) -> bool:
-    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column as numbers; empty cells, text and infinity are refused."""
+        if name not in self.columns:
+            what = f"a column {brief(name)} in {self.path.name} too"
+            raise DataError(what, "none", "write the same columns to both files")
+        column = self.columns[name]
+        try:
+            is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            plain = pc.utf8_trim_whitespace(column) if is_text else column
+            values: NDArray[np.float64] = pc.cast(plain, pa.float64()).to_numpy(zero_copy_only=False)
+            if not column.null_count and np.isfinite(values).all():
+                return values
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass
+        wrong = ((i, cell) for i, cell in enumerate(column.to_pylist(), 1) if not _is_number(cell))
+        got = next((f"{brief(cell)} in row {i}" for i, cell in wrong), f"a column of {column.type}")
+        fix = "fill in what is missing, write words as numbers, or name the column as --text, --label or --id"
+        raise DataError(f"finite numbers in {name!r} of {self.path.name}", got, fix)
 
 
 def _is_number(cell: Any) -> bool:
@@ -114,47 +79,56 @@ def _is_number(cell: Any) -> bool:
         return False
 
 
-# -- files ----------------------------------------------------------------------------------------
+def is_table(path: Path) -> bool:
+    """Does the name end like that of a table, and is it not the name of a folder?"""
+    return path.suffix.lower() in FORMS and not path.is_dir()
 
 
-def _text(content: bytes, path: Path) -> str:
+def read_table(path: Path) -> Table:
+    """Read a file by its ending; a CSV file must have a line of names."""
+    if not path.is_file():
+        raise FileError(f"a table at {path}", "no such file", "check the path")
+    ending = path.suffix.lower()
     try:
-        if b"\0" in content:
-            raise ValueError
-        return content.decode("utf-8-sig")
-    except ValueError:
-        got = "NUL bytes (UTF-16?)" if b"\0" in content else "other bytes"
-        raise FileError(f"text in UTF-8 in {path.name}", got, "save it as UTF-8") from None
+        content = path.read_bytes()
+        if ending == ".parquet":
+            table = pq.read_table(pa.BufferReader(content), use_threads=False)
+            table.validate(full=True)  # text in it may be none
+            names, columns = table.column_names, [column.combine_chunks() for column in table.columns]
+            columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in columns]
+        elif b"\0" in content:
+            raise ValueError("NUL bytes (UTF-16?)")
+        elif ending in LINES:
+            names, columns = _lines(content.decode("utf-8-sig"))
+        else:
+            names, columns = _separated(content.decode("utf-8-sig"), SEPARATED[ending])
+    except (pa.ArrowException, OSError, ValueError, RecursionError, csv.Error) as error:
+        got = (str(error).splitlines() or ["?"])[0].rstrip(".")[:200]
+        raise FileError(f"{FORMS[ending]} in {path.name}", got, "write the file again") from None
+    if not columns or not len(columns[0]):
+        raise DataError(f"rows in {path.name}", "none", "name a file with a row for each sample")
+    if odd := [name for name in names if not name or names.count(name) > 1]:
+        got = f"{brief(odd[0])} {names.count(odd[0])} times"
+        fix = "rename or remove the others (pandas: to_csv(…, index=False))"
+        raise DataError(f"a name of its own for each column of {path.name}", got, fix)
+    return Table(path, dict(zip(names, columns, strict=True)), hashlib.sha256(content).hexdigest())
 
 
-def _separated(content: bytes, path: Path) -> dict[str, pa.Array]:
+def _separated(text: str, comma: str) -> tuple[list[str], list[pa.Array]]:
     """All cells as text, so that an id of 007 stays one; every line has as many as the first."""
-    comma = SEPARATED[path.suffix.lower()]
-    text = _text(content, path)
-    try:
-        names = next(csv.reader(io.StringIO(text, newline=""), delimiter=comma), [])
-    except csv.Error:
-        raise FileError(
-            f"a line of names in {path.name}", "a cell that does not end", "write it again"
-        ) from None
+    names = next(csv.reader(io.StringIO(text, newline=""), delimiter=comma), [])
     if not names:
-        return {}
-    plain = _names([name.strip() for name in names], path)
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(text.encode()),
-            arrow_csv.ReadOptions(block_size=LARGEST_CELL, use_threads=False),
-            arrow_csv.ParseOptions(delimiter=comma, newlines_in_values=True),
-            arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-            ),
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise _not_read(path, "CSV", error) from None
-    return dict(zip(plain, (column.combine_chunks() for column in table.columns), strict=True))
+        return [], []
+    table = arrow_csv.read_csv(
+        pa.BufferReader(text.encode()),
+        arrow_csv.ReadOptions(block_size=LARGEST_CELL, use_threads=False),
+        arrow_csv.ParseOptions(delimiter=comma, newlines_in_values=True),
+        arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
+    )
+    return [name.strip() for name in names], [column.combine_chunks() for column in table.columns]
 
 
-def _lines(text: str, path: Path) -> dict[str, pa.Array]:
+def _lines(text: str) -> tuple[list[str], list[pa.Array]]:
     """An object in each line, with the keys of the first."""
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -162,57 +136,19 @@ def _lines(text: str, path: Path) -> dict[str, pa.Array]:
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict) or (rows and row.keys() - rows[0].keys()):
-            more = (
-                f"a key {brief(min(row.keys() - rows[0].keys()))}"
-                if isinstance(row, dict)
-                else "another thing"
-            )
-            what = f"an object with the keys of the first in line {number} of {path.name}"
-            raise FileError(what, more, "write an object with the same keys in each line")
+            more = row.keys() - (rows or [row])[0].keys()
+        except (ValueError, RecursionError, AttributeError):
+            raise ValueError(f"another thing in line {number}") from None
+        if more:
+            raise ValueError(f"a key {brief(min(more))} in line {number}")
         rows.append(row)
-    names = _names([*rows[0]] if rows else [], path)
-    return {name: _column([row.get(name) for row in rows]) for name in names}
-
-
-def _column(values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (
-        pa.ArrowException,
-        OverflowError,
-        TypeError,
-        UnicodeError,
-    ):  # of several kinds, or half a character
-        texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
-        return pa.array([v and v.encode(errors="replace").decode() for v in texts])
-
-
-def _parquet(content: bytes, path: Path) -> dict[str, pa.Array]:
-    try:
-        table = pq.read_table(pa.BufferReader(content), use_threads=False)
-        table.validate(full=True)  # text in it may be none
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise _not_read(path, "Parquet", error) from None
-    names = _names(table.column_names, path)
-    columns = [column.combine_chunks() for column in table.columns]
-    columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in columns]
-    return dict(zip(names, columns, strict=True))
-
-
-def _names(names: list[str], path: Path) -> list[str]:
-    """The names of the columns, each of which must be there once."""
-    if twice := [name for name in names if names.count(name) > 1]:
-        fix = "rename or remove the others"
-        raise DataError(f"one column {brief(twice[0])} in {path.name}", f"{names.count(twice[0])}", fix)
-    if "" in names:
-        fix = "name it or remove it (pandas: to_csv(…, index=False))"
-        raise DataError(f"a name for each column of {path.name}", "one without", fix)
-    return names
-
-
-def _not_read(path: Path, form: str, error: Exception) -> FileError:
-    got = (str(error).splitlines() or ["?"])[0].rstrip(".")[:200]
-    return FileError(f"{form} in {path.name}", got, "write the file again")
+    names, columns = [*rows[0]] if rows else [], []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns.append(pa.array(values))
+        except (pa.ArrowException, OverflowError, TypeError, UnicodeError):
+            # of several kinds, or half a character
+            texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
+            columns.append(pa.array([v and v.encode(errors="replace").decode() for v in texts]))
+    return names, columns
