@@ -61,14 +61,6 @@ def test_a_figure_shows_the_goal_and_has_a_legend_only_if_needed(tmp_path: Path)
     assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
 
 
-def test_a_figure_of_rows_without_methods_tells_the_original_apart(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, methods=["purge"])
-    found = [result_of(j, {"ra": 0.5}) for j in plan.jobs]
-    made = {"t": sheet(Table("t", ["ra"], rows=["data"], also=["original"]), numbers_of(found))}
-    (ax,) = charts.draw(Drawing("f", "t"), made).axes
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["digits original", "digits"]
-
-
 def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
     labels = ["purge-paper", "purge", *(f"label {i}" for i in range(11))]
     settings = [

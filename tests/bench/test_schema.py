@@ -18,137 +18,149 @@ from purge.engine.seeding import seeded
 from purge.metrics.registry import METRICS, check_value_name
 from purge.runs.folder import build_for, cut
 from tests.bench.plans import plan_of
+from tests.refusals import assert_sentence
+
+
+def tables(*changes: dict[str, Any], **figure: Any) -> dict[str, Any]:
+    """A file with tables of one column, changed, and with a figure."""
+    content: dict[str, Any] = {"tables": [{"name": "a", "columns": ["ra"], **change} for change in changes]}
+    return {**content, **({"figures": [{"name": "f", "table": "a", **figure}]} if figure else {})}
+
+
+def goals(*wanted: dict[str, Any]) -> dict[str, Any]:
+    return tables({"goals": [{"column": "ra", **goal} for goal in wanted]})
+
+
+def sought(score: str = "ra", **changes: Any) -> dict[str, Any]:
+    return {"search": {"trials": 2, "score": {score: 1}}, "holdout": 0.1, **changes}
+
+
+def ranges(method: str, **search: Any) -> dict[str, Any]:
+    return {"methods": [{"method": method, "search": search}]}
+
+
+def based(method: str, **base: Any) -> dict[str, Any]:
+    return {"methods": [{"method": method, "base": base}]}
+
+
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    # a word that is none of those that there are
+    "did you mean 'methods'": [{"metod": ["purge"]}],
+    "did you mean 'seeds'": [{"seed": [0]}],
+    "did you mean 'data'": [{"tasks": [{"dta": "digits"}]}],
+    "did you mean 'digits'": [{"data": "digit"}, tables({"only": {"data": ["digit"]}})],
+    "did you mean 'small-resnet'": [{"model": "small-resnt"}],
+    "did you mean 'purge'": [{"methods": ["purg"]}, {"set": {"purg": {}}},
+                             tables({"only": {"label": ["purg"]}})],
+    "did you mean 'rate'": [{"methods": {"purge": {"rat": 1}}}, {"set": {"purge": {"rat": 1}}},
+                            sought(**ranges("purge", rat=[1]))],
+    "did you mean 'label'": [{"methods": [{"method": "purge", "lable": "a"}]}],
+    "did you mean 'fa_test'": [{"metrics": ["fa_tset"]}, tables({"columns": ["fa_tst"]})],
+    "did you mean 'epochs'": [{"recipe": {"epoch": 1}}, based("purge", epoch=5)],
+    "did you mean 'ra'": [sought("raa")],
+    "did you mean 'bn_recal.after'": [{"metrics": ["bn_recal"], **tables({"columns": ["bn_recal.aftr"]})}],
+    "did you mean 'cifar10'": [tables({"paper": "cifar"})],
+    "mean 'retrain'": [tables({}, only={"label": ["retrian"]})],
+    "most": [goals({"mots": 1}), goals({"most": "purge"})],
+    # a value of another type, or out of range
+    "a number for rate": [{"methods": {"purge": {"rate": "fast"}}}],
+    "a list of whole numbers as seeds": [{"seeds": 0}, {"seeds": [True]}],
+    "seeds >= 0 and <= 4000000000": [{"seeds": [-1]}, {"seeds": [2**32 - 1]}],
+    "ids >= 0 in small.yaml, got -2": [{"forget": None, "ids": [3, -2]}],
+    "holdout >= 0.01 and <= 0.5 in small.yaml, got 0.9": [{"holdout": 0.9}],
+    "a number as holdout in small.yaml": [{"holdout": 10**400}],
+    "retrains >= 0": [{"retrains": -1}],
+    "one of each": [{"forget": "all"}],
+    "one of data, forget, label": [tables({"rows": ["lable"]})],
+    "plain names": [tables({"name": "../a"})],
+    "seconds > 0": [{"search": {"trials": 2, "score": {"ra": 1}, "seconds": 0}, "holdout": 0.1}],
+    # something that is missing, twice, or too much
+    "data in small.yaml": [{"data": None}, {"data": []}],
+    "methods in small.yaml": [{"methods": None}, {"methods": []}, {"methods": {}}],
+    "at least one of seeds": [{"seeds": []}],
+    "at least one of rows of table a": [tables({"rows": []})],
+    "at least one of columns of table a": [tables({"columns": []})],
+    "table in figures of small.yaml": [{"figures": [{"name": "f"}]}],
+    "'purge' twice": [{"methods": ["purge", "purge"]}],
+    "'retrain' twice": [{"methods": ["retrain"]}],
+    "different names of tables": [tables({}, {})],
+    "'ra' twice": [goals({"most": 0.1}, {"least": 0.05})],
+    "one of least, most and near": [goals({}), goals({"most": 1, "near": 2})],
+    "one of forget, fraction (and draw) and ids for digits": [
+        {"forget": None}, {"forget": []}, {"forget": None, "ids": []}, {"fraction": 0.5}, {"draw": 0},
+    ],
+    "nothing there": [{"presets": "none.yaml"}],
+    # what does not fit the data or the jobs
+    "some classes, but not all, from 0 to 9 of digits": [
+        {"forget": [10]}, {"forget": [-1]}, {"forget": [0, []]}, {"forget": [[*range(10)]]},
+    ],
+    "from 0 of cifar100, got [-1]": [{"data": "cifar100", "forget": [-1]}],
+    "by number": [{"data": "cifar100", "forget": "each"}],
+    "one model for all tasks of digits": [{"tasks": [{"seeds": [0]}, {"model": "resnet18"}]}],
+    "one size for all tasks of digits, got 8 and 16": [{"tasks": [{"size": 8}, {"size": 16}]}],
+    "one holdout for all tasks": [{"tasks": [{"holdout": 0.1}, {}]}],
+    "one lr for all tasks": [{"tasks": [{"recipe": {"lr": 0.5}}, {"recipe": {"epochs": 30}}]}],
+    "write base: {shards: 5}": [{"methods": ["sisa"]}],
+    "write base: {log_updates: true}": [{"methods": ["amnesiac"]}],
+    "no shards in base of purge": [based("purge", shards=5)],
+    "no slices in base of purge": [based("purge", slices=3)],
+    "no vote in base of purge": [based("purge", vote="majority")],
+    "shards >= 2": [based("sisa", shards=1)],
+    "a metric of the jobs": [tables({"columns": ["ta"]})],
+    "a number of ra in table a": [tables({"columns": ["ra.after"]})],
+    "bn_recal.before": [{"metrics": ["bn_recal"], **tables({"columns": ["bn_recal"]})}],
+    "a forget of the jobs": [tables({"only": {"forget": ["1"]}})],
+    "rows by label in table a": [tables({"rows": ["data"], "also": ["floor"]})],
+    "a goal for a column of table a": [goals({"column": "fa_test", "most": 1})],
+    "a table for figure f": [tables({}, table="b")],
+    "only rows of table a in figure f": [tables({}, only={"data": ["digits"]})],
+    "a column of table a": [tables({}, columns=["ta"])],
+    # a search
+    "search: {trials": [ranges("purge", rate=[1])],
+    "held-out training data": [sought(holdout=None)],
+    "add it to metrics": [sought("ta")],
+    "high} for rate": [sought(**ranges("purge", rate={"low": 2, "high": 1}))],
+    "a number of bn_recal": [sought("bn_recal")],
+    "without shadow models": [sought("lira.auroc")],
+    "write retrains: 1": [sought(retrains=0), sought("agreement", retrains=0, metrics=["agreement"])],
+    "one set for all tasks": [sought(tasks=[{"set": {"purge": {"rate": 0.5}}}, {"forget": [1]}])],
+    "at least one of score": [{"search": {"trials": 2, "score": {}}, "holdout": 0.1}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"metod": ["purge"]}, "did you mean 'methods'"),
-        ({"seed": [0]}, "did you mean 'seeds'"),
-        ({"tasks": [{"dta": "digits"}]}, "did you mean 'data'"),
-        ({"data": "digit"}, "did you mean 'digits'"),
-        ({"data": None}, "data in small.yaml"),
-        ({"model": "small-resnt"}, "did you mean 'small-resnet'"),
-        ({"methods": ["purg"]}, "did you mean 'purge'"),
-        ({"methods": {"purge": {"rat": 1}}}, "did you mean 'rate'"),
-        ({"methods": {"purge": {"rate": "fast"}}}, "a number for rate"),
-        ({"methods": {"purge-paper": {"lrr": 1}}}, "did you mean 'lr'"),
-        ({"methods": {"purge-paper": {"lr": "fast"}}}, "a number for lr"),
-        ({"methods": [{"method": "purge", "lable": "a"}]}, "did you mean 'label'"),
-        ({"methods": ["purge", "purge"]}, "'purge' twice"),
-        ({"methods": ["retrain"]}, "labels other than"),
-        ({"methods": None}, "methods in small.yaml"),
-        ({"metrics": ["fa_tset"]}, "did you mean 'fa_test'"),
-        ({"recipe": {"epoch": 1}}, "did you mean 'epochs'"),
-        ({"seeds": 0}, "a list of whole numbers as seeds"),
-        ({"seeds": []}, "at least one seed"),
-        ({"seeds": [-1]}, "seeds >= 0"),
-        ({"seeds": [True]}, "a list of whole numbers"),
-        ({"seeds": [4294967295]}, "seeds up to 4294966295"),
-        ({"seeds": [0, 4294966295], "retrains": 3}, "seeds up to 4294965295"),
-        ({"forget": [10]}, "classes from 0 to 9"),
-        ({"forget": "all"}, "one of each"),
-        ({"forget": []}, "got an empty forget"),
-        ({"forget": [0, []]}, "some classes of digits to forget, got none"),
-        ({"forget": [[*range(10)]]}, "some classes of digits to forget, got all of them"),
-        ({"data": "cifar100", "forget": [-1]}, "classes from 0 of cifar100, got -1"),
-        ({"forget": None, "ids": [3, -2]}, "ids >= 0 in small.yaml, got -2"),
-        ({"forget": None, "ids": []}, "got an empty ids"),
-        ({"data": []}, "at least one data set in small.yaml"),
-        ({"methods": []}, "at least one method in small.yaml"),
-        ({"methods": {}}, "at least one method in small.yaml"),
-        ({"methods": [], "tables": [{"name": "a", "columns": ["ra"]}]}, "at least one method"),
-        ({"per_class": 1, "holdout": 0.1}, "two images of each class to hold one out"),
-        ({"tasks": [{"seeds": [0]}, {"model": "resnet18"}]}, "one model for all tasks of digits"),
-        ({"tasks": [{"size": 8}, {"size": 16}]}, "one size for all tasks of digits, got 8 and 16"),
-        ({"tasks": [{"holdout": 0.1}, {}]}, "one holdout for all tasks of digits"),
-        ({"tasks": [{"recipe": {"lr": 0.5}}, {"recipe": {"epochs": 30}}]}, "one lr for all tasks of digits"),
-        ({"forget": None}, "one of forget, fraction and ids"),
-        ({"fraction": 0.5}, "got forget and fraction"),
-        ({"draw": 0}, "a fraction to draw, got draw: 0 beside forget"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "goals": [{"column": "ra", "most": 1, "times": 2}]}]},
-         "times beside original or retrained or floor in the goal for ra"),
-        ({"data": "cifar100", "forget": "each"}, "by number"),
-        ({"holdout": 0.9}, "holdout >= 0.01 and <= 0.5 in small.yaml, got 0.9"),
-        ({"holdout": 10**400}, "a number as holdout in small.yaml"),
-        ({"retrains": -1}, "retrains >= 0"),
-        ({"set": {"purg": {"rate": 1}}}, "did you mean 'purge'"),
-        ({"set": {"purge": {"rat": 1}}}, "did you mean 'rate'"),
-        ({"methods": ["sisa"]}, "base: {shards: 5}"),
-        ({"methods": ["amnesiac"]}, "base: {log_updates: true}"),
-        ({"methods": [{"method": "purge", "base": {"shards": 5}}]}, "no use for it"),
-        ({"methods": [{"method": "sisa", "base": {"shards": 1}}]}, "shards from 2"),
-        ({"methods": [{"method": "purge", "base": {"epoch": 5}}]}, "did you mean 'epochs'"),
-        ({"methods": [{"method": "purge", "base": {"slices": 3}}]}, "shards beside slices"),
-        ({"methods": [{"method": "purge", "base": {"vote": "majority"}}]}, "shards beside vote"),
-        ({"tables": [{"name": "a", "columns": ["fa_tst"]}]}, "did you mean 'fa_test'"),
-        ({"tables": [{"name": "a", "columns": ["ta"]}]}, "a metric of the jobs"),
-        ({"tables": [{"name": "a", "columns": ["ra.after"]}]}, "a number of ra in table a"),
-        ({"metrics": ["bn_recal"], "tables": [{"name": "a", "columns": ["bn_recal.aftr"]}]},
-         "did you mean 'bn_recal.after'"),
-        ({"metrics": ["bn_recal"], "tables": [{"name": "a", "columns": ["bn_recal"]}]}, "bn_recal.before"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "rows": []}]}, "at least one word in rows of table a"),
-        ({"tables": [{"name": "a", "columns": []}]}, "at least one word in columns of table a"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"label": ["purg"]}}]}, "did you mean 'purge'"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"data": ["digit"]}}]}, "mean 'digits'"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "only": {"forget": ["1"]}}]}, "a forget of the jobs"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "paper": "cifar"}]}, "did you mean 'cifar10'"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "rows": ["lable"]}]}, "one of data, forget, label"),
-        ({"tables": [{"name": "a", "columns": ["ra"], "rows": ["data"], "also": ["floor"]}]}, "add label"),
-        ({"tables": [{"name": "../a", "columns": ["ra"]}]}, "plain names"),
-        ({"figures": [{"name": "a", "table": "b"}]}, "a table for figure a"),
-        ({"tables": [{"name": "a", "columns": ["ra"]}],
-          "figures": [{"name": "f", "table": "a", "only": {"data": ["digits"]}}]}, "add data to the rows"),
-        ({"tables": [{"name": "a", "columns": ["ra"]}],
-          "figures": [{"name": "f", "table": "a", "only": {"label": ["retrian"]}}]}, "mean 'retrain'"),
-        ({"tables": [{"name": "a", "columns": ["ra"]}],
-          "figures": [{"name": "f", "table": "a", "columns": ["ta"]}]}, "a column of table a"),
-        ({"figures": [{"name": "f"}]}, "table in figures of small.yaml"),
-        ({"methods": [{"method": "purge", "search": {"rate": [1]}}]}, "search: {trials"),
-        ({"search": {"trials": 2, "score": {"ra": 1}}}, "held-out training data"),
-        ({"search": {"trials": 2, "score": {"raa": 1}}, "holdout": 0.1}, "did you mean 'ra'"),
-        ({"search": {"trials": 2, "score": {"ta": 1}}, "holdout": 0.1}, "add it to metrics"),
-        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1,
-          "methods": [{"method": "purge", "search": {"rate": {"low": 2, "high": 1}}}]}, "high} for rate"),
-        ({"search": {"trials": 1, "score": {"ra": 1}}, "holdout": 0.1,
-          "methods": [{"method": "purge", "search": {"rat": [1]}}]}, "did you mean 'rate'"),
-        ({"search": {"trials": 2, "score": {"bn_recal": 1}}, "holdout": 0.1}, "a number of bn_recal"),
-        ({"search": {"trials": 2, "score": {"lira.auroc": 1}}, "holdout": 0.1}, "without shadow models"),
-        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1, "retrains": 0}, "write retrains: 1"),
-        ({"search": {"trials": 2, "score": {"agreement": 1}}, "holdout": 0.1, "retrains": 0,
-          "metrics": ["agreement"]}, "a retrained model for agreement"),
-        ({"search": {"trials": 2, "score": {"ra": 1}}, "holdout": 0.1,
-          "tasks": [{"set": {"purge": {"rate": 0.5}}}, {"forget": [1]}]}, "one set of purge for all tasks"),
-        ({"presets": "none.yaml"}, "nothing there"),
-    ],
-)  # fmt: skip
-def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    ("words", "changes"), [(words, one) for words, examples in REFUSED.items() for one in examples]
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, words: str, changes: dict[str, Any]) -> None:
     with pytest.raises(PurgeError) as error:
         plan_of(tmp_path, **changes)
     assert words in str(error.value)
-    assert "\n" not in str(error.value)
+    assert_sentence(str(error.value), "")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (None, "nothing there"),
         ("data: digits\ndata: mnist\n", "'data' appears twice in line 1"),
         ("data: [\n", "YAML in"),
         ("- a\n- b\n", "keys and values"),
         ("", "keys and values"),
+        ("5: 1\n", "a key of a.yaml"),
         ("about: 2024-13-45\n", "month must be in 1..12"),
     ],
 )
-def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "a.yaml").write_text(text)
+def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(PurgeError, match=re.escape(words)):
         read_plan(tmp_path / "a.yaml")
 
 
 def test_other_models_can_be_chosen_for_tables_and_figures(tmp_path: Path) -> None:
-    table = {"name": "a", "columns": ["ra", "mia"], "only": {"label": ["purge", *PARTS.values()]}}
-    figures = [{"name": "f", "table": "a", "only": {"label": [*PARTS.values()]}}]
-    assert plan_of(tmp_path, tables=[table], figures=figures).figures
+    others = [*PARTS.values()]
+    chosen = tables({"only": {"label": ["purge", *others]}}, only={"label": others})
+    assert plan_of(tmp_path, **chosen).figures
 
 
 def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
@@ -170,29 +182,3 @@ def test_metrics_of_several_numbers_are_known_by_their_parts() -> None:
     for name in ("destinations", "destinations.all", "cka", "ta.0", "noise.2pct", "tpr_1pct"):
         with pytest.raises(PurgeError, match=f"a number of {name.partition('.')[0]} in table t"):
             check_value_name(name, "table t")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PurgeError, match="nothing there"):
-        read_plan(tmp_path / "a.yaml")
-
-
-@pytest.mark.parametrize(
-    ("goal", "word"),
-    [
-        ({"column": "ra", "most": 1}, "a goal for a column"),
-        ({"column": "fa_test"}, "one of least, most and near"),
-        ({"column": "fa_test", "most": 1, "near": 2}, "one of least, most and near"),
-        ({"column": "fa_test", "most": "purge"}, "most in goals of tables of small"),
-        ({"column": "fa_test", "mots": 1}, "most"),
-    ],
-)
-def test_wrong_goals_are_refused(tmp_path: Path, goal: dict[str, Any], word: str) -> None:
-    with pytest.raises(PurgeError, match=word):
-        plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": [goal]}])
-
-
-def test_two_goals_for_one_column_are_refused(tmp_path: Path) -> None:
-    goals = [{"column": "fa_test", "most": 0.1}, {"column": "fa_test", "least": 0.05}]
-    with pytest.raises(PurgeError, match="one goal for fa_test in table t, got two"):
-        plan_of(tmp_path, tables=[{"name": "t", "columns": ["fa_test"], "goals": goals}])

@@ -11,8 +11,8 @@ import pytest
 
 from purge.bench import tables
 from purge.bench.layout import FORMS, as_csv, as_latex, as_markdown
-from purge.bench.schema import NUMBERS, Goal, Table
-from purge.bench.tables import Sheet, numbers_of, paper, paper_rows, sheet, sheets
+from purge.bench.schema import NUMBERS, Goal, Table, paper
+from purge.bench.tables import Sheet, numbers_of, paper_rows, sheet, sheets
 from purge.core.errors import PurgeError
 from purge.core.files import read_json
 from purge.metrics.registry import METRICS

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from purge.bench.schema import PARTS, Drawing
+from purge.bench.schema import Drawing
 from purge.bench.tables import Cell, Column, Row, Sheet, chosen
 from purge.report import theme
 from purge.verdict import scaled
@@ -76,10 +76,7 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
 
 def _group(row: Row, sheet: Sheet, apart: bool) -> str:
     """The words below the bars of a row."""
-    words = [row.keys[by] for by in sheet.table.rows if not (apart and by == "label")]
-    if "label" not in sheet.table.rows and row.part is not None:  # nothing else says that it is no job's
-        words.append(PARTS[row.part])
-    return " ".join(words)
+    return " ".join(row.keys[by] for by in sheet.table.rows if not (apart and by == "label"))
 
 
 def _series(rows: Sequence[Row], sheet: Sheet, column: str, apart: bool) -> list[Series]:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,21 +20,20 @@ from typing import Any, Literal
 
 from purge import Metric
 from purge.bench.schema import (
+    KEYS,
     NUMBERS,
     PARTS,
     Bench,
-    By,
     Drawing,
     Resources,
     Search,
     Table,
     Task,
+    check_known,
     read_bench,
-    refuse,
 )  # fmt: skip
-from purge.bench.search import Trial, check_score, check_task, trials_of
-from purge.bench.tables import paper
-from purge.core.errors import DataError, FileError, MethodError, did_you_mean
+from purge.bench.search import Trial, check_search, trials_of
+from purge.core.errors import DataError, MethodError, brief
 from purge.core.files import LONGEST
 from purge.core.plugins import trusted
 from purge.core.settings import as_dict, replace
@@ -81,10 +81,7 @@ class Training:
     @cached_property
     def spec(self) -> str:
         """A digest of everything that the model depends on except the images themselves."""
-        content = dataclasses.asdict(self)
-        if self.vote == "mean":  # so that models from before there was a choice are found
-            del content["vote"]
-        return digest_of(content)[:12]
+        return digest_of(dataclasses.asdict(self))[:12]
 
     def __str__(self) -> str:
         without = f" without {forget_words(self.forget)}" if self.forget else ""
@@ -146,10 +143,8 @@ class Job:
     @property
     def keys(self) -> dict[str, Any]:
         """What tables find its result by."""
-        forget = forget_words(self.forget)
-        return {
-            "id": self.id, "data": str(self.data), "forget": forget, "label": self.label, "seed": self.seed,
-        }  # fmt: skip
+        words = {"data": str(self.data), "forget": forget_words(self.forget), "label": self.label}
+        return {"id": self.id, **words, "seed": self.seed}
 
     def __str__(self) -> str:
         return f"{self.label}: {self.data} {forget_words(self.forget)}, seed {self.seed}"
@@ -169,10 +164,7 @@ class Plan:
 
     def only(self, labels: Sequence[str]) -> Plan:
         """The jobs of these labels; of all if none is named."""
-        known = {job.group for job in self.jobs}
-        if unknown := [label for label in labels if label not in known]:
-            fix = did_you_mean(unknown[0], known)
-            raise MethodError(f"a label of methods in {self.name}", repr(unknown[0]), fix)
+        check_known(f"a label of methods in {self.name}", labels, {job.group for job in self.jobs})
         return dataclasses.replace(self, jobs=[j for j in self.jobs if not labels or j.group in labels])
 
     def trainings(self, jobs: Iterable[Job] | None = None) -> list[Training]:
@@ -206,22 +198,18 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
     Methods, metrics and models of the form ``module:name`` are refused unless ``trust`` is true.
     """
     bench = read_bench(path)
-    named = [variant.method for variant in bench.methods] + [*(bench.search.score if bench.search else ())]
-    for task in bench.tasks:
-        named += [task.model, *task.metric_names]
-    for name in named:
+    names = [variant.method for variant in bench.methods] + [*(bench.search.score if bench.search else ())]
+    names += [name for task in bench.tasks for name in (task.model, *task.metric_names)]
+    for name in names:
         trusted(name, path.name, trust)
     _check_tasks(bench)
-    variants = [Trial(variant) for variant in bench.methods]
-    if bench.search is not None:
-        variants = [trial for variant in bench.methods for trial in trials_of(variant, bench.search)]
+    check_search(bench)
+    trials = [trial for variant in bench.methods for trial in trials_of(variant, bench.search)]
     jobs: dict[str, Job] = {}
-    for job in (job for task in bench.tasks for job in _jobs(task, variants, bench.search)):
+    for job in (job for task in bench.tasks for job in _jobs(task, trials, bench.search)):
         if job.label != (other := jobs.setdefault(job.id, job).label):
-            words = f"{other!r} and {job.label!r} for the same settings"
-            raise MethodError(
-                "labels that differ in the names of files", words, "leave one out, or rename it"
-            )
+            got = f"{other!r} and {job.label!r} for the same settings"
+            raise MethodError("labels that differ in the names of files", got, "leave one out, or rename it")
     plan = Plan(
         path.stem, bench.about, [*jobs.values()], bench.tables, bench.figures,
         bench.search.seconds if bench.search else None, bench.resources,
@@ -231,17 +219,13 @@ def read_plan(path: Path, trust: bool = False) -> Plan:
 
 
 def _check_tasks(bench: Bench) -> None:
-    """Refuse methods, tasks and a search that do not fit each other."""
-    labels = [variant.label for variant in bench.methods]
+    """Refuse tasks that do not fit the methods, or each other."""
     for variant in bench.methods:
         resolve_method(variant.method, variant.set)
-        if variant.search and bench.search is None:
-            raise MethodError("search: {trials: …, score: …}", "none", "add it beside methods")
     kinds: dict[str, dict[str, Any]] = {}
     for task in bench.tasks:
         known_name(task.model)
-        if wrong := [label for label in task.set if label not in labels]:
-            raise MethodError("a label of methods in set", repr(wrong[0]), did_you_mean(wrong[0], labels))
+        check_known("a label of methods in set", task.set, [variant.label for variant in bench.methods])
         # Tasks that share rows of tables must be of one kind: a mean over several kinds says nothing.
         kind = {key: getattr(task, key) for key in ("data", "model", "size", "holdout")} | _recipe(task, {})
         name = str(_data(task))
@@ -249,16 +233,6 @@ def _check_tasks(bench: Bench) -> None:
         if apart := [key for key in kind if kind[key] != first[key]]:
             got = f"{first[apart[0]]} and {kind[apart[0]]}"
             raise DataError(f"one {apart[0]} for all tasks of {name}", got, "write two files, one for each")
-    if bench.search is None:
-        return
-    check_score(bench.search)
-    for label in labels:  # a search finds settings for all of its tasks, so no task may have its own
-        settings = [task.set.get(label, {}) for task in bench.tasks]
-        if other := [one for one in settings if one != settings[0]]:
-            got = f"{settings[0]} and {other[0]}"
-            raise MethodError(f"one set of {label} for all tasks of a search", got, "search in two files")
-    for task in bench.tasks:
-        check_task(bench.search, task)
 
 
 def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterator[Job]:
@@ -266,20 +240,25 @@ def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterato
     data, recipe, metrics = _data(task), _recipe(task, {}), [*task.resolved_metrics()]
     seeds = list(dict.fromkeys(task.seeds))
     for seed in seeds:
-        others = _other_seeds(seeds, seed, task.retrains)
+        # The second retrained model of a seed is the first of the next one, so that fewer are trained.
+        n, at = len(seeds), seeds.index(seed)
+        candidates = (1000 * (1 + i // n) + seeds[(at + i) % n] for i in itertools.count())
+        others: list[int] = []
+        while len(others) < task.retrains:
+            others.append(next(other for other in candidates if other not in (seed, *others)))
         for forget in _requests(task, seed):
             retrained = [Training(data, task.model, recipe, other, forget) for other in others]
             for trial in trials:
                 variant = trial.variant
-                changes = {**variant.set, **task.set.get(trial.group, {}), **trial.drawn}
+                changes = {**variant.set, **task.set.get(variant.label, {}), **trial.drawn}
                 base, more = variant.split_base(resolve_method(variant.method, changes).needs)
                 begin = Training(
                     data, task.model, _recipe(task, more), seed, {}, base.shards, base.slices,
                     forget if base.log_updates else {}, base.vote,
                 )  # fmt: skip
                 yield Job(
-                    data, forget, variant.label, variant.method, changes, seed, metrics, begin, retrained,
-                    task.repeats, search.score if search else {}, trial.of,
+                    data, forget, trial.label, variant.method, changes, seed, metrics, begin, retrained,
+                    task.repeats, search.score if search else {}, variant.label if search else "",
                     trial.number,
                 )  # fmt: skip
 
@@ -300,62 +279,28 @@ def _requests(task: Task, seed: int) -> list[Forget]:
     if task.ids is not None:
         return [{"ids": sorted(set(task.ids))}]
     names = DATASETS[task.data].names if task.data in DATASETS else ()
-    if task.forget == "each":
-        if not names:
-            raise DataError(f"the classes of {task.data} by number", "'each'", "write forget: [0, 1, 2], say")
-        return [{"classes": [c]} for c in range(len(names))]
-    requests: list[Forget] = []
-    for one in task.forget or ():
-        classes = sorted(set(one)) if isinstance(one, list) else [one]
-        if wrong := [c for c in classes if c < 0 or (names and c >= len(names))]:
-            upto = f" to {len(names) - 1}" if names else ""
-            raise DataError(f"classes from 0{upto} of {task.data}", str(wrong[0]), "change forget")
-        if len(classes) in (0, len(names)):
-            got = "all of them" if classes else "none"
-            raise DataError(f"some classes of {task.data} to forget", got, "change forget")
-        requests.append({"classes": classes})
-    return requests
-
-
-def _other_seeds(seeds: list[int], seed: int, count: int) -> list[int]:
-    """The seeds of the retrained models for one seed, all different from it and from each other.
-
-    The second retrained model of a seed is the first of the next one, so that fewer are trained.
-    """
-    n, at, others = len(seeds), seeds.index(seed), list[int]()
-    candidates = (1000 * (1 + i // n) + seeds[(at + i) % n] for i in itertools.count())
-    while len(others) < count:
-        others.append(next(other for other in candidates if other not in (seed, *others)))
-    if others and max(others) >= 2**32:
-        wanted = f"seeds up to {2**32 - 1 - (max(others) - max(seeds))}, as retrained models have larger ones"
-        raise FileError(wanted, str(max(seeds)), "change seeds")
-    return others
+    if task.forget == "each" and not names:
+        raise DataError(f"the classes of {task.data} by number", "'each'", "write forget: [0, 1, 2], say")
+    wanted = range(len(names)) if task.forget == "each" else task.forget or ()
+    requests = [sorted(set(one)) if isinstance(one, list) else [one] for one in wanted]
+    for classes in requests:
+        outside = [c for c in classes if not 0 <= c < (len(names) or math.inf)]
+        if outside or len(classes) in (0, len(names)):
+            most = f" to {len(names) - 1}" if names else ""
+            what = f"some classes, but not all, from 0{most} of {task.data}"
+            raise DataError(what, brief(classes), "change forget")
+    return [{"classes": classes} for classes in requests]
 
 
 def _check_tables(plan: Plan, metrics: Mapping[str, Metric]) -> None:
     """Refuse tables and figures of other metrics, data, requests or labels than the jobs have."""
-    words: dict[By, set[str]] = {
-        by: {job.keys[by] for job in plan.jobs} for by in ("data", "forget", "label")
-    }
+    words = {by: {job.keys[by] for job in plan.jobs} for by in KEYS}
     words["label"] |= set(PARTS.values())
-    choices = {f"table {table.name}": table.only for table in plan.tables}
-    choices |= {f"figure {drawing.name}": drawing.only for drawing in plan.figures}
-    for where, only in choices.items():
-        for by, wanted in only.items():
-            if wrong := [word for word in wanted if word not in words[by]]:
-                refuse(f"a {by} of the jobs in {where}", wrong[0], words[by])
+    parts: list[Table | Drawing] = [*plan.tables, *plan.figures]
+    for by, wanted in (one for part in parts for one in part.only.items()):
+        check_known(f"a {by} of the jobs in only", wanted, words[by])
     for table in plan.tables:
-        where = f"table {table.name}"
-        for key in ("rows", "columns"):
-            if not getattr(table, key):
-                raise FileError(f"at least one word in {key} of {where}", "none", f"add to {key}")
-        for column in [c for c in table.columns if c not in NUMBERS]:
-            if (metric := metrics.get(column.partition(".")[0])) is None:
-                refuse(f"a metric of the jobs in {where}", column, [*NUMBERS, *metrics])
-            check_value_name(column, where, metric)
-        if wrong := [goal.column for goal in table.goals if goal.column not in table.columns]:
-            refuse(f"a goal for a column of {table.name}", wrong[0], table.columns)
-        if table.paper is not None and table.paper not in paper():
-            refuse("a table of the paper", table.paper, paper())
-        if table.also and "label" not in table.rows:
-            raise FileError(f"rows by label in {where}", "also", "add label to its rows")
+        for column in (c for c in table.columns if c not in NUMBERS):
+            kind = column.partition(".")[0]
+            check_known(f"a metric of the jobs in table {table.name}", [kind], [*NUMBERS, *metrics])
+            check_value_name(column, f"table {table.name}", metrics[kind])

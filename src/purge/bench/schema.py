@@ -11,12 +11,13 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from purge import Metric
 from purge.core.errors import DataError, FileError, MethodError, brief, did_you_mean
-from purge.core.files import below, read_yaml
+from purge.core.files import below, read_json, read_yaml
 from purge.core.schema import build, fit
 from purge.core.settings import setting
 from purge.data import DATASETS
@@ -45,7 +46,27 @@ NUMBERS = {
 }
 
 
+def check_known(what: str, words: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse the first of the words that is none of the known ones."""
+    if unknown := [word for word in words if word not in known]:
+        raise FileError(what, brief(unknown[0]), did_you_mean(str(unknown[0]), known))
+
+
+def check_distinct(what: str, names: Sequence[str]) -> None:
+    """Refuse a name that appears twice."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise FileError(f"different {what}", f"{twice[0]!r} twice", "rename one, or leave it out")
+
+
+def check_some(what: str, values: Collection[Any]) -> None:
+    """Refuse an empty list."""
+    if not values:
+        raise FileError(f"at least one of {what}", "none", "add one")
+
+
 # -- jobs ---------------------------------------------------------------------------------------
+
+REQUESTS = (["forget"], ["fraction"], ["fraction", "draw"], ["ids"])  # the keys that make one
 
 
 @dataclass(frozen=True)
@@ -69,7 +90,9 @@ class Task:
         low=0, high=2**32 - 1,
     )  # fmt: skip
     ids: list[int] | None = setting(None, "or: these samples", low=0)
-    seeds: list[int] = setting([0], "a job for each of them", low=0, high=2**32 - 1)
+    seeds: list[int] = setting(
+        [0], "a job for each; retrained models have larger ones", low=0, high=4 * 10**9
+    )
     retrains: int = setting(
         1, "references; two or more show how far apart they are; seeds share them if they forget the same",
         low=0, high=100,
@@ -79,18 +102,13 @@ class Task:
     set: dict[str, dict[str, Any]] = setting({}, "settings on this data, by label")
 
     def __post_init__(self) -> None:
-        if self.per_class == 1 and self.holdout is not None:
-            got = "per_class: 1, all of which would be held out"
-            raise DataError("two images of each class to hold one out", got, "raise per_class")
-        if not self.seeds:
-            raise FileError("at least one seed", "none", "write seeds: [0]")
-        requests = [key for key in ("forget", "fraction", "ids") if getattr(self, key) is not None]
-        if len(requests) != 1 or not getattr(self, requests[0]):
-            empty = f"an empty {requests[0]}" if requests else "none"
-            got = " and ".join(requests) if len(requests) > 1 else empty
-            raise DataError(f"one of forget, fraction and ids for {self.data}", got, "write forget: [0], say")
-        if self.draw is not None and self.fraction is None:
-            raise DataError("a fraction to draw", f"draw: {self.draw} beside {requests[0]}", "leave draw out")
+        check_some("seeds", self.seeds)
+        keys = ("forget", "fraction", "draw", "ids")
+        request = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        if [*request] not in REQUESTS or not all(request[key] for key in request if key != "draw"):
+            got = ", ".join(f"{key}: {value}" for key, value in request.items()) or "none"
+            wanted = f"one of forget, fraction (and draw) and ids for {self.data}"
+            raise DataError(wanted, got, "write forget: [0], say")
 
     @property
     def metric_names(self) -> list[str]:
@@ -107,10 +125,13 @@ class Task:
 class Base:
     """How the model that a method begins with was trained, beside the settings of its recipe."""
 
-    shards: int = setting(0, "train this many models on a part of the data each; 0: one model", low=0)
+    shards: int = setting(0, "train this many models on a part of the data each; 0: one model", low=2)
     slices: int = setting(1, "slices of each shard", low=1)
     vote: Literal["mean", "majority"] = setting("mean", "how shards decide: mean of the softmax, or majority")
     log_updates: bool = setting(False, "write down the updates that involve forgotten samples")
+
+
+SERVES = {"shards": "shards", "slices": "shards", "vote": "shards", "log_updates": "updates"}  # what needs it
 
 
 @dataclass(frozen=True)
@@ -128,19 +149,14 @@ class Variant:
 
     def split_base(self, needs: Collection[str]) -> tuple[Base, dict[str, Any]]:
         """The base and the changes to its recipe; a method that ``needs`` a base of its kind must have it."""
-        own = {k: v for k, v in self.base.items() if k in Base.__dataclass_fields__}
+        own = {k: v for k, v in self.base.items() if k in SERVES}
         base = build(Base, own, f"base of {self.label}")
-        for need, key, value in (("shards", "shards", "5"), ("updates", "log_updates", "true")):
+        for key, need in SERVES.items():
+            if key in own and need not in needs:
+                raise MethodError(f"no {key} in base of {self.label}", f"{key}: {own[key]}", "leave it out")
+        for key, need, usual in (("shards", "shards", "5"), ("log_updates", "updates", "true")):
             if need in needs and not own.get(key):
-                fix = f"write base: {{{key}: {value}}}"
-                raise MethodError(f"base: {{{key}: …}} for {self.method}", "none", fix)
-            if need not in needs and own.get(key):
-                got = f"{key} for a method that has no use for it"
-                raise MethodError("another base", got, "leave it out")
-        if base.shards == 1:
-            raise MethodError("shards from 2", "1", "change base")
-        if alone := [key for key in ("slices", "vote") if key in own and not base.shards]:
-            raise MethodError(f"shards beside {alone[0]} in base", "none", f"leave {alone[0]} out")
+                raise MethodError(f"{key} in base of {self.label}", "none", f"write base: {{{key}: {usual}}}")
         return base, {k: v for k, v in self.base.items() if k not in own}
 
 
@@ -155,6 +171,9 @@ class Search:
         None, "seconds of unlearning for each method; once its trials have used them up, no other begins",
         above=0,
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_some("score in search", self.score)
 
 
 @dataclass(frozen=True)
@@ -181,15 +200,23 @@ class Resources:
         """
         if self.memory is None:
             return None
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", str(self.memory))
-        unit = (match[2] or "") if match else ""
-        factor = (1024 if unit.endswith("i") else 1000) ** (" kMGT".index(unit[0]) if unit else 0)
-        if not match or float(match[1]) * factor < 1:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?", str(self.memory))
+        number = 0.0
+        if match:
+            number = float(match[1]) * (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
+        if number < 1:
             raise MethodError("an amount of memory in resources", repr(self.memory), "write memory: 4GB, say")
-        return int(float(match[1]) * factor)
+        return int(number)
 
 
 # -- tables and figures -------------------------------------------------------------------------
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """The paper's tables as it prints them, by name, and those that its authors published later."""
+    files = [Path(__file__).with_name(name) for name in ("paper.json", "paper_later.json")]
+    return {name: table for file in files for name, table in read_json(file)["tables"].items()}
 
 
 @dataclass(frozen=True)
@@ -200,16 +227,13 @@ class Goal:
     least: float | Part | None = None
     most: float | Part | None = None
     near: float | Part | None = None
-    times: float = 1.0  # the value of the other model is multiplied by this; the slack is not
+    times: float = 1.0  # the number, or the value of the other model, is multiplied by this; the slack is not
     slack: float = 0.0
 
     def __post_init__(self) -> None:
         sides = sum(v is not None for v in (self.least, self.most, self.near))
         if sides != 1:
             raise FileError(f"one of least, most and near for {self.column}", str(sides), "give one")
-        if self.times != 1 and not isinstance(self.aim, str):
-            got, fix = f"{self.side}: {self.aim}", f"write the product as {self.side}"
-            raise FileError(f"times beside {' or '.join(PARTS)} in the goal for {self.column}", got, fix)
 
     @property
     def side(self) -> GoalSide:
@@ -242,10 +266,15 @@ class Table:
 
     def __post_init__(self) -> None:
         where = f"table {check_name(self.name, 'tables')}"
-        if twice := repeated(self.rows):
-            raise FileError(f"different rows in {where}", f"{twice!r} twice", "leave one out")
-        if twice := repeated([goal.column for goal in self.goals]):
-            raise FileError(f"one goal for {twice} in {where}", "two", "leave one out")
+        check_some(f"rows of {where}", self.rows)
+        check_some(f"columns of {where}", self.columns)
+        check_distinct(f"rows in {where}", self.rows)
+        check_distinct(f"columns of goals in {where}", [goal.column for goal in self.goals])
+        check_known(f"a goal for a column of {where}", [goal.column for goal in self.goals], self.columns)
+        if self.paper is not None:
+            check_known("a table of the paper", [self.paper], paper())
+        if self.also and "label" not in self.rows:
+            raise FileError(f"rows by label in {where}", "also", "add label to its rows")
 
 
 @dataclass(frozen=True)
@@ -264,16 +293,10 @@ class Drawing:
     def check(self, tables: Iterable[Table]) -> None:
         """Refuse a figure of a table, columns or rows that are not there."""
         by_name = {table.name: table for table in tables}
-        if self.table not in by_name:
-            refuse(f"a table for figure {self.name}", self.table, by_name)
+        check_known(f"a table for figure {self.name}", [self.table], by_name)
         table = by_name[self.table]
-        for column in self.columns:
-            if column not in table.columns:
-                refuse(f"a column of table {self.table}", column, table.columns)
-        for by in self.only:
-            if by not in table.rows:
-                got, fix = f"only: {{{by}: …}}", f"add {by} to the rows of table {self.table}"
-                raise FileError(f"a choice of rows of table {self.table}", got, fix)
+        check_known(f"a column of table {self.table}", self.columns, table.columns)
+        check_known(f"only rows of table {self.table} in figure {self.name}", self.only, table.rows)
 
 
 def check_name(name: str, what: str) -> str:
@@ -282,16 +305,6 @@ def check_name(name: str, what: str) -> str:
         raise FileError(f"{what} of plain names", brief(name), "use letters, digits, - and _")
     below(Path(), name)
     return name
-
-
-def repeated(names: Sequence[str]) -> str | None:
-    """The first name that appears more than once."""
-    return next((name for name in names if names.count(name) > 1), None)
-
-
-def refuse(what: str, word: str, known: Iterable[str]) -> None:
-    """Say that a word is none of the known ones."""
-    raise FileError(what, brief(word), did_you_mean(word, known))
 
 
 # -- the file -----------------------------------------------------------------------------------
@@ -312,16 +325,10 @@ class Bench:
 
     def __post_init__(self) -> None:
         labels = [variant.label for variant in self.methods]
-        if twice := repeated(labels):
-            raise MethodError("methods of different labels", f"{twice!r} twice", "add label: …")
-        taken = [label for label in labels if label in PARTS.values()]
-        if taken and self.search is None:  # trials have labels of their own
-            raise MethodError(
-                f"labels other than {', '.join(PARTS.values())}", repr(taken[0]), "add label: …"
-            )
-        for what, wanted in (("tables", self.tables), ("figures", self.figures)):
-            if twice := repeated([one.name for one in wanted]):
-                raise FileError(f"{what} of different plain names", repr(twice), "rename one")
+        others = [] if self.search else [*PARTS.values()]  # trials have labels of their own
+        check_distinct(f"labels, which are not {', '.join(PARTS.values())}", [*labels, *others])
+        check_distinct("names of tables", [table.name for table in self.tables])
+        check_distinct("names of figures", [drawing.name for drawing in self.figures])
         for drawing in self.figures:
             drawing.check(self.tables)
 
@@ -330,19 +337,14 @@ def read_bench(path: Path) -> Bench:
     """The content of a file; keys of tasks that stand beside ``tasks`` hold for all of them."""
     content, where = read_yaml(path), path.name
     of_task, of_bench = ({f.name for f in dataclasses.fields(cls)} for cls in (Task, Bench))
-    for key in content:
-        if key not in of_task | of_bench:
-            refuse(f"a key of {where}", key, of_task | of_bench)
-    if "methods" not in content:
-        raise FileError(f"methods in {where}", "none", "write methods: [purge]")
+    check_known(f"a key of {where}", content, of_task | of_bench)
     above = {key: value for key, value in content.items() if key in of_task}
     rest = {key: value for key, value in content.items() if key not in of_task}
     tasks = fit(content.get("tasks") or [{}], list[dict[str, Any]], "tasks", where)
     rest["tasks"] = [build(Task, task, where) for own in tasks for task in _tasks(above, own, where)]
-    presets = {}
+    rest["methods"] = _variants(rest.get("methods"), where)
     if rest.get("presets") is not None:
-        presets = _presets(path.parent / fit(rest["presets"], str, "presets", where))
-    rest["methods"] = _variants(rest["methods"], presets, where)
+        rest["methods"] = _preset(rest["methods"], path.parent / fit(rest["presets"], str, "presets", where))
     return build(Bench, rest, where)
 
 
@@ -351,11 +353,8 @@ def _tasks(above: Mapping[str, Any], own: dict[str, Any], where: str) -> list[di
     if {"forget", "fraction", "ids"} & own.keys():
         above = {k: v for k, v in above.items() if k not in ("forget", "fraction", "ids")}
     merged = {**above, **own}
-    if "data" not in merged:
-        return [merged]  # which is refused
-    names = merged["data"] if isinstance(merged["data"], list) else [merged["data"]]
-    if not names:
-        raise FileError(f"at least one data set in {where}", "none", "write data: digits, say")
+    names = merged["data"] if isinstance(merged.get("data"), list) else [merged.get("data")]
+    check_some(f"data in {where}", names)
     tasks = []
     for name in names:
         if isinstance(name, str) and name not in DATASETS:
@@ -366,24 +365,19 @@ def _tasks(above: Mapping[str, Any], own: dict[str, Any], where: str) -> list[di
     return tasks
 
 
-def _variants(methods: Any, presets: Mapping[str, dict[str, Any]], where: str) -> list[Variant]:
-    """The methods, whichever way they are written, with the settings that a search found for their labels."""
-    methods = fit(methods, list[str | Variant] | dict[str, dict[str, Any] | None], "methods", where)
-    if not methods:
-        raise FileError(f"at least one method in {where}", "none", "write methods: [purge]")
+def _variants(content: Any, where: str) -> list[Variant]:
+    """The methods, whichever way they are written."""
+    methods = fit(content or [], list[str | Variant] | dict[str, dict[str, Any] | None], "methods", where)
+    check_some(f"methods in {where}", methods)
     if isinstance(methods, dict):
-        variants = [Variant(name, set=settings or {}) for name, settings in methods.items()]
-    else:
-        variants = [Variant(one) if isinstance(one, str) else one for one in methods]
-    labels = [variant.label for variant in variants]
-    for label in presets:
-        if label not in labels:
-            raise MethodError("a label of methods in presets", repr(label), did_you_mean(label, labels))
-    return [dataclasses.replace(one, set={**presets.get(one.label, {}), **one.set}) for one in variants]
+        return [Variant(name, set=settings or {}) for name, settings in methods.items()]
+    return [Variant(one) if isinstance(one, str) else one for one in methods]
 
 
-def _presets(path: Path) -> dict[str, dict[str, Any]]:
-    """Settings by label, as a search writes them."""
+def _preset(variants: list[Variant], path: Path) -> list[Variant]:
+    """The variants with the settings that a search has written for their labels."""
     rows = fit(read_yaml(path).get("methods"), list[Any], "methods", str(path))
-    presets = [build(Variant, row, f"methods of {path}", ignore_unknown=True) for row in rows]
-    return {preset.label: preset.set for preset in presets}
+    best = [build(Variant, row, f"methods of {path}", ignore_unknown=True) for row in rows]
+    presets = {variant.label: variant.set for variant in best}
+    check_known("a label of methods in presets", presets, [variant.label for variant in variants])
+    return [dataclasses.replace(one, set={**presets.get(one.label, {}), **one.set}) for one in variants]

@@ -7,7 +7,6 @@ further trial once its trials have unlearned for that long: time cannot buy a sl
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import zlib
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from purge import Metric
-from purge.bench.schema import Search, Task, Variant
-from purge.core.errors import DataError, MethodError, did_you_mean
+from purge.bench.schema import Bench, Search, Variant, check_known
+from purge.core.errors import DataError, MethodError
 from purge.core.schema import build
 from purge.core.settings import as_dict, flat_fields
 from purge.methods import resolve_method
@@ -34,17 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trial:
-    """A method with settings; in a search with those that were drawn, and the label that it is for."""
+    """A method with settings; in a search with those that were drawn."""
 
     variant: Variant
-    of: str = ""
+    label: str
     number: int = 0
     drawn: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def group(self) -> str:
-        """The label in the file."""
-        return self.of or self.variant.label
 
 
 @dataclass(frozen=True)
@@ -56,20 +50,20 @@ class Range:
     log: bool = False  # draw the logarithm uniformly
 
 
-def trials_of(variant: Variant, search: Search) -> Iterator[Trial]:
+def trials_of(variant: Variant, search: Search | None) -> Iterator[Trial]:
     """The trials of a method in a search: the first changes nothing, the others draw their settings."""
+    if search is None:
+        yield Trial(variant, variant.label)
+        return
     method = resolve_method(variant.method, variant.set)
     fields = [f for f, _ in flat_fields(method)]
     settings = {*as_dict(method), *(f.name for f in fields)}
-    if wrong := [key for key in variant.search if key not in settings]:
-        fix = did_you_mean(wrong[0], settings)
-        raise MethodError(f"a setting of {variant.method} in search", repr(wrong[0]), fix)
+    check_known(f"a setting of {variant.method} in search", variant.search, settings)
     fractions = [f.name for f in fields if "float" in str(f.type)]
     for i in range(search.trials if variant.search else 1):
         rng = np.random.default_rng([search.seed, zlib.crc32(variant.label.encode()), i])
         drawn = {key: _draw(rng, key, among, key in fractions) for key, among in variant.search.items()}
-        labelled = dataclasses.replace(variant, label=f"{variant.label} #{i}")
-        yield Trial(labelled, variant.label, i, drawn if i else {})
+        yield Trial(variant, f"{variant.label} #{i}", i, drawn if i else {})
 
 
 def _draw(rng: np.random.Generator, key: str, among: Any, fraction: bool) -> Any:
@@ -85,34 +79,36 @@ def _draw(rng: np.random.Generator, key: str, among: Any, fraction: bool) -> Any
         raise MethodError(f"choices or {{low, high}} for {key}", repr(among), "write {low: 0.001, high: 0.1}")
     if between.log:
         return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}")
-    if isinstance(low, int) and isinstance(high, int) and not fraction:
+    if type(low) is type(high) is int and not fraction:
         return int(rng.integers(low, high, endpoint=True))
     return float(f"{rng.uniform(low, high):.4g}")
 
 
-def check_score(search: Search) -> None:
-    """Refuse a score that cannot be computed for every trial."""
-    if not search.score:
-        raise MethodError("a score in search", "none", "write score: {fa_test: 1}, say")
-    for name in search.score:
-        check_value_name(name, "the score")
-        if "shadows" in metric_of(name).needs:
+def check_search(bench: Bench) -> None:
+    """Refuse a search whose score cannot be computed for every trial, and ranges without a search."""
+    if bench.search is None:
+        if any(variant.search for variant in bench.methods):
+            raise MethodError("search: {trials: …, score: …}", "none", "add it beside methods")
+        return
+    metrics = {name: metric_of(name) for name in bench.search.score}
+    for name, metric in metrics.items():
+        check_value_name(name, "the score", metric)
+        if "shadows" in metric.needs:
             raise MethodError("a score without shadow models", repr(name), "leave it out")
-
-
-def check_task(search: Search, task: Task) -> None:
-    """A search needs held-out data, and what its score is computed from."""
-    if task.holdout is None:
-        wanted = f"held-out training data of {task.data} to search on"
-        raise DataError(wanted, "none, which leaves the test images", "add holdout: 0.1")
-    metrics = [m.name for m in task.resolved_metrics().values()]
-    for name in search.score:
-        metric = metric_of(name)
-        if metric.name not in metrics:
-            raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
-        if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
-            wanted = f"a retrained model for {name} in the score"
-            raise MethodError(wanted, "retrains: 0", "write retrains: 1")
+    first = bench.tasks[0]
+    for task in bench.tasks:
+        if task.set != first.set:  # a search finds settings for all of its tasks, so no task may have its own
+            raise MethodError("one set for all tasks of a search", "different ones", "search in two files")
+        if task.holdout is None:
+            wanted = f"held-out training data of {task.data} to search on"
+            raise DataError(wanted, "none, which leaves the test images", "add holdout: 0.1")
+        there = [metric.name for metric in task.resolved_metrics().values()]
+        for name, metric in metrics.items():
+            if metric.name not in there:
+                raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
+            if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
+                wanted = f"a retrained model for {name} in the score"
+                raise MethodError(wanted, "retrains: 0", "write retrains: 1")
 
 
 def metric_of(name: str) -> Metric:
@@ -136,9 +132,6 @@ def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float |
     return total
 
 
-Results = Iterable[tuple["Job", Mapping[str, Any] | None]]
-
-
 def waves(jobs: Sequence[Job], seconds: float | None) -> list[list[Job]]:
     """The jobs in the order of their trials, if the time of each trial decides about the next one."""
     if seconds is None:
@@ -149,21 +142,22 @@ def waves(jobs: Sequence[Job], seconds: float | None) -> list[list[Job]]:
 
 def spent_in(result: Mapping[str, Any] | None) -> float:
     """The seconds that a job unlearned, also if it failed then."""
-    spent = (result or {}).get("spent_seconds")
-    return float(spent) if isinstance(spent, (int, float)) and math.isfinite(spent) else 0.0
+    return (result or {}).get("spent_seconds") or 0.0
 
 
-def winners(results: Results, seconds: float | None = None) -> list[dict[str, Any]]:
+def winners(
+    results: Iterable[tuple[Job, Mapping[str, Any] | None]], seconds: float | None = None
+) -> list[dict[str, Any]]:
     """For each label that was searched for, the trial with the lowest mean score over its jobs.
 
     A trial with a job that failed, that could not be scored, or whose result is missing or cannot be read
     (None) does not win: the mean over its other jobs is not comparable. Nor does one that began after the
     ``seconds`` had been used up, perhaps because they were more when it ran.
     """
-    by_label: dict[str, dict[int, list[tuple[Job, Mapping[str, Any] | None]]]] = {}
+    by_label: dict[str, dict[int, list[tuple[Job, Mapping[str, Any]]]]] = {}
     for job, result in results:
         if job.trial_of:
-            by_label.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result))
+            by_label.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result or {}))
     rows = []
     for label, trials in by_label.items():
         scores, spent, tried = dict[int, float](), 0.0, 0
@@ -172,10 +166,10 @@ def winners(results: Results, seconds: float | None = None) -> list[dict[str, An
                 break
             tried += 1
             spent += sum(spent_in(result) for _, result in trials[number])
-            each = [(result or {}).get("numbers", {}).get("score") for _, result in trials[number]]
-            finite = [s for s in each if isinstance(s, (int, float)) and math.isfinite(s)]
-            if len(finite) == len(each):
-                scores[number] = statistics.fmean(finite)
+            each = [(result.get("numbers") or {}).get("score") for _, result in trials[number]]
+            known = [score for score in each if score is not None]
+            if len(known) == len(each):
+                scores[number] = statistics.fmean(known)
         if scores:
             best = min(scores, key=lambda number: scores[number])
             job = trials[best][0][0]

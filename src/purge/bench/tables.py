@@ -12,11 +12,10 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from purge.bench.schema import KEYS, NUMBERS, PARTS, By, Drawing, Part, Table, refuse
+from purge.bench.schema import KEYS, NUMBERS, PARTS, By, Drawing, Part, Table, check_known, paper
 from purge.core.errors import FileError, PurgeError
 from purge.core.files import below, read_json
 from purge.core.schema import build, fit
@@ -56,27 +55,16 @@ def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
         return Column(*NUMBERS[name])
     kind, _, part = name.partition(".")
     own = METRICS[kind].describe() if kind in METRICS else (described or {}).get(kind)
-    if own is None:
-        refuse(
-            "a column that is a metric or a number of a job", name, [*NUMBERS, *METRICS, *(described or {})]
-        )
+    known = [*NUMBERS, *METRICS, *(described or {})]
+    check_known("a column that is a metric or a number of a job", [kind], known)
     about = build(Described, own, f"metrics of bench.json, {kind}", ignore_unknown=True)
     return Column(f"{about.symbol} {part}".strip(), about.units.get(part, about.unit))
-
-
-@cache
-def paper() -> dict[str, Any]:
-    """The paper's tables as it prints them, by name, and those that its authors published later."""
-    files = [Path(__file__).with_name(name) for name in ("paper.json", "paper_later.json")]
-    return {name: table for file in files for name, table in read_json(file)["tables"].items()}
 
 
 def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
     """A table of the paper: row → column → number, shares as fractions."""
     if name is None:
         return {}
-    if name not in paper():
-        refuse("a table of the paper", name, paper())
     rows: dict[str, dict[str, float]] = paper()[name]["rows"]
     shares = {c for cells in rows.values() for c in cells if column_of(c).unit == "share"}
     return {row: {c: v / 100 if c in shares else v for c, v in cells.items()} for row, cells in rows.items()}
@@ -117,6 +105,7 @@ class Outcome(Keys):
     retrained: dict[str, dict[str, Any]] = field(default_factory=dict)
     floor: dict[str, dict[str, Any]] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    spent_seconds: float | None = None
 
 
 def manifest(out: Path) -> Manifest:
