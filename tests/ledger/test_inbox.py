@@ -15,8 +15,10 @@ from purge.ledger.ledger import Ledger
 from tests.cli.commands import command, good
 from tests.ledger.killing import killed_at
 
+GOOD = "ids: [ada]\nreceived: 2026-01-05\n"
 
-def drop(folder: Path, name: str, text: str, *, age: float = 60) -> Path:
+
+def drop(folder: Path, name: str, text: str = GOOD, *, age: float = 60) -> Path:
     path = folder / name
     path.write_text(text)
     os.utime(path, (time.time() - age,) * 2)
@@ -36,17 +38,13 @@ def book(tmp_path: Path) -> Ledger:
 
 
 def test_each_file_is_taken_in_once(book: Ledger, box: Path):
-    drop(
-        box,
-        "1.yaml",
-        "ids: [ada@planted.example, bob@planted.example]\nreceived: 2026-01-05\nnote: ticket 7\n",
-    )
+    drop(box, "1.yaml", "ids: [ada@planted.example, bob@planted.example]\nreceived: 2026-01-05\nnote: t 7\n")
     drop(box, "2.json", json.dumps({"classes": ["cat"], "received": "2026-01-06", "due": "2026-01-20"}))
     drop(box, "notes.txt", "not for us")
-    drop(box, ".3.yaml", "ids: [hidden]\nreceived: 2026-01-05\n")
-    young = drop(box, "4.yaml", "ids: [new]\nreceived: 2026-01-05\n", age=0)
-    found = take_in(book, box)
-    assert (found.requests, found.known, found.refused) == ([1, 2], 0, {})
+    drop(box, ".3.yaml")
+    young = drop(box, "4.yaml", age=0)
+    taken = take_in(book, box)
+    assert (taken.requests, taken.known, taken.refused) == ([1, 2], 0, {})
     assert [(r.subjects, r.classes, str(r.received)) for r in book.requests()] == [
         (2, (), "2026-01-05"), (0, ("cat",), "2026-01-06")
     ]  # fmt: skip
@@ -59,13 +57,13 @@ def test_each_file_is_taken_in_once(book: Ledger, box: Path):
 
 
 def test_a_kill_between_ledger_and_folder_adds_nothing_twice(book: Ledger, box: Path):
-    drop(box, "1.yaml", "ids: [ada]\nreceived: 2026-01-05\n")
+    file = drop(box, "1.yaml")
     killed_at("pathlib.Path.unlink", lambda: take_in(Ledger(book.name), box))
     assert len(book.requests()) == 1
-    assert (box / "1.yaml").exists()
-    found = take_in(book, box)
-    assert (found.requests, found.known) == ([], 1)
-    assert not (box / "1.yaml").exists()
+    assert file.exists()
+    taken = take_in(book, box)
+    assert (taken.requests, taken.known) == ([], 1)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(
@@ -77,21 +75,19 @@ def test_a_kill_between_ledger_and_folder_adds_nothing_twice(book: Ledger, box: 
         "secret: 1\nreceived: 2026-01-05\n",
         "secret: 1\nsecret: 2\n",
         "ids: [[secret]]\nreceived: 2026-01-05\n",
-        "ids: []\nreceived: 2026-01-05\n",
         "secret",
         "ids: [secret",
         "",
-        "- secret\n",
         "!!python/object/apply:os.system ['echo secret']\n",
         "1: secret\nreceived: 2026-01-05\n",
     ],
 )
 def test_a_bad_file_is_left_and_not_quoted(book: Ledger, box: Path, text: str):
     drop(box, "1.yaml", text)
-    drop(box, "2.yaml", "ids: [ada]\nreceived: 2026-01-05\n")
-    found = take_in(book, box)
-    assert found.requests == [1]
-    (why,) = found.refused.values()
+    drop(box, "2.yaml")
+    taken = take_in(book, box)
+    assert taken.requests == [1]
+    (why,) = taken.refused.values()
     assert why.startswith("Expected ")
     assert "secret" not in why
     assert (box / "1.yaml").exists()
@@ -99,7 +95,7 @@ def test_a_bad_file_is_left_and_not_quoted(book: Ledger, box: Path, text: str):
 
 def test_watching_from_the_shell(box: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PURGE_LEDGER", str(tmp_path / "requests.db"))
-    drop(box, "1.yaml", "ids: [ada]\nreceived: 2026-01-05\n")
+    drop(box, "1.yaml")
     assert good(command("request", "watch", box)).out == "Added request 1.\n"
     assert good(command("request", "watch", box)).out == "No new request.\n"
     drop(box, "2.yaml", "ids: [ada]\n")
