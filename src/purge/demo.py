@@ -24,9 +24,10 @@ from purge.metrics.registry import number
 from purge.metrics.value import Value
 from purge.report.tables import plain_table
 from purge.result import Result
-from purge.runs.folder import Request, RunFile
+from purge.runs.folder import RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
 from purge.runs.record import write_report
+from purge.runs.requests import Request
 from purge.training import train
 
 DATA, MODEL, FORGET = "digits", "small-resnet", 0

@@ -16,7 +16,8 @@ from purge.bench.store import images
 from purge.core.errors import PurgeError
 from purge.engine.seeding import seeded
 from purge.metrics.registry import METRICS, check_value_name
-from purge.runs.folder import build_for, cut
+from purge.runs.folder import build_for
+from purge.runs.requests import cut
 from tests.bench.plans import plan_of
 from tests.refusals import assert_sentence
 

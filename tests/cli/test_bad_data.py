@@ -12,7 +12,8 @@ import torch
 
 import purge
 from purge.metrics.registry import PANELS
-from purge.runs.folder import read_model, read_truth
+from purge.runs.folder import read_model
+from purge.runs.requests import read_truth
 from tests.cli.commands import Done, command, good, refusal
 
 IDS = [900, 3, 17, 5]  # not in the order of the data

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from purge.result import environment
     from purge.runs.commands import Trained, Unlearned, audit_folder, train_folder, unlearn_folder
     from purge.runs.folder import (
-        Request,
         RunFile,
         build_for,
         choose_model,
-        cut,
         facts_of,
         first_of,
         gone_of,
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     )
     from purge.runs.make import check_recorded, facts_for, fresh_model, train_run, unlearn_run
     from purge.runs.record import write_report
+    from purge.runs.requests import Request, cut
     from purge.runs.weights import WEIGHTS, check_weights
     from purge.runs.words import request_words
 
@@ -42,12 +41,13 @@ _HOMES = {
         ("Trained", "Unlearned", "audit_folder", "train_folder", "unlearn_folder"), "runs.commands"
     ),
     **dict.fromkeys(
-        ("Request", "RunFile", "build_for", "choose_model", "cut", "facts_of", "first_of", "gone_of",
+        ("RunFile", "build_for", "choose_model", "facts_of", "first_of", "gone_of",
          "read_data", "read_facts", "read_model", "recipe_of", "same_scale"), "runs.folder"
     ),
     **dict.fromkeys(
         ("check_recorded", "facts_for", "fresh_model", "train_run", "unlearn_run"), "runs.make"
     ),
+    **dict.fromkeys(("Request", "cut"), "runs.requests"),
     **dict.fromkeys(("WEIGHTS", "check_weights"), "runs.weights"),
 }  # fmt: skip
 

@@ -22,24 +22,20 @@ from purge.metrics.metric import Metric
 from purge.metrics.shadow import Shadows
 from purge.models.checkpoint import digest
 from purge.runs.folder import (
-    Request,
     RunFile,
-    both,
     build_for,
     choose_model,
-    cut,
     facts_of,
     first_of,
     gone_of,
     read_model,
-    read_truth,
-    rows_of,
     same_data,
     same_kind,
     same_scale,
     shown_path,
 )
 from purge.runs.make import check_recorded, needed
+from purge.runs.requests import Request, both, cut, read_truth, rows_of
 from purge.runs.words import like_first, reference_command, request_words
 from purge.verdict.roles import Role, Slot
 
@@ -66,18 +62,22 @@ def audit_run(
     same_scale(facts, source, "audited")
     if not request:
         same_data(facts, source, data)
-    gone = both(gone_of(facts), request)
-    request = request or needed(gone)
-    forget, retain = cut(data, request, gone)
+    everything = both(gone_of(facts), request)
+    request = request or needed(everything)
+    forget, retain = cut(data, request, everything)
     right = None if truth is None else read_truth(truth, data, rows_of(data, request))
-    original, began = (original, None) if original is not None else _first(run, facts)
+    began = None  # the digest of the weights that a chain of requests began with
+    if original is None and facts.original is not None:
+        first, began = first_of(run, facts)
+        same = run.exists() and first.exists() and first.samefile(run)
+        original = first if first.exists() and not same else None
     for path in retrained:
         if not path.exists():
-            command = reference_command(like_first(run, facts, source, chosen), gone)
+            command = reference_command(like_first(run, facts, source, chosen), everything)
             fix = f"check the path, or make it: {command} --out {path}"
             raise FileError(f"the run folder of a retrained model at {path}", "nothing there", fix)
         same_kind(facts_of(path), source, "retrained")
-        _same_request(path, data, gone)
+        _same_request(path, data, everything)
     like = before = None
     if any(metric.cost == "shadow" for metric in metrics):
         like = _shadows(facts, original, shadows, build_for(chosen, data))
@@ -99,26 +99,17 @@ def audit_run(
     return dataclasses.replace(report, info={**report.info, "models": models})
 
 
-def _first(run: Path, facts: RunFile) -> tuple[Path | None, str | None]:
-    """The model that a chain of requests began with, if it is still there, and the digest of its weights."""
-    if facts.original is None:
-        return None, None
-    first, digest_of_first = first_of(run, facts)
-    same = run.exists() and first.exists() and first.samefile(run)
-    return (first if first.exists() and not same else None), digest_of_first
-
-
 def _models_in_words(
     run: Path, facts: RunFile, original: Path | None, retrained: Sequence[Path], retained: str | None
 ) -> dict[str, str]:
     """Which model each column of an audit is: its folder as seen from the run, and how it came about."""
 
-    def told(path: Path, what: str) -> str:
+    def column(path: Path, what: str) -> str:
         return f"{shown_path(path.absolute(), run.absolute())}, {what}"
 
     made = f"unlearned by “{facts.preset}”" if facts.preset else "how it was made is not recorded"
     made = "trained, not unlearned" if facts and facts.preset is None else made
-    found = {"audited": f"{run.absolute().name}, {made}"}
+    columns = {"audited": f"{run.absolute().name}, {made}"}
     if original is not None:
         first, source = first_of(run, facts)[0], facts.original and Path(facts.original)
         what = "given as the original"
@@ -127,27 +118,26 @@ def _models_in_words(
             what = f"the deployed model, as it was{later}"
         elif original.absolute() == source:
             what = "the model that this run began with, which had forgotten other data before"
-        found["original"] = told(original, what)
+        columns["original"] = column(original, what)
     for i, path in enumerate(retrained):
         what = reference_in_words(facts_of(path).get("train_content"), retained)
-        found[Slot(Role.RETRAINED, i).name] = told(path, what)
-    return found
+        columns[Slot(Role.RETRAINED, i).name] = column(path, what)
+    return columns
 
 
-def _same_request(path: Path, data: Samples, gone: Request) -> None:
+def _same_request(path: Path, data: Samples, request: Request) -> None:
     """Refuse a retrained model that was trained without other samples than those that had to be forgotten.
 
     Of a file of weights nothing is known, and of a run folder without a request neither: they are taken.
     """
     facts = facts_of(path)
-    if "request" not in facts or torch.equal(rows_of(data, gone_of(facts)), rows_of(data, gone)):
+    if "request" not in facts or torch.equal(rows_of(data, gone_of(facts)), rows_of(data, request)):
         return
     theirs = gone_of(facts)
     got = f"one without {request_words(theirs, data.names)}" if theirs else "one trained on all of the data"
-    fix = (
-        f"{reference_command('--like RUN', gone)} --out DIR, or name its file of weights if that is an error"
-    )
-    raise DataError(f"a model trained without {request_words(gone, data.names)} in {path}", got, fix)
+    like = f"{reference_command('--like RUN', request)} --out DIR"
+    fix = f"{like}, or name its file of weights if that is an error"
+    raise DataError(f"a model trained without {request_words(request, data.names)} in {path}", got, fix)
 
 
 def _shadows(facts: RunFile, original: Path | None, number: int, fresh: nn.Module) -> Shadows:

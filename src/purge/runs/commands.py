@@ -32,11 +32,8 @@ from purge.models.export import check_export, check_form, export
 from purge.result import Result
 from purge.runs.audits import audit_run
 from purge.runs.folder import (
-    Request,
     RunFile,
-    both,
     choose_model,
-    cut,
     export_form,
     facts_of,
     first_of,
@@ -44,7 +41,6 @@ from purge.runs.folder import (
     read_data,
     read_model,
     recipe_of,
-    request_of,
     same_scale,
 )
 from purge.runs.make import (
@@ -56,6 +52,7 @@ from purge.runs.make import (
     train_run,
     unlearn_run,
 )
+from purge.runs.requests import Request, both, cut, request_of
 from purge.runs.words import like_first, reference_command
 from purge.verdict.compare import Broken, Condition, broken
 
@@ -74,13 +71,13 @@ class Trained:
 
 
 def train_folder(
-    out: Path, given: Mapping[str, Any], *, model: str | None, like: Path | None,
+    out: Path, options: Mapping[str, Any], *, model: str | None, like: Path | None,
     without_classes: Sequence[str], without_ids: Path | None, pretrained: bool, settings: Mapping[str, Any],
     seed: int | None, device: str | None, trust: bool, shards: int | None, slices: int | None,
     vote: Vote | None, log_updates: Path | None, log_only_ids: Path | None, resume: bool, force: bool,
     progress: bool,
 ) -> Trained:  # fmt: skip
-    """Train a model, or the reference without what must be forgotten; ``given``: the options of its data."""
+    """Train a model, or the reference without what must be forgotten; ``options``: those of its data."""
     facts = RunFile() if like is None else facts_of(like)
     parts = shards if shards is not None or log_updates is not None else facts.shards
     _check_options(parts, shards, slices, vote, log_updates, log_only_ids, resume)
@@ -88,8 +85,9 @@ def train_folder(
     if not finished:
         training_folder(out, resume=resume, force=force)
     name = choose_model(facts, model, trust)
-    source = choose_data(facts, given, trust=trust, model=name, trains=True)
-    changes = {**_recipe(source, like, facts), **settings}
+    source = choose_data(facts, options, trust=trust, model=name, trains=True)
+    published = DATASETS[source.data].recipe if source.data in DATASETS else {}
+    changes = {**published, **(recipe_of(like, facts) if like is not None else {}), **settings}
     recipe = replace(Recipe(), changes)
     choose_device(device, nn.Identity())
     data, test = read_data(source, progress=progress)
@@ -142,12 +140,6 @@ def _check_options(
             raise MethodError(expected, got, fix)
 
 
-def _recipe(source: DataSource, like: Path | None, facts: RunFile) -> dict[str, Any]:
-    """How the data is trained on: as published, or as the run was that this is like."""
-    published = dict(DATASETS[source.data].recipe) if source.data in DATASETS else {}
-    return published if like is None else published | recipe_of(like, facts)
-
-
 @dataclass(frozen=True)
 class Unlearned:
     """What purge unlearn has done."""
@@ -160,12 +152,12 @@ class Unlearned:
 
 
 def unlearn_folder(
-    checkpoint: Path, out: Path, given: Mapping[str, Any], *, model: str | None,
+    checkpoint: Path, out: Path, options: Mapping[str, Any], *, model: str | None,
     forget_classes: Sequence[str], forget_ids: Path | None, method: str, settings: Mapping[str, Any],
     augment: str | None, seed: int, device: str | None, trust: bool, precision: Precision | None,
     graph: bool | None, record: DeletionRequest, export_to: Path | None, force: bool, progress: bool,
 ) -> Unlearned:  # fmt: skip
-    """Make a checkpoint forget, and write the run folder; ``given``: the options of its data."""
+    """Make a checkpoint forget, and write the run folder; ``options``: those of its data."""
     with current_folder_importable(":" in method):
         with_augment(resolve_method(method, settings), augment)
     checked_seed(seed)
@@ -176,7 +168,7 @@ def unlearn_folder(
     facts = facts_of(checkpoint)
     name = choose_model(facts, model, trust)
     form = _checked_form(checkpoint, name, export_to, out, force=force)
-    source = choose_data(facts, given, trust=trust, model=name)
+    source = choose_data(facts, options, trust=trust, model=name)
     data, test = read_data(source, progress=progress)
     trained = read_model(checkpoint, name, data)
     if form is not None:
@@ -255,19 +247,19 @@ class Audited:
 
 
 def audit_folder(
-    run: Path, given: Mapping[str, Any], *, model: str | None, original: Path | None,
+    run: Path, options: Mapping[str, Any], *, model: str | None, original: Path | None,
     retrained: Sequence[Path], metrics: str, shadows: int, fail_if: Sequence[str],
     forget_classes: Sequence[str], forget_ids: Path | None, truth: Path | None, seed: int,
     device: str | None, trust: bool, progress: bool,
 ) -> Audited:  # fmt: skip
-    """Measure what a model still knows, beside other models; ``given``: the options of its data."""
+    """Measure what a model still knows, beside other models; ``options``: those of its data."""
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
     with current_folder_importable(":" in metrics):
         wanted = resolve_metrics(names, [] if truth is None else ["truth"])
     conditions = read_conditions(fail_if, wanted)
     facts = facts_of(run)
     name = choose_model(facts, model, trust)
-    source = choose_data(facts, given, trust=trust, model=name)
+    source = choose_data(facts, options, trust=trust, model=name)
     data, test = read_data(source, progress=progress)
     for condition in conditions:
         condition.check_class(len(data.names))

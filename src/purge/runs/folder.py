@@ -25,24 +25,12 @@ from purge.methods.sisa_model import SisaModel
 from purge.models import builders, zoo
 from purge.models.checkpoint import load_weights
 from purge.models.stored import weights_in
-from purge.runs.rows import Request as Request  # these are found here too
-from purge.runs.rows import both as both
-from purge.runs.rows import check_request
-from purge.runs.rows import cut as cut
-from purge.runs.rows import read_truth as read_truth
-from purge.runs.rows import request_of as request_of
-from purge.runs.rows import rows_of as rows_of
+from purge.runs.requests import Request, both, check_request
 from purge.runs.weights import WEIGHTS, check_weights
 
 MAKE = "purge train --data DATA --model MODEL"
-SAME = (
-    "data",
-    "size",
-    "label_column",
-    "text_column",
-    "id_column",
-    "test_file",
-)  # of a model and its reference
+# Of a model and its reference:
+SAME = ("data", "size", "label_column", "text_column", "id_column", "test_file")
 
 
 @dataclass(frozen=True)
@@ -118,11 +106,11 @@ def read_facts(folder: Path) -> RunFile:
         got = "nothing there" if not folder.exists() else "nothing there that says what it is"
         raise FileError(f"a run folder with run.json at {folder}", got, f"make one: {MAKE} --out DIR")
     content = read_json(folder / "run.json")
-    given = {key: value for key, value in content.items() if value is not None}
-    found = build(RunFile, {**given, "content": content}, str(folder / "run.json"), ignore_unknown=True)
+    known = {key: value for key, value in content.items() if value is not None}
+    facts = build(RunFile, {**known, "content": content}, str(folder / "run.json"), ignore_unknown=True)
     for key in ("request", "gone"):
-        check_request(getattr(found, key), f"{key} in {folder / 'run.json'}")
-    return found
+        check_request(getattr(facts, key), f"{key} in {folder / 'run.json'}")
+    return facts
 
 
 def facts_of(checkpoint: Path) -> RunFile:
@@ -216,8 +204,8 @@ def augmentation_of(checkpoint: Path, facts: RunFile) -> Augmentation | None:
         facts = read_facts(checkpoint) if (checkpoint / "run.json").is_file() else RunFile()
     if facts.method != "Recipe" or "augment" not in facts.settings:
         return None
-    given = {key: facts.settings[key] for key in ("augment", "colour") if key in facts.settings}
-    return build(Recipe, given, f"settings of {checkpoint / 'run.json'}").augmentation
+    own = {key: facts.settings[key] for key in ("augment", "colour") if key in facts.settings}
+    return build(Recipe, own, f"settings of {checkpoint / 'run.json'}").augmentation
 
 
 def read_model(checkpoint: Path, name: str | None, images: Samples, trust: bool = False) -> nn.Module:

@@ -28,14 +28,13 @@ from purge.models.checks import training_data
 from purge.report.tables import class_words
 from purge.result import Result
 from purge.runs.folder import (
-    Request,
     RunFile,
     augmentation_of,
     build_for,
-    cut,
     facts_of,
     gone_of,
 )
+from purge.runs.requests import Request, cut
 from purge.runs.weights import WEIGHTS, check_weights
 from purge.training import train, train_sharded
 
@@ -97,8 +96,8 @@ def train_run(
 def check_finished(out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe) -> None:
     """Refuse a finished training that is not the one asked for."""
     facts = facts_of(out)
-    asked = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
-    if other := [key for key, value in asked.items() if facts.get(key) != value]:
+    wanted = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
+    if other := [key for key, value in wanted.items() if facts.get(key) != value]:
         raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
     check_weights(out, facts.digest, whole=facts.shards is None)
 
@@ -147,12 +146,12 @@ def check_recorded(
     if facts.test_accuracy is None or test is None:
         return
     at = choose_device(device, model)
-    found = accuracies(model.to(at), training_data(model, test, at))
+    now = accuracies(model.to(at), training_data(model, test, at))
     n = torch.bincount(test.labels)
-    if not _near(found["test_accuracy"], facts.test_accuracy, 0.01, len(test)):
+    if not _near(now["test_accuracy"], facts.test_accuracy, 0.01, len(test)):
         what = f"{facts.test_accuracy:.1%} right on test data, as {run.name} recorded"
-        raise DataError(what, f"{found['test_accuracy']:.1%}", fix)
-    for c, accuracy in found["class_accuracy"].items():
+        raise DataError(what, f"{now['test_accuracy']:.1%}", fix)
+    for c, accuracy in now["class_accuracy"].items():
         recorded = facts.class_accuracy.get(str(c))
         if recorded is not None and not _near(accuracy, recorded, 0.1, int(n[c])):
             what = (
@@ -161,19 +160,19 @@ def check_recorded(
             raise DataError(what, f"{accuracy:.1%}", fix)
 
 
-def _near(found: float, recorded: float, points: float, n: int) -> bool:
+def _near(now: float, recorded: float, points: float, n: int) -> bool:
     """Do two accuracies on ``n`` samples differ by no more than another device may cause?"""
-    return abs(found - recorded) <= max(points, 2.5 / n)
+    return abs(now - recorded) <= max(points, 2.5 / n)
 
 
 def gone_before(checkpoint: Path, facts: RunFile) -> Request:
     """What a model has forgotten before; a run that does not say it cannot be gone on with."""
-    gone = gone_of(facts)
-    if facts.preset is not None and not gone:
+    before = gone_of(facts)
+    if facts.preset is not None and not before:
         got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
         fix = "go on in Python, or start from the model that it began with and name all of them"
         raise FileError("a run that says which samples it has forgotten", got, fix)
-    return gone
+    return before
 
 
 def needed(request: Request) -> Request:

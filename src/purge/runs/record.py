@@ -29,17 +29,17 @@ def audited(run: Path) -> dict[str, Any]:
             fix = f"check the path, or make one: purge unlearn RUN --forget-class K --out {run}"
             raise FileError(f"a run folder at {run}", "nothing there", fix)
         raise FileError(f"audit.json in {run}", "no audit", f"purge audit {run} first")
-    found, facts = Report.from_json(run / "audit.json").to_dict(), facts_of(run)
+    report, facts = Report.from_json(run / "audit.json").to_dict(), facts_of(run)
     for key in ("seconds", "steps"):
         if getattr(facts, key) is None and (key in facts or "preset" in facts):
             fix = "use the file that purge wrote"
             raise FileError(f"a number as {key} in {run / 'run.json'}", "none", fix)
-    seen = (found["info"].get("digests") or {}).get("audited")
-    found["info"] |= {"run": facts.content, "warning": other_than_audited(run, facts.digest, seen)}
+    seen = (report["info"].get("digests") or {}).get("audited")
+    report["info"] |= {"run": facts.content, "warning": other_than_audited(run, facts.digest, seen)}
     if (run / "history.parquet").is_file():
         history = columns(read_history(run / "history.parquet"))
-        found["curves"].setdefault("audited", {}).setdefault("history", history)
-    return found
+        report["curves"].setdefault("audited", {}).setdefault("history", history)
+    return report
 
 
 def record(run: Path, report: dict[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from shlex import quote
 
 from purge.data.sources import DataSource
 from purge.report.tables import class_words, whose_words
-from purge.runs.folder import Request, RunFile, first_of
+from purge.runs.folder import RunFile, first_of
+from purge.runs.requests import Request
 
 
-def reference_command(like: str, gone: Request) -> str:
-    """The command that trains a reference for what is gone, up to where it is written to."""
-    options = [f"--without-class {c}" for c in gone.get("forget_classes", [])]
-    if "forget_subjects" in gone or "forget_ids" in gone:
-        options = [*(options if "forget_ids" not in gone else []), "--without-ids FILE"]
+def reference_command(like: str, request: Request) -> str:
+    """The command that trains a reference for what was forgotten, up to where it is written to."""
+    options = [f"--without-class {c}" for c in request.get("forget_classes", [])]
+    if "forget_subjects" in request or "forget_ids" in request:
+        options = [*(options if "forget_ids" not in request else []), "--without-ids FILE"]
     return f"purge train {like} {' '.join(options)}"
 
 
@@ -32,5 +33,5 @@ def request_words(request: Request, names: Sequence[str]) -> str:
     """A request in words: the classes by name, and how many samples."""
     classes, ids = class_words(request.get("forget_classes") or [], names), request.get("forget_ids")
     whose = len(request.get("forget_subjects") or [])
-    told = (classes, f"{len(ids)} samples" if ids else "", whose_words(whose))
-    return " and ".join(filter(None, told))
+    parts = (classes, f"{len(ids)} samples" if ids else "", whose_words(whose))
+    return " and ".join(filter(None, parts))

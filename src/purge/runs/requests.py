@@ -38,14 +38,14 @@ def request_of(train: Samples, classes: Sequence[str], ids: Path | None, *, word
     """
     if classes and ids is not None and words != "without":
         raise DataError(f"either --{words}-class or --{words}-ids", "both", "leave one of them out")
-    found: Request = {}
+    request: Request = {}
     if classes:
-        found["forget_classes"] = sorted({_class_number(c, train.names) for c in classes})
+        request["forget_classes"] = sorted({_class_number(c, train.names) for c in classes})
     if ids is not None and train.owners:
-        found["forget_subjects"] = _read_subjects(ids, train)
+        request["forget_subjects"] = _read_subjects(ids, train)
     elif ids is not None:
-        found["forget_ids"] = _read_ids(ids, train)
-    return found
+        request["forget_ids"] = _read_ids(ids, train)
+    return request
 
 
 def both(a: Request, b: Request) -> Request:
@@ -54,9 +54,9 @@ def both(a: Request, b: Request) -> Request:
 
 
 def cut(train: Samples, request: Request, before: Request | None = None) -> tuple[Samples, Samples]:
-    """Split training images into forget and retain; what was gone ``before`` is not retained."""
-    forget, gone = rows_of(train, request), rows_of(train, before or {})
-    retain = ~forget & ~gone
+    """Split training images into forget and retain; what was forgotten ``before`` is not retained."""
+    forget = rows_of(train, request)
+    retain = ~forget & ~rows_of(train, before or {})
     if not forget.any() or not retain.any():
         got = f"{int(forget.sum())} of {len(train)} samples to forget"
         raise DataError("something to forget and something to retain", got, "choose fewer or more of them")
@@ -64,39 +64,34 @@ def cut(train: Samples, request: Request, before: Request | None = None) -> tupl
 
 
 def rows_of(train: Samples, request: Request) -> Tensor:
-    """A mask (N,) of the training images that a request names."""
-    found = torch.zeros(len(train), dtype=torch.bool)
+    """A mask (N,) of the training images that a request names; who is no longer in the data has none."""
+    rows = torch.zeros(len(train), dtype=torch.bool)
     if "forget_classes" in request:
-        found |= rows_of_classes(train.labels, request["forget_classes"])
+        rows |= rows_of_classes(train.labels, request["forget_classes"])
     if "forget_ids" in request:
-        found |= rows_of_indices(len(train), request["forget_ids"])
+        rows |= rows_of_indices(len(train), request["forget_ids"])
     if "forget_subjects" in request:
-        found |= _rows_of_subjects(train, request["forget_subjects"])
-    return found
-
-
-def _rows_of_subjects(train: Samples, wanted: Sequence[str]) -> Tensor:
-    """A mask (N,) of the samples of these people; one who is no longer in the data has none."""
-    if not (known := train.owners):
-        got, fix = "data without ids", "name their column with --id"
-        raise DataError("ids of the samples, as the run forgot some by their ids", got, fix)
-    asked = set(wanted)
-    return torch.tensor([subject in asked for subject in known])
+        if not train.owners:
+            got, fix = "data without ids", "name their column with --id"
+            raise DataError("ids of the samples, as the run forgot some by their ids", got, fix)
+        people = set(request["forget_subjects"])
+        rows |= torch.tensor([owner in people for owner in train.owners])
+    return rows
 
 
 def _read_subjects(path: Path, train: Samples) -> list[str]:
     """The user's own ids, one per line."""
-    found, known = set(_lines_of(path, "ids")), set(train.owners)
-    if absent := sorted(found - known):
+    people = set(_lines_of(path, "ids"))
+    if absent := sorted(people - set(train.owners)):
         more = f" and {len(absent) - MOST_IDS_SHOWN} more" if len(absent) > MOST_IDS_SHOWN else ""
         got = ", ".join(map(brief, absent[:MOST_IDS_SHOWN])) + more
         fix = (
             "write one id per line, as the column of --id has it; those held out for testing were not learned"
         )
         raise DataError(f"ids of training data in {path.name}", got, fix)
-    if not found:
+    if not people:
         raise DataError(f"ids in {path.name}", "none", "write one id per line")
-    return sorted(found)
+    return sorted(people)
 
 
 def _lines_of(path: Path, what: str) -> list[str]:
@@ -107,48 +102,45 @@ def _lines_of(path: Path, what: str) -> list[str]:
     return [line for line in map(str.strip, text.splitlines()) if line]
 
 
-def _class_number(given: str, names: Sequence[str]) -> int:
+def _class_number(name: str, names: Sequence[str]) -> int:
     """A class by its name or its number; the name wins if a class is named like another's number."""
-    if (count := list(names).count(given)) > 1:
-        same = ", ".join(str(i) for i, name in enumerate(names) if name == given)
-        got = f"{brief(given)}, the name of {count} classes ({same})"
+    if (count := list(names).count(name)) > 1:
+        same = ", ".join(str(i) for i, other in enumerate(names) if other == name)
+        got = f"{brief(name)}, the name of {count} classes ({same})"
         raise DataError("the name of one class", got, "name the class by its number")
     if count:
-        return names.index(given)
-    if given.lstrip("-").isascii() and given.lstrip("-").isdigit() and len(given) <= DIGITS:
-        return int(given)
-    raise DataError("the number or the name of a class", brief(given), did_you_mean(given, list(names)))
+        return names.index(name)
+    if name.lstrip("-").isascii() and name.lstrip("-").isdigit() and len(name) <= DIGITS:
+        return int(name)
+    raise DataError("the number or the name of a class", brief(name), did_you_mean(name, list(names)))
 
 
 def _read_ids(path: Path, train: Samples) -> list[int]:
     """Positions in the training data: numbers, or paths as the data has them, one per line."""
-    position = _positions(train)
-    found = set[int]()
+    position, rows = _positions(train), set[int]()
     for line in _lines_of(path, "sample numbers"):
         words = line.replace(",", " ").split()
         wrong = [w for w in words if not (w.isascii() and w.isdigit() and len(w) <= DIGITS)]
         if line in position:
-            found.add(position[line])
+            rows.add(position[line])
+        elif wrong and not train.paths:
+            fix = "write one sample number per line"
+            raise DataError(f"whole numbers in {path.name}", brief(wrong[0]), fix)
         elif wrong:
-            raise _not_an_id(path, line if position else wrong[0], train)
+            why = "which is held out for testing" if line in train.paths else "which is not there"
+            fix = f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}"
+            expected = f"numbers or paths of training images in {path.name}"
+            raise DataError(expected, f"{brief(line)}, {why}", fix)
         else:
-            found.update(map(int, words))
-    if not found:
+            rows.update(map(int, words))
+    if not rows:
         raise DataError(f"sample numbers in {path.name}", "none", "write one number per line")
-    return sorted(found)
+    return sorted(rows)
 
 
 def _positions(train: Samples) -> dict[str, int]:
     """Paths of training images, as the data has them → positions; empty if they have none."""
     return {train.paths[id]: i for i, id in enumerate(train.ids.tolist())} if train.paths else {}
-
-
-def _not_an_id(path: Path, line: str, train: Samples) -> DataError:
-    if not train.paths:
-        return DataError(f"whole numbers in {path.name}", brief(line), "write one sample number per line")
-    why = "which is held out for testing" if line in train.paths else "which is not there"
-    fix = f"write paths as the data has them, such as {train.paths[int(train.ids[0])]}"
-    return DataError(f"numbers or paths of training images in {path.name}", f"{brief(line)}, {why}", fix)
 
 
 # -- right labels of mislabelled samples --------------------------------------------------------
@@ -163,31 +155,24 @@ def read_truth(path: Path, train: Samples, forget: Tensor) -> GivenLabels:
     if not path.is_file():
         raise FileError(f"a file of right labels at {path}", "nothing there", "check the path")
     if path.suffix == ".npy":
-        return _array(path)
+        try:
+            labels: GivenLabels = np.load(path, allow_pickle=False)
+        except Exception:  # numpy raises many kinds of errors on a damaged file
+            got, fix = "a damaged file, or pickled objects", "save it again with numpy.save"
+            raise FileError(f"a plain array in {path}", got, fix) from None
+        return labels
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     names, rows = train.names, forget.nonzero()[:, 0].tolist()
-    if len(lines) != len(rows):
-        raise _not_truth(path, len(rows), f"{len(lines)} lines")
-    pairs = [line.rpartition(",") for line in lines]
-    if any(line in names or not comma for line, (_, comma, _) in zip(lines, pairs, strict=True)):
-        return [_class_number(line, names) for line in lines]
-    known = _positions(train) | {str(row): row for row in rows}
-    found = {known.get(sample.strip()): _class_number(label.strip(), names) for sample, _, label in pairs}
-    if missing := [row for row in rows if row not in found]:
-        raise _not_truth(path, len(rows), f"none for sample {missing[0]}")
-    return [found[row] for row in rows]
-
-
-def _not_truth(path: Path, n: int, got: str) -> DataError:
+    pairs, got = [line.rpartition(",") for line in lines], f"{len(lines)} lines"
+    if len(lines) == len(rows):
+        if any(line in names or not comma for line, (_, comma, _) in zip(lines, pairs, strict=True)):
+            return [_class_number(line, names) for line in lines]
+        known = _positions(train) | {str(row): row for row in rows}
+        right = {known.get(sample.strip()): _class_number(label.strip(), names) for sample, _, label in pairs}
+        missing = [row for row in rows if row not in right]
+        if not missing:
+            return [right[row] for row in rows]
+        got = f"none for sample {missing[0]}"
     fix = "write a label per line in the order of the training data, or SAMPLE,LABEL"
-    return DataError(f"a label for each of {n} forget samples in {path.name}", got, fix)
-
-
-def _array(path: Path) -> GivenLabels:
-    try:
-        found: GivenLabels = np.load(path, allow_pickle=False)
-    except Exception:  # numpy raises many kinds of errors on a damaged file
-        got, fix = "a damaged file, or pickled objects", "save it again with numpy.save"
-        raise FileError(f"a plain array in {path}", got, fix) from None
-    return found
+    raise DataError(f"a label for each of {len(rows)} forget samples in {path.name}", got, fix)
