@@ -66,11 +66,7 @@ def audit_run(
     request = request or needed(everything)
     forget, retain = cut(data, request, everything)
     right = None if truth is None else read_truth(truth, data, rows_of(data, request))
-    began = None  # the digest of the weights that a chain of requests began with
-    if original is None and facts.original is not None:
-        first, began = first_of(run, facts)
-        same = run.exists() and first.exists() and first.samefile(run)
-        original = first if first.exists() and not same else None
+    original, began = (original, None) if original is not None else _first(run, facts)
     for path in retrained:
         if not path.exists():
             command = reference_command(like_first(run, facts, source, chosen), everything)
@@ -78,25 +74,34 @@ def audit_run(
             raise FileError(f"the run folder of a retrained model at {path}", "nothing there", fix)
         same_kind(facts_of(path), source, "retrained")
         _same_request(path, data, everything)
-    like = before = None
-    if any(metric.cost == "shadow" for metric in metrics):
-        like = _shadows(facts, original, shadows, build_for(chosen, data))
+    attacks = [metric for metric in metrics if metric.cost == "shadow"]
+    like = _shadows(facts, original, shadows, build_for(chosen, data)) if attacks else None
+    before = None
     if original is not None:
         same_kind(facts_of(original), source, "original")
         before = other(original)
         if began not in (None, digest(before)):
             fix = "pass --original with the model that it began with"
             raise FileError(f"the weights that {run.name} began with in {original}", "others", fix)
+        check_recorded(original, facts_of(original), before, data, test, device)
     others = [other(path) for path in retrained]
-    for folder, one in ((run, unlearned), (original, before), *zip(retrained, others, strict=True)):
-        if folder is not None and one is not None:
-            check_recorded(folder, facts_of(folder), one, data, test, device)
+    for folder, one in ((run, unlearned), *zip(retrained, others, strict=True)):
+        check_recorded(folder, facts_of(folder), one, data, test, device)
     report = audit(
         unlearned, forget, retain, test, metrics=metrics, shadows=like, seed=seed, device=device,
         original=before, retrained=others, progress=progress, truth=right,
     )  # fmt: skip
     models = _models_in_words(run, facts, original, retrained, report.info["retain_content"])
     return dataclasses.replace(report, info={**report.info, "models": models})
+
+
+def _first(run: Path, facts: RunFile) -> tuple[Path | None, str | None]:
+    """The model that a chain of requests began with, if it is still there, and the digest of its weights."""
+    if facts.original is None:
+        return None, None
+    first, digest_of_first = first_of(run, facts)
+    same = run.exists() and first.exists() and first.samefile(run)
+    return (first if first.exists() and not same else None), digest_of_first
 
 
 def _models_in_words(

@@ -56,8 +56,6 @@ from purge.runs.requests import Request, both, cut, request_of
 from purge.runs.words import like_first, reference_command
 from purge.verdict.compare import Broken, Condition, broken
 
-KEPT = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -87,18 +85,15 @@ def train_folder(
     name = choose_model(facts, model, trust)
     source = choose_data(facts, options, trust=trust, model=name, trains=True)
     published = DATASETS[source.data].recipe if source.data in DATASETS else {}
-    changes = {**published, **(recipe_of(like, facts) if like is not None else {}), **settings}
+    changes = {**published, **recipe_of(like, facts), **settings}
     recipe = replace(Recipe(), changes)
     choose_device(device, nn.Identity())
     data, test = read_data(source, progress=progress)
     request = request_of(data, without_classes, without_ids, words="without")
     request = request or facts.request  # like a reference: without the same
-    if seed is None:
-        seed = (facts.seed or 0) + 1 if request or like is not None else 0
+    seed = _next_seed(facts, request, like) if seed is None else seed
     if finished:
-        check_finished(out, name, source.data, seed, request, recipe)
-        summary = facts_of(out).content
-        summary = {"folder": str(out), **{key: summary.get(key) for key in KEPT}}
+        summary = check_finished(out, name, source.data, seed, request, recipe)
         return Trained(summary, request, source, data, None)
     log_only = None
     if log_only_ids is not None:
@@ -119,6 +114,11 @@ def train_folder(
         "class_accuracy": result.info.get("class_accuracy", {}),
     }  # fmt: skip
     return Trained(summary, request, source, data, result)
+
+
+def _next_seed(facts: RunFile, request: Request, like: Path | None) -> int:
+    """A reference is trained from another seed than the model that it is like."""
+    return (facts.seed or 0) + 1 if request or like is not None else 0
 
 
 def _check_options(

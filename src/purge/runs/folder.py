@@ -186,9 +186,9 @@ def shown_path(path: Path, run: Path) -> str:
     return near if near.count("..") <= 3 else path.name
 
 
-def recipe_of(run: Path, facts: RunFile) -> dict[str, Any]:
-    """The settings of a training run."""
-    if facts.method != "Recipe":
+def recipe_of(run: Path | None, facts: RunFile) -> dict[str, Any]:
+    """The settings of a training run; none without a run."""
+    if run is not None and facts.method != "Recipe":
         got = "one of purge unlearn"
         raise FileError(f"a run of purge train in {run}", got, "name the run that it began with")
     return facts.settings

@@ -93,13 +93,19 @@ def train_run(
     )  # fmt: skip
 
 
-def check_finished(out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe) -> None:
-    """Refuse a finished training that is not the one asked for."""
+KEPT = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
+
+
+def check_finished(
+    out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe
+) -> dict[str, Any]:
+    """What a finished training has done; one that is not the one asked for is refused."""
     facts = facts_of(out)
     wanted = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
     if other := [key for key, value in wanted.items() if facts.get(key) != value]:
         raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
     check_weights(out, facts.digest, whole=facts.shards is None)
+    return {"folder": str(out), **{key: facts.get(key) for key in KEPT}}
 
 
 def unlearn_run(

@@ -152,19 +152,15 @@ def read_truth(path: Path, train: Samples, forget: Tensor) -> GivenLabels:
     A line of the file is a label, by number or name, for the next of these samples; or ``SAMPLE,LABEL``, in
     any order, with samples by number or path as in a file of ids. A .npy file is an array of labels.
     """
-    if not path.is_file():
-        raise FileError(f"a file of right labels at {path}", "nothing there", "check the path")
-    if path.suffix == ".npy":
+    if path.suffix == ".npy" and path.is_file():
         try:
             labels: GivenLabels = np.load(path, allow_pickle=False)
         except Exception:  # numpy raises many kinds of errors on a damaged file
             got, fix = "a damaged file, or pickled objects", "save it again with numpy.save"
             raise FileError(f"a plain array in {path}", got, fix) from None
         return labels
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = [line for line in map(str.strip, text.splitlines()) if line]
-    names, rows = train.names, forget.nonzero()[:, 0].tolist()
-    pairs, got = [line.rpartition(",") for line in lines], f"{len(lines)} lines"
+    lines, rows = _lines_of(path, "right labels"), forget.nonzero()[:, 0].tolist()
+    names, pairs, got = train.names, [line.rpartition(",") for line in lines], f"{len(lines)} lines"
     if len(lines) == len(rows):
         if any(line in names or not comma for line, (_, comma, _) in zip(lines, pairs, strict=True)):
             return [_class_number(line, names) for line in lines]
