@@ -40,8 +40,6 @@ class Ranks:
             return cls()
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
-    # -- batches -------------------------------------------------------------------------------
-
     def part(self, rows: int) -> slice:
         """Which rows of a batch are this rank's: every ``world``-th, or all if there is not one for each.
 
@@ -64,20 +62,22 @@ class Ranks:
 
     def stream(self, samples: Samples, order: Order) -> Iterator[tuple[Inputs, Tensor]]:
         """This rank's rows of the batches of ``order``; images are moved as in the joint batch."""
-        if self.world == 1:
-            return samples.stream(order)
-        return samples.stream(order, own=[self.part(len(index)) for index in order])
-
-    # -- what ranks tell each other ------------------------------------------------------------
+        parts = [] if self.world == 1 else [self.part(len(index)) for index in order]
+        return samples.stream(order, own=parts)
 
     def sum(self, t: Tensor) -> Tensor:
         """The sum of a tensor over the ranks, in its place: the same bits on each of them."""
         if self.world > 1:
-            try:
-                dist.all_reduce(t)
-            except RuntimeError as error:  # a rank that has ended closes its connections
-                raise _lost(error) from None
+            self._together(dist.all_reduce, t)
         return t
+
+    def _together(self, collective: Callable[..., Any], *args: Any) -> None:
+        try:
+            collective(*args)
+        except RuntimeError as error:  # a rank that has ended closes its connections
+            got = f"one that has failed or ended ({first_line(error)[:120]})"
+            fix = "see what that rank said, then start all of them again"
+            raise RunError("every rank to go on", got, fix) from None
 
     @property
     def over(self) -> Callable[[Tensor], Tensor] | None:
@@ -90,29 +90,27 @@ class Ranks:
 
     def sum_grads(self, params: Iterable[Tensor]) -> None:
         """Give each parameter the sum of its gradients over the ranks."""
-        if self.world == 1:
-            return
-        grads = [p.grad for p in params if p.grad is not None]
-        flat = self.sum(torch.cat([g.reshape(-1) for g in grads]))
-        for g, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-            g.copy_(part.view_as(g))
+        if self.world > 1:
+            grads = [p.grad for p in params if p.grad is not None]
+            flat = self.sum(torch.cat([g.reshape(-1) for g in grads]))
+            for g, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+                g.copy_(part.view_as(g))
 
     def first(self, t: Tensor) -> Tensor:
         """What rank 0 has of a tensor, in its place."""
         if self.world > 1:
             whole = t.detach().contiguous()
-            try:
-                dist.broadcast(whole, 0)
-            except RuntimeError as error:
-                raise _lost(error) from None
+            self._together(dist.broadcast, whole, 0)
             t.detach().copy_(whole)
         return t
 
     def agreed(self, value: float) -> float:
         """A number that each rank has measured by itself, as rank 0 has it: all must decide alike."""
-        if self.world == 1:
-            return value
-        return self.first(torch.tensor(value, dtype=torch.float64, device=self.device)).item()
+        return (
+            value
+            if self.world == 1
+            else self.first(torch.tensor(value, dtype=torch.float64, device=self.device)).item()
+        )
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Refuse to go on where a rank has other facts than the first one; the keys name them."""
@@ -126,8 +124,6 @@ class Ranks:
             rank, which = different[0]
             what, got = f"the same {[*facts][which]} on every rank", f"another on rank {rank} than on rank 0"
             raise RunError(what, got, "pass the same to every rank: what is shared out is shared out here")
-
-    # -- at the doors --------------------------------------------------------------------------
 
     def refuse(self, what: str) -> None:
         """Refuse what runs on one rank."""
@@ -161,11 +157,6 @@ class Ranks:
     def wait(self) -> None:
         """Until rank 0 is here: what it writes is there when the others go on."""
         self.agreed(0.0)
-
-
-def _lost(error: RuntimeError) -> RunError:
-    got = f"one that has failed or ended ({first_line(error)[:120]})"
-    return RunError("every rank to go on", got, "see what that rank said, then start all of them again")
 
 
 ALONE = Ranks()

@@ -13,6 +13,8 @@ from purge.core.settings import normalise, setting
 from purge.engine.dist import ALONE, Ranks
 from purge.models.checks import parameters_to_train
 
+BETA, EPSILON = 0.999, 1e-8  # of Adam's second moment
+
 
 @dataclass(frozen=True)
 class Optim:
@@ -43,21 +45,24 @@ class Optim:
         """One step down ``loss``; of several ranks each has the mean over its part of a batch of ``rows``."""
         optimizer.zero_grad(set_to_none=True)
         (ranks.share(rows) * loss).backward()
-        ranks.sum_grads(p for group in optimizer.param_groups for p in group["params"])
+        ranks.sum_grads(_params(optimizer))
         self._move(optimizer)
 
     def along(self, optimizer: torch.optim.Optimizer, g: Tensor) -> None:
         """One step down ``g``, a flat gradient of all parameters of the optimiser."""
-        params = [p for group in optimizer.param_groups for p in group["params"]]
+        params = _params(optimizer)
         for p, part in zip(params, g.split([p.numel() for p in params]), strict=True):
             p.grad = part.view(p.shape).to(p.dtype)
         self._move(optimizer)
 
     def _move(self, optimizer: torch.optim.Optimizer) -> None:
         if self.clip > 0:
-            params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            nn.utils.clip_grad_norm_(params, self.clip)
+            nn.utils.clip_grad_norm_(_params(optimizer), self.clip)
         optimizer.step()
+
+
+def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 class FlatOptimizer:
@@ -88,24 +93,21 @@ class FlatOptimizer:
 
     def displacement(self, theta: Tensor, g: Tensor) -> Tensor:
         """θ − θ' of the next step along ``g``."""
-        d = self._decay * theta + self._adam(g) if self._kind == "adamw" else self._sgd(theta, g)
+        if self._kind == "adamw":
+            self._steps += 1
+            self._first.mul_(self._momentum).add_(g, alpha=1 - self._momentum)
+            self._second.mul_(BETA).addcmul_(g, g, value=1 - BETA)
+            mean = self._first / (1 - self._momentum**self._steps)
+            d = self._decay * theta + mean / ((self._second / (1 - BETA**self._steps)).sqrt() + EPSILON)
+        else:
+            g = torch.add(g, theta, alpha=self._decay)
+            self._first.mul_(self._momentum).add_(g)
+            d = g.add_(self._first, alpha=self._momentum) if self._nesterov else self._first
         if not self._relative:
             return self.rate * d
         size, weights = (torch.linalg.vector_norm(v, dtype=widest(v)) for v in (d, theta))
         scale: Tensor = self.rate * weights / size.clamp_min(1e-30)
         return d.mul(scale.to(d.dtype)) if d is self._first else d.mul_(scale.to(d.dtype))
-
-    def _sgd(self, theta: Tensor, g: Tensor) -> Tensor:
-        g = torch.add(g, theta, alpha=self._decay)
-        self._first.mul_(self._momentum).add_(g)
-        return g.add_(self._first, alpha=self._momentum) if self._nesterov else self._first
-
-    def _adam(self, g: Tensor, beta: float = 0.999, eps: float = 1e-8) -> Tensor:
-        self._steps += 1
-        self._first.mul_(self._momentum).add_(g, alpha=1 - self._momentum)
-        self._second.mul_(beta).addcmul_(g, g, value=1 - beta)
-        mean = self._first / (1 - self._momentum**self._steps)
-        return mean / ((self._second / (1 - beta**self._steps)).sqrt() + eps)
 
 
 class FlatParameters:
@@ -163,14 +165,13 @@ class FlatParameters:
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """Views of the vector in the shapes of the weights."""
-        parts = vector.split([p.numel() for p in self._params])
-        return [_as(part, p) for part, p in zip(parts, self._params, strict=True)]
-
-
-def _as(part: Tensor, p: Tensor) -> Tensor:
-    if p.ndim == 4 and p.is_contiguous(memory_format=torch.channels_last):
-        return part.view(p.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
-    return part.view(p.shape)
+        parts = []
+        for part, p in zip(vector.split([p.numel() for p in self._params]), self._params, strict=True):
+            if p.ndim == 4 and p.is_contiguous(memory_format=torch.channels_last):
+                parts.append(part.view(p.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2))
+            else:
+                parts.append(part.view(p.shape))
+        return parts
 
 
 def widest(t: Tensor) -> torch.dtype:

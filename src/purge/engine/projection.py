@@ -187,7 +187,7 @@ def step(
     moved = optimizer.displacement(before, clipped(g, clip))
     if space != "update":
         after = params.held(before - moved)
-        taken = cosine(_wide(before) - after, retain)
+        taken = cosine(before.to(widest(before)) - after, retain)
         params.store(after)
         return StepInfo(conflict, taken)
 
@@ -203,7 +203,3 @@ def step(
     params.store(torch.where(gained >= 0, after, before))
     applied = torch.where(gained >= 0, cosine(moved, retain), torch.zeros_like(size))
     return StepInfo(along < 0, torch.where(gained.isfinite(), applied, torch.full_like(size, math.nan)))
-
-
-def _wide(t: Tensor) -> Tensor:
-    return t.to(widest(t))

@@ -335,14 +335,17 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """One dict per step (step 0: before the first), checks included; None where not measured."""
         keys = list(dict.fromkeys(k for row in self._rows for k in row))  # parts may log different things
-        columns = {k: _column([row.get(k) for row in self._rows]) for k in keys}
         rows: list[dict[str, Any]] = []
+        columns: dict[str, list[Any]] = {}
+        for k in keys:
+            values = [row.get(k) for row in self._rows]
+            measured = [v for v in values if v is not None]
+            numbers = iter(torch.stack(measured).tolist() if measured else [])  # read at once
+            columns[k] = [None if v is None else next(numbers) for v in values]
         for step in range(len(self._rows) + 1):
-            values = {k: columns[k][step - 1] if step else None for k in keys}
-            now = self._checks.get(step)
-            values["check_forget_accuracy"] = now.forget_accuracy if now else None
-            values["check_retain_loss"] = now.retain_loss if now else None
-            rows.append({"step": step, **values})
+            logged = {k: columns[k][step - 1] if step else None for k in keys}
+            now = self._checks.get(step, Check(None, None))  # type: ignore[arg-type]
+            rows.append({"step": step, **logged, **{f"check_{k}": v for k, v in now._asdict().items()}})
         return rows
 
     def _raise_if_not_finite(self) -> None:
@@ -372,9 +375,3 @@ def not_finite(step: int) -> RunError:
     got = f"NaN or infinity at step {step} (nothing was returned)"
     fix = "lower lr (in purge: rate) or clip gradients; at the first steps, look for √0 or log 0 in the model"
     return RunError("finite losses and gradients throughout", got, fix)
-
-
-def _column(values: list[Tensor | None]) -> list[Any]:
-    measured = [v for v in values if v is not None]
-    numbers = iter(torch.stack(measured).tolist() if measured else [])
-    return [None if v is None else next(numbers) for v in values]

@@ -11,38 +11,29 @@ import torch
 
 
 @contextmanager
-def _python_and_numpy(seed: int) -> Iterator[None]:
-    before, arrays = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    try:
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(arrays)
-
-
-@contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers from ``seed``, those of Python and NumPy too, which a dataset may draw from.
 
     The caller's generators are put back afterwards.
     """
-    on_gpu = device.type == "cuda"
-    with _python_and_numpy(seed), torch.random.fork_rng([device] if on_gpu else []):
-        _seed_torch(seed, device)
-        yield
+    before, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        _seed(seed, device)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(arrays)
 
 
 def apart(*seeds: int, device: torch.device) -> None:
     """Go on with random numbers from these seeds, one of which is of a rank, in a block of :func:`seeded`."""
-    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+    _seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]), device)
+
+
+def _seed(seed: int, device: torch.device) -> None:
     random.seed(seed)
-    np.random.seed(seed)
-    _seed_torch(seed, device)
-
-
-def _seed_torch(seed: int, device: torch.device) -> None:
+    np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every GPU
     if device.type == "cuda":
         with torch.cuda.device(device):

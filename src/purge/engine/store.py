@@ -29,14 +29,16 @@ def cpu_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_tensors(
-    path: Path, tensors: dict[str, Tensor], *, fix: str, metadata: dict[str, str] | None = None
+    path: Path, tensors: Mapping[str, Tensor], *, fix: str, metadata: dict[str, str] | None = None
 ) -> str:
     """Write tensors to a safetensors file with their digest, whole or not at all; return the digest."""
-    about = {"digest": tensors_digest(tensors), **(metadata or {})}
+    held = cpu_copies(tensors)
+    about = {"digest": tensors_digest(held), **(metadata or {})}
     try:
-        atomically(path, lambda to: save_file(tensors, to, metadata=about))
+        atomically(path, lambda to: save_file(held, to, metadata=about))
     except (OSError, SafetensorError) as error:
-        raise _cannot_write(path, error, fix) from None
+        got = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"to be able to write {path}", got, fix) from None
     return about["digest"]
 
 
@@ -52,10 +54,6 @@ def read_tensors(path: Path, recorded: str | None = None) -> dict[str, Tensor] |
     except (SafetensorError, OSError, ValueError):
         return None
     return tensors if tensors_digest(tensors) == recorded else None
-
-
-def _cannot_write(path: Path, error: Exception, fix: str) -> FileError:
-    return FileError(f"to be able to write {path}", getattr(error, "strerror", None) or str(error), fix)
 
 
 def data_digest(samples: Samples, most: int | None = None) -> str:

@@ -76,6 +76,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         normalise(self)
+        if self.checkpoint_activations and self.compile:
+            raise MethodError("compile or checkpoint_activations", "both", "leave one of them out")
 
     @property
     def augmentation(self) -> Augmentation:
@@ -122,21 +124,16 @@ def fit(
     ``watch``: returns a context that every step is taken in.
     """
     context = context or Context(device_of(models[0]))
-    ranks = context.ranks
-    check_micro_batch(models[0], recipe.micro_batch)
-    if recipe.checkpoint_activations and recipe.compile:
-        raise MethodError("compile or checkpoint_activations", "both", "leave one of them out")
-    model, n = models[0], len(samples[0])
+    ranks, model, n = context.ranks, models[0], len(samples[0])
+    check_micro_batch(model, recipe.micro_batch)
     per_epoch, size = recipe.batches(n)
     network = _Network(models, recipe, ranks, rows=size)
     rate = {"one-cycle": one_cycle, "cosine": cosine}[recipe.schedule]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    optimizer = network.optimizer
-    mean = {k: v.clone() for k, v in network.floats().items()} if recipe.ema > 0 else {}
     kept = None
     if state is not None:
         same = identity(model, samples[0], recipe, seeds[0])
-        kept = TrainingState(state, same, model, optimizer, mean, generators[0], context)
+        kept = TrainingState(state, same, model, network.optimizer, network.mean, generators[0], context)
     with (
         closing(kept) if kept is not None else nullcontext(),
         network.ready(samples[0]),
@@ -149,31 +146,28 @@ def fit(
         before_now = len(losses) * per_epoch * size // ranks.world  # in the epochs before an interruption
         rows_of(model).add(Rows(graded=before_now))
         for epoch in range(len(losses), recipe.epochs):
-            orders = [
-                torch.randperm(n, generator=g) if shuffle is None else shuffle(epoch) for g in generators
-            ]
-            orders = [order[: per_epoch * size].view(per_epoch, size) for order in orders]
             loss_sum = torch.zeros((), device=network.device)
             if ranks.world > 1:
                 apart(seeds[0], epoch, ranks.rank, device=network.device)  # each draws for its own rows
-            for i, (x, y) in enumerate(_batches(samples, orders, recipe, generators, network.device, ranks)):
+            batches = _batches(
+                samples, recipe, generators, ranks, network.device, shuffle and partial(shuffle, epoch)
+            )
+            for i, (rows, (x, y)) in enumerate(batches):
                 step = epoch * per_epoch + i
                 network.set_rate(recipe.lr * rate(step, recipe.epochs * per_epoch))
-                with nullcontext() if watch is None else watch(model, step, orders[0][i]):
+                with nullcontext() if watch is None else watch(model, step, rows):
                     taken = take_step(x, y)
                 loss_sum = loss_sum + taken["loss"]  # type: ignore[operator]
-                if mean:
-                    decay = min(recipe.ema, (1 + step) / (10 + step))
-                    torch._foreach_lerp_(list(mean.values()), list(network.floats().values()), 1 - decay)
+                network.average(step)
             losses.append(ranks.sum(loss_sum) / per_epoch)
             if kept is not None:
                 kept.write(losses, time.perf_counter() - started)
             if context.tell is not None:
                 context.tell(epoch + 1, {"loss": float(losses[-1])})
             advance(1, "")
-    network.finish(mean)
-    rows = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
-    histories = [[{"epoch": i + 1, "loss": loss} for i, loss in enumerate(row)] for row in rows]
+    network.finish()
+    told = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
+    histories = [[{"epoch": i + 1, "loss": loss} for i, loss in enumerate(row)] for row in told]
     return histories, time.perf_counter() - started
 
 
@@ -195,14 +189,16 @@ class _Network:
             self.loss = partial(self._loss, None)
             if recipe.compile and one:
                 self._code = torch.compile(models[0])  # type: ignore[assignment]
-            return
-        params, buffers = torch.func.stack_module_state(list(models))
-        self._parameters, self._stacked = list(params.values()), {**params, **buffers}
-        self.loss = partial(torch.func.vmap(self._loss, randomness="different"), self._stacked)
-        self._code = copy.deepcopy(models[0]).to("meta")  # its weights are handed in
-        for m in self._code.modules() if self._bf16 else ():
-            if isinstance(m, _BatchNorm):  # stacked, it refuses inputs of another type than its own
-                m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
+        else:
+            params, buffers = torch.func.stack_module_state(list(models))
+            self._parameters, self._stacked = list(params.values()), {**params, **buffers}
+            self.loss = partial(torch.func.vmap(self._loss, randomness="different"), self._stacked)
+            self._code = copy.deepcopy(models[0]).to("meta")  # its weights are handed in
+            for m in self._code.modules() if self._bf16 else ():
+                if isinstance(m, _BatchNorm):  # stacked, it refuses inputs of another type than its own
+                    m.forward = partial(_in_float32, m)  # type: ignore[method-assign]
+        # The moving average of the weights and statistics; empty without one.
+        self.mean = {k: v.clone() for k, v in self._floats().items()} if recipe.ema > 0 else {}
 
     @contextmanager
     def ready(self, samples: Samples) -> Iterator[None]:
@@ -258,15 +254,21 @@ class _Network:
         self.optimizer.step()
         return {"loss": loss}
 
-    def floats(self) -> dict[str, Tensor]:
+    def _floats(self) -> dict[str, Tensor]:
         """The weights and the statistics of BatchNorm as they are now, by name."""
         tensors = self._stacked or tensors_of(self.models[0])
         return {k: v.detach() for k, v in tensors.items() if v.is_floating_point()}
 
-    def finish(self, mean: dict[str, Tensor]) -> None:
+    def average(self, step: int) -> None:
+        """Take the weights after a step into their moving average."""
+        if self.mean:
+            decay = min(self._recipe.ema, (1 + step) / (10 + step))
+            torch._foreach_lerp_([*self.mean.values()], [*self._floats().values()], 1 - decay)
+
+    def finish(self) -> None:
         """Give every model its weights, or their moving average, and set it to evaluation mode."""
         for i, model in enumerate(self.models):
-            final = {k: v if self.alone else v[i] for k, v in {**self._stacked, **mean}.items()}
+            final = {k: v if self.alone else v[i] for k, v in {**self._stacked, **self.mean}.items()}
             if final:
                 model.load_state_dict(final, strict=False)
             model.eval()
@@ -278,19 +280,23 @@ def _in_float32(norm: _BatchNorm, x: Tensor) -> Tensor:
 
 def _batches(
     samples: Sequence[Samples],
-    orders: Sequence[Tensor],
     recipe: Recipe,
     generators: Sequence[torch.Generator],
-    device: torch.device,
     ranks: Ranks,
-) -> Iterator[tuple[Any, Tensor]]:
-    """The batches of an epoch; those of several sets are stacked: (models, batch, …)."""
-    how = recipe.augmentation
-    changed = [own.changed(Drawn(how, g)) for own, g in zip(samples, generators, strict=True)]
+    device: torch.device,
+    shuffle: Callable[[], Tensor] | None,
+) -> Iterator[tuple[Tensor, tuple[Any, Tensor]]]:
+    """The batches of an epoch with their rows in the first set; those of several sets are stacked."""
+    per_epoch, size = recipe.batches(n := len(samples[0]))
+    orders = [torch.randperm(n, generator=g) if shuffle is None else shuffle() for g in generators]
+    orders = [order[: per_epoch * size].view(per_epoch, size) for order in orders]
+    changed = [own.changed(Drawn(recipe.augmentation, g)) for own, g in zip(samples, generators, strict=True)]
     if len(changed) == 1:
-        return ranks.stream(changed[0], orders[0].to(device))
+        yield from zip(orders[0], ranks.stream(changed[0], orders[0].to(device)), strict=True)
+        return
     streams = [own.stream(order.to(device)) for own, order in zip(changed, orders, strict=True)]
-    return (tree_map(lambda *parts: torch.stack(parts), *several) for several in zip(*streams, strict=True))
+    for rows, *several in zip(orders[0], *streams, strict=True):
+        yield rows, tree_map(lambda *parts: torch.stack(parts), *several)
 
 
 def one_cycle(step: int, total: int) -> float:

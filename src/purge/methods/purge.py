@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +95,24 @@ class Restart(NamedTuple):
     def rate_at(self, step: int) -> float:
         """ρ_t: up over a tenth of the steps, and down to 0 over all of them."""
         return self.rate * min(1.0, (step + 1) / (WARM_UP * self.steps), 1 - step / self.steps)
+
+    @property
+    def distils_from(self) -> int | None:
+        """The step at which distillation begins, weighted by the level of the original."""
+        return self.first_plain if self.kd else None
+
+    @property
+    def trusts_from(self) -> int | None:
+        """The step at which it is weighted by how many forgotten samples still get their label."""
+        return max(self.first_plain, self.steps // 2) if self.kd else None
+
+    def average_in(self, mean: Tensor, params: FlatParameters, step: int) -> None:
+        """Take the weights after a step into the mean; after the last step it takes their place."""
+        first = self.steps - self.averaged
+        if step >= first:
+            mean.lerp_(params.read(), 1 / (step - first + 1))
+            if step == self.steps - 1:
+                params.store(mean)
 
     def in_words(self, size: int, *, pushes: bool, changed: bool) -> str:
         """What the result says was done."""
@@ -173,21 +191,21 @@ class Purge(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Forget ``split.forget``."""
         check_micro_batch(model, self.micro_batch)
-        normed, retain, classes = bool(batchnorms(model)), run.plain(split.retain), _of_classes(split)
+        normed, retain = bool(batchnorms(model)), run.plain(split.retain)
+        classes = split.forget.select(split.whole.nonzero()[:, 0]) if split.single else split.forget
         size, plan = self.restart(split, normed=normed)
         at_r = run.batch_indices(retain, steps=plan.steps, batch_size=size)
         at_f = at_r[:, :0]
         if len(classes):
             at_f = run.batch_indices(classes, steps=plan.steps, batch_size=min(FORGET, size))
-        lost = split.forgotten(run.device)
         fresh = run.fresh(model, partly=True) if plan.fresh_share else None
+        lost = split.forgotten(run.device)
         own = at_r[:, run.ranks.part(size)]  # of several ranks, the rows of this one
-        teacher = _Teacher(model, retain, own[plan.first_plain if plan.kd else plan.steps :], lost)
+        taught = _taught(model, retain, own[plan.first_plain if plan.kd else plan.steps :], lost)
         changed = run.augmented(split.retain)
         first_plain = 0 if changed is None else plan.first_plain
         level = run.retain_loss(retain)
-        level_changed = run.retain_loss(changed) if changed and first_plain else level
-        brief = level > BY_HEART  # otherwise there is no level to be held at
+        level_changed = run.retain_loss(changed or retain) if first_plain else level
         trained = parameters_to_train(model, self.freeze)
         if fresh is not None:
             mix_in(model, fresh, plan.fresh_share, trained)
@@ -205,20 +223,29 @@ class Purge(Method):
 
         pushing_step = run.recorded(one)
         one_step = run.recorded(one, after=pushing_step)
-        mean = _LastMean(params, plan)
-        sets, orders = (changed or retain, retain, classes), _orders(at_r, at_f, first_plain)
+        mean = params.read() if plan.averaged else torch.empty(0)
+        none, plain_steps = at_r[0, :0], plan.steps - first_plain
+        orders = [
+            [*at_r[:first_plain], *[none] * plain_steps],
+            [*[none] * first_plain, *at_r[first_plain:]],
+            [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
+        ]
+        # A model that knows its data by heart has no level to be held at.
+        levels = (
+            [level_changed] * first_plain + [level] * plain_steps if level > BY_HEART else [0.0] * plan.steps
+        )
+        sets = changed or retain, retain, classes
         for i, (early, late, f) in run.batches(*sets, orders=orders, epoch=plan.steps, delivered=delivered):
-            r = early if len(early) else late
             one.optimizer.rate.fill_(plan.rate_at(i))
-            if i == plan.first_plain:
+            one.level.fill_(levels[i])
+            if i == plan.distils_from:
                 one.beta.fill_(plan.kd * min(1.0, level))
-            if plan.kd and i == max(plan.first_plain, plan.steps // 2):
+            if i == plan.trusts_from:
                 one.beta.copy_(plan.kd * _recognised(model, split.forget).clamp(min=min(1.0, level)))
-            if brief:
-                one.level.fill_(level if i >= first_plain else level_changed)
-            batch = r.x, r.y, teacher.logits(r.rows)
+            r = early if len(early) else late
+            batch = r.x, r.y, taught(r.rows)
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
-            mean.after(i)
+            plan.average_in(mean, params, i)
         params.widen()
         if run.beyond_budget:
             suffered = "The retained data suffered: a rate of %.3g is too high for this model. "
@@ -286,45 +313,15 @@ class _Step:
         return self.how.push * loss, loss
 
 
-class _Teacher:
-    """The original's logits, without what must go, of the samples of some batches."""
-
-    def __init__(self, model: nn.Module, retain: Samples, at: Tensor, lost: Tensor) -> None:
-        rows = at.flatten().unique()
-        self._place = torch.zeros(len(retain), dtype=torch.long, device=lost.device)
-        self._place[rows] = torch.arange(1, len(rows) + 1, device=lost.device)
-        untaught = torch.zeros(1, len(lost), device=lost.device)  # the row of all other samples
-        known = [logits(model, retain, rows).masked_fill(lost, -math.inf)] if len(rows) else []
-        self._logits = torch.cat([untaught, *known])
-
-    def logits(self, rows: Tensor) -> Tensor:
-        """Those of the samples at ``rows``; zeros for samples of other batches."""
-        return self._logits[self._place[rows]]
-
-
-class _LastMean:
-    """The mean of the weights of the last steps, which are what is delivered where there is one."""
-
-    def __init__(self, params: FlatParameters, plan: Restart) -> None:
-        self._params, self._first, self._last = params, plan.steps - plan.averaged, plan.steps - 1
-        self._mean = params.read() if plan.averaged else torch.empty(0)
-
-    def after(self, step: int) -> None:
-        """Take the weights after this step into the mean; after the last step it takes their place."""
-        if step >= self._first:
-            self._mean.lerp_(self._params.read(), 1 / (step - self._first + 1))
-            if step == self._last:
-                self._params.store(self._mean)
-
-
-def _orders(at_r: Tensor, at_f: Tensor, first_plain: int) -> list[list[Tensor]]:
-    """The rows of each step: of samples changed at random, of plain ones, and of those that are pushed."""
-    none, steps = at_r[0, :0], len(at_r)
-    return [
-        [*at_r[:first_plain], *[none] * (steps - first_plain)],
-        [*[none] * first_plain, *at_r[first_plain:]],
-        [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
-    ]
+def _taught(model: nn.Module, retain: Samples, at: Tensor, lost: Tensor) -> Callable[[Tensor], Tensor]:
+    """What gives the original's logits, without what must go, of samples of these batches; else zeros."""
+    rows = at.flatten().unique()
+    place = torch.zeros(len(retain), dtype=torch.long, device=lost.device)
+    place[rows] = torch.arange(1, len(rows) + 1, device=lost.device)
+    untaught = torch.zeros(1, len(lost), device=lost.device)  # the row of all other samples
+    known = [logits(model, retain, rows).masked_fill(lost, -math.inf)] if len(rows) else []
+    of_all = torch.cat([untaught, *known])
+    return lambda rows: of_all[place[rows]]
 
 
 @torch.no_grad()
@@ -334,8 +331,3 @@ def _recognised(model: nn.Module, forget: Samples) -> Tensor:
     x, y = forget.take(torch.linspace(0, n - 1, min(n, RECOGNISED)).long())
     with statistics(model, "shared"):  # the running ones are those of other weights
         return (forward(model, x).argmax(1) == y).float().mean()
-
-
-def _of_classes(split: Split) -> Samples:
-    """The forget samples whose whole class must go."""
-    return split.forget.select(split.whole.nonzero()[:, 0]) if split.single else split.forget

@@ -35,8 +35,15 @@ class Entry:
 
     @cached_property
     def method(self) -> Method:
-        """The method with these settings."""
-        return replace(_made(named(self.package + self.cls, MethodError)), self.settings)
+        """The method with these settings; the class may be somebody else's."""
+        cls = named(self.package + self.cls, MethodError)
+        if not (isinstance(cls, type) and issubclass(cls, _base())):
+            got = getattr(cls, "__name__", repr(cls))
+            raise MethodError("a subclass of purge.Method", got, "derive your class from purge.Method")
+        check_settings_class(cls)
+        if inspect.isabstract(cls):
+            raise MethodError(f"a method run in {cls.__name__}", "none", "write run(self, model, split, run)")
+        return replace(cls(), self.settings)
 
 
 METHODS: dict[str, Entry] = {  # name: class, what it does, where it is from, settings of this name
@@ -206,21 +213,14 @@ def list_methods() -> dict[str, str]:
     return {name: entry.about for name, entry in all_methods().items()}
 
 
-def find_method(name: str) -> Entry:
-    """The entry of a name, or one for ``module:Class``."""
-    known = all_methods()
-    if name in known:
-        return known[name]
-    if ":" in name:
-        return Entry(name, name, package="")
-    fix = did_you_mean(name, known, "purge list methods")
-    raise MethodError("the name of a method, or module:Class for one of your own", repr(name), fix)
-
-
 def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
     """The method of that name, or the given one, with the settings changed as asked."""
     if isinstance(method, str):
-        method = find_method(method).method
+        entry = all_methods().get(method) or (Entry(method, method, package="") if ":" in method else None)
+        if entry is None:
+            what = "the name of a method, or module:Class for one of your own"
+            raise MethodError(what, repr(method), did_you_mean(method, all_methods(), "purge list methods"))
+        method = entry.method
     elif isinstance(method, type):
         got, fix = f"the class {method.__name__}", f"pass {method.__name__}()"
         raise MethodError("a method's name or a Method", got, fix)
@@ -251,14 +251,3 @@ def _base() -> type[Method]:
     from purge.methods.base import Method  # imports torch, which takes seconds
 
     return Method
-
-
-def _made(cls: Any) -> Method:
-    """An object of a class that may be somebody else's, if it is a method at all."""
-    if not (isinstance(cls, type) and issubclass(cls, _base())):
-        got = cls.__name__ if isinstance(cls, type) else repr(cls)
-        raise MethodError("a subclass of purge.Method", got, "derive your class from purge.Method")
-    check_settings_class(cls)
-    if inspect.isabstract(cls):
-        raise MethodError(f"a method run in {cls.__name__}", "none", "write run(self, model, split, run)")
-    return cls()

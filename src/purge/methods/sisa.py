@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from purge.core.errors import DataError, MethodError, ModelError
 from purge.data.identity import identities
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
-from purge.methods.sisa_model import SisaModel, Vote, enough_in_each, epochs_from, in_order, train_shard
+from purge.methods.sisa_model import SisaModel, Vote, enough_in_each, in_order, least_of, train_shard
 from purge.models.checkpoint import digest
 
 
@@ -56,69 +56,52 @@ class Sisa(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Retrain the affected shards; one row of the history is one epoch of one shard."""
-        sisa = _untouched(model)
-        sisa.plan = dataclasses.replace(sisa.plan, vote=self.vote or sisa.plan.vote)
-        ids = _all_that_was_trained_on(sisa, split)
-        restarts = sisa.first_slices(identities(split.forget))
-        enough_in_each(sisa, ids, "train again with fewer shards, without what must be forgotten")
-        _frozen_as_before(sisa, restarts)
-        total = sum(epochs_from(sisa, ids, shard, first) for shard, first in restarts.items())
+        sisa, kept = _checked(model, split)
+        plan = sisa.plan = dataclasses.replace(sisa.plan, vote=self.vote or sisa.plan.vote)
+        shard_of, slice_of = plan.places(identities(split.forget))
+        restarts = {k: int(slice_of[shard_of == k].min()) for k in shard_of.unique().tolist()}
+        enough_in_each(sisa, kept, "train again with fewer shards, without what must be forgotten")
+        for shard, first in restarts.items():
+            for name, p in sisa.shards[shard].named_parameters():
+                before = sisa.checkpoints[shard][first][name]
+                if not p.requires_grad and not torch.equal(p.detach().cpu(), before):
+                    got = f"shards.{shard}.{name}, which takes no gradient"
+                    fix = "set requires_grad on it, or freeze it before train_sharded"
+                    raise MethodError("all that SISA has trained to be trainable", got, fix)
+        total = sum(
+            plan.epochs[s]
+            for shard, first in restarts.items()
+            for s in range(first, plan.slices)
+            if len(plan.rows(kept, shard, s)) >= least_of(sisa.shards[shard])
+        )
         context = dataclasses.replace(run.context, tell=None)  # checks are told, not the epochs of a shard
         rows: list[dict[str, Any]] = []
         for i in run.steps(total, epoch=total):
             if i == 0:
                 for shard, first in restarts.items():
                     sisa.shards[shard].load_state_dict(sisa.checkpoints[shard][first])
-                    rows += train_shard(sisa, split.retain, ids, shard, context, first=first)
-                sisa.finished(ids, split.retain.labels, rows)
+                    rows += train_shard(sisa, split.retain, kept, shard, context, first=first)
+                sisa.finished(kept, split.retain.labels, rows)
             values = {k: torch.tensor(rows[i][k], device=run.device) for k in ("shard", "slice", "loss")}
             run.log(retain_loss=values["loss"], shard=values["shard"], slice=values["slice"])
 
 
-# -- refusals ---------------------------------------------------------------------------------
-
-
-def _untouched(model: nn.Module) -> SisaModel:
-    """The model, if SISA trained it and nothing has changed it since."""
+def _checked(model: nn.Module, split: Split) -> tuple[SisaModel, Tensor]:
+    """The model, if it is as SISA left it and was trained on forget and retain; the names of the latter."""
     if not isinstance(model, SisaModel):
-        raise ModelError(
-            "a model that SISA has trained (SisaModel)",
-            f"a {type(model).__name__}",
-            "train one with purge.train_sharded(…, shards=5, slices=5) or purge train --shards 5 --slices 5",
-        )
+        fix = "train one with purge.train_sharded(…, shards=5, slices=5) or purge train --shards 5 --slices 5"
+        raise ModelError("a model that SISA has trained (SisaModel)", f"a {type(model).__name__}", fix)
     if digest(model) != model.trained:
-        raise ModelError(
-            "the weights that SISA's training left",
-            "others",
-            "use the model as train_sharded returned it: an edited shard cannot be kept",
-        )
-    return model
-
-
-def _all_that_was_trained_on(sisa: SisaModel, split: Split) -> Tensor:
-    """The names of the retain set, if forget and retain together are what the model was trained on."""
+        fix = "use the model as train_sharded returned it: an edited shard cannot be kept"
+        raise ModelError("the weights that SISA's training left", "others", fix)
     kept, lost = identities(split.retain), identities(split.forget)
     labels = torch.cat([split.retain.labels, split.forget.labels])
     ids, labels = in_order(torch.cat([kept, lost]), labels)
-    if not torch.equal(ids, sisa.ids) or not torch.equal(labels, sisa.labels):
-        unknown = int((~torch.isin(ids, sisa.ids)).sum())
-        missing = int((~torch.isin(sisa.ids, ids)).sum())
+    if not torch.equal(ids, model.ids) or not torch.equal(labels, model.labels):
+        unknown, missing = (int((~torch.isin(*pair)).sum()) for pair in ((ids, model.ids), (model.ids, ids)))
         raise DataError(
-            f"forget and retain to be, together, the {len(sisa.ids)} samples that SISA was trained on",
+            f"forget and retain to be, together, the {len(model.ids)} samples that SISA was trained on",
             f"{len(ids)} samples ({unknown} unknown to it, {missing} missing)",
             "split its training data with purge.split, without what it has already forgotten",
         )
-    return kept
-
-
-def _frozen_as_before(sisa: SisaModel, restarts: dict[int, int]) -> None:
-    """Refuse to restore a checkpoint that would change a frozen parameter."""
-    for shard, first in restarts.items():
-        for name, p in sisa.shards[shard].named_parameters():
-            before = sisa.checkpoints[shard][first][name]
-            if not p.requires_grad and not torch.equal(p.detach().cpu(), before):
-                raise MethodError(
-                    "all that SISA has trained to be trainable",
-                    f"shards.{shard}.{name}, which takes no gradient",
-                    "set requires_grad on it, or freeze it before train_sharded",
-                )
+    return model, kept

@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import json
 import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from purge.core.errors import FileError, MethodError, ModelError, PurgeError, RunError
+from purge.core.errors import FileError, MethodError, ModelError, RunError
 from purge.core.files import file_errors, read_json, write_json
 from purge.core.settings import as_dict, normalise, setting
 from purge.core.threads import threads_for
@@ -35,7 +38,6 @@ from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.sisa_parts import Parts, read_or_trained
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
 from purge.models.checks import (
@@ -47,18 +49,22 @@ from purge.models.checks import (
     training_data,
 )
 from purge.models.copies import keep_frozen, reinitialised, widened
-from purge.models.forward import counting, forward
+from purge.models.forward import Rows, counting, forward, rows_of
 from purge.models.inspect import device_of
 from purge.models.work import flop_of, flop_per_row
 
 Numbers: TypeAlias = "npt.NDArray[np.uint64]"
 Vote = Literal["mean", "majority"]
+Build = nn.Module | Callable[[], nn.Module]
+Parts = Callable[[int], Path]  # the file of a shard
+History = list[dict[str, Any]]
 
 INDEX, SAMPLES = "sisa.json", "sisa-samples.safetensors"  # without the first, a folder has no SISA model
+FIX = "choose another folder"
 
 
 def train_sisa(
-    model: nn.Module | Callable[[], nn.Module],
+    model: Build,
     dataset: Data,
     plan: ShardPlan,
     *,
@@ -80,10 +86,13 @@ def train_sisa(
     """
     sisa, samples, ids = _prepared(model, dataset, plan, device)
     context = Context(device_of(sisa), plan.seed, progress=progress, threads=sisa.threads)
-    rows: list[dict[str, Any]] = []
+    rows: History = []
     with counting(sisa) as counted:
         for shard in range(plan.shards):
-            rows += _first_training(sisa, samples, ids, shard, context, parts)
+            if parts is None:
+                rows += train_shard(sisa, samples, ids, shard, context)
+            else:
+                rows += _read_or_trained(sisa, samples, ids, shard, context, parts(shard))
     sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
     sisa.zero_grad(set_to_none=True)
     if diverged(sisa, samples, rows):
@@ -93,22 +102,18 @@ def train_sisa(
 
 
 def train_part(
-    model: nn.Module | Callable[[], nn.Module], dataset: Data, plan: ShardPlan, shard: int, file: Path, *,
+    model: Build, dataset: Data, plan: ShardPlan, shard: int, file: Path, *,
     device: torch.device | str | None = None,
 ) -> None:  # fmt: skip
     """Train one shard, and write it to a file that :func:`train_sisa` takes as one of its ``parts``."""
     sisa, samples, ids = _prepared(model, dataset, plan, device)
-    _first_training(sisa, samples, ids, shard, Context(device_of(sisa), plan.seed), lambda _: file)
+    _read_or_trained(sisa, samples, ids, shard, Context(device_of(sisa), plan.seed), file)
 
 
 def _prepared(
-    model: nn.Module | Callable[[], nn.Module],
-    dataset: Data,
-    plan: ShardPlan,
-    device: torch.device | str | None,
+    model: Build, dataset: Data, plan: ShardPlan, device: torch.device | str | None
 ) -> tuple[SisaModel, Samples, Tensor]:
     """An untrained ensemble, its data and the identities of the samples, all of them checked."""
-    recipe = plan.recipe
     samples = accepted({"the dataset": dataset})["the dataset"]
     if plan.shards > (n := len(samples)):  # before there is a model for each of them
         raise MethodError(f"no more shards than samples, {n}", str(plan.shards), "train with fewer shards")
@@ -117,8 +122,8 @@ def _prepared(
     sisa = SisaModel([net.to(at) for net in nets], plan)
     with seeded(plan.seed, at):  # a dataset may draw random numbers
         samples = training_data(nets[0], samples, at)
-    check_batch_size(sisa, recipe.batch_size)
-    check_augment(samples, recipe.augment, recipe.colour)
+    check_batch_size(sisa, plan.recipe.batch_size)
+    check_augment(samples, plan.recipe.augment, plan.recipe.colour)
     parameters_to_train(sisa)
     check_differentiable(sisa, samples)
     ids = identities(samples)
@@ -126,16 +131,19 @@ def _prepared(
     return sisa, samples, ids
 
 
-def _first_training(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, parts: Parts | None
-) -> list[dict[str, Any]]:
-    train = partial(train_shard, sisa, samples, ids, shard, first=0)
-    if parts is None:
-        return train(context)
-    net, checkpoints = sisa.shards[shard], sisa.checkpoints[shard]
-    history, before = read_or_trained(parts(shard), net, checkpoints, train, context)
-    sisa.seconds_before += before
-    return history
+def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
+    """The untrained model of a shard, drawn on the CPU: the same on every device; never of half precision."""
+    with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
+        if not isinstance(model, nn.Module) and callable(model):
+            return widened(copy.deepcopy(check_classifier(model())))  # it may be the same each time
+        model = check_classifier(model)
+        try:
+            net = reinitialised(widened(copy.deepcopy(model).cpu()))
+        except ModelError:
+            what = "layers that can draw new weights (reset_parameters)"
+            fix = "pass a function that builds an untrained model instead of the model"
+            raise ModelError(what, f"a {type(model).__name__} with some that cannot", fix) from None
+    return keep_frozen(net, model)
 
 
 # -- the model --------------------------------------------------------------------------------
@@ -159,11 +167,8 @@ class ShardPlan:
         normalise(self)
         if 2 * self.recipe.epochs < self.slices + 1:
             least = math.ceil((self.slices + 1) / 2)
-            raise MethodError(
-                f"at least {least} epochs for {self.slices} slices, so that each of them is trained on",
-                str(self.recipe.epochs),
-                "raise epochs, or use fewer slices",
-            )
+            what = f"at least {least} epochs for {self.slices} slices, so that each of them is trained on"
+            raise MethodError(what, str(self.recipe.epochs), "raise epochs, or use fewer slices")
 
     @property
     def epochs(self) -> list[int]:
@@ -216,7 +221,7 @@ class SisaModel(nn.Module):
         self.checkpoints: list[list[Checkpoint]] = [[Checkpoint()] * plan.slices for _ in shards]
         # What it was trained on; not buffers, so that .to() does not move them.
         self.ids, self.labels = (torch.empty(0, dtype=torch.long) for _ in range(2))
-        self.history: list[dict[str, Any]] = []  # of the latest training, a row per epoch of a shard
+        self.history: History = []  # of the latest training, a row per epoch of a shard
         self.trained = ""  # the digest of the weights after training
         self.work: dict[str, Any] = {}  # of this training, as models/work.py has it
         self.seconds_before = 0.0  # of shards that were trained apart
@@ -238,30 +243,24 @@ class SisaModel(nn.Module):
         """The shards that the latest training or deletion trained, and for how many epochs."""
         return dict(sorted(Counter(row["shard"] for row in self.history).items()))
 
-    def first_slices(self, ids: Tensor) -> dict[int, int]:
-        """The shards of some samples, each with the first slice that has one of them."""
-        shard, part = self.plan.places(ids)
-        return {k: int(part[shard == k].min()) for k in shard.unique().tolist()}
-
-    def finished(self, ids: Tensor, labels: Tensor, history: list[dict[str, Any]]) -> None:
+    def finished(self, ids: Tensor, labels: Tensor, history: History) -> None:
         """Remember what it was trained on, and the result."""
         self.ids, self.labels = in_order(ids, labels)
         self.history, self.trained = history, digest(self)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write model.safetensors, the checkpoints of each shard and, last of all, sisa.json."""
-        path, fix = Path(folder), "choose another folder"
+        path = Path(folder)
         with file_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             for old in [path / INDEX, *path.glob("sisa-*.safetensors")]:
                 old.unlink(missing_ok=True)
-            write_tensors(path / "model.safetensors", cpu_copies(tensors_of(self)), fix=fix)
+            write_tensors(path / "model.safetensors", tensors_of(self), fix=FIX)
             samples = {"ids": self.ids, "labels": self.labels}
-            files = {SAMPLES: write_tensors(path / SAMPLES, samples, fix=fix)}
+            files = {SAMPLES: write_tensors(path / SAMPLES, samples, fix=FIX)}
             for shard, slices in enumerate(self.checkpoints):
-                states = {f"{s}/{name}": t for s, state in enumerate(slices) for name, t in state.items()}
                 file = _shard_file(path, shard)
-                files[file.name] = write_tensors(file, states, fix=fix)
+                files[file.name] = write_tensors(file, _numbered(slices), fix=FIX)
             facts = {"plan": as_dict(self.plan), "trained": self.trained, "history": self.history}
             write_json(path / INDEX, {**facts, "digest": digest(self), "files": files})
         return path
@@ -274,21 +273,28 @@ class SisaModel(nn.Module):
         try:
             plan = ShardPlan(**facts["plan"])
             trained, history = str(facts["trained"]), list(facts["history"])
-            files = dict[str, str](facts.get("files") or {})  # older folders have no digests of files
+            files = dict[str, str](facts["files"])
         except (KeyError, TypeError, ValueError):  # a setting out of range is a ValueError
             raise _damaged(path / INDEX) from None
         if not _shard_file(path, plan.shards - 1).is_file():  # before there is a model for each of them
             raise _damaged(path)
+
+        def read(file: Path) -> dict[str, Tensor]:
+            if (tensors := read_tensors(file, files.get(file.name))) is None:
+                raise _damaged(file)
+            return tensors
+
+        def shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+            return {k: (v.shape, v.dtype) for k, v in state.items()}
+
         sisa = cls([copy.deepcopy(fresh) for _ in range(plan.shards)], plan)
         load_weights(sisa, path / "model.safetensors")
-        samples = _read(path / SAMPLES, files)
-        for shard in range(plan.shards):
-            tensors = _read(_shard_file(path, shard), files)
-            for s in range(plan.slices):
-                state = {k.partition("/")[2]: v for k, v in tensors.items() if k.partition("/")[0] == str(s)}
-                if _shapes(state) != _shapes(tensors_of(sisa.shards[shard])):
-                    raise _damaged(_shard_file(path, shard))
-                sisa.checkpoints[shard][s] = Checkpoint(state)
+        samples = read(path / SAMPLES)
+        for shard, net in enumerate(sisa.shards):
+            states = _apart(read(_shard_file(path, shard)), plan.slices)
+            if any(shapes(state) != shapes(tensors_of(net)) for state in states):
+                raise _damaged(_shard_file(path, shard))
+            sisa.checkpoints[shard] = states
         if set(samples) != {"ids", "labels"} or digest(sisa) != facts.get("digest"):
             raise _damaged(path)
         sisa.ids, sisa.labels = samples["ids"], samples["labels"]
@@ -299,33 +305,16 @@ class SisaModel(nn.Module):
 # -- training a shard -------------------------------------------------------------------------
 
 
-def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
-    """The untrained model of a shard, drawn on the CPU: the same on every device; never of half precision."""
-    with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
-        if not isinstance(model, nn.Module) and callable(model):
-            return widened(copy.deepcopy(check_classifier(model())))  # it may be the same each time
-        model = check_classifier(model)
-        try:
-            net = reinitialised(widened(copy.deepcopy(model).cpu()))
-        except ModelError:
-            raise ModelError(
-                "layers that can draw new weights (reset_parameters)",
-                f"a {type(model).__name__} with some that cannot",
-                "pass a function that builds an untrained model instead of the model",
-            ) from None
-    return keep_frozen(net, model)
-
-
 def train_shard(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, *, first: int
-) -> list[dict[str, Any]]:
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, *, first: int = 0
+) -> History:
     """Continue to train a shard, from slice ``first`` to the last; return a row for every epoch."""
     plan, net = sisa.plan, sisa.shards[shard]
-    rows: list[dict[str, Any]] = []
+    rows: History = []
     for s in range(first, plan.slices):
         sisa.checkpoints[shard][s] = Checkpoint(cpu_copies(tensors_of(net)))
         at = plan.rows(ids, shard, s)
-        if len(at) < _least(net):  # no samples so far
+        if len(at) < least_of(net):  # no samples so far
             continue
         before = sum(plan.epochs[:s])
         drawn = plan.drawn(_TRAINING, shard, s)
@@ -348,31 +337,50 @@ def train_shard(
     return rows
 
 
-def epochs_from(sisa: SisaModel, ids: Tensor, shard: int, first: int) -> int:
-    """How many epochs :func:`train_shard` trains from slice ``first`` on."""
-    plan, least = sisa.plan, _least(sisa.shards[shard])
-    slices = range(first, plan.slices)
-    return sum(plan.epochs[s] for s in slices if len(plan.rows(ids, shard, s)) >= least)
+def _read_or_trained(
+    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, path: Path
+) -> History:
+    """The history of a shard that is read from its file, or trained and written there.
+
+    Whoever names the file must see to it that it is of the same data, network and plan.
+    """
+    net = sisa.shards[shard]
+    if (tensors := read_tensors(path)) is None:
+        began, own = time.perf_counter(), dataclasses.replace(context, threads=set())
+        with counting(net) as counted:
+            history = train_shard(sisa, samples, ids, shard, own)
+        context.threads.update(own.threads)
+        rows, seconds = dataclasses.asdict(counted), time.perf_counter() - began
+        about = {"history": history, "rows": rows, "threads": sorted(own.threads), "seconds": seconds}
+        states = _numbered([*sisa.checkpoints[shard], tensors_of(net)])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(path, states, fix=FIX, metadata={"about": json.dumps(about)})
+        return history
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["about"])
+    *sisa.checkpoints[shard], last = _apart(tensors, sisa.plan.slices + 1)
+    net.load_state_dict({**net.state_dict(), **last})
+    rows_of(net).add(Rows(**about["rows"]))
+    context.threads.update(about["threads"])
+    sisa.seconds_before += float(about["seconds"])
+    return list(about["history"])
 
 
-def _least(net: nn.Module) -> int:
-    return 2 if batchnorms(net) else 1  # one sample has no variance
-
-
-# -- samples ----------------------------------------------------------------------------------
+def least_of(net: nn.Module) -> int:
+    """The samples that a shard needs: one has no variance for BatchNorm."""
+    return 2 if batchnorms(net) else 1
 
 
 def enough_in_each(sisa: SisaModel, ids: Tensor, fix: str) -> None:
     """Refuse shards without a sample, or with only one for BatchNorm; ``fix`` goes into the message."""
     there = torch.bincount(sisa.plan.places(ids)[0], minlength=sisa.plan.shards)
-    least = _least(sisa)
+    least = least_of(sisa)
     if int(there.min()) < least:
-        raise MethodError(
-            f"at least {least} sample{'s' * (least > 1)} for each of {sisa.plan.shards} shards",
-            f"{int(there.min())} for shard {int(there.argmin())}",
-            fix,
-        )
+        what = f"at least {least} sample{'s' * (least > 1)} for each of {sisa.plan.shards} shards"
+        raise MethodError(what, f"{int(there.min())} for shard {int(there.argmin())}", fix)
 
+
+# -- hashes and files -------------------------------------------------------------------------
 
 # The purposes of a hash: no two of them may share their numbers.
 _SHARD, _SLICE, _ORDER, _WEIGHTS, _TRAINING = range(5)
@@ -403,24 +411,19 @@ def in_order(ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return ids[order], labels[order]
 
 
-# -- files ------------------------------------------------------------------------------------
-
-
 def _shard_file(folder: Path, shard: int) -> Path:
     return folder / f"sisa-shard-{shard}.safetensors"
 
 
-def _read(path: Path, digests: dict[str, str]) -> dict[str, Tensor]:
-    if (tensors := read_tensors(path, digests.get(path.name))) is None:
-        raise _damaged(path)
-    return tensors
+def _numbered(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{i}/{name}": t for i, state in enumerate(states) for name, t in state.items()}
 
 
-def _shapes(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
-    return {k: (v.shape, v.dtype) for k, v in state.items()}
+def _apart(tensors: dict[str, Tensor], count: int) -> list[Checkpoint]:
+    named = [(*k.partition("/")[::2], t) for k, t in tensors.items()]
+    return [Checkpoint({name: t for i, name, t in named if i == str(wanted)}) for wanted in range(count)]
 
 
-def _damaged(path: Path) -> PurgeError:
-    return FileError(
-        f"a complete SISA model in {path}", "a missing or damaged part", "save it again with save()"
-    )
+def _damaged(path: Path) -> FileError:
+    fix = "save it again with save()"
+    return FileError(f"a complete SISA model in {path}", "a missing or damaged part", fix)

@@ -26,7 +26,7 @@ from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.core.files import atomically, out_folder, read_json, write_json
 from purge.data.identity import identities
 from purge.data.samples import Samples
-from purge.engine.store import cpu_copies, read_tensors, write_tensors
+from purge.engine.store import read_tensors, write_tensors
 from purge.engine.trainer import Recipe
 from purge.models.checkpoint import digest
 
@@ -66,7 +66,21 @@ class UpdateLog:
                     f"{strange} that are not in it",
                     "take them from the training data with purge.split",
                 )
-        self._announce(self.expected_bytes(model, recipe))
+        size = self.expected_bytes(model, recipe)
+        parent = next(p for p in [self._folder, *self._folder.absolute().parents] if p.exists())
+        if size > (free := shutil.disk_usage(parent).free):
+            raise FileError(
+                f"room for a log of about {size / 1e9:.1f} GB in {parent}",
+                f"{free / 1e9:.1f} GB free",
+                "log only the batches of samples that may have to be forgotten, or choose another disk",
+            )
+        if size > LARGE:
+            logger.warning(
+                "The log of updates in %s will take about %.1f GB: all trainable parameters, once per logged "
+                "step. To log fewer steps, name the samples that may have to be forgotten.",
+                self._folder,
+                size / 1e9,
+            )
         self._steps: list[int] = []
         self._rows: list[Tensor] = []
         self._logged: list[bool] = []
@@ -90,10 +104,8 @@ class UpdateLog:
         before = {name: p.clone() for name, p in params.items()}
         yield
         if logged:
-            delta = cpu_copies({name: p - before[name] for name, p in params.items()})
-            write_tensors(
-                _file(self._folder, self._steps[-1]), delta, fix="free some space, then train again"
-            )
+            delta = {name: p - before[name] for name, p in params.items()}
+            write_tensors(_file(self._folder, step), delta, fix="free some space, then train again")
 
     def finish(self, model: nn.Module) -> None:
         """Write the index and, last of all, log.json."""
@@ -114,23 +126,6 @@ class UpdateLog:
             atomically(self._folder / name, partial(pq.write_table, table))
         count = {"steps": len(self._steps), "logged": sum(self._logged)}
         write_json(self._folder / FACTS, {"digest": digest(model), **count, "everything": self._everything})
-
-    def _announce(self, size: int) -> None:
-        parent = next(p for p in [self._folder, *self._folder.absolute().parents] if p.exists())
-        free = shutil.disk_usage(parent).free
-        if size > free:
-            raise FileError(
-                f"room for a log of about {size / 1e9:.1f} GB in {parent}",
-                f"{free / 1e9:.1f} GB free",
-                "log only the batches of samples that may have to be forgotten, or choose another disk",
-            )
-        if size > LARGE:
-            logger.warning(
-                "The log of updates in %s will take about %.1f GB: all trainable parameters, once per logged "
-                "step. To log fewer steps, name the samples that may have to be forgotten.",
-                self._folder,
-                size / 1e9,
-            )
 
 
 def _file(folder: Path, step: int) -> Path:
@@ -188,7 +183,12 @@ def updates_with(log: str | None, model: nn.Module, forget: Samples) -> list[Pat
     files = [_file(folder, step) for step in number[touched].tolist()[::-1]]
     shapes = {name: list(p.shape) for name, p in model.named_parameters()}
     for file in files:
-        if not _sound(file, shapes):
+        try:
+            with safe_open(file, "pt") as opened:
+                sound = all(opened.get_slice(k).get_shape() == shapes.get(k) for k in opened.keys())  # noqa: SIM118
+        except (OSError, SafetensorError):
+            sound = False
+        if not sound:
             raise _damaged(file)
     return files
 
@@ -198,16 +198,6 @@ def updates_in(file: Path) -> dict[str, Tensor]:
     if (tensors := read_tensors(file)) is None:
         raise _damaged(file)
     return tensors
-
-
-def _sound(file: Path, shapes: dict[str, list[int]]) -> bool:
-    """Whether a file can be read and is about parameters of the model."""
-    try:
-        with safe_open(file, "pt") as opened:
-            names = list(opened.keys())
-            return all(opened.get_slice(k).get_shape() == shapes.get(k) for k in names)
-    except (OSError, SafetensorError):
-        return False
 
 
 def _damaged(path: Path) -> FileError:
