@@ -14,8 +14,7 @@ from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, say, show
 from purge.core.errors import Exit
-from purge.report.findings import broken_words
-from purge.report.tables import audit_table
+from purge.report import audit_table, broken_words
 
 
 @opt.with_data

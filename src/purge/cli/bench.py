@@ -49,7 +49,7 @@ def bench(
     from purge.bench.jobs import read_plan
     from purge.bench.workers import PROCESSES
     from purge.core.plugins import current_folder_importable, processes_without_current_folder
-    from purge.report.tables import plain_table
+    from purge.report import plain_table
 
     if config.is_dir():
         files = runner.make(config)

@@ -68,9 +68,14 @@ def run(command: Callable[[], Any], names: Container[str], running: Running) -> 
     stopped = bool(running.signal) or code == INTERRUPTED or isinstance(error, KeyboardInterrupt)
     if stopped or error is not None:
         running.speaks = several.speaks()
-    ended = (
-        _interrupted(running) if stopped else Ended(code) if error is None else _failed(error, names, running)
-    )
+    if stopped:
+        number, words = signal.Signals(running.signal or signal.SIGINT), ""
+        with suppress(Exception, KeyboardInterrupt):  # files that cannot be read do not matter now
+            words = running.kept()
+        _say(f"Interrupted by {number.name}. {words}", running)
+        ended = Ended(128 + number, KeyboardInterrupt.__name__)
+    else:
+        ended = Ended(code) if error is None else _failed(error, names, running)
     with suppress(OSError, PurgeError):  # the exit code says it all the same
         running.tell(ended)
     return ended.code
@@ -96,18 +101,11 @@ def _interruptible(running: Running) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupted(running: Running) -> Ended:
-    number = signal.Signals(running.signal or signal.SIGINT)
-    words = ""
-    with suppress(Exception, KeyboardInterrupt):  # files that cannot be read do not matter now
-        words = running.kept()
-    _say(f"Interrupted by {number.name}. {words}", running)
-    return Ended(128 + number, KeyboardInterrupt.__name__)
-
-
 def _failed(error: BaseException, names: Container[str], running: Running) -> Ended:
     """Say in one line what was raised; what broke also gets a file with the traceback."""
     kind = type(error).__name__
+    raised = (error, error.__context__ if isinstance(error, SystemExit) else None)  # as the parser makes it
+    reader_is_gone = any(isinstance(e, OSError) and e.errno == errno.EPIPE for e in raised)
     if running.debug and running.speaks:
         traceback.print_exception(error)
     if isinstance(error, PurgeError) and error.exit_code is Exit.REFUSED:
@@ -116,7 +114,7 @@ def _failed(error: BaseException, names: Container[str], running: Running) -> En
         said = error.format_message().rstrip(".")
         asked = next((f"purge {word}" for word in sys.argv[1:] if word in names), "purge")
         said = f"{said}{'' if said.endswith('?') else '.'} Fix: see {asked} --help."
-    elif _reader_is_gone(error):
+    elif reader_is_gone:
         _drop_output()
         return Ended(PIPE, kind)
     elif isinstance(error, OSError):
@@ -130,12 +128,6 @@ def _failed(error: BaseException, names: Container[str], running: Running) -> En
         return Ended(Exit.BROKE, type(cause).__name__, log=log)
     _say(f"Error: {said}", running)
     return Ended(Exit.REFUSED, kind, said)
-
-
-def _reader_is_gone(error: BaseException) -> bool:
-    """Did the reader of stdout go away? The parser turns that into SystemExit."""
-    errors = (error, error.__context__ if isinstance(error, SystemExit) else None)
-    return any(isinstance(e, OSError) and e.errno == errno.EPIPE for e in errors)
 
 
 def _short(error: BaseException) -> str:

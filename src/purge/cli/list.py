@@ -11,10 +11,10 @@ from purge.cli import options as opt
 from purge.cli.printing import show
 from purge.core.errors import DataError, MethodError, PurgeError, did_you_mean
 from purge.core.settings import flat_fields, replace
-from purge.data.catalog import DATASETS
-from purge.methods.registry import all_methods, resolve_method
+from purge.data import DATASETS
+from purge.methods import all_methods, resolve_method
 from purge.metrics import all_metrics, find_metric
-from purge.report.tables import listing
+from purge.report import listing
 
 SHELVES = ("methods", "metrics", "datasets", "models", "recipe")
 
@@ -35,42 +35,32 @@ def list_(
         raise PurgeError("something to list", repr(shelf), did_you_mean(shelf, SHELVES))
     if name is not None and shelf in ("datasets", "models"):
         raise MethodError(f"no name after {shelf!r}", repr(name), f"purge list {shelf}")
-    if shelf == "metrics" and name:
-        columns, rows = _metric(name)
+    if shelf == "metrics" and name:  # as the rest but for settings, without importing torch
+        metric = find_metric(name)
+        needs = ", ".join(sorted(metric.needs))
+        about = metric.describe() | {"values": ", ".join(metric.names()), "needs": needs}
+        keys = ("symbol", "about", "values", "unit", "section", "ideal", "cost", "needs")
+        columns = ["metric", name]
+        rows = [*([key, str(about[key])] for key in keys), ["what it tells", metric.explain()]]
+    elif name or shelf == "recipe":
+        columns, rows = ["setting", "value", "meaning"], _settings(shelf, name)
+    elif shelf == "methods":
+        columns, rows = ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in all_methods().items()]
+    elif shelf == "metrics":
+        columns = ["metric", "symbol", "about", "needs"]
+        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
     else:
-        columns, rows = _settings(shelf, name) if name or shelf == "recipe" else _shelf(shelf)
+        entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
+        columns, rows = [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
     show([dict(zip(columns, row, strict=True)) for row in rows], listing(columns, rows), json_)
 
 
-def _shelf(shelf: str) -> tuple[list[str], list[list[str]]]:
-    """What there is, without importing torch."""
-    if shelf == "methods":
-        return ["method", "about", "cite"], [[n, e.about, e.cite] for n, e in all_methods().items()]
-    if shelf == "metrics":
-        rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
-        return ["metric", "symbol", "about", "needs"], rows
-    entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
-    return [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
-
-
-def _metric(name: str) -> tuple[list[str], list[list[str]]]:
-    """All that a metric says about itself, without importing torch."""
-    metric = find_metric(name)
-    about = metric.describe() | {
-        "values": ", ".join(metric.names()),
-        "needs": ", ".join(sorted(metric.needs)),
-    }
-    shown = ("symbol", "about", "values", "unit", "section", "ideal", "cost", "needs")
-    return ["metric", name], [*([key, str(about[key])] for key in shown), ["what it tells", metric.explain()]]
-
-
-def _settings(shelf: str, name: str | None) -> tuple[list[str], list[list[str]]]:
+def _settings(shelf: str, name: str | None) -> list[list[str]]:
     """The settings of a method, or of the recipe for a data set."""
     if shelf == "methods":
         config: Any = resolve_method(name or "", {})
+    elif name is not None and name not in DATASETS:
+        raise DataError("the name of a data set", repr(name), did_you_mean(name, DATASETS))
     else:
-        if name is not None and name not in DATASETS:
-            raise DataError("the name of a data set", repr(name), did_you_mean(name, DATASETS))
         config = replace(purge.runs.Recipe(), dict(DATASETS[name].recipe) if name else {})
-    rows = [[f.name, str(value), f.metadata["help"]] for f, value in flat_fields(config)]
-    return ["setting", "value", "meaning"], rows
+    return [[f.name, str(value), f.metadata["help"]] for f, value in flat_fields(config)]

@@ -16,12 +16,12 @@ from purge.cli import several
 from purge.cli.ending import running_in
 from purge.core.errors import DataError, MethodError
 from purge.core.schema import Field
-from purge.data.sources import OPTIONS, DataSource, option_name, option_type
+from purge.data import OPTIONS, DataSource, option_name, option_type
 
 
 def _no_cache(context: typer.Context, wanted: bool) -> bool:
     if wanted:
-        from purge.data.cache import no_cache
+        from purge.data import no_cache
 
         context.with_resource(no_cache())
     return wanted
@@ -78,25 +78,23 @@ def with_data(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        named = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        parameters += [_parameter(f) for f in fields] if named.name == "given" else [named]
+        if parameter.name != "given":
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        for field in fields:
+            hint, name, default = option_type(field), f"--{option_name(field)}", None
+            if field.metadata["flag"] is not None:
+                hint, default = bool, False
+            elif hint is bool:
+                hint, name = bool | None, f"{name}/--no-{option_name(field)}"
+            else:
+                hint = (Path if field.metadata["path"] else hint if hint is int else str) | None
+            shown = Annotated[hint, Option(name, help=field.metadata["help"])]  # type: ignore[valid-type]
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=shown))
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
-
-
-def _parameter(field: Field) -> inspect.Parameter:
-    """The option of the command line for a field."""
-    hint, name = option_type(field), f"--{option_name(field)}"
-    default = None
-    if field.metadata["flag"] is not None:
-        hint, default = bool, False
-    elif hint is bool:
-        hint, name = bool | None, f"{name}/--no-{option_name(field)}"
-    else:
-        hint = (Path if field.metadata["path"] else hint if hint is int else str) | None
-    shown = Annotated[hint, Option(name, help=field.metadata["help"])]  # type: ignore[valid-type]
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=shown)
 
 
 def _value(field: Field, passed: Any) -> Any:

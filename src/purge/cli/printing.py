@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from purge.core.errors import printable
-from purge.report.tables import WIDTH, as_text, fitted
+from purge.report import WIDTH, as_text, fitted
 
 
 def show(content: Any, text: str | Table, as_json: bool) -> None:

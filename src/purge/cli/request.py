@@ -17,7 +17,6 @@ from purge.core.errors import Exit, FileError
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
-    from purge.ledger.records import Request
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -40,14 +39,18 @@ PublicAt = Annotated[
 Number = Annotated[int, Argument(metavar="N", help="The number of a request.")]
 
 
+def ledger_place(ledger: str | None) -> str:
+    """The file or URL of the ledger that the option or the environment names."""
+    return ledger or os.environ.get("PURGE_LEDGER") or "requests.db"
+
+
 def open_ledger(
-    ledger: str | None, key: Path | None = None, sign: Path | None = None, *, must_exist: bool = True
+    ledger: str | None, key: Path | None = None, sign: Path | None = None, **options: Any
 ) -> Ledger:
-    """The ledger that the options name."""
+    """The ledger that the options name; ``options``: of :class:`purge.Ledger`."""
     from purge.ledger.ledger import Ledger
 
-    place = ledger or os.environ.get("PURGE_LEDGER") or "requests.db"
-    return Ledger(place, key, sign=sign, must_exist=must_exist)
+    return Ledger(ledger_place(ledger), key, sign=sign, **{"must_exist": True, **options})
 
 
 @app.callback(invoke_without_command=True)
@@ -103,16 +106,22 @@ def list_(
     debug: opt.Debug = False,
 ) -> None:
     """List deletion requests, with the days that are left."""
-    from purge.ledger.words import shown
-    from purge.report.tables import listing
+    from purge.ledger.words import about, days_left, shown
+    from purge.report import listing
 
     with open_ledger(ledger) as book:
-        found = book.requests(state=state, due_by=due_by)
-        today = date.today()
+        found, today = book.requests(state=state, due_by=due_by), date.today()
+        records = [shown(one, today) for one in found]
+        rows = [
+            [
+                str(one.number), str(one.received), str(one.due), days_left(record), one.state, about(record),
+                one.hold or one.why or one.note or "",
+            ]
+            for one, record in zip(found, records, strict=True)
+        ]  # fmt: skip
         head = ["request", "received", "due", "days left", "state", "about", "remark"]
-        table = listing(head, [_row(one, today) for one in found])
         late = sum(one.waits() and one.days_left(today) < 0 for one in found)
-        show([shown(one, today) for one in found], table if found else "No such requests.", json_)
+        show(records, listing(head, rows) if found else "No such requests.", json_)
         if not json_ and late:
             say(f"{late} overdue.")
 
@@ -121,13 +130,16 @@ def list_(
 def show_(number: Number, ledger: LedgerAt = None, json_: opt.Json = False, debug: opt.Debug = False) -> None:
     """Show one request: how it stands, and every entry about it."""
     from purge.ledger.words import history, shown
-    from purge.report.tables import listing
+    from purge.report import listing
 
     with open_ledger(ledger) as book:
         content = shown(book.request(number), date.today())
         entries = history(book, number)
-        told = {name: value for name, value in content.items() if value not in (None, [])}
-        rows = [[name.replace("_", " "), _words(value)] for name, value in told.items()]
+        rows = [
+            [name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
+            for name, value in content.items()
+            if value not in (None, [])
+        ]
         show({**content, "history": entries}, listing(["request", str(number)], rows), json_)
         if not json_:
             happened = [[one["at"], one["kind"], one["payload"].get("reason", "")] for one in entries]
@@ -228,17 +240,3 @@ def ids_in(file: Path) -> list[str]:
     except OSError as error:
         raise FileError(f"a file of ids at {file}", error.strerror or "an error", "check the path") from None
     return ids_from(raw, str(file))
-
-
-def _row(request: Request, today: date) -> list[str]:
-    from purge.ledger.words import about, days_left, shown
-
-    remark, told = request.hold or request.why or request.note or "", shown(request, today)
-    return [
-        str(request.number), str(request.received), str(request.due), days_left(told), request.state,
-        about(told), remark,
-    ]  # fmt: skip
-
-
-def _words(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -20,27 +20,29 @@ def started() -> bool:
 
 def shared(command: Callable[[], Any], names: Container[str]) -> Callable[[], Any]:
     """The command, for all ranks together; ``names``: of all commands."""
-    return (lambda: _together(command, names)) if started() else command
+    if not started():
+        return command
 
+    def together() -> Any:
+        import torch
+        import torch.distributed as dist
 
-def _together(command: Callable[[], Any], names: Container[str]) -> Any:
-    import torch
-    import torch.distributed as dist
+        if os.environ["RANK"] != "0":
+            sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        try:
+            if torch.cuda.is_available():
+                torch.cuda.set_device(gpu())
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        except (RuntimeError, ValueError) as error:
+            fix = "start it with torchrun --nproc-per-node=N -m purge …"
+            raise RunError("to reach the other ranks", first_line(error), fix) from None
+        name = next((word for word in sys.argv[1:] if word in names), None)
+        if name is not None and name not in SHARED:
+            what = "purge train or unlearn for several ranks"
+            raise MethodError(what, f"purge {name}, which runs in one process", "run it without torchrun")
+        return command()
 
-    if os.environ["RANK"] != "0":
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    try:
-        if torch.cuda.is_available():
-            torch.cuda.set_device(gpu())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    except (RuntimeError, ValueError) as error:
-        fix = "start it with torchrun --nproc-per-node=N -m purge …"
-        raise RunError("to reach the other ranks", first_line(error), fix) from None
-    name = next((word for word in sys.argv[1:] if word in names), None)
-    if name is not None and name not in SHARED:
-        what = "purge train or unlearn for several ranks"
-        raise MethodError(what, f"purge {name}, which runs in one process", "run it without torchrun")
-    return command()
+    return together
 
 
 def gpu() -> int:

@@ -12,7 +12,7 @@ import purge.runs
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import show
-from purge.report.tables import class_words, flop_words
+from purge.report import class_words, flop_words
 
 if TYPE_CHECKING:
     from purge.runs import Trained

@@ -14,7 +14,7 @@ from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
 from purge.core.errors import Exit
-from purge.report.tables import flop_words
+from purge.report import flop_words
 
 if TYPE_CHECKING:
     from purge.runs import Unlearned
