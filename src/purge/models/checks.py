@@ -21,7 +21,7 @@ from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.data.split import Split
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import tensors_of
-from purge.models.forward import as_classes, evaluating, forward, logits, one_logit, raw_logits
+from purge.models.forward import as_classes, dtype_of, evaluating, forward, logits, one_logit, raw_logits
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
 from purge.models.wrappers import check_kind, unwrapped
@@ -44,7 +44,7 @@ def make_split(
 
     ``triggered`` among them, and ``truth``, are what an audit may also have: see :class:`Split`.
     """
-    parts = {what: part.to(at, _dtype(model)) for what, part in samples.items()}
+    parts = {what: part.to(at, dtype_of(model)) for what, part in samples.items()}
     classes = _sound(model, parts)
     copies = overlap(parts)
     there = {what: torch.bincount(part.labels, minlength=classes) > 0 for what, part in parts.items()}
@@ -124,7 +124,7 @@ def check_knows(model: nn.Module, retain: Samples, what: str) -> None:
 
 def training_data(model: nn.Module, dataset: Data, at: torch.device) -> Samples:
     """Training data as samples on the device, fit for the model."""
-    samples = as_samples(dataset, at, "the dataset", _dtype(model))
+    samples = as_samples(dataset, at, "the dataset", dtype_of(model))
     _sound(model, {"the dataset": samples})
     return samples
 
@@ -253,11 +253,6 @@ def _answer(model: nn.Module, samples: Samples, what: str) -> Tensor:
     if not bool(torch.isfinite(z).all()):
         raise ModelError("finite logits", "NaN or infinity", "check weights and inputs")
     return z
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    """The floating type that the model computes in: that of its first weight."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def check_differentiable(model: nn.Module, samples: Samples) -> None:

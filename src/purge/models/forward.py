@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from purge.core.errors import BrokenModelError, ModelError, first_line
 from purge.data.inputs import apply, leaves
 from purge.data.samples import Samples, batches
-from purge.models.hooks import marked, training_flags_kept
+from purge.models.hooks import first_tensor, marked, training_flags_kept
 
 HALF = (torch.float16, torch.bfloat16)
 EVAL_BATCH = 512  # samples per batch in a pass without gradients
@@ -58,11 +58,11 @@ def one_logit(z: Tensor) -> bool:
 
 def raw_logits(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | None = None) -> Tensor:
     """The logits as the model has them, (B, K) or one per sample; the only call of a model in the library."""
-    args, kwargs, inputs = (), {}, _as_wide(inputs, model)
-    if isinstance(inputs, Mapping):
-        kwargs = dict(inputs)
-    else:
-        args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if any(t.dtype in HALF for t in leaves(inputs)):  # the model may be computed with in float32
+        own = dtype_of(model)
+        inputs = apply(lambda t: t.to(own) if t.dtype in HALF else t, inputs)
+    kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
+    args = () if kwargs else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     rows = rows_of(model)
     before = rows.total
     try:
@@ -74,20 +74,16 @@ def raw_logits(model: nn.Module, inputs: Any, weights: Mapping[str, Tensor] | No
         got = f"a call of sys.exit({error.code!r}) in its forward"
         raise ModelError("a model that returns its logits", got, "let it raise an error instead") from error
     except OSError as error:  # the model misses a file, say: neither our files nor the caller's request
-        raise BrokenModelError(
-            "a model that runs", first_line(error), "give it what it reads and writes"
-        ) from error
+        fix = "give it what it reads and writes"
+        raise BrokenModelError("a model that runs", first_line(error), fix) from error
     if rows.total == before:  # otherwise an ensemble, whose members were counted
         rows.count(inputs, z)
     return z
 
 
-def _as_wide(inputs: Any, model: nn.Module) -> Any:
-    """The inputs; of half precision only if the model is too, which is computed with in float32 otherwise."""
-    if not any(t.dtype in HALF for t in leaves(inputs)):
-        return inputs
-    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return apply(lambda t: t.to(own) if t.dtype in HALF else t, inputs)
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The floating type that a model computes in: that of its first weight."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -99,20 +95,12 @@ def logits_of(output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
     z = getattr(output, "logits", None)
-    if z is None and isinstance(output, Mapping):
-        z = output.get("logits")
-    if z is None and isinstance(output, (tuple, list)) and output:
-        z = output[0]
+    if z is None:
+        z = output.get("logits") if isinstance(output, Mapping) else first_tensor(output)
     if not isinstance(z, Tensor):
-        raise ModelError(
-            "a model that returns a tensor, a tuple, a dict with 'logits' or an object with .logits",
-            type(output).__name__,
-            "wrap the model so that it returns its logits",
-        )
+        what = "a model that returns a tensor, a tuple, a dict with 'logits' or an object with .logits"
+        raise ModelError(what, type(output).__name__, "wrap the model so that it returns its logits")
     return z
-
-
-# -- how many rows a model has seen -----------------------------------------------------------------
 
 
 @dataclass
@@ -130,10 +118,10 @@ class Rows:
         """All of them."""
         return self.graded + self.plain
 
-    def add(self, other: Rows, sign: int = 1) -> None:
-        """Count the rows of another count too, or take them off again."""
-        self.graded += sign * other.graded
-        self.plain += sign * other.plain
+    def add(self, other: Rows) -> None:
+        """Count the rows of another count too."""
+        self.graded += other.graded
+        self.plain += other.plain
 
     def count(self, inputs: Any, z: Tensor) -> None:
         """Count a call of a model; under ``vmap`` there are more rows than the model sees."""
@@ -172,9 +160,6 @@ def rows_of(model: nn.Module) -> Rows:
     return rows or Rows()
 
 
-# -- passes without gradients -----------------------------------------------------------------------
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; every module's training flag is put back afterwards."""
@@ -194,14 +179,9 @@ def passing(
     samples: Samples, index: Tensor | None = None, model: nn.Module | None = None
 ) -> Iterator[tuple[Any, Tensor]]:
     """The samples (those at ``index``) in the batches of a pass of the model without gradients."""
-    small = (
-        samples.pixel_shape is not None
-        and samples.device.type == "cuda"
-        and math.prod(samples.shape) <= SMALL
-    )
-    size = SMALL_BATCH if small else EVAL_BATCH
-    most = getattr(model, AT_ONCE, None) or size
-    return batches(samples, min(size, most), index)
+    images = samples.pixel_shape is not None and samples.device.type == "cuda"
+    size = SMALL_BATCH if images and math.prod(samples.shape) <= SMALL else EVAL_BATCH
+    return batches(samples, min(size, getattr(model, AT_ONCE, None) or size), index)
 
 
 def logits(model: nn.Module, samples: Samples, index: Tensor | None = None) -> Tensor:

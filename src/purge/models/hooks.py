@@ -83,17 +83,23 @@ def capture(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tenso
 
     def remember(name: str, masks: list[Mask | None]) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, (tuple, list)) and output else output
-            if isinstance(first, Tensor) and first.ndim >= 2:
+            first = first_tensor(output)
+            if first is not None and first.ndim >= 2:
                 h = pooled(channels_first(first, makers[name]), masks[0])
                 seen[name] = h.clone() if h.data_ptr() == first.data_ptr() else h
 
         return hook
 
-    with _masks(model) as masks, _removed() as handles:
+    with _masks(model) as masks, removed() as handles:
         for name in layers:
             handles.append(model.get_submodule(name).register_forward_hook(remember(name, masks)))
         yield seen
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """What a layer returned, or the first thing in it, if that is a tensor."""
+    first = output[0] if isinstance(output, (tuple, list)) and output else output
+    return first if isinstance(first, Tensor) else None
 
 
 @contextmanager
@@ -101,7 +107,7 @@ def capture_features(model: nn.Module, layer: nn.Module) -> Iterator[list[Tensor
     """Within the block, the list holds the first input of the latest call of ``layer``, pooled: (B, C)."""
     seen: list[Tensor] = []
 
-    with _masks(model) as masks, _removed() as handles:
+    with _masks(model) as masks, removed() as handles:
 
         def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
@@ -119,13 +125,13 @@ def _masks(model: nn.Module) -> Iterator[list[Mask | None]]:
     def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         current[0] = padding_mask(model, args, kwargs)
 
-    with _removed() as handles:
+    with removed() as handles:
         handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
         yield current
 
 
 @contextmanager
-def _removed() -> Iterator[list[torch.utils.hooks.RemovableHandle]]:
+def removed() -> Iterator[list[torch.utils.hooks.RemovableHandle]]:
     """Hooks whose handles are put into the list are removed after the block."""
     handles: list[torch.utils.hooks.RemovableHandle] = []
     try:
@@ -145,9 +151,14 @@ def marked(modules: Iterable[nn.Module], name: str, value: Any) -> Iterator[None
         yield
     finally:
         for m, old in before.items():
-            m.__dict__.pop(name, None)
-            if old is not None:
-                m.__dict__[name] = old
+            set_own(m, name, old)
+
+
+def set_own(module: nn.Module, name: str, value: Any) -> None:
+    """Give a module an attribute of its own, which hides that of its class; None takes it away."""
+    module.__dict__.pop(name, None)
+    if value is not None:
+        module.__dict__[name] = value
 
 
 @contextmanager

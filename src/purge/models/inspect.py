@@ -12,8 +12,8 @@ from purge.core.errors import ModelError
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.data.samples import Samples, few
-from purge.models.forward import raw_logits
-from purge.models.hooks import training_flags_kept
+from purge.models.forward import evaluating, raw_logits
+from purge.models.hooks import first_tensor, removed
 from purge.models.layout import channels_first, makers_of
 
 
@@ -25,7 +25,6 @@ class Anatomy(NamedTuple):
     stack: tuple[str, ...]  # the repeated blocks, in the order in which they run
 
 
-@torch.no_grad()
 def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
     """Find head and erasure layers by watching one forward pass of a small batch.
 
@@ -35,40 +34,32 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
     and the last layer to run before the head whose pooled output is as wide as the head's input.
     """
     n = inputs.count(x)
-    calls: list[tuple[str, tuple[int, ...], int]] = []  # name, shape and pooled width of the output
-    handles = []
+    modules = {name: m for name, m in model.named_modules() if name}
+    makers = makers_of(model, modules)
+    calls: list[tuple[str, torch.Size, int]] = []  # name, shape and pooled width of the output
 
     def remember(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, (tuple, list)) and output else output
-            rows = isinstance(first, Tensor) and first.ndim >= 2 and len(first) == n
-            if rows and first.is_floating_point():
-                calls.append((name, tuple(first.shape), channels_first(first, makers[name]).shape[1]))
+            h = first_tensor(output)
+            if h is not None and h.ndim >= 2 and len(h) == n and h.is_floating_point():
+                calls.append((name, h.shape, channels_first(h, makers[name]).shape[1]))
 
         return hook
 
-    modules = {name: m for name, m in model.named_modules() if name}
-    makers = makers_of(model, modules)
-    with training_flags_kept(model):
-        try:
-            model.eval()
-            handles = [m.register_forward_hook(remember(name)) for name, m in modules.items()]
-            shape = tuple(raw_logits(model, x).shape)
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    shape = shape if len(shape) > 1 else (n, 1)  # of one logit per sample, with its dimension dropped
+    with evaluating(model), removed() as handles:
+        handles += [m.register_forward_hook(remember(name)) for name, m in modules.items()]
+        z = raw_logits(model, x)
+    shape = z.shape if z.ndim > 1 else (n, 1)  # of one logit per sample, with its dimension dropped
     heads = [name for name, s, _ in calls if s == shape and _has_own_weights(modules[name])]
     head = heads[-1] if heads else None
-    before = calls[: [name for name, _, _ in calls].index(head)] if head else calls
+    ran = [name for name, _, _ in calls]
+    before = calls[: ran.index(head)] if head else calls
     weight = getattr(modules[head], "weight", None) if head else None
     width = weight.shape[1] if isinstance(weight, Tensor) and weight.ndim > 1 else None
     # The very last may be another head, or a pooling that leaves the channels where tokens should be.
-    features = [name for name, _, w in before if width in (None, w)] or [name for name, _, _ in before]
-    ran = [name for name, _, _ in before]
-    stack = _stack(modules, ran)
-    return Anatomy(head, _blocks(ran, stack, features[-1:]), stack)
+    features = [name for name, _, w in before if width in (None, w)] or ran[: len(before)]
+    stack = _stack(modules, ran[: len(before)])
+    return Anatomy(head, _blocks(ran[: len(before)], stack, features[-1:]), stack)
 
 
 def last_layer(model: nn.Module, samples: Samples, method: str, rows: int = 0) -> nn.Module:
@@ -97,12 +88,8 @@ def _stack(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:
     Where they have less than half of the weights, they are details of something larger, such as the
     shortcuts of a block, and the stack is the outermost modules with weights.
     """
-    once = list(dict.fromkeys(ran))
-    repeated = [
-        name
-        for name in once
-        if isinstance(modules.get(name.rpartition(".")[0]), (nn.ModuleList, nn.Sequential))
-    ]
+    once, lists = list(dict.fromkeys(ran)), (nn.ModuleList, nn.Sequential)
+    repeated = [name for name in once if isinstance(modules.get(name.rpartition(".")[0]), lists)]
     inner, outer = _outermost(repeated), [n for n in _outermost(once) if _size(modules[n])]
     if 2 * sum(_size(modules[n]) for n in inner) < sum(_size(modules[n]) for n in outer) and inner:
         return tuple(outer)

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from purge.core.errors import MethodError
 from purge.data.inputs import Inputs
+from purge.models.hooks import set_own
 from purge.models.inspect import anatomy
 
 
@@ -39,7 +40,7 @@ def recomputed(model: nn.Module, x: Inputs) -> Iterator[None]:
         yield
     finally:
         for m, before in zip(blocks, own, strict=True):
-            _set_forward(m, before)
+            set_own(m, "forward", before)
 
 
 def _twice(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -84,11 +85,4 @@ def _as_then(state: State) -> Iterator[None]:
 def _restore(state: State) -> None:
     for m, training, forward in state:
         m.training = training
-        _set_forward(m, forward)
-
-
-def _set_forward(module: nn.Module, forward: Any) -> None:
-    if forward is None:
-        module.__dict__.pop("forward", None)
-    else:
-        module.forward = forward
+        set_own(m, "forward", forward)

@@ -12,6 +12,7 @@ w / p. Nothing is known about which layer reads which: each is measured by itsel
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from purge.data.inputs import Inputs
 from purge.models.forward import evaluating, forward
+from purge.models.hooks import removed
 
 # A unit whose output varies by less than this share of its size is constant: float32 knows it no better.
 CONSTANT = 1e-3
@@ -43,21 +45,25 @@ class Scale(NamedTuple):
         return torch.where(p > 0, w / torch.where(p > 0, p, torch.ones_like(p)), torch.zeros_like(w))
 
 
+@dataclass
 class _Moments:
-    """Means over samples and positions, by channel, of what goes into a layer and comes out."""
+    """Sums over batches of means by channel: of x² for what comes in, of z and z² for what goes out."""
 
-    def __init__(self) -> None:
-        self.weight, self.total = 1.0, 0.0  # of the batch that goes through the model, and of all of them
-        self.sums: list[Tensor] = []
+    sums: list[Tensor] = field(default_factory=list)
+    total: float = 0.0  # the weight of all batches
 
-    def add(self, module: nn.Module, given: Any, output: Any) -> None:
-        if not (isinstance(given, Tensor) and isinstance(output, Tensor)):
+    def add(self, module: nn.Module, weight: float, x: Any, z: Any) -> None:
+        if not (isinstance(x, Tensor) and isinstance(z, Tensor)):
             return
-        read = given if isinstance(module, READING) else output  # of others, what comes in does not matter
-        x, z = (_channels(module, h.detach().float()) for h in (read, output))
-        found = [self.weight * mean for mean in (x.square().mean(1), z.mean(1), z.square().mean(1))]
-        self.sums = [a + b for a, b in zip(self.sums, found, strict=True)] if self.sums else found
-        self.total += self.weight
+        x = x if isinstance(module, READING) else z  # of others, what comes in does not matter
+        last = isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding))
+        x, z = (
+            h.movedim(-1 if last else 1, 0).flatten(1) if h.ndim > 1 else h[:, None]
+            for h in (x.detach().float(), z.detach().float())
+        )
+        means = [weight * mean for mean in (x.square().mean(1), z.mean(1), z.square().mean(1))]
+        self.sums = [a + b for a, b in zip(self.sums, means, strict=True)] if self.sums else means
+        self.total += weight
 
     def sizes(self) -> tuple[Tensor, Tensor]:
         """The root mean square of what comes in, and the standard deviation of what goes out."""
@@ -73,30 +79,25 @@ def unit_scales(model: nn.Module, batches: Iterable[tuple[Inputs, float]], head:
     no linear layer, convolution, norm or embedding is measured as a whole, by its weights: so the scale of
     such a layer does not matter, but that of its single units does.
     """
-    seen: dict[nn.Module, _Moments] = {m: _Moments() for m in model.modules() if _measured(m)}
+    moments: dict[nn.Module, _Moments] = {m: _Moments() for m in model.modules() if _measured(m)}
+    now = 1.0  # the weight of the batch that goes through the model
 
     def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
-        seen[module].add(module, given[0] if given else None, output)
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+        moments[module].add(module, now, next(iter(tensors), None), output)
 
-    handles = [m.register_forward_hook(hook, with_kwargs=True) for m in seen]
-    try:
-        with evaluating(model):
-            for x, weight in batches:
-                for moments in seen.values():
-                    moments.weight = weight
-                forward(model, x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    found: dict[nn.Parameter, Scale] = {}
+    with evaluating(model), removed() as handles:
+        handles += [m.register_forward_hook(hook, with_kwargs=True) for m in moments]
+        for x, now in batches:  # noqa: B007, the hook reads it
+            forward(model, x)
+    scales: dict[nn.Parameter, Scale] = {}
     last = None if head is None else model.get_submodule(head)
-    for module, moments in seen.items():
-        if moments.total:
-            inside, out = moments.sizes()
+    for module, seen in moments.items():
+        if seen.total:
+            inside, out = seen.sizes()
             own = _of_layer(module, inside, torch.ones_like(out) if module is last else out)
-            found = {**own, **found}  # weights that two layers share belong to the first
-    return [found[p] if p in found else _as_a_whole(p) for p in model.parameters()]
+            scales = {**own, **scales}  # weights that two layers share belong to the first
+    return [scales[p] if p in scales else _as_a_whole(p) for p in model.parameters()]
 
 
 def _measured(module: nn.Module) -> bool:
@@ -106,26 +107,18 @@ def _measured(module: nn.Module) -> bool:
     return convolution or isinstance(module, (nn.Linear, _NormBase, nn.GroupNorm, nn.Embedding))
 
 
-def _channels(module: nn.Module, h: Tensor) -> Tensor:
-    """A layer's input or output as (channels, samples and positions)."""
-    last = isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding))
-    return h.movedim(-1 if last else 1, 0).flatten(1) if h.ndim > 1 else h[:, None]
-
-
 def _of_layer(module: nn.Module, inside: Tensor, out: Tensor) -> dict[nn.Parameter, Scale]:
     """The scales of a layer's own parameters."""
-    one = torch.ones_like(out[:1])
-    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-    found = {bias: Scale(out, one)} if isinstance(bias, nn.Parameter) else {}
-    if not isinstance(weight, nn.Parameter):
-        return found
-    if not isinstance(module, READING):
-        return found | {weight: Scale(out, one)}  # one number for each unit; the rows of an embedding
-    per = torch.where(inside > 0, 1 / torch.where(inside > 0, inside, torch.ones_like(inside)), 0.0)
-    groups = module.groups if isinstance(module, _ConvNd) else 1
-    per = per.view(groups, -1).repeat_interleave(len(out) // groups if groups > 1 else 1, 0)
-    after = [1] * (weight.ndim - 2)
-    return found | {weight: Scale(out.view(-1, 1, *after), per.view(*per.shape, *after))}
+    weight, own = getattr(module, "weight", None), dict(module.named_parameters(recurse=False))
+    one = torch.ones_like(out[:1])  # beside a number for each unit; the rows of an embedding
+    scales = {p: Scale(out, one) for name, p in own.items() if name in ("weight", "bias")}
+    if isinstance(weight, nn.Parameter) and isinstance(module, READING):
+        per = torch.where(inside > 0, 1 / torch.where(inside > 0, inside, torch.ones_like(inside)), 0.0)
+        groups = module.groups if isinstance(module, _ConvNd) else 1
+        per = per.view(groups, -1).repeat_interleave(len(out) // groups if groups > 1 else 1, 0)
+        after = [1] * (weight.ndim - 2)
+        scales[weight] = Scale(out.view(-1, 1, *after), per.view(*per.shape, *after))
+    return scales
 
 
 def _as_a_whole(p: nn.Parameter) -> Scale:
