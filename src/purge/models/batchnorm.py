@@ -70,14 +70,12 @@ def statistics(
                 if over is not None and (kind != "frozen" or m.running_mean is None):
                     # Without running statistics, a layer looks at the batch whatever the kind is.
                     compute = partial(_joint, over, leading)
+                elif kind == "frozen":
+                    continue
                 elif kind == "train":
                     compute = _own
-                elif kind == "shared" and like is not None:
-                    compute = _as_seen
-                elif kind == "shared":
-                    compute = _seeing if leading == 1 else partial(_led, leading)
                 else:
-                    continue
+                    compute = partial(_led, leading) if like is None else _as_seen
                 # An instance attribute shadows the class's forward and is deleted below.
                 m.forward = partial(compute, m, seen[m])  # type: ignore[method-assign]
             yield seen
@@ -93,22 +91,17 @@ def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
 
 
-def _seeing(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
-    y, *moments = _Seeing.apply(x, bn.weight, bn.bias, bn.eps, _kernels_of(bn))
-    seen.append(Moments(*moments))
-    return _then(bn, y)
-
-
 def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
     return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, _kernels_of(bn), *seen.pop(0)))
 
 
 def _led(leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
     n, kernels = round(leading * len(x)), _kernels_of(bn)
-    first, *moments = _Seeing.apply(x[:n], bn.weight, bn.bias, bn.eps, kernels)
-    rest = _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, kernels, *moments)
+    y, *moments = _Seeing.apply(x if leading == 1 else x[:n], bn.weight, bn.bias, bn.eps, kernels)
+    if leading < 1:
+        y = torch.cat([y, _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, kernels, *moments)])
     seen.append(Moments(*moments))
-    return _then(bn, torch.cat([first, rest]))
+    return _then(bn, y)
 
 
 def _then(bn: _BatchNorm, y: Tensor) -> Tensor:
@@ -152,12 +145,11 @@ def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:
     """The layer's own forward pass; in training mode on a GPU by faster kernels, where they can do it."""
     mean, var, batches = bn.running_mean, bn.running_var, bn.num_batches_tracked
     kernels = _usable(_kernels_of(bn), x, bn.weight, bn.bias, mean, var) if bn.training else None
-    if kernels is None or type(bn).forward is not _BatchNorm.forward or x.numel() == x.shape[1]:
+    usual = type(bn).forward is _BatchNorm.forward and (mean is None or batches is not None)
+    if kernels is None or not usual or x.numel() == x.shape[1]:
         return type(bn).forward(bn, x)  # which may do more in a subclass, and refuses a single value
     running = None
-    if bn.track_running_stats and mean is not None and var is not None:
-        if batches is None:
-            return type(bn).forward(bn, x)
+    if bn.track_running_stats and mean is not None and batches is not None:
         batches.add_(1)
         running = kernels.Running(mean, var, bn.momentum, batches)
     return _Seeing.apply(x, bn.weight, bn.bias, bn.eps, kernels, running)[0]  # type: ignore[no-any-return]
@@ -217,9 +209,7 @@ class _Seeing(torch.autograd.Function):
         else:
             dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
             if dlink is not None:
-                a, b = dlink * (rstd if weight is None else rstd * weight) / (x.numel() // x.shape[1])
-                slope, shift = -b * rstd**2, b * rstd**2 * mean - a
-                dx += torch.addcmul(_per_channel(shift, x), x, _per_channel(slope, x))
+                dx += _through_statistics(x, dlink, x.numel() // x.shape[1], mean, rstd, weight)
         return dx, *((None, None) if weight is None else (dw, db)), None, None, None
 
 
@@ -251,12 +241,19 @@ class _Jointly(torch.autograd.Function):
         x, weight, mean, rstd, count = ctx.saved_tensors
         if dlink is None:
             return None, None, None, None, None
-        scale = rstd if weight is None else rstd * weight
-        a, b = ctx.over(dlink.contiguous().clone()) * scale / count.to(rstd.dtype)
-        slope, shift = -b * rstd**2, b * rstd**2 * mean - a
-        dx, first = torch.zeros_like(x), x[: ctx.n]
-        dx[: ctx.n] = torch.addcmul(_per_channel(shift, x), first, _per_channel(slope, x)).to(x.dtype)
+        dx, dlink = torch.zeros_like(x), ctx.over(dlink.contiguous().clone())
+        count = count.to(rstd.dtype)
+        dx[: ctx.n] = _through_statistics(x[: ctx.n], dlink, count, mean, rstd, weight).to(x.dtype)
         return dx, None, None, None, None
+
+
+def _through_statistics(
+    x: Tensor, dlink: Tensor, count: Tensor | int, mean: Tensor, rstd: Tensor, weight: Tensor | None
+) -> Tensor:
+    """The part of the gradient of x that later calls take back, −γs·(a + x̂·b)/m."""
+    a, b = dlink * (rstd if weight is None else rstd * weight) / count
+    slope, shift = (v.view([1, -1] + [1] * (x.ndim - 2)) for v in (-b * rstd**2, b * rstd**2 * mean - a))
+    return torch.addcmul(shift, x, slope)
 
 
 def _joint(over: Sum, leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
@@ -302,7 +299,7 @@ class _AsSeen(torch.autograd.Function):
             sums, dw, db = _sums(kernels, dy, x, mean, rstd, weight)
             dx = _backward_elemt(
                 kernels, dy, x, mean, rstd, weight, None
-            )  # the statistics' part is in ``link``
+            )  # ``link`` has the statistics' part
         else:
             variance = rstd**-2 - ctx.eps
             dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
@@ -343,20 +340,19 @@ def _backward_kernels(kernels: Any, x: Tensor, weight: Tensor | None) -> Any:
     return None if torch.is_grad_enabled() else _usable(kernels, x, weight)
 
 
-def _per_channel(v: Tensor, x: Tensor) -> Tensor:
-    return v.view([1, -1] + [1] * (x.ndim - 2))
-
-
 def _dense(x: Tensor) -> Tensor:
     """In one of the two layouts that kernels know."""
-    last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return x if last else x.contiguous()
+    return x.contiguous(memory_format=_layout(x))
 
 
 def _like(dy: Tensor, x: Tensor) -> Tensor:
     """A gradient in type and layout as its tensor."""
+    return dy.to(x.dtype).contiguous(memory_format=_layout(x))
+
+
+def _layout(x: Tensor) -> torch.memory_format:
     last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return dy.to(x.dtype).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    return torch.channels_last if last else torch.contiguous_format
 
 
 @torch.no_grad()

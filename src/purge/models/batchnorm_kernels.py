@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from purge.core.errors import first_line
+
 try:
     import triton
     import triton.language as tl
@@ -76,14 +78,12 @@ def _works(device: torch.device) -> bool:
         if torch.cuda.is_current_stream_capturing():
             return False  # no time to try things
         try:
-            if triton is None:
-                raise ImportError("there is no Triton")
-            _try(device)
-            _tried[device] = True
+            if triton is not None:
+                _try(device)
+            _tried[device] = triton is not None
         except Exception as error:  # whatever a compiler, a driver or Triton itself may raise
             _tried[device] = False
-            said = (str(error) or type(error).__name__).strip().splitlines()[0]
-            logger.info("BatchNorm runs by torch's own kernels on %s: %s", device, said)
+            logger.info("BatchNorm runs by torch's own kernels on %s: %s", device, first_line(error))
     return _tried[device]
 
 
@@ -101,7 +101,7 @@ def _try(device: torch.device) -> None:
 
 def moments(x: Tensor, eps: float, running: Running | None = None) -> tuple[Tensor, Tensor]:
     """Mean and 1/√(variance + eps) of each channel, (C,) in float32; updates the running statistics."""
-    cut = _Cut.of(x, REDUCE)
+    cut = _cut_of(x, REDUCE)
     parts = torch.empty(2, cut.parts, cut.c, device=x.device, dtype=torch.float32)
     mean, rstd = (torch.empty(cut.c, device=x.device, dtype=torch.float32) for _ in range(2))
     kept = (None, None, None) if running is None else (running.mean, running.var, running.batches)
@@ -119,7 +119,7 @@ def moments(x: Tensor, eps: float, running: Running | None = None) -> tuple[Tens
 
 def transform(x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """(x − mean)·rstd·weight + bias, in the type and layout of x."""
-    y, cut = torch.empty_like(x), _Cut.of(x, ELEMENTWISE)
+    y, cut = torch.empty_like(x), _cut_of(x, ELEMENTWISE)
     with torch.cuda.device_of(x):
         _transform[cut.each](
             x, y, mean, rstd, weight, bias, cut.m, cut.c, cut.rows, cut.cols, cut.even, **LARGE
@@ -131,7 +131,7 @@ def backward_sums(
     dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, more: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Σdy and Σdy·(x − mean) per channel, (2, C), plus ``more``; and the gradients of weight and bias."""
-    cut = _Cut.of(x, REDUCE)
+    cut = _cut_of(x, REDUCE)
     parts = torch.empty(2, cut.parts, cut.c, device=x.device, dtype=torch.float32)
     sums = torch.empty(2, cut.c, device=x.device, dtype=torch.float32)
     dw, db = (None, None) if weight is None else (torch.empty_like(weight), torch.empty_like(weight))
@@ -149,7 +149,7 @@ def backward_input(
     dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, sums: Tensor | None
 ) -> Tensor:
     """The gradient of x: weight·rstd·(dy − (a + (x − mean)·rstd²·b)/m) with a, b = sums; none: zeros."""
-    dx, cut = torch.empty_like(x), _Cut.of(x, ELEMENTWISE)
+    dx, cut = torch.empty_like(x), _cut_of(x, ELEMENTWISE)
     with torch.cuda.device_of(x):
         _backward_input[cut.each](
             dy, x, dx, mean, rstd, weight, sums, cut.m, cut.c, cut.rows, cut.cols, cut.even, **LARGE
@@ -168,48 +168,31 @@ class _Cut(NamedTuple):
     parts: int  # programs that share the tiles of the same channels
     padded: int  # a power of two from there on; of two such, so that few kernels are compiled
     even: bool  # no tile juts out
+    reduction: tuple[int, int]  # the grids of programs
+    each: tuple[int, int]
+    combination: tuple[int]
+    combining: dict[str, Any]  # settings of the second stage
 
-    @classmethod
-    def of(cls, x: Tensor, values: int) -> _Cut:
-        c = x.shape[1]
-        return _cut(x.numel() // c, c, values, PROGRAMS * _multiprocessors(x.device))
 
-    @property
-    def across(self) -> int:
-        return -(-self.c // self.cols)
-
-    @property
-    def reduction(self) -> tuple[int, int]:
-        return self.parts, self.across
-
-    @property
-    def each(self) -> tuple[int, int]:
-        return self.tiles, self.across
-
-    @property
-    def combination(self) -> tuple[int]:
-        return (-(-self.c // CHANNELS),)
-
-    @property
-    def combining(self) -> dict[str, Any]:
-        return FEW if self.padded < PARTS else LARGE
+def _cut_of(x: Tensor, values: int) -> _Cut:
+    c, cuda = x.shape[1], x.device.type == "cuda"  # Triton's interpreter, for tests, runs on the CPU
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count if cuda else 2
+    return _cut(x.numel() // c, c, values, PROGRAMS * processors)
 
 
 @cache
 def _cut(m: int, c: int, values: int, programs: int) -> _Cut:
     cols = min(COLS, 1 << (c - 1).bit_length())
-    rows = values // cols
+    rows, across = values // cols, -(-c // cols)
     tiles = -(-m // rows)
-    most = max(1, min(PARTS, programs // -(-c // cols)))
+    most = max(1, min(PARTS, programs // across))
     parts = -(-tiles // -(-tiles // most))  # as few as do not take longer: each gets equally many tiles
     padded = 64 if parts <= 64 else PARTS
-    return _Cut(m, c, rows, cols, tiles, parts, padded, m % rows == 0 == c % cols)
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    # Triton's interpreter, for tests, runs on the CPU.
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    even = m % rows == 0 == c % cols
+    return _Cut(
+        m, c, rows, cols, tiles, parts, padded, even, (parts, across), (tiles, across),
+        (-(-c // CHANNELS),), FEW if padded < PARTS else LARGE,
+    )  # fmt: skip
 
 
 def _jit(kernel: Any) -> Any:
