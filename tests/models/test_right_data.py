@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -48,25 +49,20 @@ def test_answers_that_have_nothing_to_do_with_the_labels_are_refused(n, classes)
 def test_a_weak_model_is_let_through_and_so_is_one_of_which_nothing_can_be_said():
     labels = labels_of(2000, 10)
     sure = torch.rand(2000, generator=torch.Generator().manual_seed(3)) < 0.15
-    weak = torch.where(sure, labels, labels_of(2000, 10, seed=2))
-    assert 0.2 < float((weak == labels).float().mean()) < 0.27
-    check(weak, labels, 10)
+    check(torch.where(sure, labels, labels_of(2000, 10, seed=2)), labels, 10)  # 23 % right
     check(torch.zeros_like(labels[:99]), labels[:99], 10)  # too few
     one = torch.ones(500, dtype=torch.long)
     check(one, one, 2)  # all that is left of two classes is one of them
-    rare = torch.zeros(2000, dtype=torch.long)
-    rare[:20] = 1
+    rare = (torch.arange(2000) < 20).long()
     check(torch.zeros_like(rare), rare, 2)  # always the same answer, and right in 99 of 100 cases
 
 
 def test_honest_chance_is_let_through_in_one_of_a_hundred_cases_at_most():
     passed = 0
     for seed in range(200):
-        try:
+        with contextlib.suppress(DataError):
             check(labels_of(100, 2, seed=1000 + seed), labels_of(100, 2, seed=seed), 2)
-        except DataError:
-            continue
-        passed += 1
+            passed += 1
     assert passed <= 6  # 2 are expected
 
 

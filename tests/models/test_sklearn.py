@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
@@ -18,12 +15,11 @@ from tests.refusals import assert_sentence
 
 X, Y = (t.numpy() for t in blobs(96))
 NAMES = np.array(["ant", "bee", "cat"])
+pytestmark = pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 
 
 def fitted(y: np.ndarray, **settings) -> MLPClassifier:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return MLPClassifier(random_state=0, max_iter=30, **settings).fit(X, y)
+    return MLPClassifier(random_state=0, max_iter=30, **settings).fit(X, y)
 
 
 @pytest.mark.parametrize("activation", ["identity", "logistic", "tanh", "relu"])
