@@ -57,50 +57,42 @@ def close(got: Tensor, want: Tensor, rel: float) -> None:
 def kernels_equal_float64(case: str, device: str) -> None:
     shape, dtype, affine, offset = CASES[case]
     x, dy = images(shape, dtype, device, 0, offset), images(shape, dtype, device, 1)
-    c, m = shape[1], x.numel() // shape[1]
+    c, m, over = shape[1], x.numel() // shape[1], (0, 2, 3)
     w, b = (torch.linspace(-1, 2, c, device=device), torch.linspace(1, 3, c, device=device))
     w, b = (w, b) if affine else (None, None)
-    more = torch.stack([torch.linspace(-m, m, c), torch.linspace(m, -m, c)]).to(device)
     rough = torch.finfo(dtype).eps if dtype != torch.float32 else 1e-5
     k = batchnorm_kernels
 
     exact = [None if v is None else v.double().requires_grad_() for v in (x, w, b)]
     want = F.batch_norm(exact[0], None, None, exact[1], exact[2], True, 0.0, EPS)
     grads = torch.autograd.grad(want, [v for v in exact if v is not None], dy.double())
-    over = (0, 2, 3)
-    mean64, var64 = x.double().mean(over), x.double().var(over, correction=0)
-    rstd64 = (var64 + EPS).rsqrt()
+    mean64 = x.double().mean(over, keepdim=True)
+    rstd64 = (x.double().var(over, correction=0, keepdim=True) + EPS).rsqrt()
 
     mean, rstd = k.moments(x, EPS)
     assert mean.dtype == rstd.dtype == torch.float32
-    close(mean, mean64, 1e-6)
-    close(rstd / rstd64, torch.ones(c), 2e-5)
+    close(mean, mean64.flatten(), 1e-6)
+    close(rstd / rstd64.flatten(), torch.ones(c), 2e-5)
     y = k.transform(x, mean, rstd, w, b)
-    assert y.dtype == dtype
-    assert y.stride() == x.stride()
+    assert (y.dtype, y.stride()) == (dtype, x.stride())
     close(y, want, max(rough, 1e-6 * offset))
-    sums, dw, db = k.backward_sums(dy, x, mean, rstd, w)
-    centred = x.double() - mean64.view(1, -1, 1, 1)
+    sums, *of_weights = k.backward_sums(dy, x, mean, rstd, w)
+    centred = x.double() - mean64
     close(sums, torch.stack([dy.double().sum(over), (dy.double() * centred).sum(over)]), 1e-5 + 1e-7 * offset)
     if affine:
-        close(dw, grads[1], 1e-5)
-        close(db, grads[2], 1e-5)
+        close(torch.stack(of_weights), torch.stack(grads[1:]), 1e-5)
     else:
-        assert dw is None
-        assert db is None
+        assert of_weights == [None, None]
     close(k.backward_input(dy, x, mean, rstd, w, sums), grads[0], rough)
 
+    more = torch.stack([torch.linspace(-m, m, c), torch.linspace(m, -m, c)]).to(device)
     linked, again, _ = k.backward_sums(dy, x, mean, rstd, w, more)
     close(linked, sums.double() + more.double(), 1e-6)
-    assert w is None or torch.equal(again, dw)  # of this batch alone
+    assert w is None or torch.equal(again, of_weights[0])  # of this batch alone
     a, b = (v.double().view(1, -1, 1, 1) / m for v in linked)
-    r = rstd64.view(1, -1, 1, 1)
-    slope = r if w is None else r * w.double().view(1, -1, 1, 1)
-    close(
-        k.backward_input(dy, x, mean, rstd, w, linked),
-        slope * (dy.double() - a - centred * r**2 * b),
-        2 * rough,
-    )
+    slope = rstd64 if w is None else rstd64 * w.double().view(1, -1, 1, 1)
+    dx = slope * (dy.double() - a - centred * rstd64**2 * b)
+    close(k.backward_input(dy, x, mean, rstd, w, linked), dx, 2 * rough)
     close(k.backward_input(dy, x, mean, rstd, w, None), slope * dy.double(), rough)
 
 

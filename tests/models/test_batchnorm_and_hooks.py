@@ -30,17 +30,6 @@ def both(model, kind, retain, forget):
         return zr, model(forget)
 
 
-def test_shared_equals_a_training_pass_for_the_retain_batch():
-    model = net()
-    retain, forget = images(16), 3 + images(8, 1)
-    reference = copy.deepcopy(model).train()
-    zr, zf = both(model, "shared", retain, forget)
-    assert torch.allclose(zr, reference(retain), atol=1e-5)
-    # and the forget batch sees the retain statistics: not those of both together, nor its own
-    assert not torch.allclose(zf, reference(torch.cat([retain, forget]))[16:], atol=1e-2)
-    assert not torch.allclose(zf, reference(forget), atol=1e-2)
-
-
 NETS = {
     "images": lambda: nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(),
@@ -115,40 +104,35 @@ def test_a_batchnorm_that_holds_an_activation_keeps_it():
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("kind", NETS)
 def test_the_kernels_of_a_gpu_give_the_same_gradients(kind, layout):
-    torch.manual_seed(0)
     torch.backends.cudnn.allow_tf32 = False
-    model = NETS[kind]().double()
+    model, x, _ = odd(kind)
     twin = copy.deepcopy(model).float().cuda()
     for p in twin.parameters():
         if p.ndim == 4:
             p.data = p.data.contiguous(memory_format=layout)
-    x = images(10) * 2 + 1
     for which in (slice(0, 6), slice(6, 10), slice(0, 10)):
-        found = []
-        for net, z in ((model, x.double()), (twin, x.cuda())):
-            z = torch.cat(both(net, "shared", z[:6], z[6:]))
+        rows = []
+        for net, data in ((model, x), (twin, x.float().cuda())):
+            z = torch.cat(both(net, "shared", data[:6], data[6:]))
             grads = torch.autograd.grad(z.sin()[which].sum(), list(net.parameters()), allow_unused=True)
-            found.append(
-                torch.cat([z.flatten(), *[g.flatten() for g in grads if g is not None]]).double().cpu()
-            )
-        assert torch.allclose(*found, atol=1e-4)
+            flat = [t.flatten() for t in (z, *grads) if t is not None]
+            rows.append(torch.cat(flat).double().cpu())
+        assert torch.allclose(*rows, atol=1e-4)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm1d(2)
+
+    def forward(self, x):
+        return self.bn(torch.tanh(3 * self.bn(x)))
 
 
 def test_a_layer_that_is_called_twice_is_matched_call_by_call():
-    torch.manual_seed(0)
-    bn = nn.BatchNorm1d(2)
-
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bn = bn
-
-        def forward(self, x):
-            return self.bn(torch.tanh(3 * self.bn(x)))
-
-    x = torch.randn(20, 2)
-    _, zf = both(Twice(), "shared", x, x[:5])
-    assert torch.allclose(zf, Twice().train()(x)[:5], atol=1e-5)
+    model, x = Twice().train(), torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    _, zf = both(copy.deepcopy(model), "shared", x, x[:5])
+    assert torch.allclose(zf, model(x)[:5], atol=1e-5)
 
 
 def test_train_equals_two_passes():
@@ -177,28 +161,19 @@ def test_everything_is_put_back_when_the_forward_pass_raises(kind):
     assert all(m.training for m in model.modules())
 
 
-def test_recalibration_is_the_cumulative_average_and_restores_flags():
-    model = net().train()
-    model[1].momentum = 0.3
-    model[2].eval()
+def test_recalibration_is_the_cumulative_average_without_dropout_and_restores_flags():
+    model = nn.Sequential(nn.Dropout(0.5), *net()).train()
+    model[2].momentum = 0.3
+    model[3].eval()
     parts = [images(16, s) for s in range(3)]
     recalibrate(model, iter(parts))
     with torch.no_grad():
-        a = [model[0](x) for x in parts]
-    want = torch.stack([v.mean((0, 2, 3)) for v in a]).mean(0)
-    assert torch.allclose(model[1].running_mean, want, atol=1e-6)
-    want = torch.stack([v.transpose(0, 1).flatten(1).var(1) for v in a]).mean(0)
-    assert torch.allclose(model[1].running_var, want, atol=1e-5)
-    assert model[1].momentum == 0.3
-    assert [m.training for m in model] == [True, True, False, True, True]
-
-
-def test_dropout_is_off_while_recalibrating_and_other_layers_are_passed_over():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3)).train()
-    x = torch.randn(32, 3)
-    recalibrate(model, [x])
-    assert torch.allclose(model[1].running_mean, x.mean(0), atol=1e-6)
+        maps = [model[1](x).transpose(0, 1).flatten(1) for x in parts]
+    mean, var = (torch.stack([f(h, 1) for h in maps]).mean(0) for f in (torch.mean, torch.var))
+    assert torch.allclose(model[2].running_mean, mean, atol=1e-6)
+    assert torch.allclose(model[2].running_var, var, atol=1e-5)
+    assert model[2].momentum == 0.3
+    assert [m.training for m in model] == [True, True, True, False, True, True]
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.BatchNorm1d(3, track_running_stats=False))
     assert batchnorms(model) == []
     recalibrate(model, iter([]))

@@ -79,21 +79,16 @@ def test_without_triton_the_module_is_there_and_says_no(monkeypatch):
 
 def test_what_does_not_compile_is_tried_once_and_said_once(monkeypatch, caplog):
     def fails(device):
-        tries.append(device)
         raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
 
-    tries = []
     monkeypatch.setattr(batchnorm_kernels, "_try", fails)
     monkeypatch.setattr(batchnorm_kernels, "_tried", {})
     monkeypatch.setattr(batchnorm_kernels, "triton", object())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     caplog.set_level("INFO", "purge")
-    assert not batchnorm_kernels._works(GPU)
-    assert not batchnorm_kernels._works(GPU)
-    assert tries == [GPU]
-    assert [r.message for r in caplog.records] == [
-        "BatchNorm runs by torch's own kernels on cuda:0: RuntimeError: Failed to find C compiler"
-    ]
+    assert [batchnorm_kernels._works(GPU) for _ in range(2)] == [False, False]
+    said = "BatchNorm runs by torch's own kernels on cuda:0: RuntimeError: Failed to find C compiler"
+    assert [r.message for r in caplog.records] == [said]
 
 
 @pytest.mark.parametrize("m", [1, 63, 64, 4097, 10**8])
@@ -138,28 +133,38 @@ def test_which_batches_the_kernels_take(all_sizes, monkeypatch):
     w = torch.ones(6, device="cuda")
     assert batchnorm_kernels.usable(x, w, None)
     assert batchnorm_kernels.usable(x[:, :, :1, :1].contiguous(), w)
-    assert not batchnorm_kernels.usable(x.contiguous(), w)
-    assert not batchnorm_kernels.usable(x[:, :4], w[:4])
-    assert not batchnorm_kernels.usable(x.double(), w)
-    assert not batchnorm_kernels.usable(x[:, :, 0, 0], w)
-    assert not batchnorm_kernels.usable(x, w[:5])
-    assert not batchnorm_kernels.usable(x, w.cpu())
-    assert not batchnorm_kernels.usable(x[:0], w)
+    for other in (x.contiguous(), x[:, :4], x.double(), x[:, :, 0, 0], x[:0]):
+        assert not batchnorm_kernels.usable(other, w[: other.shape[1]])
+    for other in (w[:5], w.cpu()):
+        assert not batchnorm_kernels.usable(x, other)
     monkeypatch.setattr(batchnorm_kernels, "SMALL", x.numel())
     assert not batchnorm_kernels.usable(x, w)
 
 
 def norms(affine):
+    """Two layers on the GPU, and the same in float64."""
     layers = [nn.BatchNorm2d(10, affine=affine), nn.Tanh(), nn.BatchNorm2d(10, affine=affine)]
     if affine:
         for layer in layers[::2]:
             nn.init.uniform_(layer.weight, 0.5, 1.5, generator=torch.Generator().manual_seed(1))
-    return nn.Sequential(*layers)
+    model = nn.Sequential(*layers).train()
+    return copy.deepcopy(model).cuda(), model.double()
+
+
+def assert_same_outputs_and_gradients(z, want, at, exact_at, rough, which=slice(None)):
+    close(z, want, rough)
+    got = torch.autograd.grad(z.double().sin()[which].sum(), at)
+    right = torch.autograd.grad(want.sin()[which].sum(), exact_at)
+    for a, b in zip(got, right, strict=True):
+        close(a, b, rough)
+
+
+TYPES = pytest.mark.parametrize(("dtype", "rough"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)], ids=str)
 
 
 @gpu
 @pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize(("dtype", "rough"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)], ids=str)
+@TYPES
 def test_gradients_through_shared_statistics(dtype, rough, affine, all_sizes, monkeypatch):
     def forbidden(*args):
         raise AssertionError("torch's own kernel was called")
@@ -167,44 +172,34 @@ def test_gradients_through_shared_statistics(dtype, rough, affine, all_sizes, mo
     for name in ("native_batch_norm", "batch_norm_elemt", "batch_norm_backward_reduce"):
         monkeypatch.setattr(torch, name, forbidden)
     monkeypatch.setattr(torch, "batch_norm_backward_elemt", forbidden)
-    model = norms(affine).cuda()
-    exact = copy.deepcopy(model).cpu().double()
+    model, exact = norms(affine)
     plain = nn.Sequential(*[Plain(m, 7) if isinstance(m, nn.BatchNorm2d) else m for m in exact])
     x = images((11, 10, 9, 7), dtype, "cuda", 0, offset=1.0).requires_grad_()
     x64 = x.detach().double().cpu().requires_grad_()
+    at, exact_at = [x, *model.parameters()], [x64, *exact.parameters()]
     for which in (slice(0, 7), slice(7, 11), slice(0, 11)):
         with statistics(model, "shared") as seen:
             zr = model(x[:7])
         with statistics(model, "shared", like=seen):
-            zf = model(x[7:])
-        z, want = torch.cat([zr, zf]).double(), plain(x64)
-        close(z, want, rough)
-        got = torch.autograd.grad(z.sin()[which].sum(), [x, *model.parameters()])
-        right = torch.autograd.grad(want.sin()[which].sum(), [x64, *exact.parameters()])
-        for a, b in zip(got, right, strict=True):
-            close(a, b, rough)
+            z = torch.cat([zr, model(x[7:])])
+        assert_same_outputs_and_gradients(z, plain(x64), at, exact_at, rough, which)
 
 
 @gpu
 @pytest.mark.parametrize("momentum", [0.1, None])
-@pytest.mark.parametrize(("dtype", "rough"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)], ids=str)
+@TYPES
 def test_quick_training_is_training(dtype, rough, momentum, all_sizes):
-    model = norms(True).cuda().train()
-    for m in model[::2]:
+    model, exact = norms(True)
+    for m in (*model[::2], *exact[::2]):
         m.momentum = momentum
-    exact = copy.deepcopy(model).cpu().double()
     x = images((11, 10, 9, 7), dtype, "cuda", 0, offset=1.0).requires_grad_()
     x64 = x.detach().double().cpu().requires_grad_()
+    at, exact_at = [x, *model.parameters()], [x64, *exact.parameters()]
     for _ in range(2):
         with quick_batchnorm(model):
             z = model(x)
-        want = exact(x64)
         assert "_Seeing" in str(z.grad_fn)
-        close(z, want, rough)
-        got = torch.autograd.grad(z.double().sin().sum(), [x, *model.parameters()])
-        right = torch.autograd.grad(want.sin().sum(), [x64, *exact.parameters()])
-        for a, b in zip(got, right, strict=True):
-            close(a, b, rough)
+        assert_same_outputs_and_gradients(z, exact(x64), at, exact_at, rough)
     for key, value in exact.state_dict().items():
         close(model.state_dict()[key], value, rough)
     assert all("forward" not in m.__dict__ for m in model)
@@ -243,7 +238,7 @@ def test_a_model_is_trained_by_the_kernels_as_by_torch(digits, all_sizes, monkey
 
 @gpu
 def test_a_gradient_of_the_gradient_is_refused_rather_than_wrong(all_sizes):
-    model, x = norms(True).cuda().train(), images((4, 10, 3, 3), torch.float32, "cuda", 0).requires_grad_()
+    model, x = norms(True)[0], images((4, 10, 3, 3), torch.float32, "cuda", 0).requires_grad_()
     with quick_batchnorm(model):
         z = model(x)
     with pytest.raises(RuntimeError):
@@ -252,7 +247,7 @@ def test_a_gradient_of_the_gradient_is_refused_rather_than_wrong(all_sizes):
 
 @gpu
 def test_a_graph_records_the_kernels(all_sizes):
-    model = norms(True).cuda().train()
+    model, _ = norms(True)
     twin = copy.deepcopy(model)
     first, second = (images((50, 10, 32, 32), torch.bfloat16, "cuda", seed) for seed in (0, 1))
     assert batchnorm._usable(batchnorm_kernels, first) is batchnorm_kernels
