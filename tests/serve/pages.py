@@ -105,7 +105,7 @@ def served(folder: Path, *options: str, told: int = 2) -> Iterator[Server]:
         "--port",
         "0",
         "--ledger",
-        str(folder / "requests.db"),
+        folder / "requests.db",
         *options,
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

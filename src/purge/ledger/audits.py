@@ -23,12 +23,7 @@ from purge.verdict import FEWEST, Sign
 
 METRICS = ("ta_retain", "fa_train", "fa_test", "ra", "mia_loss", "mia_confidence", "mia")  # of a batch
 LATER = ("fa_train", "fa_test", "mia")  # of an earlier one
-TELLS = {
-    "classes": ("fa_test", "fa_train"),
-    "samples": ("mia", "fa_train"),
-}  # what would rise if it came back
-
-
+TELLS = {"classes": ("fa_test", "fa_train"), "samples": ("mia", "fa_train")}  # would rise if it came back
 TOO_SMALL = f"fewer than {FEWEST} samples: the attack on them tells little"
 
 
@@ -84,11 +79,15 @@ def measure(
     stays = ~torch.isin(truth, torch.tensor(sorted(classes), dtype=torch.long))
     tested = []
     for group in groups:
-        why, values = _untested(group), dict[str, Value]()
-        if not why:
+        why, values = "", dict[str, Value]()
+        if group.then is not None and not group.kept:
+            why = "its samples may not be kept for audits"
+        elif not group.rows.any():
+            why = "its samples are no longer in the training data, or their classes are gone as a whole"
+        else:
             report = audit_rows(model, data, group.rows, forgotten, classes, seed=seed, device=device)
             values = {name: report[name] for name in LATER}
-        elif group.kind == "classes":  # a class can be told from held-out samples alone
+        if why and group.kind == "classes":  # a class can be told from held-out samples alone
             of = torch.isin(truth, torch.tensor(group.classes, dtype=torch.long)).numpy()
             values = {"fa_test": mean_value(right[of], seed)} if of.any() else {}
         tested.append(_compared(group, values, why, max_return))
@@ -108,15 +107,6 @@ def measure(
         "groups": tested,
         "stays": _stays(right, now, truth, stays, first, data, device, seed),
     }  # fmt: skip
-
-
-def _untested(group: Group) -> str:
-    """Why a group cannot be tested on its samples; empty if it can."""
-    if group.then is not None and not group.kept:
-        return "its samples may not be kept for audits"
-    if not group.rows.any():
-        return "its samples are no longer in the training data, or their classes are gone as a whole"
-    return ""
 
 
 def _compared(group: Group, values: Mapping[str, Value], why: str, max_return: float) -> dict[str, Any]:

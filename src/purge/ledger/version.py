@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -67,10 +67,6 @@ class Order:
     entry: str  # the hash of the entry that began the batch
     parent: str  # the digest of the version before
     rows: str  # a keyed hash of the rows that go, and of those that went before
-
-    def record(self) -> dict[str, Any]:
-        """What run.json says of it."""
-        return {ORDER: asdict(self)}
 
     def check(self, folder: Path) -> None:
         """Refuse a run folder that is not what was ordered, or whose model still knows all that it knew."""
@@ -246,21 +242,20 @@ class NextVersion:
         again = self.plan.policy.action == "retrain"
         over = self.used_up()
         if not self.plan.retrain and not (again and over):
-            folder = self._built(stage / UNLEARNED, order, self._unlearn)
+            folder = stage / UNLEARNED
+            if not whole(folder):  # a worker that was killed may have finished it
+                self._unlearn(folder, order)
+            order.check(folder)
             about, reasons, over = self._audited(folder, order.batch, "unlearned")
             if not over or not again:
                 return folder, about, [*reasons, *over]
         instead = {"instead": over}  # why it is trained anew
-        folder = self._built(stage / RETRAINED, order, self._train)
+        folder = stage / RETRAINED
+        if not whole(folder):
+            self._train(folder, order)
+        order.check(folder)
         about, reasons, over = self._audited(folder, order.batch, "retrained")
         return folder, about | instead, [*reasons, *over]
-
-    def _built(self, folder: Path, order: Order, build: Callable[[Path, Order], None]) -> Path:
-        """The folder of a model, which a worker that was killed may have finished."""
-        if not whole(folder):
-            build(folder, order)
-        order.check(folder)
-        return folder
 
     def _unlearn(self, folder: Path, order: Order) -> None:
         """Unlearn the batch from the version before, without teaching anything that went before."""
@@ -285,7 +280,7 @@ class NextVersion:
             original=source, gone=data.recorded(self.ledger, self.before, self.forgotten),
             deployed=first_of(source, facts, result.info["original_digest"]),
         )  # fmt: skip
-        result.save(folder, force=True, **about, **order.record())
+        result.save(folder, force=True, **about, **{ORDER: asdict(order)})
 
     def _budget(self, model: nn.Module) -> dict[str, Any]:
         """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
@@ -318,7 +313,7 @@ class NextVersion:
             folder, choose_model(facts, None, plan.trust), data.choice, data.train, everything,
             seed=plan.seed + order.batch, recipe=recipe, test=data.test, pretrained=facts.pretrained,
             shards=facts.shards, slices=facts.slices or 1, vote=facts.vote or "mean", device=plan.device,
-            progress=plan.progress, resume=begun, more=order.record(),
+            progress=plan.progress, resume=begun, more={ORDER: asdict(order)},
         )  # fmt: skip
 
     # -- audits --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from purge.ledger.records import Request, Verification
+from purge.ledger.records import Request, Verification, Version
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -22,6 +22,11 @@ NOT_PROMISED = (
     "That the request was justified, or complete: the ledger acts on the ids and classes that it was given.",
     "That nobody who could write to the database and to all copies of its head has written both anew.",
 )
+UNCHANGED = "The model has not been changed for this request"
+NOTHING_LEFT = (
+    "The training data held no row of this request that had not been forgotten, so the model was not "
+    "changed for it."
+)
 RETRAINED = "This version was trained from the start without the data of this request."
 STATE = {
     "open": "open: not carried out yet", "held": "on hold: not carried out", "running": "being carried out",
@@ -32,6 +37,21 @@ AUDITED = {
     "fa_test": "right answers on unseen samples of the same classes",
     "mia": "how well an attack tells forgotten from unseen samples (0.5: not at all)",
 }
+
+
+def done(request: Request, made: Version | None, missing: int | None) -> str:
+    """What was done for a request: ``made`` is the version that came of it; so many ids are ``missing``."""
+    if missing is not None:
+        return f"{UNCHANGED}: {request.why}."
+    if request.state != "done" or request.batch is None:
+        return f"{UNCHANGED}."
+    if made is None:
+        return NOTHING_LEFT
+    if made.kind == "retrained":
+        return RETRAINED
+    method = made.about.get("method") or "a method that is not recorded"
+    return f"The data of this request was unlearned by “{method}”, in one batch with all that was due."
+
 
 # -- of a policy: each bound that was passed ---------------------------------------------------
 
@@ -45,11 +65,8 @@ POLICY = {
 
 # -- of requests, entries and runs -------------------------------------------------------------
 
-HIDDEN = (
-    "subjects",
-    "requests",
-    "without_rows",
-)  # of an entry: who else was part of it is not told with one request
+# Of an entry: who else was part of it is not told with one request.
+HIDDEN = ("subjects", "requests", "without_rows")
 
 
 def shown(request: Request, today: date) -> dict[str, Any]:
@@ -96,30 +113,23 @@ def verified(verdict: Verification) -> str:
 
 def came_of(facts: Mapping[str, Any]) -> str:
     """What came of a run, from ``Outcome.facts()``, in a sentence."""
-    left = len(facts.get("not_found", ()))
-    if not left:
-        return _came_of(facts)
-    stay = (
-        f"{_some(left)} left open: not all of {'its' if left == 1 else 'their'} ids are in the training data."
-    )
-    return stay if facts["state"] == "not-found" else f"{_came_of(facts)} {stay}"
-
-
-def _some(n: int) -> str:
-    return f"{n} request{'s' * (n != 1)}"
-
-
-def _came_of(facts: Mapping[str, Any]) -> str:
-    n, state, batch = len(facts["requests"]), facts["state"], facts["batch"]
-    some = _some(n)
-    if state == "nothing":
-        return "Nothing is due."
+    n, left = len(facts["requests"]), len(facts.get("not_found", ()))
+    some, state, batch = f"{n} request{'s' * (n != 1)}", facts["state"], facts["batch"]
+    nothing = f"Batch {batch}: {some} done; nothing of them was left to forget, so the model stays as it is."
+    sentence = {
+        "nothing": "Nothing is due.",
+        "due": f"A retraining is due; {some} left open. To train anew: purge request run --retrain",
+        "missed": f"Batch {batch} was not accepted; {some} left open, the version before stays.",
+        "not-found": "",
+        "done": nothing,
+    }[state]
     if state == "due" and not n:
-        return "A retraining is due; no request is. With the next one: purge request run --retrain"
-    if state == "due":
-        return f"A retraining is due; {some} left open. To train anew: purge request run --retrain"
-    if state == "missed":
-        return f"Batch {batch} was not accepted; {some} left open, the version before stays."
-    if facts["version"] is None:
-        return f"Batch {batch}: {some} done; nothing of them was left to forget, so the model stays as it is."
-    return f"Batch {batch}: {some} done; version {facts['version']} ({facts['kind']}) is {facts['folder']}."
+        sentence = "A retraining is due; no request is. With the next one: purge request run --retrain"
+    if state == "done" and facts["version"] is not None:
+        version = f"version {facts['version']} ({facts['kind']}) is {facts['folder']}"
+        sentence = f"Batch {batch}: {some} done; {version}."
+    if left:
+        whose = "its" if left == 1 else "their"
+        open_ = f"{left} request{'s' * (left != 1)} left open"
+        sentence += f" {open_}: not all of {whose} ids are in the training data."
+    return sentence.strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +54,13 @@ def needs(role: str) -> Any:
     return Depends(check)
 
 
-@cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("purge", "serve/templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, auto_reload=False,
-    )  # fmt: skip
-    made.globals |= {
-        "about": words.about,
-        "days_left": words.days_left,
-        "pages": PAGES,
-        "release": purge.__version__,
-    }
-    return made
+ENVIRONMENT = Environment(
+    loader=PackageLoader("purge", "serve/templates"), autoescape=True, undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+)  # fmt: skip
+ENVIRONMENT.globals |= {
+    "about": words.about, "days_left": words.days_left, "pages": PAGES, "release": purge.__version__,
+}  # fmt: skip
 
 
 def page(request: Request, template: str, status: int = 200, **content: Any) -> Response:
@@ -75,7 +68,7 @@ def page(request: Request, template: str, status: int = 200, **content: Any) -> 
     who = visitor(request)
     csrf = (who.csrf if who else None) or ""
     may = {role: who is not None and who.token.may(role) for role in ROLES}
-    made = _environment().get_template(f"{template}.html.j2")
+    made = ENVIRONMENT.get_template(f"{template}.html.j2")
     return HTMLResponse(made.render(who=who.token if who else None, csrf=csrf, may=may, **content), status)
 
 

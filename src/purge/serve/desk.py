@@ -18,7 +18,7 @@ from purge.ledger.chain import now
 from purge.ledger.intake import text
 from purge.ledger.ledger import Ledger
 from purge.ledger.plan import settings_of
-from purge.ledger.records import STATES, Entry, Request, Verification, Version
+from purge.ledger.records import STATES, Request, Verification, Version
 from purge.serve.runner import Runner
 
 WAITING = ("open", "held", "running")
@@ -57,38 +57,24 @@ class Desk:
         if show not in SHOWN:
             raise DataError("a kind of requests to list", repr(show[:40]), f"use one of {', '.join(SHOWN)}")
         today = date.today()
-        return self._kept(
-            (show, due_by, page, size, today), lambda: self._listed(show, due_by, page, size, today)
-        )
-
-    def _listed(self, show: str, due_by: Any, page: int, size: int, today: date) -> dict[str, Any]:
-        if show == "overdue":
-            due_by = today - timedelta(days=1)
-        states = WAITING if show in ("waiting", "overdue") else STATES if show == "all" else (show,)
-        counts = self.ledger.count(due_by)
-        total = sum(counts[state] for state in states)
-        requests = self.ledger.requests(
-            None if show == "all" else states, due_by, newest=True, skip=(page - 1) * size, at_most=size
-        )
-        return {
-            "requests": [words.shown(one, today) for one in requests], "total": total, "page": page,
-            "pages": max(1, -(-total // size)),
-        }  # fmt: skip
-
-    def _kept(self, key: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What was read before, as long as nothing was written; not to be changed."""
-        mark = self.ledger.mark()
-        if mark is None:
-            return make()
+        key, mark = (show, due_by, page, size, today), self.ledger.mark()
         with self._keeping:
-            if mark != self._mark:
+            if mark is None or mark != self._mark:  # something was written
                 self._mark = mark
                 self._lists.clear()
             if key in self._lists:
                 return self._lists[key]
-        made = make()
+        due_by = today - timedelta(days=1) if show == "overdue" else due_by
+        states = WAITING if show in ("waiting", "overdue") else STATES if show == "all" else (show,)
+        counts = self.ledger.count(due_by)
+        total = sum(counts[state] for state in states)
+        requests = self.ledger.requests(states, due_by, newest=True, skip=(page - 1) * size, at_most=size)
+        made = {
+            "requests": [words.shown(one, today) for one in requests], "total": total, "page": page,
+            "pages": max(1, -(-total // size)),
+        }  # fmt: skip
         with self._keeping:
-            if mark == self._mark:
+            if mark is not None and mark == self._mark:  # what was read is not to be changed
                 self._lists[key] = made
                 while len(self._lists) > KEPT_LISTS:
                     self._lists.popitem(last=False)
@@ -97,9 +83,9 @@ class Desk:
     def due(self, days: int = 7) -> dict[str, Any]:
         """What waits and is due within some days, the nearest deadline first, and how many are overdue."""
         today = date.today()
-        by, before = today + timedelta(days=days), today - timedelta(days=1)
-        requests = sorted(self.ledger.requests(WAITING, by), key=lambda r: (r.due, r.number))
-        late = self.ledger.count(before)
+        waiting = self.ledger.requests(WAITING, today + timedelta(days=days))
+        requests = sorted(waiting, key=lambda r: (r.due, r.number))
+        late = self.ledger.count(today - timedelta(days=1))
         return {
             "days": days, "total": len(requests), "overdue": sum(late[state] for state in WAITING),
             "requests": [words.shown(one, today) for one in requests[:LONGEST_PAGE]],
@@ -109,10 +95,6 @@ class Desk:
         """One request, with its history."""
         request = words.shown(self.ledger.request(number), date.today())
         return {**request, "history": words.history(self.ledger, number)}
-
-    def made_by(self, batch: int | None) -> Version | None:
-        """The version that came of a batch."""
-        return None if batch is None else next((v for v in self.ledger.versions() if v.batch == batch), None)
 
     def add(
         self, *, received: str, ids: list[str] | None = None, classes: list[str] | None = None,
@@ -164,13 +146,14 @@ class Desk:
         last = self.ledger.head().entries
         end = last if before is None else max(0, min(last, before - 1))
         start = max(1, end - PAGE + 1)
-        entries = self.ledger.entries(start=start, end=end)
-        return {
-            "entries": [_public(one) for one in reversed(entries)],
-            "start": start,
-            "end": end,
-            "all": last,
-        }
+        entries = []
+        for entry in reversed(self.ledger.entries(start=start, end=end)):
+            about = {key: entry.payload.get(key) for key in ("request", "batch", "version")}
+            plain = {key: value for key, value in about.items() if isinstance(value, int)}
+            entries.append(
+                {"seq": entry.seq, "at": entry.at, "kind": entry.kind, "hash": entry.hash, **plain}
+            )
+        return {"entries": entries, "start": start, "end": end, "all": last}
 
     # -- reports ----------------------------------------------------------------------------
 
@@ -186,7 +169,16 @@ class Desk:
         key = (version.digest, file.stat().st_mtime_ns)
         with self._drawing:
             if key not in self._reports:
-                self._reports[key] = _drawn(f"version {number}", file)
+                from purge.report import html_page  # draws figures: takes a second to import
+
+                content, name = read_json(file), f"version {number}"
+                try:
+                    self._reports[key] = html_page({name: content}, records={name: {}}, written=now())
+                except PurgeError:
+                    raise
+                except Exception:  # whatever a damaged file makes of it
+                    what, fix = f"an audit in {file.parent.name}", "audit the version again"
+                    raise FileError(what, "a damaged one", fix) from None
                 while len(self._reports) > KEPT:
                     self._reports.popitem(last=False)
             return self._reports[key]
@@ -209,26 +201,6 @@ def _audit_of(version: Version, place: Path | None) -> Path | None:
         return file if here and file.is_file() else None
     except (OSError, ValueError):
         return None
-
-
-def _public(entry: Entry) -> dict[str, Any]:
-    about = {key: entry.payload[key] for key in ("request", "batch", "version") if key in entry.payload}
-    plain = {key: value for key, value in about.items() if isinstance(value, int)}
-    return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, "hash": entry.hash, **plain}
-
-
-def _drawn(name: str, file: Path) -> str:
-    from purge.report import html_page  # draws figures: takes a second to import
-
-    content = read_json(file)
-    try:
-        return html_page({name: content}, records={name: {}}, written=now())
-    except PurgeError:
-        raise
-    except Exception:  # whatever a damaged file makes of it
-        raise FileError(
-            f"an audit in {file.parent.name}", "a damaged one", "audit the version again"
-        ) from None
 
 
 def readable(read: Callable[[], Any]) -> tuple[Any, str]:

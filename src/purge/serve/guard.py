@@ -55,14 +55,16 @@ class Doors:
         """The name of the cookie; by HTTPS browsers take it from this very host only."""
         return f"__Host-{COOKIE}" if self.secure(request) else COOKIE
 
-    def known_host(self, host: str | None) -> bool:
+    def known_host(self, host: str) -> bool:
         """Is this how we are called? A name of somebody else's that leads here is refused (DNS rebinding)."""
-        name = _name_of(host or "")
-        if name is None:
-            return False
-        if name == "localhost" or (self.public and name == urlsplit(self.public).hostname):
-            return True
         try:
+            parts = urlsplit(f"//{host}")
+            _ = parts.port  # is it a number?
+            name = parts.hostname
+            if name is None or set(host) & set("@/?#\\ "):
+                return False
+            if name == "localhost" or (self.public and name == urlsplit(self.public).hostname):
+                return True
             ipaddress.ip_address(name)
         except ValueError:
             return False
@@ -122,16 +124,6 @@ def _address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _name_of(host: str) -> str | None:
-    try:
-        parts = urlsplit(f"//{host}")
-        _ = parts.port
-        plain = host and "@" not in host and not set(host) & set("/?#\\ ")
-        return parts.hostname if plain else None
-    except ValueError:
-        return None
-
-
 class Guard:
     """The outermost layer."""
 
@@ -173,16 +165,16 @@ class Guard:
         except Exception as error:  # whatever it is: one line, and no traceback in a browser
             if isinstance(error, HTTPException):
                 answer = refused(request, error.status_code, str(error.detail), dict(error.headers or {}))
-            else:
-                log.error("something broke: %s", _where(error))
+            else:  # where it broke, without the message: that may quote what a user sent
+                frames = reversed(traceback.extract_tb(error.__traceback__)[-3:])
+                where = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in frames)
+                log.error("something broke: %s at %s", type(error).__name__, where)
                 answer = broke(request, error)
             if not status:
                 await answer(scope, receive_on, send_on)
         finally:
             who = scope.get("purge.visitor")
-            route = (
-                getattr(scope.get("route"), "path", None) or "-"
-            )  # never what was typed: it may hold an id
+            route = getattr(scope.get("route"), "path", None) or "-"  # not what was typed: it may hold an id
             name = who.token.name if isinstance(who, Visitor) else "-"
             took = 1000 * (time.perf_counter() - began)
             log.info("%s %s %s %d %.0f ms", name, scope["method"], route, status, took)
@@ -218,9 +210,3 @@ def broke(request: Request, _error: Exception) -> Response:
 def too_large() -> str:
     """Why a body is refused."""
     return expected(f"at most {LARGEST >> 20} MB", "more", "split it, or use purge request add")
-
-
-def _where(error: Exception) -> str:
-    """Where it broke, without the message: that may quote what a user sent."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    return f"{type(error).__name__} at {' < '.join(f'{f.filename}:{f.lineno}' for f in reversed(frames))}"

@@ -35,6 +35,7 @@ def routes(desk: Desk, doors: Doors) -> APIRouter:
     _entrance(router, doors)
     inside = APIRouter(dependencies=[Depends(desk.check)])
     _reading(inside, desk)
+    _chain(inside, desk)
     _asking(inside, desk, doors)
     _running(inside, desk, doors)
     router.include_router(inside)
@@ -53,24 +54,17 @@ def went_to(request: Request, place: str) -> Response:
 
 def _entrance(router: APIRouter, doors: Doors) -> None:
     def begin(request: Request, token: str) -> Response:
-        answer = RedirectResponse("/", 303)
-        secure = doors.secure(request)
-        answer.set_cookie(
-            doors.cookie(request),
-            doors.sessions.begin(token),
-            httponly=True,
-            samesite="strict",
-            secure=secure,
-        )
+        answer, name = RedirectResponse("/", 303), doors.cookie(request)
+        session, secure = doors.sessions.begin(token), doors.secure(request)
+        answer.set_cookie(name, session, httponly=True, samesite="strict", secure=secure)
         return answer
 
-    def again(request: Request) -> Response:
-        line = expected("a token that is known", "another", "check it, or ask for a new one")
-        return page(request, "login", 401, line=line, once="")
+    def again(request: Request, what: str, got: str, fix: str) -> Response:
+        return page(request, "login", 401, line=expected(what, got, fix), once="")
 
     def used(request: Request) -> Response:
-        line = expected("an address that was not used yet", "one that was, or another", "paste the token")
-        return page(request, "login", 401, line=line, once="")
+        got = "one that was, or another"
+        return again(request, "an address that was not used yet", got, "paste the token")
 
     @router.get("/login")
     async def login(request: Request, once: str = "") -> Response:
@@ -92,7 +86,9 @@ def _entrance(router: APIRouter, doors: Doors) -> None:
             doors.wrong(request)
             return used(request)
         secret = str(form.get("token", "")).strip()
-        return begin(request, hashed(secret)) if doors.let_in(request, secret) else again(request)
+        if doors.let_in(request, secret):
+            return begin(request, hashed(secret))
+        return again(request, "a token that is known", "another", "check it, or ask for a new one")
 
     @router.post("/logout")
     async def log_out(request: Request) -> Response:
@@ -149,7 +145,9 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     @router.get("/requests/{number}", dependencies=[read])
     def one(request: Request, number: Number) -> Response:
         content = desk.one(number)
-        made = desk.made_by(content["batch"]) if content["state"] == "done" else None
+        batch = content["batch"] if content["state"] == "done" else None
+        versions = desk.ledger.versions()
+        made = next((v for v in versions if batch is not None and v.batch == batch), None)
         return page(
             request, "request", here="requests", one=content, hashes=hashes_of(desk.ledger, number),
             made=made, run=desk.runner.state(),
@@ -171,6 +169,10 @@ def _reading(router: APIRouter, desk: Desk) -> None:
 
         policy = f"{SEALED}'sha256-{script_digest()}'"
         return HTMLResponse(desk.report(number), headers={"content-security-policy": policy})
+
+
+def _chain(router: APIRouter, desk: Desk) -> None:
+    read = needs("read")
 
     @router.get("/chain", dependencies=[read])
     def chain(request: Request, before: Annotated[int | None, Query(ge=1, lt=2**31)] = None) -> Response:

@@ -62,23 +62,17 @@ class Tokens:
             try:
                 status = self.file.stat()
             except OSError as error:
-                got = error.strerror or "an error"
-                raise FileError(
-                    f"a file of tokens at {self.file}", got, "see purge serve --new-token"
-                ) from None
+                what, got = f"a file of tokens at {self.file}", error.strerror or "an error"
+                raise FileError(what, got, "see purge serve --new-token") from None
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen != self._seen:
-                self._known = read_tokens(self.file)
-                self._seen = seen
+                self._known, self._seen = read_tokens(self.file), seen
         return self._known
 
     def of(self, sha256: str) -> Token | None:
         """The token with a hash. All are compared, each in the same time."""
-        token = None
-        for one in self.known():
-            if hmac.compare_digest(one.sha256, sha256):
-                token = one
-        return token
+        right = [one for one in self.known() if hmac.compare_digest(one.sha256, sha256)]
+        return right[-1] if right else None
 
 
 def read_tokens(file: Path) -> tuple[Token, ...]:
@@ -90,18 +84,17 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
     rows = content.get("tokens")
     if content.keys() != {"tokens"} or not isinstance(rows, list):
         raise FileError(f"a list called tokens in {file}", "something else", "see purge serve --new-token")
-    return tuple(_token(row, file) for row in rows)
-
-
-def _token(row: Any, file: Path) -> Token:
-    what, fix = f"name, role and sha256 of each token in {file}", "see purge serve --new-token"
-    if not isinstance(row, dict) or not KEYS - {"made"} <= row.keys() <= KEYS:
-        raise FileError(what, "something else", fix)
-    if row["role"] not in ROLES:
-        raise FileError(f"a role in {file}", brief(row["role"]), did_you_mean(str(row["role"]), ROLES))
-    if not re.fullmatch("[0-9a-f]{64}", str(row["sha256"])):
-        raise FileError(what, "a sha256 that is none", fix)
-    return Token(_name(row["name"]), row["role"], row["sha256"])
+    known = []
+    for row in rows:
+        what, fix = f"name, role and sha256 of each token in {file}", "see purge serve --new-token"
+        if not isinstance(row, dict) or not KEYS - {"made"} <= row.keys() <= KEYS:
+            raise FileError(what, "something else", fix)
+        if row["role"] not in ROLES:
+            raise FileError(f"a role in {file}", brief(row["role"]), did_you_mean(str(row["role"]), ROLES))
+        if not re.fullmatch("[0-9a-f]{64}", str(row["sha256"])):
+            raise FileError(what, "a sha256 that is none", fix)
+        known.append(Token(_name(row["name"]), row["role"], row["sha256"]))
+    return tuple(known)
 
 
 def _name(value: Any) -> str:
