@@ -198,9 +198,11 @@ def test_the_colours_of_an_epoch(augment):
     images = Images(pixels, torch.arange(20) % 2, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
     order = torch.arange(18).view(3, 6)
     one, two = (torch.Generator().manual_seed(3) for _ in range(2))
-    plain = list(images.changed(Drawn(Recipe(augment=augment).augmentation, two)).stream(order))
+    plain = list(images.replaced(change=Drawn(Recipe(augment=augment).augmentation, two)).stream(order))
     colours = draw_colours(18, 3, 0.25, two).view(3, 6, 3, 2)
-    found = list(images.changed(Drawn(Recipe(augment=augment, colour=0.25).augmentation, one)).stream(order))
+    found = list(
+        images.replaced(change=Drawn(Recipe(augment=augment, colour=0.25).augmentation, one)).stream(order)
+    )
     for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
         assert torch.equal(y, label)
         for image in range(6):
@@ -220,8 +222,8 @@ def test_augmentation_is_the_same_on_every_device(few):
     held.backend.device_fraction = 0  # stays in host memory
     how = Recipe(augment="crop-flip", colour=0.3).augmentation
     for images in (few.to("cuda"), held.to("cuda")):
-        there = images.changed(Drawn(how, torch.Generator().manual_seed(3))).stream(order.cuda())
-        here = few.changed(Drawn(how, torch.Generator().manual_seed(3))).stream(order)
+        there = images.replaced(change=Drawn(how, torch.Generator().manual_seed(3))).stream(order.cuda())
+        here = few.replaced(change=Drawn(how, torch.Generator().manual_seed(3))).stream(order)
         for (a, _), (b, _) in zip(here, there, strict=True):
             torch.testing.assert_close(b.cpu(), a)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor
 from purge.core.errors import DataError
 from purge.data import inputs
 from purge.data.inputs import Inputs
+from purge.data.ragged import without_pads
 
 if TYPE_CHECKING:
     from purge.data.backends import Backend
@@ -42,41 +43,30 @@ class Look:
     not_finite: int | None  # the first sample with NaN or infinity
     sketches: Tensor | None  # small grey versions of images, of mean 0 and length 1: (N, 64)
 
-    def set_digest(self) -> str:
-        """SHA-256 of the set, in whatever order it comes: of the sorted digests, joined."""
-        return hashlib.sha256(b"".join(sorted(self.each()))).hexdigest()
-
     def each(self) -> list[bytes]:
         """The digest of each sample."""
         return [row.tobytes() for row in self.digests]
 
 
-@dataclass
 class Seen:
     """What is known about the rows of a backend, for all parts of it."""
 
-    labels: Tensor = field(
-        default_factory=lambda: torch.empty(0, dtype=torch.long)
-    )  # at the time of the look
-    digests: Digests = field(default_factory=lambda: np.empty((0, 32), np.uint8))
-    finite: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
-    sketches: Tensor | None = None
+    def __init__(self, n: int = 0) -> None:
+        self.labels = torch.full((n,), UNSEEN)  # at the time of the look
+        self.finite = torch.ones(n, dtype=torch.bool)
+        self.digests: Digests = np.empty((n, 32), np.uint8)
+        self.sketches: Tensor | None = None
 
-    def make_room(self, n: int) -> None:
-        """Places for all rows."""
-        if len(self.labels) != n:
-            self.labels, self.finite = torch.full((n,), UNSEEN), torch.ones(n, dtype=torch.bool)
-            self.digests, self.sketches = np.empty((n, 32), np.uint8), None
-
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process looks for itself."""
-        return vars(Seen())
+        return Seen, ()
 
 
 def look_at(backend: Backend, rows: Tensor, labels: Tensor) -> Look:
     """What some rows of a backend are; rows that were looked at before, with this label, are not read."""
     seen, rows = backend.seen, rows.cpu()
-    seen.make_room(len(backend))
+    if len(seen.labels) != len(backend):
+        vars(seen).update(vars(Seen(len(backend))))
     new = (seen.labels[rows] != labels).nonzero()[:, 0]
     for at in new.split(max(1, BLOCK * len(new) // max(1, backend.bytes(len(new))))) if len(new) else ():
         where, x = rows[at], backend.raw(rows[at])
@@ -84,7 +74,8 @@ def look_at(backend: Backend, rows: Tensor, labels: Tensor) -> Look:
         for t in inputs.leaves(x):
             if t.is_floating_point():
                 seen.finite[where] &= torch.isfinite(t.reshape(len(t), -1)).all(1).cpu()
-        if _is_pictures(x) or backend.pixel_shape is not None:
+        floats = isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()
+        if backend.pixel_shape is not None or (floats and is_sketchable(x)):
             if seen.sketches is None:
                 seen.sketches = torch.empty(len(backend), SKETCH * SKETCH)
             seen.sketches[where] = sketches(x).cpu()
@@ -97,48 +88,33 @@ def look_at(backend: Backend, rows: Tensor, labels: Tensor) -> Look:
     )
 
 
-# -- digests ------------------------------------------------------------------------------------
-
-
 def digests(x: Inputs, labels: Tensor, pads: Sequence[Any] = ()) -> Digests:
-    """The SHA-256 of each sample of a batch, (B, 32)."""
+    """The SHA-256 of each sample of a batch, (B, 32).
+
+    What fills up short rows does not count: another set has another longest row.
+    """
+    leaves = [t.detach().cpu().contiguous() for t in inputs.leaves(x)]
     if any(pad is not None for pad in pads):
-        rows = list(_unpadded(x, labels, pads))
+        rows: list[Any] = []
+        for i, label in enumerate(labels.tolist()):
+            parts = [without_pads(t[i].numpy(), pad) for t, pad in zip(leaves, pads, strict=True)]
+            content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+            rows.append(content + label.to_bytes(8, "little"))
     else:
-        block = np.concatenate([_bytes(t) for t in [*inputs.leaves(x), labels]], axis=1)
-        rows = [*block]
+        flat = [t.reshape(len(t), -1).view(torch.uint8).numpy() for t in (*leaves, labels.cpu().contiguous())]
+        rows = [*np.concatenate(flat, axis=1)]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashes of long rows run side by side
         several = len(rows) > 1 and len(rows[0]) > 1 << 14
-        each = pool.map(_sha, rows) if several else map(_sha, rows)
+        each = (pool.map if several else map)(lambda row: hashlib.sha256(row).digest(), rows)
         return np.frombuffer(b"".join(each), np.uint8).reshape(-1, 32)
-
-
-def _sha(row: Any) -> bytes:
-    return hashlib.sha256(row).digest()
-
-
-def _bytes(t: Tensor) -> NDArray[np.uint8]:
-    rows = t.detach().cpu().reshape(len(t), -1).contiguous()
-    found: NDArray[np.uint8] = rows.view(torch.uint8).numpy()
-    return found
-
-
-def _unpadded(x: Inputs, labels: Tensor, pads: Sequence[Any]) -> Iterator[bytes]:
-    """The bytes of each sample without what fills it up: another set has another longest row."""
-    from purge.data.ragged import without_pads
-
-    leaves = [t.detach().cpu().numpy() for t in inputs.leaves(x)]
-    for i, label in enumerate(labels.tolist()):
-        parts = [without_pads(t[i], pad) for t, pad in zip(leaves, pads, strict=True)]
-        yield b"".join(np.ascontiguousarray(part).tobytes() for part in parts) + label.to_bytes(8, "little")
 
 
 # -- sketches -----------------------------------------------------------------------------------
 
 
-def _is_pictures(x: Inputs) -> bool:
-    image = isinstance(x, Tensor) and x.ndim == 4 and x.is_floating_point()
-    return image and x.shape[1] in (1, 3, 4) and min(x.shape[2:]) >= SKETCH
+def is_sketchable(x: Tensor) -> bool:
+    """Are the channels and sides of a batch (B, C, H, W) those of images?"""
+    return x.shape[1] in (1, 3, 4) and min(x.shape[2:]) >= SKETCH
 
 
 def sketches(x: Tensor) -> Tensor:
@@ -201,14 +177,14 @@ def fingerprints(samples: Samples) -> Tensor:
     width = _words(samples.take(torch.arange(1))[0]).shape[1]
     generator = torch.Generator().manual_seed(0)
     odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
-    found = []
+    hashes = []
     for x, y in samples.stream(torch.arange(len(samples)).split(max(1, (1 << 24) // max(1, width)))):
         # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
         # then add up with a weight per position; integers wrap around, so the order does not matter.
         words = _words(x) * 0x1E3779B97F4A7C15
         hashed = ((words ^ (words >> 32)) * odd.to(words.device)).sum(1)
-        found.append((hashed * 1_000_003 + y).cpu())
-    return torch.cat(found)
+        hashes.append((hashed * 1_000_003 + y).cpu())
+    return torch.cat(hashes)
 
 
 def _words(x: Inputs) -> Tensor:

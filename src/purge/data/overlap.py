@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError
-from purge.data.identity import Digests, digests, same_samples, sketches, unit
+from purge.data.identity import digests, is_sketchable, same_samples, sketches, unit
 from purge.data.inputs import Inputs
 from purge.data.prefetch import say_once
 from purge.data.samples import Samples, batches, few
@@ -37,15 +37,19 @@ def overlap(parts: Mapping[str, Samples]) -> dict[str, int | None]:
     retain is too large, up to ``LOOKED`` samples of it are looked at, of labels that both have: ``sampled``
     says how many retained ones, and ``exact`` is None unless these were all.
     """
-    hashes = _hashes(parts)
-    exact, sampled = _forget_in_retain(parts, hashes)
-    found = dict[str, int | None](exact=exact, near=None, near_same_label=None, compared=None)
-    found |= {} if sampled is None else {"sampled": sampled}
+    forget, retain = parts["forget"], parts["retain"]
+    kept = {n: s for n, s in parts.items() if n != "triggered" and not s.streamed and s.steady}
+    raw = _comparable(*kept.values())
+    hashes = {name: _hashed(samples, raw) for name, samples in kept.items()}
+    exact = _shared("forget", "retain", parts, hashes)
+    counts = dict[str, int | None](exact=exact, near=None, near_same_label=None, compared=None)
+    if exact is None and same_samples(forget, retain) is None and forget.steady and retain.steady:
+        counts |= _exact_in_some(forget, retain)
     if {"forget", "retain"} <= hashes.keys():
-        found |= near_copies(parts["forget"], parts["retain"])
+        counts |= near_copies(forget, retain)
     for other in ("forget", "retain") if "test" in parts else ():
-        found[f"test_{other}"] = _shared("test", other, parts, hashes)
-    return found
+        counts[f"test_{other}"] = _shared("test", other, parts, hashes)
+    return counts
 
 
 def _shared(a: str, b: str, parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]) -> int | None:
@@ -56,57 +60,50 @@ def _shared(a: str, b: str, parts: Mapping[str, Samples], hashes: Mapping[str, T
     if not {a, b} <= hashes.keys():
         return None
     common = torch.isin(hashes[a], hashes[b]).nonzero()[:, 0]
-    if ids is None and len(common) > (most := 0 if a == "forget" else tolerated(hashes[a], hashes[b])):
+    most = 0 if a == "forget" else tolerated(hashes[a], hashes[b])
+    if ids is None and len(common) > most:
         limit = f"; {most} would be tolerated" if most else ""
         raise _refusal(a, b, f"{len(common)} in both (first: {int(common[0])}{limit})")
     return len(common)
 
 
-def _forget_in_retain(
-    parts: Mapping[str, Samples], hashes: Mapping[str, Tensor]
-) -> tuple[int | None, int | None]:
-    """How many forgotten samples have an equal one in retain; how many were looked at if not all."""
-    forget, retain = parts["forget"], parts["retain"]
-    found = _shared("forget", "retain", parts, hashes)
-    if found is not None or same_samples(forget, retain) is not None:
-        return found, None
-    if not forget.steady or not retain.steady:
-        return None, None
-    some, whole = {}, True
-    for name, ours, theirs in (("forget", forget, retain), ("retain", retain, forget)):
-        rows = torch.isin(ours.labels, theirs.labels.unique()).nonzero()[:, 0]
-        if ours.streamed and len(rows) > LOOKED:
-            drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:LOOKED]
-            rows, whole = rows[drawn.sort().values], False
-        some[name] = rows
-    if not len(some["retain"]):
-        return 0, None
-    chosen = {name: parts[name].select(rows) for name, rows in some.items()}
-    raw = _comparable(*chosen.values())
-    seen = {name: _hashed(samples, raw) for name, samples in chosen.items()}
-    common = torch.isin(seen["forget"], seen["retain"]).nonzero()[:, 0]
+def _exact_in_some(forget: Samples, retain: Samples) -> dict[str, int | None]:
+    """Equal samples of sets that are too large to keep, looked for among some of labels that both have."""
+    rows, whole = [], True
+    for ours, theirs in ((forget, retain), (retain, forget)):
+        at = torch.isin(ours.labels, theirs.labels.unique()).nonzero()[:, 0]
+        if ours.streamed and len(at) > LOOKED:
+            drawn = torch.randperm(len(at), generator=torch.Generator().manual_seed(0))[:LOOKED]
+            at, whole = at[drawn.sort().values], False
+        rows.append(at)
+    if not len(rows[1]):
+        return {"exact": 0}
+    some = forget.select(rows[0]), retain.select(rows[1])
+    hashes = [_hashed(samples, _comparable(*some)) for samples in some]
+    common = torch.isin(*hashes).nonzero()[:, 0]
     if len(common):
-        raise _refusal("forget", "retain", f"{len(common)} in both (first: {int(some['forget'][common[0]])})")
+        first = int(rows[0][common[0]])
+        raise _refusal("forget", "retain", f"{len(common)} in both (first: {first})")
     if whole:
-        return 0, None
+        return {"exact": 0}
     say_once(
         f"The data is too large to keep: copies of forgotten samples were looked for among "
-        f"{len(some['retain'])} of {len(retain)} retained ones."
+        f"{len(rows[1])} of {len(retain)} retained ones."
     )
-    return None, len(some["retain"])
+    return {"sampled": len(rows[1])}
 
 
 def tolerated(a: Tensor, b: Tensor) -> int:
     """How many samples of ``a``, by their hashes, may have an equal one in ``b``."""
+
+    def repeated(hashes: Tensor) -> float:
+        """The share of samples that have an equal one in their own set."""
+        _, which, counts = hashes.unique(return_inverse=True, return_counts=True)
+        return int((counts[which] > 1).sum()) / len(hashes)
+
     twice = len(a) == len(b) and torch.equal(a.sort().values, b.sort().values)  # one set given for both
-    share = 0.0 if twice else min(_repeated(a), _repeated(b))
+    share = 0.0 if twice else min(repeated(a), repeated(b))
     return math.ceil(TOLERATED * min(len(a), len(b)) + share * len(a))
-
-
-def _repeated(hashes: Tensor) -> float:
-    """The share of samples that have an equal one in their own set."""
-    _, which, counts = hashes.unique(return_inverse=True, return_counts=True)
-    return int((counts[which] > 1).sum()) / len(hashes)
 
 
 def _refusal(a: str, b: str, got: str) -> DataError:
@@ -117,34 +114,16 @@ def _refusal(a: str, b: str, got: str) -> DataError:
     return DataError(wanted, got, f"remove them from test, which shows nothing about {b} otherwise")
 
 
-# -- equal samples ------------------------------------------------------------------------------
-
-
 def _comparable(*sets: Samples) -> bool:
     """Can they be compared as they are stored? Not images with other data, or of other sizes."""
     return len({samples.pixel_shape for samples in sets}) == 1
 
 
-def _hashes(parts: Mapping[str, Samples]) -> dict[str, Tensor]:
-    """The hashes of those sets that can be read again at little cost."""
-    kept = {n: s for n, s in parts.items() if n != "triggered" and not s.streamed and s.steady}
-    raw = _comparable(*kept.values())
-    return {name: _hashed(samples, raw) for name, samples in kept.items()}
-
-
 def _hashed(samples: Samples, raw: bool) -> Tensor:
     """The first 64 bits of the digest of each sample; ``raw``: as it is stored."""
     seen = samples.look() if raw else None
-    if seen is not None:
-        return _first_bits(seen.digests)
-    return torch.cat([_first_bits(digests(x, y)) for x, y in batches(samples, ROWS)])
-
-
-def _first_bits(found: Digests) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(found).view(np.int64)[:, 0].copy())
-
-
-# -- nearly identical images --------------------------------------------------------------------
+    each = [seen.digests] if seen is not None else [digests(x, y) for x, y in batches(samples, ROWS)]
+    return torch.from_numpy(np.concatenate(each).view(np.int64)[:, 0].copy())
 
 
 def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
@@ -153,8 +132,7 @@ def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
     Two images are nearly identical if their pixels correlate by ``NEAR``: with another brightness or
     contrast, light noise or recompression they still do, after a shift by a pixel they do not. Small grey
     versions of all pairs are compared, then each forgotten image with the likeliest of every block of
-    retained ones, pixel by pixel.
-    Of very many pairs only those of some forgotten images are looked at.
+    retained ones, pixel by pixel. Of very many pairs only those of some forgotten images are looked at.
     """
     raw = _comparable(forget, retain)
     ours, theirs = _sketched(forget, raw), _sketched(retain, raw)
@@ -163,12 +141,15 @@ def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
     looked = torch.linspace(0, len(forget) - 1, min(len(forget), max(1, PAIRS // len(retain)))).long()
     ours, theirs = ours[looked].to(forget.device), theirs.to(forget.device)
     near, same = (torch.zeros(len(looked), dtype=torch.bool) for _ in range(2))
-    for at, some in zip(torch.arange(len(looked)).split(1024), ours.split(1024), strict=True):
+    for at, some in zip(torch.arange(len(looked)).split(ROWS), ours.split(ROWS), strict=True):
         for start in range(0, len(theirs), 8192):
             best = (some @ theirs[start : start + 8192].T).max(1)
             likely = ((best.values >= ALIKE).cpu() & ~same[at]).nonzero()[:, 0]
+            if not len(likely):
+                continue
             mine, other = looked[at[likely]], best.indices.cpu()[likely] + start
-            alike = _correlated(forget, mine, retain, other, raw)
+            x, y = (unit(_images(s, i, raw).float().cpu()) for s, i in ((forget, mine), (retain, other)))
+            alike = (x * y).sum(1) >= NEAR
             near[at[likely]] |= alike
             same[at[likely]] |= alike & (forget.labels[mine] == retain.labels[other])
     return {"near": int(near.sum()), "near_same_label": int(same.sum()), "compared": len(looked)}
@@ -179,19 +160,9 @@ def _sketched(samples: Samples, raw: bool) -> Tensor | None:
     if raw or samples.pixel_shape is None:
         seen = samples.look()
         return None if seen is None else seen.sketches
-    x = few(samples, 1)
-    if x.shape[1] not in (1, 3, 4) or min(x.shape[2:]) < 8:
+    if not is_sketchable(few(samples, 1)):
         return None
     return torch.cat([sketches(x).cpu() for x, _ in batches(samples, ROWS)])
-
-
-def _correlated(a: Samples, of_a: Tensor, b: Samples, of_b: Tensor, raw: bool) -> Tensor:
-    """Which pairs of images correlate by ``NEAR``, (n,) on the CPU."""
-    found = [torch.empty(0, dtype=torch.bool)]
-    for i, j in zip(of_a.split(ROWS), of_b.split(ROWS), strict=True) if len(of_a) else ():
-        x, y = (unit(_images(s, at, raw).float().cpu()) for s, at in ((a, i), (b, j)))
-        found.append((x * y).sum(1) >= NEAR)
-    return torch.cat(found)
 
 
 def _images(samples: Samples, at: Tensor, raw: bool) -> Inputs:

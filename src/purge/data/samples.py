@@ -115,7 +115,7 @@ class Samples:
         self.paired = paired  # unpacks into inputs and labels
         self.cut = cut  # a part of something, whose row numbers mean something to the caller
         self.cached = ""  # where in the user's cache they are kept too
-        self._change: Drawn | None = None
+        self.change: Drawn | None = None  # at random, whenever they are read
         self._memory: dict[str, Backend] = {}  # the items once they were read, for all copies with these rows
         self._host: Self | None = None  # what was brought to the device
         self._y = labels.to(backend.device)
@@ -125,7 +125,7 @@ class Samples:
 
     def __getitem__(self, i: int) -> Any:
         if self.paired:
-            return (self._inputs, self.labels)[i]
+            return (self.kept().backend.raw(self.kept().places), self.labels)[i]
         x, y = self.take(torch.tensor([range(len(self))[i]]))
         return inputs.apply(lambda t: t[0], x), int(y)
 
@@ -163,7 +163,7 @@ class Samples:
     @property
     def steady(self) -> bool:
         """Are the samples the same whenever they are read?"""
-        return self._change is None and not self.backend.moving
+        return self.change is None and not self.backend.moving
 
     @property
     def pixel_shape(self) -> tuple[int, int, int] | None:
@@ -200,11 +200,6 @@ class Samples:
         """The rows of the backend that these are, (N,)."""
         return torch.arange(len(self)) if self.rows is None else self.rows
 
-    @property
-    def _inputs(self) -> Inputs:
-        """All inputs as they are stored."""
-        return self.kept().backend.raw(self.kept().places)
-
     def look(self) -> Look | None:
         """What they are: finite or not, a digest of each, sketches of images; None if items keep changing.
 
@@ -218,15 +213,12 @@ class Samples:
     # -- reading ---------------------------------------------------------------------------------
 
     def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """The samples at some rows.
+        """Inputs and labels at some rows, on the device where batches are delivered.
 
         Args:
             index: which rows.
-
-        Returns:
-            Inputs and labels on the device where batches are delivered.
         """
-        if self._change:
+        if self.change:
             return next(iter(self.stream([index])))
         return self.backend.take(self._at(index)), self._y[index.to(self.device)]
 
@@ -236,12 +228,9 @@ class Samples:
         Args:
             order: the rows of each batch.
             own: the part of each batch that is wanted; an image is changed as if all of it were.
-
-        Returns:
-            An iterator over inputs and labels.
         """
-        if self._change:
-            return self._change.stream(self.changed(None), order, own)
+        if self.change:
+            return self.change.stream(self.replaced(change=None), order, own)
         return self.moved(cut(order, own))
 
     def moved(self, order: Order, moves: Order | None = None) -> Iterator[tuple[Inputs, Tensor]]:
@@ -250,9 +239,6 @@ class Samples:
         Args:
             order: the rows of each batch.
             moves: how the images of each batch are moved, as ``draw_moves`` gives it; by default not at all.
-
-        Returns:
-            An iterator over inputs and labels.
         """
         rows = order if self.rows is None else (self._at(index) for index in order)
         each = iter(self.backend.stream(rows, moves))
@@ -268,9 +254,6 @@ class Samples:
 
         Args:
             index: which rows, or a mask.
-
-        Returns:
-            Those samples.
         """
         index = index.cpu()
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
@@ -288,28 +271,13 @@ class Samples:
 
         Args:
             **changes: attributes and their values; with a ``backend`` also ``rows``, None for all of it.
-
-        Returns:
-            A copy that shares the data.
         """
         there = copy.copy(self)
         there.__dict__.update(changes)
         if "backend" in changes:
             there._memory, there._host = {}, None
-        there._y = there.labels.to(there.device)
-        return there
-
-    def changed(self, change: Drawn | None) -> Self:
-        """The same samples, changed at random whenever they are read.
-
-        Args:
-            change: how; None: not at all.
-
-        Returns:
-            A copy that shares the data.
-        """
-        there = copy.copy(self)
-        there._change = change
+        if "backend" in changes or "labels" in changes:
+            there._y = there.labels.to(there.device)
         return there
 
     def kept(self) -> Self:
@@ -328,18 +296,13 @@ class Samples:
         Args:
             device: where batches are delivered.
             dtype: the type of the floats that images, and tables of NumPy or pandas, are given out as.
-
-        Returns:
-            A copy.
         """
         device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         here = self.kept()
         plain, rows = here.backend.delivered(here.rows, here.device, dtype)
         host = here.replaced(backend=plain, rows=rows)
         backend, rows = plain.delivered(rows, device, dtype)
-        there = host.replaced(backend=backend, rows=rows)
-        there._host = host
-        return there
+        return host.replaced(backend=backend, rows=rows).replaced(_host=host)
 
 
 def cut(order: Order, own: Sequence[slice]) -> Order:
@@ -355,8 +318,8 @@ def few(samples: Samples, most: int = 2) -> Inputs:
 def value_range(samples: Samples, method: str) -> tuple[Tensor, Tensor]:
     """The least and greatest value, of each channel for images (1, C, 1, 1), otherwise of all."""
     lows, highs = [], []
-    for given, _ in batches(samples, 512):
-        x = inputs.continuous(given, method)
+    for batch, _ in batches(samples, 512):
+        x = inputs.continuous(batch, method)
         over = [d for d in range(x.ndim) if x.ndim != 4 or d != 1]
         lows.append(x.amin(over, keepdim=True))
         highs.append(x.amax(over, keepdim=True))

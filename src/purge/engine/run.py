@@ -140,7 +140,7 @@ class Run:
         named = isinstance(self._augment, Augmentation)
         if self._augment == Augmentation() or (named and samples.pixel_shape is None):
             return None
-        return samples.changed(Drawn(self._augment, self._moves))
+        return samples.replaced(change=Drawn(self._augment, self._moves))
 
     def as_trained(self, samples: Samples) -> Samples:
         """The samples as a model is trained on them: changed at random where it is known how."""

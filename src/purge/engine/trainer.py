@@ -290,7 +290,9 @@ def _batches(
     per_epoch, size = recipe.batches(n := len(samples[0]))
     orders = [torch.randperm(n, generator=g) if shuffle is None else shuffle() for g in generators]
     orders = [order[: per_epoch * size].view(per_epoch, size) for order in orders]
-    changed = [own.changed(Drawn(recipe.augmentation, g)) for own, g in zip(samples, generators, strict=True)]
+    changed = [
+        own.replaced(change=Drawn(recipe.augmentation, g)) for own, g in zip(samples, generators, strict=True)
+    ]
     if len(changed) == 1:
         yield from zip(orders[0], ranks.stream(changed[0], orders[0].to(device)), strict=True)
         return
