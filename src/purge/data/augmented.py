@@ -188,64 +188,49 @@ def still_random(split: Split) -> str:
 
 
 def _plain(dataset: Any, reader: str) -> Any:
-    """The same dataset, or Subset of it, without random transforms."""
+    """The same dataset, or Subset of it, without random transforms; as it is if its items would not fit."""
     if isinstance(dataset, Subset):
         base = _plain(dataset.dataset, reader)
         return dataset if base is dataset.dataset else Subset(base, dataset.indices)
-    dropped = _names(getattr(dataset, "transform", None))
-    if not dropped or (found := _changed(dataset)) is None:
+    dropped: set[str] = set()
+    transform = deterministic(getattr(dataset, "transform", None), dropped)
+    if not dropped:
         return dataset
-    say_once(f"{reader} reads the data without {', '.join(sorted(dropped))}.")
-    return found
-
-
-def _changed(dataset: Any) -> Any:
-    """A shallow copy of a dataset whose transforms are not random; None if its items would not fit."""
     try:
-        plain = copy.copy(dataset)
-        plain.transform = deterministic(dataset.transform)
+        without = copy.copy(dataset)
+        without.transform = transform
         both = getattr(dataset, "transforms", None)  # torchvision keeps it a second time
         if getattr(both, "transform", None) is dataset.transform:
-            plain.transforms = copy.copy(both)
-            plain.transforms.transform = plain.transform
-        firsts = [as_tensors(input_and_label(one[0])[0], "the data") for one in (dataset, plain)]
-        shapes = [inputs.describe(x) for x in firsts]
+            without.transforms = copy.copy(both)
+            without.transforms.transform = transform
+        firsts = [as_tensors(input_and_label(one[0])[0], "the data") for one in (dataset, without)]
     except (AttributeError, TypeError, DataError):
-        return None
-    return plain if shapes[0] == shapes[1] else None
+        return dataset
+    if inputs.describe(firsts[0]) != inputs.describe(firsts[1]):
+        return dataset
+    say_once(f"{reader} reads the data without {', '.join(sorted(dropped))}.")
+    return without
 
 
-def deterministic(transform: Any) -> Callable[[Any], Any] | None:
-    """A transform without what is random in it; None if nothing is left."""
+def deterministic(transform: Any, dropped: set[str] | None = None) -> Any:
+    """A transform without what is random in it; None if nothing is left. Its names go into ``dropped``."""
+    dropped = set() if dropped is None else dropped
+    module, name = type(transform).__module__, type(transform).__name__
+    known = module.partition(".")[0] in PACKAGES
     if isinstance(transform, nn.Sequential):
-        return nn.Sequential(*filter(None, map(deterministic, transform)))  # type: ignore[no-any-return, call-overload]
-    if _known(transform) and type(transform).__name__ == "Compose":
-        found = copy.copy(transform)
-        found.transforms = [*filter(None, map(deterministic, transform.transforms))]
-        return found  # type: ignore[no-any-return]
-    if not _random(transform):
-        return transform  # type: ignore[no-any-return]
-    home, name = sys.modules[type(transform).__module__], type(transform).__name__
+        return nn.Sequential(*filter(None, (deterministic(part, dropped) for part in transform)))
+    if known and name == "Compose":
+        composed = copy.copy(transform)
+        parts = (deterministic(part, dropped) for part in transform.transforms)
+        composed.transforms = [*filter(None, parts)]
+        return composed
+    if not known or not (name.startswith("Random") or name in RANDOM):
+        return transform
+    dropped.add(name)
+    home = sys.modules[module]
     if name == "RandomCrop":
-        return home.CenterCrop(transform.size)  # type: ignore[no-any-return]
+        return home.CenterCrop(transform.size)
     if name == "RandomResizedCrop":
         size = [transform.size] * 2 if isinstance(transform.size, int) else transform.size
         return nn.Sequential(home.Resize(round(min(size) / WHOLE)), home.CenterCrop(size))
     return None
-
-
-def _names(transform: Any) -> set[str]:
-    """The random transforms in a transform."""
-    if isinstance(transform, nn.Sequential) or (_known(transform) and type(transform).__name__ == "Compose"):
-        inside = transform if isinstance(transform, nn.Sequential) else transform.transforms
-        return set().union(*map(_names, inside))
-    return {type(transform).__name__} if _random(transform) else set()
-
-
-def _known(transform: Any) -> bool:
-    return type(transform).__module__.partition(".")[0] in PACKAGES
-
-
-def _random(transform: Any) -> bool:
-    name = type(transform).__name__
-    return _known(transform) and (name.startswith("Random") or name in RANDOM)

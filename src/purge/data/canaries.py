@@ -80,10 +80,8 @@ def plant_canaries(data: Data, n: int, *, seed: int = 0, mislabel: bool = True) 
     stays[chosen[~included]] = False
     kept = stays.nonzero()[:, 0]
     rows = torch.searchsorted(kept, chosen[included])
-    data, canaries = (_apart(samples.replaced(labels=planted).select(at)) for at in (kept, chosen))
+    data, canaries = (  # each as data of its own, whose rows are counted from 0
+        samples.replaced(labels=planted).select(at).replaced(ids=torch.arange(len(at)), origin=Origin())
+        for at in (kept, chosen)
+    )
     return Canaries(data, rows, canaries, included)
-
-
-def _apart(samples: Samples) -> Samples:
-    """The samples as data of its own, whose rows are counted from 0."""
-    return samples.replaced(ids=torch.arange(len(samples)), origin=Origin())

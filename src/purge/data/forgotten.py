@@ -107,37 +107,27 @@ def wholly_forgotten(forget: Samples, retain: Samples) -> list[str]:
     return sorted(set(forget.owners) - set(retain.owners) - {""})
 
 
-# -- who has forgotten what ---------------------------------------------------------------------
-
-
 def forgotten_by(*sources: Any) -> Forgotten:
     """What results, run folders and lists of them have forgotten, all together."""
     everything = Forgotten()
     for source in sources:
-        everything |= _of(source)
+        known = getattr(source, "forgotten", source)
+        if isinstance(source, (str, os.PathLike)):
+            path = Path(source) / "run.json"
+            if not path.is_file():
+                fix = "pass the folder that result.save wrote"
+                raise FileError(f"the folder of a run at {path.parent}", "none", fix)
+            content = read_json(path)
+            if isinstance(content, Mapping) and KEY in content:
+                everything |= Forgotten.from_dict(content[KEY], str(path))
+        elif isinstance(known, Forgotten):
+            everything |= known
+        elif isinstance(source, Sequence):
+            everything |= forgotten_by(*source)
+        elif source is not None:
+            fix = "pass the result of purge.unlearn, or the folder of its run"
+            raise DataError("an earlier result as after", type(source).__name__, fix)
     return everything
-
-
-def _of(source: Any) -> Forgotten:
-    if source is None or isinstance(source, Forgotten):
-        return source or Forgotten()
-    if isinstance(source, (str, os.PathLike)):
-        return _in_folder(Path(source))
-    if isinstance(known := getattr(source, "forgotten", None), Forgotten):
-        return known
-    if isinstance(source, Sequence):
-        return forgotten_by(*source)
-    fix = "pass the result of purge.unlearn, or the folder of its run"
-    raise DataError("an earlier result as after", type(source).__name__, fix)
-
-
-def _in_folder(folder: Path) -> Forgotten:
-    path = folder / "run.json"
-    if not path.is_file():
-        raise FileError(f"the folder of a run at {folder}", "none", "pass the folder that result.save wrote")
-    content = read_json(path)
-    known = isinstance(content, Mapping) and KEY in content
-    return Forgotten.from_dict(content[KEY], str(path)) if known else Forgotten()
 
 
 def check_not_again(forgotten: Forgotten, parts: Mapping[str, Samples]) -> None:

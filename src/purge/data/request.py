@@ -9,7 +9,6 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from purge.core.errors import DataError, brief
 from purge.data.forgotten import wholly_forgotten
@@ -46,34 +45,28 @@ class DeletionRequest:
     def __post_init__(self) -> None:
         """Check the dates; a date or datetime becomes text."""
         for key, value in self.to_dict().items():
-            if key in ("received", "done"):
-                value = _iso(value, key)
-            elif not isinstance(value, str) or not value.strip() or len(value) > LONGEST:
+            dated = key in ("received", "done")
+            text = value.isoformat() if dated and isinstance(value, date) else value  # or a datetime
+            try:
+                good = isinstance(text, str) and len(text.strip()) > 0 and len(text) <= LONGEST
+                _ = dated and good and datetime.fromisoformat(text)
+            except ValueError:
+                good = False
+            if not good and dated:
+                what = f"a date in the form of ISO 8601 as {key}"
+                raise DataError(what, brief(value), "write 2026-11-01, say")
+            if not good:
                 what = f"text as {key} of a request, of at most {LONGEST} characters"
                 raise DataError(what, brief(value), "leave it out if unknown")
-            object.__setattr__(self, key, value)
-        if self.received and self.done and _day(self.done) < _day(self.received):
+            object.__setattr__(self, key, text)
+        days = [datetime.fromisoformat(when).date() for when in (self.received, self.done) if when]
+        if days != sorted(days):
             got = f"done on {self.done}"
             raise DataError(f"a request of {self.received} to be done later", got, "check both dates")
 
     def to_dict(self) -> dict[str, str]:
         """The fields that were given."""
         return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
-
-
-def _iso(value: Any, key: str) -> str:
-    if isinstance(value, date):  # a datetime is one too
-        return value.isoformat()
-    try:
-        datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        what = f"a date in the form of ISO 8601 as {key}"
-        raise DataError(what, brief(value), "write 2026-11-01, say") from None
-    return str(value)
-
-
-def _day(text: str) -> date:
-    return datetime.fromisoformat(text).date()
 
 
 # -- which samples ----------------------------------------------------------------------------
@@ -87,12 +80,13 @@ def described(split: Split) -> dict[str, Any]:
     """
     forget, classes = split.forget, sorted(split.forget_classes)
     rows = forget.ids if forget.cut else None
+    numbers = b"" if rows is None else rows.sort().values.numpy().astype("<i8").tobytes()
     single = ~torch.isin(forget.labels, torch.tensor(classes, dtype=torch.long))
     return {
         "request": {} if split.single else {"forget_classes": classes},
         "forget_rows": None if rows is None else rows[single].sort().values.tolist(),
         "rows_of": forget.origin.size if forget.cut else None,
-        "forget_digest": None if rows is None else _digest_of_numbers(rows.sort().values),
+        "forget_digest": None if rows is None else hashlib.sha256(numbers).hexdigest(),
         "forget_subjects": wholly_forgotten(forget, split.retain) or None,
     }
 
@@ -107,7 +101,7 @@ def contents(split: Split) -> dict[str, str | None]:
 
 
 def content_digest(samples: Samples, *, streamed: bool = False) -> str | None:
-    """SHA-256 of what the samples are, in whatever order they come: see :mod:`purge.data.identity`.
+    """SHA-256 of what the samples are, in whatever order they come: of the sorted digests of each.
 
     None for data that differs when it is read again, and for data that is ``streamed`` unless it is read for
     this.
@@ -116,8 +110,3 @@ def content_digest(samples: Samples, *, streamed: bool = False) -> str | None:
         return None
     seen = samples.look()
     return None if seen is None else hashlib.sha256(b"".join(sorted(seen.each()))).hexdigest()
-
-
-def _digest_of_numbers(rows: Tensor) -> str:
-    """SHA-256 of sorted numbers, 64 bits each, lowest byte first."""
-    return hashlib.sha256(rows.numpy().astype("<i8").tobytes()).hexdigest()
