@@ -18,7 +18,6 @@ from purge.metrics.accuracy import change
 from purge.metrics.bootstrap import (
     DRAWS,
     auroc,
-    auroc_draws,
     interval,
     matched,
     mean_value,
@@ -27,7 +26,7 @@ from purge.metrics.bootstrap import (
     resamples,
 )
 from purge.metrics.damage import calibration_error, variation_distance
-from purge.metrics.membership import GRID, roc, tpr_at, tpr_value
+from purge.metrics.membership import GRID, roc, threshold_attacks
 from tests.metrics.numbers import assert_like_scipy, audit, made, pick, probs, right
 
 # -- means and differences ---------------------------------------------------------------------
@@ -50,7 +49,9 @@ def test_intervals_are_those_of_scipy():
     assert found.value == pytest.approx(0.2)
     assert_like_scipy(found, (hits - confidence) * np.repeat([-1, 1], 1000))
     a, b = rng.integers(8, size=40) + 1.0, rng.integers(8, size=30) + 0.0
-    assert_like_scipy(purge.Value(auroc(a, b), *interval(auroc_draws(a, b, 0))), a, b, statistic=pairs_above)
+    assert_like_scipy(
+        purge.Value(auroc(a, b), *interval(rate_draws([(a, b)], 0)[0, 0])), a, b, statistic=pairs_above
+    )
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 40), (40, 40), (1, 1), (0, 1), (3, 7), (17, 400), (5000, 9999)])
@@ -131,9 +132,13 @@ def calibrated(rng: np.random.Generator, seed: int) -> purge.Value:
     return calibration_error(confidence, rng.random(400) < confidence, seed)
 
 
+def tpr(inside: np.ndarray, outside: np.ndarray, fpr: float, seed: int, classes=None) -> purge.Value:
+    return threshold_attacks({"score": (inside, outside)}, seed, classes).tpr("score", fpr)
+
+
 def found_at(shift: float, n: int, m: int) -> Callable[[np.random.Generator, int], purge.Value]:
     """The bootstrap alone holds the truth in 75 to 87 % of cases with 100 others, Wilson's in 28 to 70 %."""
-    return lambda rng, seed: tpr_value(rng.normal(shift, 1, n), rng.normal(0, 1, m), 0.01, seed)
+    return lambda rng, seed: tpr(rng.normal(shift, 1, n), rng.normal(0, 1, m), 0.01, seed)
 
 
 def power(shift: float) -> float:
@@ -215,13 +220,15 @@ def test_rates_are_those_of_scikit_learn_also_with_ties(levels, seed):
     assert curve["fpr"] == list(GRID)
     assert curve["tpr"] == pytest.approx([tpr_of_sklearn(inside, outside, fpr) for fpr in GRID], abs=1e-6)
     for fpr in (0.0, 0.01, 0.1, 0.29, 0.5, 1.0):
-        assert tpr_at(inside, outside, fpr) == pytest.approx(tpr_of_sklearn(inside, outside, fpr), abs=1e-12)
+        assert rates(inside, outside, [fpr])[1] == pytest.approx(
+            tpr_of_sklearn(inside, outside, fpr), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("percent", [7, 14, 28, 29, 55, 57, 58])
 def test_a_rate_that_is_not_a_binary_fraction_allows_all_its_false_positives(percent):
     outside, inside = np.arange(100.0), np.arange(100.0) + 0.5
-    assert tpr_at(inside, outside, percent / 100) == pytest.approx((percent + 1) / 100)
+    assert rates(inside, outside, [percent / 100])[1] == pytest.approx((percent + 1) / 100)
 
 
 def tpr_by_counting(inside: np.ndarray, outside: np.ndarray, allowed: float) -> float:
@@ -244,26 +251,25 @@ def test_draws_of_rates_are_those_of_resampled_data(m, fpr):
             assert found[0, i] == pytest.approx(roc_auc_score(np.repeat([1, 0], [70, m]), np.r_[a, b]))
             # and for the threshold, some of ``b`` above all that was seen
             assert found[1, i] == pytest.approx(tpr_by_counting(a, np.r_[b, [np.inf] * beyond[i]], fpr * m))
-        assert np.array_equal(found[0], auroc_draws(inside, outside, 3))
 
 
 def test_a_tpr_has_the_wider_of_two_intervals_and_needs_enough_samples():
     rng = np.random.default_rng(0)
     inside, outside = rng.normal(1, 1, 400), rng.normal(0, 1, 1000)
     for fpr, least in ((0.01, 100), (0.001, 1000)):
-        value = tpr_value(inside, outside, fpr, 5)
+        value = tpr(inside, outside, fpr, 5)
         assert value.value == tpr_of_sklearn(inside, outside, fpr)
         draws = rate_draws([(inside, outside)], 5, [fpr])[0, 1]
         alone = stats.binomtest(round(400 * value.value), 400).proportion_ci(method="wilson")
         assert value.low == pytest.approx(min(np.quantile(draws, 0.025), alone.low))
         assert value.high == pytest.approx(max(np.quantile(draws, 0.975), alone.high))
         assert value.n == 1400
-        assert tpr_value(inside[:10], outside[:least], fpr, 0).value is not None
-        few = tpr_value(inside, outside[: least - 1], fpr, 0)
+        assert tpr(inside[:10], outside[:least], fpr, 0).value is not None
+        few = tpr(inside, outside[: least - 1], fpr, 0)
         assert few.value is None
         for word in (str(least), str(least - 1), f"{100 * fpr:g} %"):
             assert word in few.why
-        assert "10 forgotten samples, and there are 9" in tpr_value(inside[:9], outside, fpr, 0).why
+        assert "10 forgotten samples, and there are 9" in tpr(inside[:9], outside, fpr, 0).why
 
 
 # -- like is compared with like ----------------------------------------------------------------
@@ -280,7 +286,7 @@ def test_rates_with_classes_are_the_weighted_ones_of_scikit_learn():
     for fpr in (0.01, 0.1, 0.5):
         expected = tpr_of_sklearn(inside, outside, fpr, weights)
         assert rates(inside, outside, [fpr], classes)[1] == pytest.approx(expected, abs=1e-12)
-    few = tpr_value(inside, outside, 0.01, 0, classes)  # of 200 others few are of class 0
+    few = tpr(inside, outside, 0.01, 0, classes)  # of 200 others few are of class 0
     assert few.value is None
     assert "200 weigh as much as 35" in few.why
 

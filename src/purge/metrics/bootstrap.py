@@ -23,13 +23,21 @@ Z = float(ndtri(0.975))  # standard errors on either side of a 95 % interval
 
 
 def mean_value(x: Any, seed: int, weights: Array | None = None) -> Value:
-    """The mean of N numbers with a 95 % interval: Wilson's for yes and no, the bootstrap's for others."""
-    x, w = np.asarray(x), np.ones(len(x)) if weights is None else weights
-    n, mean = len(x), float(x.mean() if weights is None else np.average(x, weights=w))
-    if x.dtype == np.bool_:
-        return Value(mean, *wilson(mean, effective(w)), n)
-    draws = np.concatenate([counts @ (w * x) / (counts @ w) for counts in resamples(n, seed)])
-    return Value(mean, *interval(draws), n)
+    """The mean of N numbers with a 95 % interval: Wilson's for yes and no, the bootstrap's for others.
+
+    Weights are for yes and no.
+    """
+    x = np.asarray(x)
+    if x.dtype != np.bool_:
+        return Value(float(x.mean()), *interval(mean_draws(x, seed)), len(x))
+    share = float(x.mean() if weights is None else np.average(x, weights=weights))
+    return Value(share, *wilson(share, len(x) if weights is None else effective(weights)), len(x))
+
+
+def mean_draws(x: Array, seed: int) -> Array:
+    """Bootstrap draws of a mean."""
+    n = len(x)
+    return np.concatenate([counts @ x / n for counts in resamples(n, seed)])
 
 
 def effective(weights: Array) -> float:
@@ -54,13 +62,13 @@ def interval(draws: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def wide_value(value: float, noise: Array, n: int, most: float = np.inf) -> Value:
-    """A number ≥ 0 with an interval that is rather too wide than too narrow: 95 % of the noise either way.
+def wide_interval(value: float, noise: Array, most: float = np.inf) -> tuple[float, float]:
+    """An interval of a number ≥ 0, rather too wide than too narrow: 95 % of the noise either way.
 
     For numbers that are a product or a ratio of distances, whose resamples do not scatter around them.
     """
     reach = float(np.quantile(noise, 0.95))
-    return Value(value, max(value - reach, 0.0), min(value + reach, most), n)
+    return max(value - reach, 0.0), min(value + reach, most)
 
 
 def resamples(n: int, seed: int) -> Iterator[Array]:
@@ -82,12 +90,6 @@ def some_rows(n: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
 def auroc(inside: Array, outside: Array, classes: Classes | None = None) -> float:
     """P(a score of ``inside`` > one of ``outside``); ties count half."""
     return float(rates(inside, outside, classes=classes)[0])
-
-
-def auroc_draws(inside: Array, outside: Array, seed: int, classes: Classes | None = None) -> Array:
-    """Bootstrap draws of the AUROC; equal sizes and seeds give the same resamples."""
-    draws: Array = rate_draws([(inside, outside)], seed, classes=classes)[0, 0]
-    return draws
 
 
 def rates(inside: Array, outside: Array, fprs: Sequence[float] = (), classes: Classes | None = None) -> Array:

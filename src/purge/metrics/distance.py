@@ -11,7 +11,7 @@ from scipy.special import rel_entr
 
 from purge.metrics.accuracy import change_draws
 from purge.metrics.audited import AuditedModel, Part
-from purge.metrics.bootstrap import Array, interval, resamples, wide_value
+from purge.metrics.bootstrap import Array, interval, resamples, wide_interval
 from purge.metrics.likelihood import margins
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Missing, Value
@@ -294,4 +294,4 @@ def tow(audited: AuditedModel) -> Value:
         value *= 1 - abs(gap)
         noise = noise + np.abs(change_draws(after, before, audited.seed + i) - gap)
         n += len(after)
-    return wide_value(value, noise, n, most=1.0)
+    return Value(value, *wide_interval(value, noise, most=1.0), n)

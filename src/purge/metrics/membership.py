@@ -9,7 +9,7 @@ share. Either way the aim is the retrained model's value, which need not be 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,18 +18,7 @@ import numpy as np
 import torch
 
 from purge.metrics.audited import AuditedModel, Hits, Labels, Part, once
-from purge.metrics.bootstrap import (
-    Array,
-    Classes,
-    auroc,
-    auroc_draws,
-    effective,
-    interval,
-    matched,
-    rate_draws,
-    rates,
-    wilson,
-)
+from purge.metrics.bootstrap import Array, Classes, effective, interval, matched, rate_draws, rates, wilson
 from purge.metrics.likelihood import margins
 from purge.metrics.value import Missing, Value
 
@@ -87,24 +76,65 @@ SIGNALS: dict[str, Callable[[Array, Labels], Array]] = {
 # -- one signal, forget against unseen data of the same classes --------------------------------
 
 
+class Attacks(NamedTuple):
+    """What threshold attacks by some signals achieve: the AUROC, then the TPR at each of FPRS."""
+
+    points: dict[str, Array]  # (1 + FPRS,)
+    draws: dict[str, Array]  # (1 + FPRS, DRAWS), all from the same resamples
+    members: int  # whose class has non-members
+    others: int
+    effective: float  # as many non-members of equal weight would tell as much
+
+    def auroc(self, *signals: str) -> Value:
+        """The AUROC of a signal; of several, their mean."""
+        points, draws = ([of[name][0] for name in signals] for of in (self.points, self.draws))
+        return Value(float(np.mean(points)), *interval(np.mean(draws, axis=0)), self.members + self.others)
+
+    def tpr(self, signal: str, fpr: float) -> Value:
+        """A TPR with its interval: that of the resamples, or Wilson's where it is wider.
+
+        Resamples know that the threshold is estimated too, but not that 0 of n found is no proof of 0.
+        """
+        if why := self.too_few(fpr):
+            return Value.missing(why)
+        k = 1 + FPRS.index(fpr)
+        tpr = float(self.points[signal][k])
+        ends = [interval(self.draws[signal][k]), wilson(tpr, self.members)]
+        return Value(tpr, min(e[0] for e in ends), max(e[1] for e in ends), self.members + self.others)
+
+    def too_few(self, fpr: float) -> str:
+        """Why a TPR at this FPR cannot be told from so many samples; empty if it can."""
+        needs, least = f"a TPR at {100 * fpr:g} % FPR needs at least", round(1 / fpr)
+        if self.others < least:
+            return f"{needs} {least} non-members, and there are {self.others}"
+        if self.effective < least / 2:
+            weigh = f"{self.others} weigh as much as {self.effective:.0f}"
+            return f"{needs} {least} non-members, and with the class shares of the forgotten samples {weigh}"
+        return (
+            ""
+            if self.members >= LEAST
+            else f"{needs} {LEAST} forgotten samples, and there are {self.members}"
+        )
+
+
+def threshold_attacks(
+    pairs: Mapping[str, tuple[Array, Array]], seed: int, classes: Classes | None = None
+) -> Attacks:
+    """Attacks by scores of members and of others: larger is more like a member."""
+    inside, outside = next(iter(pairs.values()))
+    (w_in,), (w_out,) = matched(np.ones((1, len(inside))), np.ones((1, len(outside))), classes)
+    return Attacks(
+        {name: rates(*pair, FPRS, classes) for name, pair in pairs.items()},
+        dict(zip(pairs, rate_draws([*pairs.values()], seed, FPRS, classes), strict=True)),
+        int(w_in.sum()),
+        int((w_out > 0).sum()),
+        effective(w_out),
+    )
+
+
 def roc(inside: Array, outside: Array, classes: Classes | None = None) -> dict[str, list[float]]:
-    """The ROC curve of scores on a fixed grid of FPRs: the TPR of :func:`tpr_at` at each."""
+    """The ROC curve of scores on a fixed grid of FPRs."""
     return {"fpr": list(GRID), "tpr": rates(inside, outside, GRID, classes)[1:].round(6).tolist()}
-
-
-def tpr_at(inside: Array, outside: Array, fpr: float, classes: Classes | None = None) -> float:
-    """The share of ``inside`` above a threshold that at most a share ``fpr`` of ``outside`` is above.
-
-    Of all such thresholds the lowest; a score that ties with it is not above it.
-    """
-    return float(rates(inside, outside, [fpr], classes)[1])
-
-
-def tpr_value(inside: Array, outside: Array, fpr: float, seed: int, classes: Classes | None = None) -> Value:
-    """:func:`tpr_at` with its interval; missing where the samples are too few for such an FPR."""
-    draws = rate_draws([(inside, outside)], seed, [fpr], classes)[0, 1]
-    sizes = Sizes.of(np.ones(len(inside)), np.ones(len(outside)), classes)
-    return _found_at(fpr, tpr_at(inside, outside, fpr, classes), draws, sizes)
 
 
 def told_apart(
@@ -112,91 +142,31 @@ def told_apart(
 ) -> dict[str, Value]:
     """The AUROC and the rates of an attack by its scores of members and others; leaves its ROC curve."""
     audited.curves.setdefault("roc", {})[curve] = roc(inside, outside, classes)
-    draws, seed = auroc_draws(inside, outside, audited.seed, classes), audited.seed
-    return {
-        "auroc": Value(auroc(inside, outside, classes), *interval(draws), len(inside) + len(outside)),
-        "tpr_1pct": tpr_value(inside, outside, 0.01, seed, classes),
-        "tpr_01pct": tpr_value(inside, outside, 0.001, seed, classes),
-    }
-
-
-class Sizes(NamedTuple):
-    """How many members and non-members an attack compares."""
-
-    members: int  # whose class has non-members
-    others: int
-    effective: float  # as many non-members of equal weight would tell as much
-
-    @classmethod
-    def of(cls, inside: Array, outside: Array, classes: Classes | None) -> Sizes:
-        """Of two sets of samples, once the second is weighted to the classes of the first."""
-        (members,), (others,) = matched(inside[None], outside[None], classes)
-        return cls(int(members.sum()), int((others > 0).sum()), effective(others))
-
-    @property
-    def both(self) -> int:
-        """All samples."""
-        return self.members + self.others
-
-
-def _found_at(fpr: float, tpr: float, draws: Array, sizes: Sizes) -> Value:
-    """A TPR with its interval: that of the resamples, or Wilson's where it is wider.
-
-    Resamples know that the threshold is estimated too, but not that 0 of n found is no proof of 0.
-    """
-    if why := _too_few(sizes, fpr):
-        return Value.missing(why)
-    ends = [interval(draws), wilson(tpr, sizes.members)]
-    return Value(tpr, min(low for low, _ in ends), max(high for _, high in ends), sizes.both)
-
-
-def _too_few(sizes: Sizes, fpr: float) -> str:
-    """Why a TPR at this FPR cannot be told from so many samples; empty if it can."""
-    needs, least = f"a TPR at {100 * fpr:g} % FPR needs at least", round(1 / fpr)
-    if sizes.others < least:
-        return f"{needs} {least} non-members, and there are {sizes.others}"
-    if sizes.effective < least / 2:
-        weigh = f"{sizes.others} weigh as much as {sizes.effective:.0f}"
-        return f"{needs} {least} non-members, and with the class shares of the forgotten samples {weigh}"
-    if sizes.members < LEAST:
-        return f"{needs} {LEAST} forgotten samples, and there are {sizes.members}"
-    return ""
-
-
-class Attacks(NamedTuple):
-    """What each signal (in the order of SIGNALS) achieves: the AUROC, then the TPR at each of FPRS."""
-
-    points: Array  # (signals, 1 + FPRS)
-    draws: Array  # (signals, 1 + FPRS, DRAWS), from the same resamples
-    sizes: Sizes
+    attack = threshold_attacks({curve: (inside, outside)}, audited.seed, classes)
+    low = {"tpr_1pct": attack.tpr(curve, 0.01), "tpr_01pct": attack.tpr(curve, 0.001)}
+    return {"auroc": attack.auroc(curve), **low}
 
 
 @once
 def attacks(audited: AuditedModel) -> Attacks:
-    """The attacks by all signals, which share their resamples; leaves the ROC curves."""
+    """The attacks by all signals; leaves the ROC curves."""
     (members, ya), (others, yb) = ((audited.log_probs(part), audited.labels(part)) for part in SEEN)
     pairs = {name: (signal(members, ya), signal(others, yb)) for name, signal in SIGNALS.items()}
     curves = {name: roc(*pair, (ya, yb)) for name, pair in pairs.items()}
     audited.curves.setdefault("roc", {}).update(curves)
-    points = np.array([rates(*pair, FPRS, (ya, yb)) for pair in pairs.values()])
-    draws = rate_draws(list(pairs.values()), audited.seed, FPRS, (ya, yb))
-    return Attacks(points, draws, Sizes.of(np.ones(len(ya)), np.ones(len(yb)), (ya, yb)))
+    return threshold_attacks(pairs, audited.seed, (ya, yb))
 
 
 def auroc_of(audited: AuditedModel, signals: tuple[str, ...]) -> Value:
     """AUROC of a signal, forget against unseen same-class data; of several, their mean."""
-    results, rows = attacks(audited), [[*SIGNALS].index(name) for name in signals]
-    draws = results.draws[rows, 0].mean(0)
-    return Value(float(results.points[rows, 0].mean()), *interval(draws), results.sizes.both)
+    return attacks(audited).auroc(*signals)
 
 
 def tpr_of(audited: AuditedModel, fpr: float) -> Value | dict[str, Value]:
     """The share of the forget set that each signal finds at this FPR."""
-    results, k = attacks(audited), 1 + FPRS.index(fpr)
-    if why := _too_few(results.sizes, fpr):
+    if why := attacks(audited).too_few(fpr):
         return Value.missing(why)
-    each = zip(SIGNALS, results.points, results.draws, strict=True)
-    return {name: _found_at(fpr, float(point[k]), draws[k], results.sizes) for name, point, draws in each}
+    return {name: attacks(audited).tpr(name, fpr) for name in SIGNALS}
 
 
 mia = partial(auroc_of, signals=("loss", "confidence"))
@@ -222,8 +192,12 @@ def mia_split(audited: AuditedModel) -> Value:
     losses = [-minus_loss(audited.log_probs(part), audited.labels(part)) for part in SEEN]
     kinds = ("forget samples", "test samples of their classes")
     _check_learnable(dict(zip(kinds, map(len, losses), strict=True)))
-    rng = np.random.default_rng(audited.seed)
-    some = _alike(audited.labels("forget"), audited.labels("same_class_test"), rng)
+    rng, labels = np.random.default_rng(audited.seed), [audited.labels(part) for part in SEEN]
+    counts = {k: min(int((y == k).sum()) for y in labels) for k in np.intersect1d(labels[0], labels[1])}
+    some = [
+        np.concatenate([_shuffled(np.flatnonzero(y == k), most, rng) for k, most in counts.items()])
+        for y in labels
+    ]
     _check_learnable({f"{kind}, in pairs of a class": len(at) for kind, at in zip(kinds, some, strict=True)})
     n = len(some[0])
     x = np.concatenate([loss[at] for loss, at in zip(losses, some, strict=True)])[:, None]
@@ -311,16 +285,6 @@ def _check_learnable(sizes: dict[str, int]) -> None:
     for kind, size in sizes.items():
         if size < LEAST:
             raise Missing(f"an attack learns from at least {LEAST} of each, not {size} {kind}")
-
-
-def _alike(ours: Labels, theirs: Labels, rng: np.random.Generator) -> list[Labels]:
-    """Rows of two sets, drawn so that both have equally many of each class."""
-    classes = [k for k in np.unique(ours) if k in theirs]
-    most = {k: int(min((ours == k).sum(), (theirs == k).sum())) for k in classes}
-    return [
-        np.concatenate([_shuffled(np.flatnonzero(y == k), most[k], rng) for k in classes])
-        for y in (ours, theirs)
-    ]
 
 
 def _shuffled(rows: Labels, most: int, rng: np.random.Generator) -> Labels:

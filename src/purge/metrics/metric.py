@@ -105,19 +105,20 @@ class Metric:
             raise MetricError("letters, digits and _ in the name of a metric", repr(self.name), "rename it")
         if not callable(self.fn) and not re.fullmatch(r"[\w.]+:\w+", str(self.fn)):
             raise MetricError(f"a function for {self.name}", repr(self.fn), "pass it, or 'module:function'")
-        self._check("parts", [self.parts] if isinstance(self.parts, str) else [], ("classes", "layers"))
-        self._check("unit", [self.unit, *self.units.values()], get_args(Unit))
-        self._check("section", [self.section], get_args(Section))
-        self._check("direction", [self.direction], get_args(Direction))
-        self._check("cost", [self.cost], get_args(Cost))
-        self._check("needs", self.needs, get_args(Need))
-
-    def _check(self, what: str, words: Collection[str], known: Collection[str]) -> None:
-        for word in words:
-            if word not in known:
-                raise MetricError(
-                    f"a known word for {what} of {self.name}", repr(word), did_you_mean(str(word), known)
-                )
+        parts = [self.parts] if isinstance(self.parts, str) else []
+        words: dict[str, tuple[Collection[str], Collection[str]]] = {
+            "parts": (parts, ("classes", "layers")),
+            "unit": ([self.unit, *self.units.values()], get_args(Unit)),
+            "section": ([self.section], get_args(Section)),
+            "direction": ([self.direction], get_args(Direction)),
+            "cost": ([self.cost], get_args(Cost)),
+            "needs": (self.needs, get_args(Need)),
+        }
+        for what, (chosen, known) in words.items():
+            for word in chosen:
+                if word not in known:
+                    fix = did_you_mean(str(word), known)
+                    raise MetricError(f"a known word for {what} of {self.name}", repr(word), fix)
 
     def compute(self, audited: AuditedModel) -> Measured:
         """Measure it.
@@ -133,22 +134,19 @@ class Metric:
         """
         fn: Function = named(self.fn, MetricError) if isinstance(self.fn, str) else self.fn
         measured = fn(audited)
-        self._check_found(measured)
-        return measured
-
-    def _check_found(self, measured: Any) -> None:
-        values = list(measured.values()) if isinstance(measured, dict) else [measured]
+        values = [*measured.values()] if isinstance(measured, dict) else [measured]
         strange = [type(v).__name__ for v in values if not isinstance(v, Value)]
         if strange or not values:
             fix = "return purge.Value(number), or purge.Value.missing(reason)"
             got = strange[0] if strange else "an empty dict"
             raise MetricError(f"a Value or a dict of Values from {self.name}", got, fix)
-        if isinstance(measured, Value) and measured.value is None:
-            return  # one reason for all parts
         parts = tuple(measured) if isinstance(measured, dict) else ()
-        if not (parts if isinstance(self.parts, str) else set(parts) == set(self.parts)):
+        one_reason_for_all = not parts and values[0].value is None
+        fits = bool(parts) if isinstance(self.parts, str) else {*parts} == {*self.parts}
+        if not (fits or one_reason_for_all):
             fix = f"say parts={parts!r} in Metric({self.name!r}, …), or return those parts"
             raise MetricError(f"parts {self.parts!r} from {self.name}", repr(parts), fix)
+        return measured
 
     def explain(self) -> str:
         """What it measures and what it cannot tell: ``docs``, the docstring of ``fn``, or ``about``."""

@@ -14,9 +14,6 @@ that stay, so that no mask on the forgotten class changes the number. ``auroc`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 from scipy.special import log_softmax
 
@@ -28,14 +25,6 @@ from purge.metrics.value import Missing, Value
 
 LEAST = 10  # samples of the nearest class, and of the others, that the SVM learns from
 LEARN, ASK = 2000, 5000  # samples that it learns from and is asked about, at most
-
-
-class Answers(NamedTuple):
-    """What a model makes of forgotten images (N,) and of unseen samples of their nearest classes (M,)."""
-
-    taken: Hits  # (N,) which images the SVM takes for their nearest class
-    forgotten: Array  # (N,) the logit of the nearest class's probability on forgotten images,
-    unseen: Array  # (M,) and on samples of that class
 
 
 def nearest_class(audited: AuditedModel) -> dict[str, Value]:
@@ -52,16 +41,16 @@ def nearest_class(audited: AuditedModel) -> dict[str, Value]:
     other = audited.other("retrained")
     near = nearest(other)
     ours, theirs = (_answers(s, near) for s in (audited, other))
-    pairs = [(a.unseen, a.forgotten) for a in (ours, theirs)]
+    pairs = [ours[1:], theirs[1:]]
     values, draws = [auroc(*pair) for pair in pairs], rate_draws(pairs, audited.seed)[:, 0]
     audited.curves["nearest_class"] = {
         "class": {str(u): k for u, k in near.items()},
-        "taken": [float(a.taken.mean()) for a in (ours, theirs)],
+        "taken": [float(ours[0].mean()), float(theirs[0].mean())],
         "auroc": values,
     }
-    n = len(ours.forgotten) + len(ours.unseen)
+    n = sum(map(len, pairs[0]))
     return {
-        "taken": change(ours.taken, theirs.taken, audited.seed),
+        "taken": change(ours[0], theirs[0], audited.seed),
         "auroc": Value(values[0] - values[1], *interval(draws[0] - draws[1]), n),
     }
 
@@ -73,19 +62,34 @@ def nearest(audited: AuditedModel) -> dict[int, int]:
     return {u: int(there[p[y == u].mean(0)[there].argmax()]) for u in sorted(audited.split.forget_classes)}
 
 
-def _answers(audited: AuditedModel, near: dict[int, int]) -> Answers:
+def _answers(audited: AuditedModel, near: dict[int, int]) -> tuple[Hits, Array, Array]:
+    """Which forgotten images (N,) an SVM takes for their nearest class, and how likely each is to be of it.
+
+    The likelihoods (M,) of unseen samples of that class come first: the logit of its probability.
+    """
+    from sklearn.pipeline import make_pipeline  # takes long to import
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC
+
     rng, y = np.random.default_rng(audited.seed), audited.labels("forget")
     rows = np.flatnonzero(np.isin(y, [*near]))
     rows = rows[some_rows(len(rows), ASK, rng)]
     forgotten, y = among_kept(audited, "forget")[rows], y[rows]
     unseen, labels = among_kept(audited, "kept_class_test"), audited.labels("kept_class_test")
+    finite = np.isfinite(unseen[0])
     taken, likeness, usual = np.zeros(len(y), dtype=bool), np.zeros(len(y)), []
     for u, k in near.items():
         own, like = y == u, labels == k
-        taken[own] = _recogniser(unseen, like, rng)(forgotten[own])
+        if (least := min(int(like.sum()), int((~like).sum()))) < LEAST:
+            raise Missing(f"an SVM learns from at least {LEAST} samples of each kind, not {least}")
+        drawn = [rng.permutation(np.flatnonzero(kind))[: LEARN // 2] for kind in (like, ~like)]
+        learn = np.sort(np.concatenate(drawn))
+        svm = make_pipeline(StandardScaler(), SVC(class_weight="balanced", random_state=0))
+        svm.fit(unseen[learn][:, finite], like[learn])
+        taken[own] = svm.predict(forgotten[own][:, finite])
         likeness[own] = margins(forgotten[own], np.full(int(own.sum()), k))
         usual.append(margins(unseen[like], labels[like]))
-    return Answers(taken, likeness, np.concatenate(usual))
+    return taken, np.concatenate(usual), likeness
 
 
 def among_kept(audited: AuditedModel, part: Part) -> Array:
@@ -97,18 +101,3 @@ def among_kept(audited: AuditedModel, part: Part) -> Array:
         raise Missing("a nearest class needs two classes that stay")
     log_probs[:, forgotten] = -np.inf
     return np.asarray(log_softmax(log_probs, axis=1))
-
-
-def _recogniser(unseen: Array, like: Hits, rng: np.random.Generator) -> Callable[[Array], Hits]:
-    """An SVM that tells outputs of the nearest class from those of the other classes that stay."""
-    from sklearn.pipeline import make_pipeline  # takes long to import
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVC
-
-    if (least := min(int(like.sum()), int((~like).sum()))) < LEAST:
-        raise Missing(f"an SVM learns from at least {LEAST} samples of each kind, not {least}")
-    drawn = [rng.permutation(np.flatnonzero(kind))[: LEARN // 2] for kind in (like, ~like)]
-    kept, rows = np.isfinite(unseen[0]), np.sort(np.concatenate(drawn))
-    svm = make_pipeline(StandardScaler(), SVC(class_weight="balanced", random_state=0))
-    svm.fit(unseen[rows][:, kept], like[rows])
-    return lambda queries: np.asarray(svm.predict(queries[:, kept]), dtype=bool)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from purge.data.inputs import Inputs, leaves
-from purge.metrics.audited import AuditedModel, Hits, Labels, Part
+from purge.metrics.audited import AuditedModel, Hits, Labels
 from purge.metrics.bootstrap import Array, some_rows
 from purge.metrics.likelihood import LEAST_SPREAD, margins
 from purge.metrics.membership import SEEN, told_apart
@@ -49,15 +49,17 @@ def mia_quantile(audited: AuditedModel) -> dict[str, Value]:
     rows = [some_rows(len(audited.labels(part)), MOST, rng) for part in SEEN]
     if len(rows[1]) < LEAST:
         raise Missing(f"a regression learns from at least {LEAST} unseen samples, not {len(rows[1])}")
-    phi, y, x = (
-        np.concatenate([read(audited, part, at) for part, at in zip(SEEN, rows, strict=True)])
-        for read in (_phi, _labels, _inputs)
-    )
+    labels, phi, inputs = [], [], []
+    for part, at in zip(SEEN, rows, strict=True):
+        labels.append(audited.labels(part)[at])
+        phi.append(margins(audited.log_probs(part)[at], labels[-1]))
+        index = audited.index(part)[torch.from_numpy(at)]
+        inputs += [reduced(x) for x, _ in passing(audited.samples(part), index)]
     unseen = np.repeat([False, True], [len(at) for at in rows])
     folds = np.concatenate([rng.permutation(len(at)) % FOLDS for at in rows])
-    scores = surprise(phi, described(x, y, unseen), unseen, folds)
-    inside, outside = scores[~unseen], scores[unseen]
-    return told_apart(audited, "quantile", inside, outside)
+    design = described(torch.cat(inputs).double().numpy(), np.concatenate(labels), unseen)
+    scores = surprise(np.concatenate(phi), design, unseen, folds)
+    return told_apart(audited, "quantile", scores[~unseen], scores[unseen])
 
 
 def surprise(phi: Array, design: Array, unseen: Hits, folds: Labels) -> Array:
@@ -99,20 +101,6 @@ def described(x: Array, y: Labels, unseen: Hits) -> Array:
     flat = spread <= 1e-9 * max(size, 1.0)
     design[:, flat] = 0.0
     return design / np.where(flat, 1.0, spread)
-
-
-def _phi(audited: AuditedModel, part: Part, rows: Labels) -> Array:
-    return margins(audited.log_probs(part)[rows], audited.labels(part)[rows])
-
-
-def _labels(audited: AuditedModel, part: Part, rows: Labels) -> Labels:
-    return audited.labels(part)[rows]
-
-
-def _inputs(audited: AuditedModel, part: Part, rows: Labels) -> Array:
-    index = audited.index(part)[torch.from_numpy(rows)]
-    numbers = torch.cat([reduced(x) for x, _ in passing(audited.samples(part), index)])
-    return numbers.double().numpy()
 
 
 def reduced(x: Inputs) -> Tensor:

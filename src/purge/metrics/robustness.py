@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from purge.data import inputs
 from purge.engine.precision import has_bf16
 from purge.metrics.audited import AuditedModel, Hits, Part, once
-from purge.metrics.bootstrap import Array, interval, mean_value, resamples
+from purge.metrics.bootstrap import Array, interval, mean_draws, resamples
 from purge.metrics.value import Bound, Missing, Value
 from purge.models.batchnorm import batchnorms, recalibrate
 from purge.models.copies import with_neutral_head
@@ -78,13 +78,10 @@ def rise_of(audited: AuditedModel, after: Right, before: Hits) -> Value:
 
 def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
     """|difference of two means over the same samples|, with the interval of the difference folded."""
-    signed = mean_value(ours.astype(np.float64) - theirs, seed)
-    assert signed.value is not None
-    assert signed.low is not None
-    assert signed.high is not None
-    ends = abs(signed.low), abs(signed.high)
-    low = 0.0 if signed.low <= 0 <= signed.high else min(ends)
-    return Value(abs(signed.value), low, max(ends), signed.n)
+    change = ours.astype(np.float64) - theirs
+    low, high = interval(mean_draws(change, seed))
+    ends = abs(low), abs(high)
+    return Value(abs(float(change.mean())), 0.0 if low <= 0 <= high else min(ends), max(ends), len(change))
 
 
 @once

@@ -12,7 +12,7 @@ from purge.engine.precision import arrange
 from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws
 from purge.metrics.audited import AuditedModel
-from purge.metrics.bootstrap import DRAWS, Array, effective, resamples, wide_value
+from purge.metrics.bootstrap import DRAWS, Array, effective, resamples, wide_interval
 from purge.metrics.distance import js
 from purge.metrics.value import Missing, Value
 from purge.models.copies import reinitialised
@@ -68,10 +68,8 @@ def rf_jsd(audited: AuditedModel) -> Value:
         value += float(js(*means)) / len(classes)
         noise = noise + np.array(drawn) / len(classes)
         n += sum(map(len, groups))
-    root = wide_value(value**0.5, np.sqrt(noise).sum(0), n)
-    assert root.low is not None
-    assert root.high is not None
-    return Value(value, root.low**2, min(root.high**2, float(np.log(2))), n)
+    low, high = wide_interval(value**0.5, np.sqrt(noise).sum(0))
+    return Value(value, low**2, min(high**2, float(np.log(2))), n)
 
 
 def aus(audited: AuditedModel) -> Value:
@@ -102,7 +100,7 @@ def aus(audited: AuditedModel) -> Value:
     a = _share_draws(float(forgotten.mean()), len(forgotten), rng)
     b = np.zeros(1) if classes else _share_draws(unseen, effective(weights), rng)
     noise = np.abs(change_draws(after, before, audited.seed) - kept) + value * np.abs(a - b - gap)
-    return wide_value(value, noise, len(after) + len(forgotten))
+    return Value(value, *wide_interval(value, noise), len(after) + len(forgotten))
 
 
 def _share_draws(share: float, n: float, rng: np.random.Generator) -> Array:
