@@ -83,25 +83,6 @@ def test_the_caption_tells_where_the_digits_are_from():
     assert str(len(content["seeds"])) in caption
 
 
-def test_the_published_numbers_meet_the_aims():
-    """On digits: FA, RA and TA of `purge` against Retrain, and what recalibration does."""
-    rows = json.loads((ROOT / "results" / "digits.json").read_text())["rows"]
-    by_seed = {}
-    for row in rows:
-        by_seed.setdefault(row["seed"], {})[row["method"]] = row
-    for seed, at in by_seed.items():
-        ours, reference = at["purge"], at["retrain"]
-        assert at["base"]["ta"] >= 0.97, seed
-        assert ours["fa_test"] <= 0.02, seed
-        assert abs(ours["ra"] - reference["ra"]) <= 0.01, seed
-        assert abs(ours["ta_retain"] - reference["ta_retain"]) <= 0.015, seed
-        assert abs(ours["bn_recal.delta"]) <= 0.02, seed
-        assert at["purge-paper"]["bn_recal.delta"] > 0.5, "shown for what it is"
-        assert at["purge-paper"]["stopped_by"] == "forget_target", seed
-    seconds = json.loads((ROOT / "results" / "digits.json").read_text())["speed"]
-    assert statistics.median(seconds["purge"]) <= 0.75 * statistics.median(seconds["retrain"])
-
-
 def test_the_base_models_are_those_of_the_json():
     content = json.loads((ROOT / "results" / "base_models.json").read_text())
     caption = caption_of("base_models", (DOCS / "guides" / "images.md").read_text())
@@ -109,13 +90,6 @@ def test_the_base_models_are_those_of_the_json():
     speed = json.loads((ROOT / "results" / "training_speed.json").read_text())
     for key in ("images_per_second", "images_per_second_dataloader"):
         assert f"{speed[key]:,.0f}" in caption
-    for row in content["rows"]:
-        if row["data"] == "cifar10":
-            assert row["seconds"] <= 60
-            assert row["without_class"] is not None or row["test_accuracy"] >= 0.945
-        assert row["data"] != "mnist" or row["test_accuracy"] >= 0.994
-        assert row["data"] != "pathmnist" or row["test_accuracy"] >= 0.9
-    assert speed["images_per_second"] >= 40_000
 
 
 def test_the_pages_on_concepts_say_what_was_measured():
@@ -158,28 +132,6 @@ def test_every_metric_is_explained():
     page = (ROOT / "docs" / "metrics.md").read_text()
     first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`([a-z0-9_]+)`", " ".join(first))) == set(METRICS)
-
-
-def test_the_aims_of_speed_are_met_where_the_page_says_so():
-    sizes = {e["size"]: e for e in json.loads((ROOT / "results" / "speed.json").read_text())["sizes"]}
-    for size, most in ((32, 0.6), (224, 2.5)):
-        ours = next(row for row in sizes[size]["rows"] if row["name"] == "purge")
-        assert ours["seconds"] <= most
-        assert len(ours["seconds_all"]) >= 5
-        assert ours["memory"]["allocated"] <= 1.3 * sizes[size]["training_step"]["memory"]["allocated"]
-        assert ours["quality"]["fa_test"] <= 0.005
-        assert abs(ours["quality"]["bn_recal.delta"]) <= 0.005
-    assert sizes[32]["cold"]["seconds"] <= 3
-    assert sizes[32]["ratios"]["retrain"] >= 40
-    assert next(row for row in sizes[32]["rows"] if row["name"] == "purge")["quality"]["ra"] >= 0.995
-    rows = json.loads((ROOT / "results" / "scaling.json").read_text())["rows"]
-    retain = {r["value"]: r["seconds"] for r in rows if r["axis"] == "retain"}
-    assert retain[450_000] <= 1.2 * retain[45_000]
-
-
-def test_a_standard_audit_takes_at_most_15_seconds():
-    found = json.loads((ROOT / "results" / "audit_speed.json").read_text())["seconds"]["standard"]
-    assert max(found) <= 15
 
 
 ELSEWHERE = {  # decimals in the text of a page that no table of it has, and where they are from
