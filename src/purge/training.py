@@ -30,7 +30,8 @@ from purge.engine.precision import choose_device
 from purge.engine.resume import HALF, STATE, training_folder
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe, diverged, fit
-from purge.methods.sisa_model import ShardPlan, Vote, train_sisa
+from purge.methods.sisa_model import train_sisa
+from purge.methods.sisa_plan import ShardPlan, Vote
 from purge.methods.update_log import UpdateLog
 from purge.metrics.accuracy import accuracies
 from purge.models.checks import (

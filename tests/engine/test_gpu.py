@@ -7,7 +7,6 @@ import torch
 
 import purge
 from purge.engine.run import Run
-from tests.augmenting import Augmenting
 from tests.golden.record import small_net
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
@@ -47,39 +46,12 @@ def test_no_step_synchronises_with_the_device(method, digits, base):
     assert result.steps > 1
 
 
-@pytest.mark.parametrize("request_", ["class", "samples"])
-def test_a_restart_is_recorded(request_, digits, base, caplog):
-    caplog.set_level("INFO", "purge")
-    forget, retain = (
-        (digits.forget, digits.retain)
-        if request_ == "class"
-        else purge.split(digits.train, indices=range(0, 200, 5))
-    )
-    purge.unlearn(base, forget, retain, device="cuda", augment="crop", progress=False)
-    assert not [r for r in caplog.records if "cannot be recorded" in r.getMessage()]
-
-
 def test_a_recorded_training_takes_the_same_steps(digits, monkeypatch):
     recipe = {"epochs": 2, "batch_size": 64, "precision": "float32", "device": "cuda", "progress": False}
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # otherwise two eager runs differ, too
     models = [purge.train(small_net(0), digits.train, graph=g, **recipe).model for g in (False, True)]
     for (name, a), b in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
-
-
-@pytest.mark.usefixtures("guarded_steps")
-def test_augmented_batches_do_not_synchronise_and_are_those_of_the_cpu(digits, base):
-    how = purge.Augmentation("crop-flip", colour=0.2)
-    batches = {}
-    for device in ("cuda", "cpu"):
-        purge.unlearn(
-            base, digits.forget, digits.retain, method=Augmenting(), augment=how, device=device,
-            precision="float32", progress=False,
-        )  # fmt: skip
-        batches[device] = Augmenting.seen["batches"]
-    for there, here in zip(batches["cuda"], batches["cpu"], strict=True):
-        torch.testing.assert_close(there.x.cpu(), here.x)
-        assert torch.equal(there.y.cpu(), here.y)
 
 
 def test_a_step_on_the_gpu_is_the_step_on_the_cpu(digits, base):

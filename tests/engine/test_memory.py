@@ -148,26 +148,6 @@ def test_single_layers_have_nothing_to_checkpoint():
 # -- how much memory ----------------------------------------------------------------------------
 
 
-def peak_of(**settings) -> int:
-    """The most bytes of a step on a network whose activations outweigh its weights."""
-    torch.manual_seed(0)
-    model, (x, y) = GroupNormNet(8, 8), images(320)
-    with LiveBytes() as live:
-        purge.unlearn(
-            model, (x[:64], y[:64] * 0 + 3), (x[64:], y[64:] % 3), steps=2, batch_size=128, check=False,
-            progress=False, check_samples=8, **settings,
-        )  # fmt: skip
-    return live.peak
-
-
-@pytest.mark.slow
-def test_both_lower_the_peak():
-    whole, parts, again = peak_of(), peak_of(micro_batch=16), peak_of(checkpoint_activations=True)
-    assert parts < 0.5 * whole
-    assert again < 0.7 * whole
-    assert peak_of(micro_batch=16, checkpoint_activations=True) <= parts
-
-
 def test_a_step_holds_few_vectors_of_all_weights():
     """Beside weights, momentum and the gradient: the weights before, the step, and a product in float64."""
     n = 100_000

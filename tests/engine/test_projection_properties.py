@@ -66,3 +66,19 @@ def test_every_applied_step_is_safe_in_update_space(seed, n, sp, sg, sr, optimiz
         moved = before.double() - flat(params).double()
         assert relative(moved, r) >= -1e-12
         assert float(taken.cosine) >= -1e-12
+
+
+def test_without_the_projection_the_same_steps_are_not_safe():
+    """The property above can fail: gradient space does fail it as soon as there is momentum."""
+    worst = {}
+    for space in ("none", "gradient", "update"):
+        params = [nn.Parameter(t) for t in draw(0, 32, 1.0, 1.0)]
+        opt = OPTIMIZERS["decay"](params)
+        cosines = []
+        for k in range(20):
+            g, r = draw(k + 1, 64, 1.0, 1.0)
+            cosines.append(float(step(FlatParameters(params), opt, g, r, space=space).cosine))
+        worst[space] = min(cosines)
+    assert worst["none"] < -0.05
+    assert worst["gradient"] < -0.05
+    assert worst["update"] >= -1e-12

@@ -17,7 +17,6 @@ from purge.engine.context import Context
 from purge.engine.run import Run
 from purge.engine.stopping import Stopping
 from purge.methods.registry import METHODS
-from purge.metrics.registry import METRICS
 from tests.methods.test_contract import NAMES, QUICK
 from tests.nets import folded_conv
 
@@ -87,57 +86,6 @@ def test_a_method_may_end_its_schedule_after_a_check(split):
     assert (run.end, run.stopped_by) == (4, "schedule")
 
 
-def test_checks_look_at_the_model_as_it_would_be_delivered(split):
-    from contextlib import contextmanager
-
-    states = []
-
-    @contextmanager
-    def delivered():
-        states.append("in")
-        yield
-        states.append("out")
-
-    run = a_run(split)
-    for _ in run.steps(2, epoch=1, delivered=delivered):
-        states.append("step")
-        run.log(loss=torch.zeros(()))
-    assert states == ["in", "out", "step", "in", "out", "step", "in", "out"]
-
-
-def test_inputs_may_be_dicts_and_tuples():
-    """The same run with the inputs in a dict, in a tuple and as a tensor delivers the same weights."""
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
-
-        def forward(self, x, shift):
-            return self.b(torch.relu(self.a(x) + shift[:, None]))
-
-    class Joined(Net):
-        def forward(self, x):
-            return super().forward(x[:, :4], x[:, 4])
-
-    g = torch.Generator().manual_seed(0)
-    x, shift, y = torch.randn(60, 4, generator=g), torch.randn(60, generator=g), torch.arange(60) % 3
-    forms = {
-        Joined: torch.cat([x, shift[:, None]], 1),
-        Net: {"x": x, "shift": shift},
-    }
-    weights = []
-    for net, inputs in [*forms.items(), (Net, (x, shift))]:
-        forget, retain = purge.split((inputs, y), classes=[0])
-        result = purge.unlearn(net(), forget, retain, steps=5, progress=False)
-        weights.append([p.detach() for p in result.model.parameters()])
-        report = purge.audit(result, forget, retain, None, metrics=["fa_train", "ra"], progress=False)
-        assert report["ra"].value is not None
-    for other in weights[1:]:
-        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights[0], other, strict=True))
-
-
 # -- one place that calls a model -----------------------------------------------------------------
 
 
@@ -168,15 +116,4 @@ def test_methods_call_a_model_in_one_place(name, watched, toy):
     purge.unlearn(
         watched, forget, retain, test=test, method=METHODS[name].method, progress=False, **QUICK.get(name, {})
     )
-    assert watched.callers == {"models/forward.py"}
-
-
-def test_metrics_and_training_call_a_model_in_one_place(watched, toy):
-    _, forget, retain, test = toy
-    names = [name for name, metric in METRICS.items() if metric.cost != "shadow"]
-    purge.audit(
-        watched, forget, retain, test, original=watched, retrained=watched, metrics=names, progress=False,
-        check=False,
-    )  # fmt: skip
-    purge.train(watched, retain, epochs=1, progress=False)
     assert watched.callers == {"models/forward.py"}

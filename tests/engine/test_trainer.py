@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import get_args
 
 import pytest
 import torch
@@ -22,13 +21,6 @@ from tests.engine.images import net, on_images
 from tests.nets import blobs, small_mlp
 from tests.properties import assert_caller_untouched, assert_same_seed_same_model
 
-OTHER = {
-    "epochs": 3, "lr": 0.01, "batch_size": 24, "momentum": 0.5, "weight_decay": 0.1, "schedule": "cosine",
-    "label_smoothing": 0.1, "ema": 0.9, "precision": "bf16",
-}  # fmt: skip
-ELSEWHERE = {"augment", "colour", "channels_last", "compile", "graph"}  # need images, a compiler, a GPU
-ELSEWHERE |= {"micro_batch", "checkpoint_activations"}  # test_memory.py: they save memory alone
-
 
 def train(**changes):
     return purge.train(small_mlp(), blobs(), progress=False, **{"epochs": 2, "batch_size": 32, **changes})
@@ -37,11 +29,6 @@ def train(**changes):
 @pytest.fixture(scope="module")
 def few(digits):
     return digits.train.select(torch.arange(50))
-
-
-@pytest.mark.parametrize("field", OTHER)
-def test_every_setting_has_an_effect(field):
-    assert digest(train().model) != digest(train(**{field: OTHER[field]}).model)
 
 
 def test_seeds_and_the_callers_model():
@@ -182,13 +169,6 @@ def test_a_compiled_model_is_trained_the_same(few):
 
 
 # -- augmentation ---------------------------------------------------------------------------------
-
-
-def test_each_augmentation_changes_the_result_reproducibly(few):
-    runs = {a: digest(on_images(few, augment=a).model) for a in get_args(training.Augment)}
-    assert len(set(runs.values())) == 5
-    assert runs["crop-flip"] == digest(on_images(few, augment="crop-flip").model)
-    assert runs["crop-flip"] != digest(on_images(few, augment="crop-flip", seed=1).model)
 
 
 @pytest.mark.parametrize("augment", ["none", "flip"])

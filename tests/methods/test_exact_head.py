@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from torch import nn
 
 import purge
-from purge.core.errors import DataError, MethodError, ModelError
+from purge.core.errors import MethodError, ModelError
 from purge.report.findings import exact_words
 from purge.report.record import record_of
 from purge.runs.record import audited, record
@@ -204,35 +204,3 @@ def test_models_that_it_cannot_serve_are_refused_in_one_line(toy):
     wide = purge.train(wide, retain, epochs=3, progress=False).model
     with pytest.raises(MethodError, match="features that determine the head"):
         forgot(wide, forget, retain, lam=0)
-
-
-class Moving(torch.utils.data.Dataset):
-    """Items that change whenever they are read."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def __len__(self):
-        return len(self.data[1])
-
-    def __getitem__(self, i):
-        return self.data[0][i] + torch.randn(6) / 100, self.data[1][i]
-
-
-def test_features_must_stand_still(toy):
-    model, forget, retain, _ = toy
-    with pytest.raises(DataError, match="data with fixed features"):
-        forgot(model, Moving(forget), Moving(retain))
-
-
-def test_dropout_and_batchnorm_are_off():
-    """A model in training mode gets the head of its features in evaluation mode."""
-    net = nn.Sequential(*small_mlp()[:5], nn.Dropout(0.5), nn.Linear(16, 3))
-    data = blobs()
-    forget, retain = purge.split(data, classes=[0])
-    model = purge.heads.of(net, data).model.train()
-    statistics = model[1].running_mean.clone()
-    result = forgot(model, forget, retain)
-    assert result.info["exact"]["same_before"]
-    assert torch.equal(result.model[1].running_mean, statistics)
-    assert result.model.training

@@ -104,11 +104,6 @@ def test_an_installed_package_brings_methods(module, tmp_path, toy):
     assert not result.model[-1].bias.any()
 
 
-def test_a_typed_object_and_a_name_are_the_same_method():
-    named = registry.resolve_method("purge-paper", {"objective": "ga", "layers": "fc,conv1", "lr": "0.01"})
-    assert named == purge.methods.PurgePaper(objective="ga", layers=("fc", "conv1"), lr=0.01)
-
-
 def test_the_source_of_a_method_is_part_of_its_identity(module):
     name = module("edited", CLEAR)
     before = registry.source_digest(registry.resolve_method(f"{name}:Clear", {}))

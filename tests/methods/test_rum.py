@@ -12,7 +12,7 @@ import purge
 from purge.core.errors import MethodError
 from purge.core.settings import as_dict
 from purge.methods import FineTune, Rum, SalUn
-from purge.methods.registry import METHODS, resolve_method, source_digest
+from purge.methods.registry import resolve_method, source_digest
 from purge.models.checkpoint import digest
 from tests.nets import blobs
 
@@ -70,13 +70,6 @@ def test_samples_of_a_class_that_goes_are_never_retained(toy, splits):
     model, forget, retain, _ = toy
     purge.unlearn(model, forget, retain, method="rum", methods=("finetune epochs=1",) * 2, **QUIET)
     assert all(len(s.retain) == len(retain[1]) and s.forget_classes == {0} for s in splits)
-
-
-def test_a_part_that_is_left_alone_stays_in_no_later_request(toy, splits):
-    model, _, _, _ = toy
-    parts = purge.split(blobs(), fraction=0.5)
-    purge.unlearn(model, *parts, method="rum", methods="none, finetune epochs=1", **QUIET)
-    assert [(len(s.forget), len(s.retain)) for s in splits] == [(24, 48)]
 
 
 def test_steps_and_checks_of_all_parts_are_one_history(toy):
@@ -144,13 +137,6 @@ def test_settings_are_the_same_from_python_text_and_files():
 def test_what_cannot_be_run_is_refused_at_once(methods, said):
     with pytest.raises(MethodError, match=said):
         resolve_method("rum", {"methods": methods})
-
-
-def test_it_has_the_traits_of_the_methods_inside():
-    assert METHODS["rum"].method.augments
-    assert resolve_method("rum", {"methods": "scrub, coun"}).augments
-    assert not resolve_method("rum", {"methods": "scrub, ssd"}).augments
-    assert resolve_method("rum", {"methods": "finetune, ssd"}).full_precision
 
 
 def test_an_edited_method_inside_counts_as_another_one():

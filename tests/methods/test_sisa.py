@@ -9,7 +9,6 @@ from collections import Counter
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -22,14 +21,12 @@ from purge.data.split import split
 from purge.engine.trainer import Recipe, one_cycle
 from purge.methods import sisa_model as module
 from purge.methods.sisa import Sisa
-from purge.methods.sisa_model import ShardPlan, SisaModel, mixed, train_sisa
+from purge.methods.sisa_model import SisaModel, train_sisa
+from purge.methods.sisa_plan import ShardPlan, mixed
 from purge.models.checkpoint import digest
-from purge.runs.make import fresh_model
 from tests.nets import blobs
 from tests.properties import (
     assert_caller_untouched,
-    assert_forgets,
-    assert_keeps,
     assert_nothing_left_when_it_raises,
     assert_same_seed_same_model,
     facts,
@@ -117,13 +114,6 @@ def test_after_deleting_samples_the_model_is_the_one_trained_without_them(traine
     assert digest(result.model) != digest(trained)
     for k in range(SHARDS):
         assert (digest(result.model.shards[k]) == digest(trained.shards[k])) == (k != shard)
-
-
-def test_after_deleting_a_class_the_model_is_the_one_trained_without_it(trained):
-    gone, kept = split(blobs(), classes=[1])
-    result = forget(trained, gone, kept)
-    same(result.model, train(kept))
-    assert result.info["forget_classes"] == [1]
 
 
 @pytest.mark.parametrize("how", ["samples", "class"])
@@ -271,23 +261,6 @@ def test_votes():
     tie.sum().backward()  # other methods need a gradient
 
 
-def test_a_deletion_may_change_how_shards_vote(trained, tmp_path):
-    """The weights do not depend on it, and the model is saved with the vote that it has now."""
-    gone, kept = split(blobs(), indices=[0, 1, 2])
-    as_before, counted = (
-        purge.unlearn(trained, gone, kept, method="sisa", progress=False, **vote).model
-        for vote in ({}, {"vote": "majority"})
-    )
-    assert (as_before.plan.vote, counted.plan.vote, trained.plan.vote) == ("mean", "majority", "mean")
-    assert digest(as_before) == digest(counted)
-    x = 3 * torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
-    votes = F.one_hot(torch.stack([shard(x).argmax(1) for shard in counted.shards]), 3).sum(0)
-    clear = votes.amax(1) >= 2  # of three shards
-    assert torch.equal(counted(x).argmax(1)[clear], votes.argmax(1)[clear])
-    assert not torch.equal(as_before(x).argmax(1)[clear], votes.argmax(1)[clear])
-    assert SisaModel.load(counted.save(tmp_path / "counted"), net()).plan.vote == "majority"
-
-
 # -- what assignment and weights depend on ----------------------------------------------------
 
 
@@ -295,25 +268,6 @@ def test_neither_position_nor_order_of_the_data_matters(trained):
     x, y = blobs()
     shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     same(train((x[shuffled], y[shuffled])), trained)
-
-
-def test_seed_vote_and_device_of_the_callers_model():
-    model, state = net(), torch.get_rng_state()
-    before = digest(model), model.training
-    one, two, other = (train(blobs(), model, seed=s) for s in (0, 0, 1))
-    same(one, two)
-    assert digest(one) != digest(other)
-    assert (digest(model), model.training) == before
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not one.training
-    assert all(p.grad is None for p in one.parameters())
-    counted = train(blobs(), model, vote="majority")
-    assert digest(counted) == digest(one), "the vote does not affect training"
-    starts = [c[0]["0.weight"] for c in one.checkpoints]
-    assert not torch.equal(starts[0], starts[1])
-    assert not torch.equal(starts[0], other.checkpoints[0][0]["0.weight"])
-    more = train(blobs(), model, shards=4)
-    assert torch.equal(more.checkpoints[2][0]["0.weight"], starts[2]), "drawn from seed and shard alone"
 
 
 def test_a_copy_of_a_deleted_sample_is_kept():
@@ -340,25 +294,6 @@ def test_frozen_layers_stay(trained):
         shard[0].weight.requires_grad_(False)
     with pytest.raises(MethodError, match="takes no gradient"):
         forget(later, gone, kept)
-
-
-def test_a_shard_whose_first_slice_is_empty():
-    x, y = blobs(12)
-    seeds = [s for s in range(300) if not in_place_of(x, y, s) and enough(x, y, s)]
-    model = train((x, y), slices=3, shards=2, seed=seeds[0], recipe=Recipe(epochs=3, batch_size=4))
-    assert all(torch.equal(model.checkpoints[0][1][k], v) for k, v in model.checkpoints[0][0].items())
-    assert model.retrained[0] < sum(model.plan.epochs)
-
-
-def in_place_of(x, y, seed):
-    plan = ShardPlan(2, 3, seed, "mean", Recipe())
-    shard, part = plan.places(identities(samples((x, y))))
-    return bool(((shard == 0) & (part == 0)).any())
-
-
-def enough(x, y, seed):
-    shard, _ = ShardPlan(2, 3, seed, "mean", Recipe()).places(identities(samples((x, y))))
-    return int(torch.bincount(shard, minlength=2).min()) > 2
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -457,42 +392,6 @@ def test_other_data_is_refused(trained, trained_on_pictures):
         forget(trained_on_pictures, *split(relabelled, indices=[0]))
 
 
-def test_data_that_differs_each_time_it_is_read_is_refused(monkeypatch):
-    class Moving(torch.utils.data.Dataset):
-        targets = (0, 1) * 20
-
-        def __len__(self):
-            return 40
-
-        def __getitem__(self, i):
-            return torch.randn(6), self.targets[i]
-
-    monkeypatch.setattr(purge.data.backends, "RESIDENT_BYTES", 1)
-    with pytest.raises(DataError, match="differ when read again"):
-        train(Moving())
-
-
-def test_a_dataset_that_is_read_again_in_every_pass(monkeypatch):
-    x, y = blobs(60)
-
-    class Large(torch.utils.data.Dataset):
-        targets = y
-
-        def __len__(self):
-            return len(x)
-
-        def __getitem__(self, i):
-            return x[i], int(y[i])
-
-    data = Large()
-    kept_whole = train((x, y), shards=2)
-    monkeypatch.setattr(purge.data.backends, "RESIDENT_BYTES", 1)
-    model = train(data, shards=2)
-    assert torch.equal(model.ids, kept_whole.ids)
-    gone, kept = split(data, indices=[0, 7])
-    same(forget(model, gone, kept).model, train(kept, shards=2))
-
-
 def test_shards_without_samples_are_refused(trained):
     with pytest.raises(MethodError, match=r"at least 2 samples for each of 60 shards.*fewer shards"):
         train(blobs(), shards=60)
@@ -501,15 +400,6 @@ def test_shards_without_samples_are_refused(trained):
     gone, kept = split(data, indices=(shard == 1).nonzero()[:, 0])
     with pytest.raises(MethodError, match=r"0 for shard 1.*without what must be forgotten"):
         forget(trained, gone, kept)
-    assert train(blobs(30), shards=15, model=nn.Linear(6, 3), seed=first_full(30, 15))
-
-
-def first_full(n, shards):
-    ids = identities(samples(blobs(n)))
-    return next(
-        s for s in range(2000)
-        if len(ShardPlan(shards, 1, s, "mean", Recipe()).places(ids)[0].unique()) == shards
-    )  # fmt: skip
 
 
 def test_settings_out_of_range_are_refused():
@@ -568,17 +458,3 @@ def test_the_contract(trained, monkeypatch):
 
     monkeypatch.setattr(module, "fit", fails)
     assert_nothing_left_when_it_raises(model, go)
-
-
-def test_it_learns_forgets_and_can_be_audited(digits):
-    recipe = Recipe(epochs=3, batch_size=64)
-    fresh = fresh_model("small-resnet", digits.train, seed=0)
-    model = train_sisa(fresh, digits.train, ShardPlan(2, 2, recipe=recipe), progress=False)
-    result = forget(model, digits.forget, digits.retain)
-    before, report = (
-        purge.audit(m, digits.forget, digits.retain, digits.test, metrics=["fa_train", "ra"], progress=False)
-        for m in (model, result.model)
-    )
-    assert before["fa_train"].value >= 0.95
-    assert_forgets(report, 0.0)
-    assert_keeps(report, 0.9)

@@ -74,18 +74,6 @@ def test_a_log_of_some_samples_still_lists_all_steps(tmp_path, logged, recorded)
         forget(model, *split(blobs(), indices=[5]), tmp_path / "log")
 
 
-def test_a_sample_that_was_never_drawn_needs_no_update_taken_back(tmp_path, recorded):
-    x, y = blobs(20)
-    recipe = Recipe(epochs=1, batch_size=16)  # the last four are left out
-    model = train(tmp_path / "log", (x, y), recipe=recipe)
-    seen = Snapshots()
-    train(None, (x, y), recipe=recipe, more=seen)
-    left = sorted(set(range(20)) - set(seen.steps[0][1]))
-    result = forget(model, *split((x, y), indices=left), tmp_path / "log", epochs=0)
-    assert result.history[-1]["taken_back"] == 0
-    assert digest(result.model) == digest(model)
-
-
 def test_the_expected_size_is_announced_before_training(tmp_path, monkeypatch, caplog):
     model, data = small_mlp(), samples(blobs())
     size = 4 * sum(p.numel() for p in model.parameters())

@@ -67,12 +67,6 @@ def moved(**how: Any) -> Any:
     )
 
 
-def turned() -> Any:
-    forget, retain = purge.split(pixels(), classes=[1])
-    net = network("resnet-batchnorm", torch.float64)
-    return purge.unlearn(net, forget, retain, augment="turn", steps=8, plain=0.5, check=False, **QUIET)
-
-
 class Two(nn.Module):
     """One logit, from a dict of two inputs, with BatchNorm that has no weights and one without statistics."""
 
@@ -107,26 +101,18 @@ def jobs() -> dict[str, tuple[Callable[[], Any], float]]:
                 name = f"{method}, {net}, {dtype}"
                 found[name] = (lambda m=method, n=net, d=dtype: run(m, n, d)), close
     double, vit = torch.float64, "vit"
+    bn, gn = "resnet-batchnorm", "resnet-groupnorm"
     more: dict[str, Callable[[], Any]] = {
-        "a batch of more than the companions": lambda: run(
-            "purge", "resnet-batchnorm", double, batch_size=201, steps=5
-        ),
+        "a batch of more than the companions": lambda: run("purge", bn, double, batch_size=201, steps=5),
         "single samples": lambda: run("purge", "vgg", double, classes=False),
         "parts of a batch": lambda: run("purge", vit, double, micro_batch=8),
-        "training in parts": lambda: run("train", "resnet-groupnorm", double, micro_batch=8),
-        "blocks computed twice": lambda: run(
-            "train", "resnet-batchnorm", double, checkpoint_activations=True
-        ),
-        "restart, blocks twice": lambda: run(
-            "purge", "resnet-batchnorm", double, checkpoint_activations=True
-        ),
-        "frozen": lambda: run("finetune", "resnet-batchnorm", double, norm="frozen"),
+        "training in parts": lambda: run("train", gn, double, micro_batch=8),
+        "restart, blocks twice": lambda: run("purge", bn, double, checkpoint_activations=True),
+        "frozen": lambda: run("finetune", bn, double, norm="frozen"),
         "stopped early": lambda: run("finetune", "mlp", double, early=True, forget_target=0.5, epochs=20),
         "moved": lambda: moved(augment="crop-flip", colour=0.2, ema=0.9, label_smoothing=0.1),
-        "turned": turned,
         "odd": lambda: odd(steps=6),
         "odd, finetune": lambda: odd(method="finetune", epochs=1, batch_size=61),
-        "odd, frozen": lambda: odd(method="finetune", epochs=1, batch_size=61, norm="frozen"),
     }
     return found | {name: (job, 1e-10) for name, job in more.items()}
 
@@ -150,9 +136,6 @@ def own_numbers() -> dict[str, Callable[[], Any]]:
     (forget, retain), usual = parts(), {"check": False, **QUIET}
     return {
         "noisy": lambda: purge.unlearn(network("resnet-batchnorm"), forget, Noisy(*retain), steps=6, **usual),
-        "noisy, close": lambda: purge.unlearn(
-            network("resnet-batchnorm"), forget, Noisy(*retain), method="purge-close", steps=6, **usual
-        ),
         "changed": lambda: purge.unlearn(
             network("vgg"), forget, retain, steps=6, augment=lambda x: x + 0.1 * torch.randn_like(x), **usual
         ),

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,11 +95,11 @@ class TrainingState:
         self._thread = ThreadPoolExecutor(1)  # writes while the next epoch runs
         self._writing: Future[Any] = self._thread.submit(lambda: None)
 
-    def restore(self) -> tuple[list[Tensor], float]:
-        """Continue where the file was written, if there is one; return the losses and seconds so far."""
+    def restore(self, resume: bool) -> tuple[list[Tensor], float]:
+        """Continue where the file was written, if there is one; the losses and seconds so far."""
         there = self._path.is_file()
         self._ranks.check_same({f"state of the training in {self._path.parent}": there})
-        if not there:
+        if not (there and resume):
             return [], 0.0
         try:
             with safe_open(self._path, "pt") as file:
@@ -135,14 +136,8 @@ class TrainingState:
 
     def _fits(self, tensors: dict[str, Tensor]) -> bool:
         """Are all tensors there that this training has, of its shapes and types?"""
-        parameters = enumerate(self._model.parameters())
-        wanted = {
-            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
-            **{f"mean.{k}": v for k, v in self._mean.items()},
-            **{f"momentum.{i}": p for i, p in parameters if f"momentum.{i}" in tensors},
-            "random.order": self._generator.get_state(),
-            "random.cpu": torch.get_rng_state(),
-        }
+        momenta = [p if f"momentum.{i}" in tensors else None for i, p in enumerate(self._model.parameters())]
+        wanted = self._state(momenta)
         same = all(
             k in tensors and (tensors[k].shape, tensors[k].dtype) == (v.shape, v.dtype)
             for k, v in wanted.items()
@@ -150,6 +145,15 @@ class TrainingState:
         losses = tensors.get("losses")
         epochs = self._identity["epochs"]
         return same and losses is not None and losses.ndim == 1 and 1 <= len(losses) <= epochs
+
+    def _state(self, momenta: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        return {
+            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
+            **{f"mean.{k}": v for k, v in self._mean.items()},
+            **{f"momentum.{i}": m for i, m in enumerate(momenta) if m is not None},
+            "random.order": self._generator.get_state(),
+            "random.cpu": torch.get_rng_state(),
+        }
 
     def _compare(self, before: set[int]) -> None:
         """Say that sums will be rounded differently with another number of threads."""
@@ -170,14 +174,7 @@ class TrainingState:
         if self._ranks.rank > 0:
             return
         buffers = [self._momentum[p].get("momentum_buffer") for p in self._model.parameters()]
-        state = {
-            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
-            **{f"mean.{k}": v for k, v in self._mean.items()},
-            **{f"momentum.{i}": b for i, b in enumerate(buffers) if b is not None},
-            "random.order": self._generator.get_state(),
-            "random.cpu": torch.get_rng_state(),
-            "losses": torch.stack(losses),
-        }
+        state = {**self._state(buffers), "losses": torch.stack(losses)}
         if self._device.type == "cuda":
             state["random.gpu"] = torch.cuda.get_rng_state(self._device)
         about = {"identity": self._identity, "seconds": seconds, "threads": sorted(self._threads)}

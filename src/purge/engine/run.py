@@ -169,7 +169,7 @@ class Run:
         ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
         self.end = total
         self._delivered, self._done = delivered, done
-        self._start()
+        self._check()  # before the first step: the starting retain loss L₀
         with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
                 self.step += 1
@@ -253,50 +253,40 @@ class Run:
             raise not_finite(self.step)
         return self.ranks.agreed(loss)
 
-    def _start(self) -> None:
-        """The check before the first step: the starting retain loss L₀, and the forget target.
-
-        A target that was left open is 1/K for samples whose class must go, and for single samples the
-        accuracy on test data of their classes, weighted by how many there are of each. Without any, single
-        samples get 1/K in a run that may stop early; in others there is no target.
-        """
-        with self._delivered():
-            self.forget_target = self.stop.forget_target
-            if self.forget_target is None:
-                split, chance = self._split, 1 / self._split.classes
-                single = split.forget.labels[~split.whole]
-                whole = 1 - len(single) / len(split.forget)
-                unseen = None
-                if split.test is not None and whole < 1:
-                    unseen = self._accuracy(split.test, single)
-                elif whole == 1 or self.stop.early:
-                    unseen = chance
-                if unseen is not None:
-                    self.forget_target = whole * chance + (1 - whole) * unseen
-            self._checks[0] = self._measure()
-        self._say(0)
-
     def _check(self) -> None:
         """Measure forget accuracy and retain loss, and decide whether that is a reason to stop."""
         with self._delivered():
-            now = self._checks[self.step] = self._measure()
-        self._say(self.step)
-        if self._done(now):
-            self.end = self.step
-        reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
-        if reason:
-            self.stopped_by = reason
-            self.end = self.step
-
-    def _say(self, step: int) -> None:
-        """Tell what a check measured, under the names that it has in the history."""
+            self._raise_if_not_finite()
+            if not self._checks:
+                self.forget_target = self._target()
+            loss = self.retain_loss(self._split.retain)
+            now = self._checks[self.step] = Check(self._accuracy(self._split.forget), loss)
         if self.context.tell is not None:
-            self.context.tell(step, {f"check_{name}": v for name, v in self._checks[step]._asdict().items()})
+            self.context.tell(self.step, {f"check_{name}": v for name, v in now._asdict().items()})
+        if self.step == 0:
+            return
+        reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
+        self.stopped_by = reason or self.stopped_by
+        if self._done(now) or reason:
+            self.end = self.step
 
-    def _measure(self) -> Check:
-        self._raise_if_not_finite()
-        loss = self.retain_loss(self._split.retain)
-        return Check(self._accuracy(self._split.forget), loss)
+    def _target(self) -> float | None:
+        """The forget accuracy to stop at.
+
+        One that was left open is 1/K for samples whose class must go, and for single samples the accuracy on
+        test data of their classes, weighted by how many there are of each. Without any, single samples get
+        1/K in a run that may stop early; in others there is no target.
+        """
+        split, chance = self._split, 1 / self._split.classes
+        if self.stop.forget_target is not None:
+            return self.stop.forget_target
+        single = split.forget.labels[~split.whole]
+        whole = 1 - len(single) / len(split.forget)
+        if split.test is not None and whole < 1:
+            return whole * chance + (1 - whole) * self._accuracy(split.test, single)
+        if whole == 1 or self.stop.early:
+            return whole * chance + (1 - whole) * chance
+        return None
 
     def _accuracy(self, samples: Samples, like: Tensor | None = None) -> float:
         """The accuracy on some of the samples; with ``like``, in the class shares of these labels."""

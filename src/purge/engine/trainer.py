@@ -139,7 +139,7 @@ def fit(
         network.ready(samples[0]),
         progress_line(title, recipe.epochs, context.progress) as advance,
     ):
-        losses, before = kept.restore() if kept is not None and resume else ([], 0.0)
+        losses, before = kept.restore(resume) if kept is not None else ([], 0.0)
         started = time.perf_counter() - before
         advance(len(losses), "")
         take_step = Recorded(network.step, model=model, enabled=network.recorded)

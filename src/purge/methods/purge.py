@@ -92,28 +92,6 @@ class Restart(NamedTuple):
         """How many steps, the last ones, have their weights averaged."""
         return math.ceil(self.average * self.steps)
 
-    def rate_at(self, step: int) -> float:
-        """ρ_t: up over a tenth of the steps, and down to 0 over all of them."""
-        return self.rate * min(1.0, (step + 1) / (WARM_UP * self.steps), 1 - step / self.steps)
-
-    @property
-    def distils_from(self) -> int | None:
-        """The step at which distillation begins, weighted by the level of the original."""
-        return self.first_plain if self.kd else None
-
-    @property
-    def trusts_from(self) -> int | None:
-        """The step at which it is weighted by how many forgotten samples still get their label."""
-        return max(self.first_plain, self.steps // 2) if self.kd else None
-
-    def average_in(self, mean: Tensor, params: FlatParameters, step: int) -> None:
-        """Take the weights after a step into the mean; after the last step it takes their place."""
-        first = self.steps - self.averaged
-        if step >= first:
-            mean.lerp_(params.read(), 1 / (step - first + 1))
-            if step == self.steps - 1:
-                params.store(mean)
-
     def in_words(self, size: int, *, pushes: bool, changed: bool) -> str:
         """What the result says was done."""
         words = f"a restart of {self.steps} steps of {size} retained samples"
@@ -198,21 +176,22 @@ class Purge(Method):
         at_f = at_r[:, :0]
         if len(classes):
             at_f = run.batch_indices(classes, steps=plan.steps, batch_size=min(FORGET, size))
-        fresh = run.fresh(model, partly=True) if plan.fresh_share else None
         lost = split.forgotten(run.device)
         own = at_r[:, run.ranks.part(size)]  # of several ranks, the rows of this one
         taught = _taught(model, retain, own[plan.first_plain if plan.kd else plan.steps :], lost)
         changed = run.augmented(split.retain)
-        first_plain = 0 if changed is None else plan.first_plain
+        early, first_plain = changed or retain, 0 if changed is None else plan.first_plain
         level = run.retain_loss(retain)
-        level_changed = run.retain_loss(changed or retain) if first_plain else level
+        levels = [run.retain_loss(early) if first_plain else level] * first_plain
+        levels += [level] * (plan.steps - first_plain + 1)  # the last one is the level of plain samples
         trained = parameters_to_train(model, self.freeze)
-        if fresh is not None:
-            mix_in(model, fresh, plan.fresh_share, trained)
-        halved = kept_in_bf16(model, trained, run.precision) if self.bf16_weights else ()
-        params = FlatParameters(trained, halved)
-        one = _Step(self, model, params, lost, run.ranks, size=size, pushed=at_f.shape[1], normed=normed)
-        one.lately.fill_(level_changed)
+        if plan.fresh_share:
+            mix_in(model, run.fresh(model, partly=True), plan.fresh_share, trained)
+        params = FlatParameters(
+            trained, kept_in_bf16(model, trained, run.precision) if self.bf16_weights else ()
+        )
+        sizes = size, at_f.shape[1]  # of the batches that all ranks share
+        one = _Step(self, plan, model, params, split.forget, lost, run.ranks, levels, sizes, normed)
         run.took = plan.in_words(size, pushes=len(classes) > 0, changed=changed is not None)
 
         @contextmanager
@@ -223,29 +202,13 @@ class Purge(Method):
 
         pushing_step = run.recorded(one)
         one_step = run.recorded(one, after=pushing_step)
-        mean = params.read() if plan.averaged else torch.empty(0)
-        none, plain_steps = at_r[0, :0], plan.steps - first_plain
-        orders = [
-            [*at_r[:first_plain], *[none] * plain_steps],
-            [*[none] * first_plain, *at_r[first_plain:]],
-            [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
-        ]
-        # A model that knows its data by heart has no level to be held at.
-        levels = (
-            [level_changed] * first_plain + [level] * plain_steps if level > BY_HEART else [0.0] * plan.steps
-        )
-        sets = changed or retain, retain, classes
-        for i, (early, late, f) in run.batches(*sets, orders=orders, epoch=plan.steps, delivered=delivered):
-            one.optimizer.rate.fill_(plan.rate_at(i))
-            one.level.fill_(levels[i])
-            if i == plan.distils_from:
-                one.beta.fill_(plan.kd * min(1.0, level))
-            if i == plan.trusts_from:
-                one.beta.copy_(plan.kd * _recognised(model, split.forget).clamp(min=min(1.0, level)))
-            r = early if len(early) else late
+        sets, orders = (early, retain, classes), _orders(at_r, at_f, first_plain)
+        for i, (first, late, f) in run.batches(*sets, orders=orders, epoch=plan.steps, delivered=delivered):
+            r = first if len(first) else late
+            one.begin(i)
             batch = r.x, r.y, taught(r.rows)
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
-            plan.average_in(mean, params, i)
+            one.end(i)
         params.widen()
         if run.beyond_budget:
             suffered = "The retained data suffered: a rate of %.3g is too high for this model. "
@@ -259,18 +222,41 @@ class _Step:
     """
 
     def __init__(
-        self, how: Purge, model: nn.Module, params: FlatParameters, lost: Tensor, ranks: Ranks, *,
-        size: int, pushed: int, normed: bool,
+        self, how: Purge, plan: Restart, model: nn.Module, params: FlatParameters, forget: Samples,
+        lost: Tensor, ranks: Ranks, levels: list[float], sizes: tuple[int, int], normed: bool,
     ) -> None:  # fmt: skip
-        self.how, self.model, self.params, self.lost, self.ranks = how, model, params, lost, ranks
-        self.size, self.pushed = size, pushed  # of the batches that all ranks share
-        companions = range(min(COMPANIONS, size) if normed else 0)
-        self.companions = len(companions[ranks.part(size)])
+        self.how, self.plan, self.model, self.params = how, plan, model, params
+        self.forget, self.lost, self.ranks, self.levels = forget, lost, ranks, levels
+        self.size, self.pushed = sizes
+        companions = range(min(COMPANIONS, self.size) if normed else 0)
+        self.companions = len(companions[ranks.part(self.size)])
         self.level, self.lately, self.beta = (torch.zeros((), device=lost.device) for _ in range(3))
+        self.lately.fill_(levels[0])
+        self.mean = params.read() if plan.averaged else torch.empty(0)
         self.optimizer = FlatOptimizer(
             "sgd", params.read(), lr=1.0, momentum=how.momentum, nesterov=True,
             weight_decay=how.weight_decay, relative=True,
         )  # fmt: skip
+
+    def begin(self, i: int) -> None:
+        """Rate, level and weight of the distillation of step ``i``."""
+        plan, level = self.plan, self.levels[-1]
+        rising, falling = (i + 1) / (WARM_UP * plan.steps), 1 - i / plan.steps
+        self.optimizer.rate.fill_(plan.rate * min(1.0, rising, falling))
+        if level > BY_HEART:  # otherwise there is no level to be held at
+            self.level.fill_(self.levels[i])
+        if i == plan.first_plain:
+            self.beta.fill_(plan.kd * min(1.0, level))
+        if plan.kd and i == max(plan.first_plain, plan.steps // 2):
+            self.beta.copy_(plan.kd * _recognised(self.model, self.forget).clamp(min=min(1.0, level)))
+
+    def end(self, i: int) -> None:
+        """The mean of the weights of the last steps takes their place after the last one."""
+        first = self.plan.steps - self.plan.averaged
+        if i >= first:
+            self.mean.lerp_(self.params.read(), 1 / (i - first + 1))
+            if i == self.plan.steps - 1:
+                self.params.store(self.mean)
 
     def __call__(self, xr: Inputs, yr: Tensor, taught: Tensor, xf: Inputs | None = None) -> Scalars:
         micro, pushed_loss = self.how.micro_batch, None
@@ -322,6 +308,16 @@ def _taught(model: nn.Module, retain: Samples, at: Tensor, lost: Tensor) -> Call
     known = [logits(model, retain, rows).masked_fill(lost, -math.inf)] if len(rows) else []
     of_all = torch.cat([untaught, *known])
     return lambda rows: of_all[place[rows]]
+
+
+def _orders(at_r: Tensor, at_f: Tensor, first_plain: int) -> list[list[Tensor]]:
+    """The rows of each step: of samples changed at random, of plain ones, and of those that are pushed."""
+    none, steps = at_r[0, :0], len(at_r)
+    return [
+        [*at_r[:first_plain], *[none] * (steps - first_plain)],
+        [*[none] * first_plain, *at_r[first_plain:]],
+        [none if i % PUSH_EVERY else index for i, index in enumerate(at_f)],
+    ]
 
 
 @torch.no_grad()

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -95,9 +95,8 @@ class PurgePaper(Method):
         total = self.epochs * epoch
         at_f = run.batch_indices(split.forget, steps=total, batch_size=self.batch_size)
         at_r = run.batch_indices(split.retain, steps=total, batch_size=self.batch_size)
-        layers: tuple[str, ...] = ()
-        if self.erasure or self.layers is not None:
-            layers = erasure_layers(teacher, split.retain, self.layers)
+        erases = self.erasure > 0 or self.layers is not None
+        layers = erasure_layers(teacher, split.retain, self.layers) if erases else ()
         teacher_r, means = _teacher_pass(teacher, split.retain, layers)
         target = self._target(teacher, split, teacher_r)
         optimizer = FlatOptimizer(
@@ -141,16 +140,14 @@ class PurgePaper(Method):
             }
 
         @contextmanager
-        def delivered() -> Iterator[None]:
-            if self.norm == "shared":  # shared statistics belong to the weights
-                drawn = at_r[: max(run.step, 1)].flatten()[:RECALIBRATION].unique()
-                recalibrate(model, (x for x, _ in passing(split.retain, drawn)))
+        def recalibrated() -> Iterator[None]:
+            drawn = at_r[: max(run.step, 1)].flatten()[:RECALIBRATION].unique()
+            recalibrate(model, (x for x, _ in passing(split.retain, drawn)))
             yield
 
-        one_step = run.recorded(purge_step)
-        for _, (f, r) in run.batches(
-            split.forget, split.retain, orders=(at_f, at_r), epoch=epoch, delivered=delivered
-        ):
+        delivered = recalibrated if self.norm == "shared" else nullcontext  # they belong to the weights
+        one_step, sets = run.recorded(purge_step), (split.forget, split.retain)
+        for _, (f, r) in run.batches(*sets, orders=(at_f, at_r), epoch=epoch, delivered=delivered):
             run.log(**one_step(r.x, r.y, teacher_r[r.rows], f.x, f.y, target[f.rows]))
 
     def _target(self, teacher: nn.Module, split: Split, teacher_r: Tensor) -> Tensor:

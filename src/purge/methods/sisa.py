@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from purge.core.errors import DataError, MethodError, ModelError
 from purge.data.identity import identities
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
-from purge.methods.sisa_model import SisaModel, Vote, enough_in_each, in_order, least_of, train_shard
+from purge.methods.sisa_model import SisaModel, enough_in_each, in_order, least_of, train_shard
+from purge.methods.sisa_plan import Vote
 from purge.models.checkpoint import digest
 
 

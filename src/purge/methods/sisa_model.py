@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import json
 import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -28,7 +25,7 @@ from torch import Tensor, nn
 
 from purge.core.errors import FileError, MethodError, ModelError, RunError
 from purge.core.files import file_errors, read_json, write_json
-from purge.core.settings import as_dict, normalise, setting
+from purge.core.settings import as_dict
 from purge.core.threads import threads_for
 from purge.data.accept import accepted
 from purge.data.identity import identities
@@ -37,24 +34,16 @@ from purge.engine.context import Context
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
 from purge.engine.store import cpu_copies, read_tensors, write_tensors
-from purge.engine.trainer import Recipe, diverged, fit
+from purge.engine.trainer import diverged, fit
+from purge.methods.sisa_plan import TRAINING, WEIGHTS, ShardPlan
+from purge.models import checks
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
-from purge.models.checks import (
-    check_augment,
-    check_batch_size,
-    check_classifier,
-    check_differentiable,
-    parameters_to_train,
-    training_data,
-)
 from purge.models.copies import keep_frozen, reinitialised, widened
 from purge.models.forward import Rows, counting, forward, rows_of
 from purge.models.inspect import device_of
 from purge.models.work import flop_of, flop_per_row
 
-Numbers: TypeAlias = "npt.NDArray[np.uint64]"
-Vote = Literal["mean", "majority"]
 Build = nn.Module | Callable[[], nn.Module]
 Parts = Callable[[int], Path]  # the file of a shard
 History = list[dict[str, Any]]
@@ -121,11 +110,11 @@ def _prepared(
     at = choose_device(device, model if isinstance(model, nn.Module) else nets[0])
     sisa = SisaModel([net.to(at) for net in nets], plan)
     with seeded(plan.seed, at):  # a dataset may draw random numbers
-        samples = training_data(nets[0], samples, at)
-    check_batch_size(sisa, plan.recipe.batch_size)
-    check_augment(samples, plan.recipe.augment, plan.recipe.colour)
-    parameters_to_train(sisa)
-    check_differentiable(sisa, samples)
+        samples = checks.training_data(nets[0], samples, at)
+    checks.check_batch_size(sisa, plan.recipe.batch_size)
+    checks.check_augment(samples, plan.recipe.augment, plan.recipe.colour)
+    checks.parameters_to_train(sisa)
+    checks.check_differentiable(sisa, samples)
     ids = identities(samples)
     enough_in_each(sisa, ids, "train with fewer shards")
     return sisa, samples, ids
@@ -133,10 +122,10 @@ def _prepared(
 
 def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
     """The untrained model of a shard, drawn on the CPU: the same on every device; never of half precision."""
-    with seeded(plan.drawn(_WEIGHTS, shard), torch.device("cpu")):
+    with seeded(plan.drawn(WEIGHTS, shard), torch.device("cpu")):
         if not isinstance(model, nn.Module) and callable(model):
-            return widened(copy.deepcopy(check_classifier(model())))  # it may be the same each time
-        model = check_classifier(model)
+            return widened(copy.deepcopy(checks.check_classifier(model())))  # it may be the same each time
+        model = checks.check_classifier(model)
         try:
             net = reinitialised(widened(copy.deepcopy(model).cpu()))
         except ModelError:
@@ -144,61 +133,6 @@ def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
             fix = "pass a function that builds an untrained model instead of the model"
             raise ModelError(what, f"a {type(model).__name__} with some that cannot", fix) from None
     return keep_frozen(net, model)
-
-
-# -- the model --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ShardPlan:
-    """All that a SISA training depends on, except the data and the architecture.
-
-    There is a checkpoint before every slice: more slices make a deletion cheaper and the model larger on
-    disk. ``recipe.epochs`` counts passes as in a training without slices.
-    """
-
-    shards: int = setting(5, "S: models, each trained on its own part of the data", low=1)
-    slices: int = setting(1, "R: parts of a shard that are added one after the other", low=1)
-    seed: int = setting(0, "draws shards, slices, weights and orders", low=0)
-    vote: Vote = setting("mean", "mean of the softmax, or majority")
-    recipe: Recipe = Recipe()
-
-    def __post_init__(self) -> None:
-        normalise(self)
-        if 2 * self.recipe.epochs < self.slices + 1:
-            least = math.ceil((self.slices + 1) / 2)
-            what = f"at least {least} epochs for {self.slices} slices, so that each of them is trained on"
-            raise MethodError(what, str(self.recipe.epochs), "raise epochs, or use fewer slices")
-
-    @property
-    def epochs(self) -> list[int]:
-        """The epochs of each slice, ⌊(s+1)e⌋ − ⌊s·e⌋ with e = 2E/(R+1), in whole numbers.
-
-        >>> ShardPlan(slices=4, recipe=Recipe(epochs=10)).epochs, ShardPlan(recipe=Recipe(epochs=10)).epochs
-        ([4, 4, 4, 4], [10])
-        """
-        until = [2 * self.recipe.epochs * s // (self.slices + 1) for s in range(self.slices + 1)]
-        return [after - before for before, after in itertools.pairwise(until)]
-
-    def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The shard and the slice of each sample."""
-        shard = mixed(self.seed, _SHARD, _unsigned(ids)) % np.uint64(self.shards)
-        part = mixed(self.seed, _SLICE, _unsigned(ids)) % np.uint64(self.slices)
-        return torch.from_numpy(shard.astype(np.int64)), torch.from_numpy(part.astype(np.int64))
-
-    def rows(self, ids: Tensor, shard: int, part: int) -> Tensor:
-        """Which samples a shard is trained on in a slice: those of this slice and the ones before."""
-        of_shard, of_slice = self.places(ids)
-        return ((of_shard == shard) & (of_slice <= part)).nonzero()[:, 0]
-
-    def order(self, ids: Tensor, shard: int, before: int, epoch: int) -> Tensor:
-        """The order of the samples in an epoch; that of any two does not depend on the others."""
-        keys = mixed(self.seed, _ORDER, shard, before + epoch, _unsigned(ids))
-        return torch.from_numpy(np.lexsort((ids.numpy(), keys)))
-
-    def drawn(self, *what: int) -> int:
-        """A seed for one purpose, derived from the plan's own."""
-        return int(mixed(self.seed, *what)[0] >> np.uint64(1))
 
 
 class Checkpoint(dict[str, Tensor]):
@@ -302,9 +236,6 @@ class SisaModel(nn.Module):
         return sisa.eval()
 
 
-# -- training a shard -------------------------------------------------------------------------
-
-
 def train_shard(
     sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, *, first: int = 0
 ) -> History:
@@ -317,7 +248,7 @@ def train_shard(
         if len(at) < least_of(net):  # no samples so far
             continue
         before = sum(plan.epochs[:s])
-        drawn = plan.drawn(_TRAINING, shard, s)
+        drawn = plan.drawn(TRAINING, shard, s)
         threads = threads_for(net, device_of(net), plan.recipe.batch_size, seen=context.threads)
         with seeded(drawn, device_of(net)), threads:  # dropout
             (losses,), _ = fit(
@@ -378,31 +309,6 @@ def enough_in_each(sisa: SisaModel, ids: Tensor, fix: str) -> None:
     if int(there.min()) < least:
         what = f"at least {least} sample{'s' * (least > 1)} for each of {sisa.plan.shards} shards"
         raise MethodError(what, f"{int(there.min())} for shard {int(there.argmin())}", fix)
-
-
-# -- hashes and files -------------------------------------------------------------------------
-
-# The purposes of a hash: no two of them may share their numbers.
-_SHARD, _SLICE, _ORDER, _WEIGHTS, _TRAINING = range(5)
-
-
-def mixed(*parts: int | Numbers) -> Numbers:
-    """A hash of integers and arrays of them: splitmix64, one part after the other.
-
-    >>> [hex(h) for h in mixed(0, np.array([1, 2], np.uint64)).tolist()]
-    ['0x8b4fda8c892b50e', '0xd7cc9674ff5ffa39']
-    """
-    h = np.zeros(1, np.uint64)
-    for part in parts:
-        h = (h ^ np.asarray(part, np.uint64)) + np.uint64(0x9E3779B97F4A7C15)  # wraps around
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        h = h ^ (h >> np.uint64(31))
-    return h
-
-
-def _unsigned(ids: Tensor) -> Numbers:
-    return ids.contiguous().numpy().view(np.uint64)
 
 
 def in_order(ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

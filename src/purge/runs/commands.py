@@ -26,7 +26,7 @@ from purge.engine.stopping import beyond_chance
 from purge.engine.trainer import Recipe
 from purge.methods.base import with_augment
 from purge.methods.registry import resolve_method
-from purge.methods.sisa_model import Vote
+from purge.methods.sisa_plan import Vote
 from purge.metrics.registry import PANELS, read_conditions, resolve_metrics
 from purge.models.export import check_export, check_form, export
 from purge.result import Result

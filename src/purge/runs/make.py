@@ -22,7 +22,7 @@ from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe
 from purge.methods.registry import resolve_method
-from purge.methods.sisa_model import Vote
+from purge.methods.sisa_plan import Vote
 from purge.metrics.accuracy import accuracies
 from purge.models.checks import training_data
 from purge.report.tables import class_words
