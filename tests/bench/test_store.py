@@ -36,11 +36,11 @@ def test_of_two_benches_one_trains_and_the_other_waits(tmp_path: Path) -> None:
 
 def test_so_many_of_each_class() -> None:
     labels = torch.tensor([0] * 10 + [1] * 20)
-    mask = drawn_per_class(labels, lambda n: n // 5)
+    mask = drawn_per_class(labels, 0.2)
     assert [int(mask[labels == c].sum()) for c in (0, 1)] == [2, 4]
-    assert torch.equal(mask, drawn_per_class(labels, lambda n: n // 5))
-    with pytest.raises(PurgeError, match="10 of class 0"):
-        drawn_per_class(labels, lambda n: 11)
+    assert torch.equal(mask, drawn_per_class(labels, 0.2))
+    with pytest.raises(PurgeError, match="11 training images of each class, got 10 of class 0"):
+        drawn_per_class(labels, 11)
 
 
 def test_held_out_images_are_training_images_that_are_not_trained_with() -> None:

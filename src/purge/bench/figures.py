@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from purge.bench.schema import Drawing
-from purge.bench.tables import Cell, Column, Row, Sheet, chosen
+from purge.bench.tables import Row, Sheet, chosen
 from purge.report import theme
 from purge.verdict import scaled
 
@@ -39,8 +39,8 @@ class Series(NamedTuple):
 
     words: str
     look: Look  # of the paper's bars, which are white, the colour is that of the edge
-    cells: dict[str, Cell]  # by the group that they stand in
     paper: bool
+    points: list[tuple[int, float, float, float]]  # place, number, and how far its range goes down and up
 
 
 def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
@@ -54,19 +54,28 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
         ax.text(0.5, 0.5, "no job has such a row", ha="center", color=theme.INK)
         return fig
     apart = "label" in sheet.table.rows and len(sheet.table.rows) > 1  # a colour for each label
-    groups = [*dict.fromkeys(_group(row, sheet, apart) for row in rows)]
+    below = [" ".join(row.keys[by] for by in sheet.table.rows if not apart or by != "label") for row in rows]
+    groups = [*dict.fromkeys(below)]
+    placed = [(groups.index(group), row) for group, row in zip(below, rows, strict=True)]
     across = 1 if len(columns) == 1 or len(groups) > 14 else 2
     down = -(-len(columns) // across)
     fig, axes = theme.empty_axes(down, across, height=(2.4 + 0.09 * max(map(len, groups))) * down)
     for ax in axes[len(columns) :]:
         ax.set_axis_off()
     for name, ax in zip(columns, axes, strict=False):
-        column = sheet.columns[name]
-        panel(ax, column, groups, _series(rows, sheet, name, apart), drawing.kind)
-        if name.startswith("mia") and column.unit == "number":  # an AUROC: 0.5 is chance
+        unit, heading = sheet.columns[name].unit, sheet.columns[name].heading
+        panel(ax, unit, _series(placed, name, scaled(1.0, unit), apart), drawing.kind)
+        words = [theme.plain(group, 28) for group in groups]
+        tight = sum(map(len, words)) > 30
+        ax.set_xticks(
+            range(len(words)), words, rotation=45 if tight else 0, ha="right" if tight else "center"
+        )
+        ax.set_xlim(-0.7, len(words) - 0.3)
+        ax.set_ylabel(heading + (" (%)" if unit == "share" else ""))
+        if name.startswith("mia") and unit == "number":  # an AUROC: 0.5 is chance
             ax.axhline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
         if name in sheet.aims:
-            aim = scaled(sheet.aims[name], column.unit)
+            aim = scaled(sheet.aims[name], unit)
             ax.axhline(aim, color=theme.INK, linewidth=0.8, linestyle="--", label="goal")
     legend = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
     if legend.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
@@ -74,20 +83,11 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     return fig
 
 
-def _group(row: Row, sheet: Sheet, apart: bool) -> str:
-    """The words below the bars of a row."""
-    return " ".join(row.keys[by] for by in sheet.table.rows if not (apart and by == "label"))
-
-
-def _series(rows: Sequence[Row], sheet: Sheet, column: str, apart: bool) -> list[Series]:
+def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart: bool) -> list[Series]:
     """Ours, one look for each label if ``apart``, and the paper's in the same colour."""
-    by_label: dict[str, dict[str, Cell]] = {}
-    for row in rows:
-        own = by_label.setdefault(row.keys["label"] if apart else "ours", {})
-        own[_group(row, sheet, apart)] = row.cells[column]
     series: list[Series] = []
     new = 0
-    for label, cells in by_label.items():
+    for label in dict.fromkeys(row.keys["label"] if apart else "ours" for _, row in placed):
         known = theme.MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
         if known is not None:
             look = Look(known.colour, known.hatch, known.marker)
@@ -95,52 +95,41 @@ def _series(rows: Sequence[Row], sheet: Sheet, column: str, apart: bool) -> list
             turn = LOOKS[(new + new // 6) % 6]  # colours come again with another hatch
             look = Look(LOOKS[new % 6].colour, turn.hatch, turn.marker)
             new += 1
+        own = [(place, row.cells[column]) for place, row in placed if not apart or row.keys["label"] == label]
+        ours = [
+            # The mean of equal numbers may round past them.
+            (place, scale * mean, scale * max(0.0, mean - min(c.values)), scale * max(0.0, max(c.values) - mean))
+            for place, c in own if (mean := c.mean) is not None
+        ]  # fmt: skip
+        theirs = [(place, scale * c.paper, 0.0, 0.0) for place, c in own if c.paper is not None]
         words = theme.plain(label, 28)
-        series.append(Series(words, look, cells, paper=False))
-        if any(cell.paper is not None for cell in cells.values()):
-            theirs = Look(look.colour if apart else theme.GREY, "////", "x")
-            series.append(Series(f"{words}, paper" if apart else "paper", theirs, cells, paper=True))
+        series.append(Series(words, look, False, ours))
+        if theirs:
+            other = Look(look.colour if apart else theme.GREY, "////", "x")
+            series.append(Series(f"{words}, paper" if apart else "paper", other, True, theirs))
     return series
 
 
-def panel(ax: Axes, column: Column, groups: Sequence[str], series: Sequence[Series], kind: str) -> None:
+def panel(ax: Axes, unit: str, series: Sequence[Series], kind: str) -> None:
     """One column of a table: a group of bars, or a point of each line, per row."""
-    scale = scaled(1.0, column.unit)
-    width = min(0.8 / max(1, len(series)), 0.3)
-    heights: list[float] = []
-    for i, one in enumerate(series):
-        places, mean, below, above = [], [], [], []
-        for place, group in enumerate(groups):
-            cell = one.cells.get(group)
-            value = None if cell is None else cell.paper if one.paper else cell.mean
-            if cell is None or value is None:
-                continue
-            places.append(place)
-            mean.append(scale * value)
-            if not one.paper and cell.low is not None and cell.high is not None:
-                # The mean of equal numbers may round past them.
-                below.append(scale * max(0.0, value - cell.low))
-                above.append(scale * max(0.0, cell.high - value))
-        if not places:
+    width = min(0.8 / len(series), 0.3)
+    for i, (label, look, paper, points) in enumerate(series):
+        if not points:
             continue
-        heights += mean
-        spread = None if one.paper else [below, above]
+        places, numbers, below, above = zip(*points, strict=True)
+        spread = None if paper else [below, above]
         if kind == "lines":
             ax.errorbar(
-                places, mean, spread, fmt=one.look.marker + ("--" if one.paper else "-"),
-                color=one.look.colour, capsize=3, label=one.words, markersize=5,
+                places, numbers, spread, fmt=look.marker + ("--" if paper else "-"), color=look.colour,
+                capsize=3, label=label, markersize=5,
             )  # fmt: skip
         else:
+            left = (i - (len(series) - 1) / 2) * width
             ax.bar(
-                [place + (i - (len(series) - 1) / 2) * width for place in places], mean, width,
-                color="white" if one.paper else one.look.colour, hatch=one.look.hatch,
-                edgecolor=one.look.colour if one.paper else theme.INK, linewidth=0.5, label=one.words,
+                [place + left for place in places], numbers, width, color="white" if paper else look.colour,
+                hatch=look.hatch, edgecolor=look.colour if paper else theme.INK, linewidth=0.5, label=label,
                 yerr=spread, error_kw={"capsize": 2, "elinewidth": 0.8},
             )  # fmt: skip
-    if column.unit != "share" and heights and 0 < WIDE * min(heights) < max(heights):
+    heights = [number for one in series for _, number, _, _ in one.points]
+    if unit != "share" and heights and 0 < WIDE * min(heights) < max(heights):
         ax.set_yscale("log")
-    words = [theme.plain(group, 28) for group in groups]
-    tight = sum(map(len, words)) > 30
-    ax.set_xticks(range(len(words)), words, rotation=45 if tight else 0, ha="right" if tight else "center")
-    ax.set_xlim(-0.7, len(words) - 0.3)
-    ax.set_ylabel(column.heading + (" (%)" if column.unit == "share" else ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from purge.bench.jobs import Data, Forget, Job, Shard, Training
 from purge.bench.tables import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
+from purge.core.schema import fit
 from purge.core.settings import replace
 from purge.core.store import Store, digest_of
 from purge.data import DataSource, Samples
@@ -59,24 +60,23 @@ def images(data: Data, data_dir: str | None, device: str | None) -> tuple[Sample
     """The training images and the others, on the device."""
     train, test = load(data.name, data_dir=data_dir, size=data.size, progress=False)
     if data.per_class is not None:
-        train = train.select(drawn_per_class(train.labels, lambda n: data.per_class or 0))
+        train = train.select(drawn_per_class(train.labels, data.per_class))
     if data.holdout is not None:
-        share = data.holdout
         if int(train.labels.unique(return_counts=True)[1].min()) < 2:
             got = f"1 of a class of {data.name}"
             raise DataError("two training images of each class to hold one out", got, "raise per_class")
-        held = drawn_per_class(train.labels, lambda n: max(1, round(share * n)))
+        held = drawn_per_class(train.labels, data.holdout)
         train, test = train.select(~held), train.select(held)
     return train.to(device or "cpu"), test.to(device or "cpu")
 
 
-def drawn_per_class(labels: Tensor, wanted: Callable[[int], int]) -> Tensor:
-    """A mask (N,) of ``wanted(n)`` of the n samples of each class, the same in every run."""
+def drawn_per_class(labels: Tensor, wanted: int | float) -> Tensor:
+    """A mask (N,) of so many samples of each class, or of a share of them, the same in every run."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for c in labels.unique():
         rows = order[labels[order] == c]
-        k = wanted(len(rows))
+        k = max(1, round(wanted * len(rows))) if wanted < 1 else int(wanted)
         if k > len(rows):
             got = f"{len(rows)} of class {int(c)}"
             raise DataError(f"{k} training images of each class", got, "lower per_class")
@@ -98,10 +98,27 @@ def trained(training: Training, place: Place) -> Path:
     """The run folder of a model; trains it if nobody has, and resumes an interrupted training."""
     data, test = images(training.data, place.data_dir, place.device)
     key = _key(training, data)
+    parts = [place.kept.path(_part(key, i)) for i in range(training.shards)]
 
     def make(folder: Path) -> None:
-        parts = [place.kept.path(_part(key, i)) for i in range(training.shards)]
-        _train(training, place, data, test, folder, parts)
+        if finished(folder):  # and yet it has to be trained
+            words = "The weights in %s are not those that its run.json recorded: trained again."
+            logger.warning(words, folder)
+        (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished
+        logged = None
+        if training.logged:
+            shutil.rmtree(folder, ignore_errors=True)  # a logged training cannot resume
+            logged = cut(data, request_of(training.logged, data))[0]
+        train_run(
+            folder, training.model, DataSource(training.data.name, place.data_dir, training.data.size), data,
+            request_of(training.forget, data), seed=training.seed, recipe=training.recipe, test=test,
+            shards=training.shards or None, slices=training.slices, vote=training.vote,
+            parts=lambda shard: parts[shard] / SHARD,
+            log_updates=folder / "updates" if logged is not None else None, log_only=logged,
+            device=place.device, progress=False, resume=logged is None, force=True,
+            more={"per_class": training.data.per_class, "holdout": training.data.holdout,
+                  "at_once": place.at_once},
+        )  # fmt: skip
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -110,7 +127,7 @@ def trained(training: Training, place: Place) -> Path:
 
 def train_shard(shard: Shard, place: Place) -> None:
     """Train one shard of a model, which :func:`trained` will find; nothing if that model is there."""
-    training, number = shard.training, shard.number
+    training = shard.training
     data, _ = images(training.data, place.data_dir, place.device)
     key = _key(training, data)
     if sound(place.kept.path(key)):
@@ -122,9 +139,9 @@ def train_shard(shard: Shard, place: Place) -> None:
         recipe = replace(Recipe(), training.recipe)
         plan = ShardPlan(training.shards, training.slices, training.seed, training.vote, recipe)
         build = partial(build_for, training.model, data)
-        train_part(build, kept, plan, number, part / SHARD, device=place.device)
+        train_part(build, kept, plan, shard.number, part / SHARD, device=place.device)
 
-    place.kept.get(_part(key, number), lambda part: read_tensors(part / SHARD), make)
+    place.kept.get(_part(key, shard.number), lambda part: read_tensors(part / SHARD), make)
 
 
 def _key(training: Training, data: Samples) -> str:
@@ -136,59 +153,31 @@ def _part(key: str, shard: int) -> str:
     return f"{key}.shard{shard}"
 
 
-def _train(
-    training: Training, place: Place, data: Samples, test: Samples, folder: Path, parts: Sequence[Path]
-) -> None:
-    if finished(folder):  # and yet it has to be trained
-        logger.warning("The weights in %s are not those that its run.json recorded: trained again.", folder)
-    (folder / "run.json").unlink(missing_ok=True)  # a folder with it is taken for finished
-    logged = None
-    if training.logged:
-        shutil.rmtree(folder, ignore_errors=True)  # a logged training cannot resume
-        logged = cut(data, request_of(training.logged, data))[0]
-    train_run(
-        folder, training.model, DataSource(training.data.name, place.data_dir, training.data.size), data,
-        request_of(training.forget, data), seed=training.seed, recipe=training.recipe, test=test,
-        shards=training.shards or None, slices=training.slices, vote=training.vote,
-        parts=lambda shard: parts[shard] / SHARD,
-        log_updates=folder / "updates" if logged is not None else None, log_only=logged,
-        device=place.device, progress=False, resume=logged is None, force=True,
-        more={"per_class": training.data.per_class, "holdout": training.data.holdout,
-              "at_once": place.at_once},
-    )  # fmt: skip
+def _digests(folder: Path) -> dict[Path, str | None]:
+    """The files of weights of a training, as it recorded them."""
+    facts = read_facts(folder)
+    files: dict[str, str | None] = {WEIGHTS: facts.digest}
+    if facts.shards is not None:
+        files |= fit(read_json(folder / SISA_INDEX).get("files"), dict[str, str], "files", SISA_INDEX)
+    return {below(folder, name): digest for name, digest in files.items()}
 
 
 def finished(folder: Path) -> bool:
     """Whether the training in a folder has finished and its files are complete."""
-    if (folder / STATE).is_file():
-        return False
     try:
-        shards = read_facts(folder).get("shards")
-        weights = [folder / WEIGHTS]
-        if shards is not None:
-            read_json(folder / SISA_INDEX)
-            weights += folder.glob("sisa-*.safetensors")  # one for each shard, one of the samples
-        for file in weights:
+        for file in _digests(folder):
             with safe_open(file, framework="pt"):  # reads the header and compares it with the length
                 pass
     except (FileError, OSError, SafetensorError):
         return False
-    return shards is None or len(weights) == 1 + shards + 1
+    return not (folder / STATE).is_file()
 
 
 def sound(folder: Path) -> bool:
     """Whether a finished training still has the weights that it recorded, which takes reading them."""
-    if not finished(folder):
-        return False
-    try:
-        facts, files = read_facts(folder), [folder / WEIGHTS]
-        recorded = {WEIGHTS: facts.digest}
-        if facts.shards is not None:
-            files += folder.glob("sisa-*.safetensors")
-            recorded |= read_json(folder / SISA_INDEX).get("files") or {}
-        return all(recorded.get(f.name) in (None, file_digest(f)) for f in files)
-    except (FileError, TypeError):
-        return False
+    return finished(folder) and all(
+        digest in (None, file_digest(file)) for file, digest in _digests(folder).items()
+    )
 
 
 def cached(training: Training, models: Path) -> Path | None:

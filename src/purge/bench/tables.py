@@ -163,6 +163,7 @@ class Row(NamedTuple):
     keys: Mapping[By, str]  # of all of By, though only those in ``rows`` of the table tell rows apart
     part: Part | None
     cells: dict[str, Cell]  # by column
+    place: tuple[str, ...]  # the words of the row but for the label
 
 
 class Sheet(NamedTuple):
@@ -184,14 +185,14 @@ def numbers_of(results: Iterable[Mapping[str, Any]]) -> list[Entry]:
     entries = []
     for result in results:
         numbers = result.get("numbers") or {}
-        measured = {
-            part: {name: value["value"] for name, value in (result.get(part) or {}).items()}
+        values, *others = (
+            {name: value["value"] for name, value in (result.get(part) or {}).items()}
             for part in ("values", *PARTS)
-        }
-        retraining = {name: numbers.get(f"retrain_{name}") for name in ("seconds", "pflop")}
-        beside = {part: measured[part] | (retraining if part == "retrained" else {}) for part in PARTS}
+        )
+        beside = dict(zip(PARTS, others, strict=True))
+        beside["retrained"] |= {name: numbers.get(f"retrain_{name}") for name in ("seconds", "pflop")}
         keys = {by: str(result[by]) for by in KEYS}
-        entries.append(Entry(keys, result["seed"], None, measured["values"] | numbers, beside))
+        entries.append(Entry(keys, result["seed"], None, values | numbers, beside))
     return entries
 
 
@@ -202,44 +203,26 @@ def sheet(
     columns = {name: column_of(name, described) for name in table.columns}
     kept: dict[By, list[str]] = {by: words for by, words in table.only.items() if by != "label"}
     models = [model for model in _models(numbers, table) if chosen(model.keys, kept)]
-    labels = table.only.get("label")
-    rows: dict[tuple[Any, ...], list[Entry]] = {}
+    ours: dict[By, list[str]] = {"label": labels} if (labels := table.only.get("label")) else {}
+    members: dict[tuple[Any, ...], list[Entry]] = {}
     for model in models:
-        if model.part in table.also or (model.part is None and (not labels or model.keys["label"] in labels)):
-            rows.setdefault((*(model.keys[by] for by in table.rows), model.part), []).append(model)
-    theirs = paper_rows(table.paper)
-    made = []
-    for (*words, part), members in rows.items():
-        printed = theirs.get(", ".join(words), {})
-        cells = {name: _cell(members, name)._replace(paper=printed.get(name)) for name in columns}
-        made.append(Row(members[0].keys, part, cells))
+        if model.part in table.also or (model.part is None and chosen(model.keys, ours)):
+            members.setdefault((*(model.keys[by] for by in table.rows), model.part), []).append(model)
+    printed = paper_rows(table.paper)
+    rows = []
+    for (*words, part), some in members.items():
+        theirs = printed.get(", ".join(words), {})
+        place = tuple(some[0].keys[by] for by in table.rows if by != "label")
+        cells = {name: _cell(some, name, theirs.get(name)) for name in columns}
+        rows.append(Row(some[0].keys, part, cells, place))
     # Requests stay in the order of the jobs; in each, the other models come first.
-    rank = {part: i for i, part in enumerate((*PARTS, None))}
-    turn = {by: i for i, by in enumerate(dict.fromkeys(_apart_from_label(row, table) for row in made))}
-    made.sort(key=lambda row: (turn[_apart_from_label(row, table)], rank[row.part]))
-    aims = _judge(made, models, table)
-    if odd := [row for row in made if row.part is None and _compared_with_others(row, made, table)]:
-        names = "; ".join(dict.fromkeys(", ".join(row.keys[by] for by in table.rows) for row in odd))
-        note += f" Compared with other retrained models than those shown: {names}."
-    return Sheet(table, columns, made, note, aims)
-
-
-def _judge(rows: Sequence[Row], models: Sequence[Entry], table: Table) -> dict[str, float]:
-    """Write into each cell of a job how far it misses its goal; return the aims by column."""
-    aims: dict[str, float] = {}
-    for goal in table.goals:
-        of_goal = [_mean(m.values.get(goal.column) for m in models if m.part == goal.aim)]
-        mean = of_goal[0] if isinstance(goal.aim, str) else goal.aim
-        if mean is None:
-            continue
-        aims[goal.column] = goal.times * mean
-        for row in rows:
-            cell = row.cells[goal.column]
-            if row.part is None and cell.mean is not None:  # judged by the models that its jobs had beside
-                own = cell.beside[goal.aim] if isinstance(goal.aim, str) else None
-                missed = goal.missed_by(cell.mean, goal.times * (mean if own is None else own))
-                row.cells[goal.column] = cell._replace(missed_by=missed)
-    return aims
+    rank, turn = [*PARTS, None], [*dict.fromkeys(row.place for row in rows)]
+    rows.sort(key=lambda row: (turn.index(row.place), rank.index(row.part)))
+    aims = _judge(rows, models, table)
+    made = Sheet(table, columns, rows, note, aims)
+    if odd := dict.fromkeys(", ".join(made.key(row)) for row in rows if _compared_with_others(row, rows)):
+        note += f" Compared with other retrained models than those shown: {'; '.join(odd)}."
+    return made._replace(note=note)
 
 
 def chosen(keys: Mapping[By, str], only: Mapping[By, Sequence[str]]) -> bool:
@@ -260,11 +243,11 @@ def _models(jobs: Sequence[Entry], table: Table) -> Iterator[Entry]:
                 yield Entry({**job.keys, "label": label}, job.seed, part, values, {})
 
 
-def _cell(members: Sequence[Entry], column: str) -> Cell:
+def _cell(members: Sequence[Entry], column: str, paper: float | None) -> Cell:
     values = [value for m in members if (value := m.values.get(column)) is not None]
     beside = {part: _mean(m.beside.get(part, {}).get(column) for m in members) for part in PARTS}
-    low, high = (min(values), max(values)) if values else (None, None)
-    return Cell(_mean(values), low, high, len(values), beside)
+    low, high = min(values, default=None), max(values, default=None)
+    return Cell(_mean(values), low, high, len(values), beside, paper)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -273,21 +256,37 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(there) if there else None
 
 
-def _apart_from_label(row: Row, table: Table) -> tuple[str, ...]:
-    return tuple(row.keys[by] for by in table.rows if by != "label")
-
-
-def _compared_with_others(row: Row, rows: Sequence[Row], table: Table) -> bool:
-    """Were the jobs of a row compared with other models than those that the table shows?"""
-    for other in rows:
-        same = _apart_from_label(other, table) == _apart_from_label(row, table)
-        if other.part in (None, "original") or not same:
+def _judge(rows: Sequence[Row], models: Sequence[Entry], table: Table) -> dict[str, float]:
+    """Write into each cell of a job how far it misses its goal; return the aims by column."""
+    aims: dict[str, float] = {}
+    for goal in table.goals:
+        column, aim = goal.column, goal.aim
+        if isinstance(aim, str):
+            mean = _mean(model.values.get(column) for model in models if model.part == aim)
+        else:
+            mean = aim
+        if mean is None:
             continue
-        for column, cell in row.cells.items():
-            ours, theirs = cell.beside[other.part], other.cells[column].mean
-            if ours is not None and theirs is not None and not math.isclose(ours, theirs, abs_tol=1e-9):
-                return True
-    return False
+        aims[column] = goal.times * mean
+        for row in rows:
+            cell = row.cells[column]
+            if row.part is None and cell.mean is not None:  # judged by the models that its jobs had beside
+                own = cell.beside[aim] if isinstance(aim, str) else None
+                missed = goal.missed_by(cell.mean, goal.times * (mean if own is None else own))
+                row.cells[column] = cell._replace(missed_by=missed)
+    return aims
+
+
+def _compared_with_others(row: Row, rows: Sequence[Row]) -> bool:
+    """Were the jobs of a row compared with other models than those that the table shows?"""
+    return row.part is None and any(
+        (ours := cell.beside[other.part]) is not None
+        and (theirs := other.cells[column].mean) is not None
+        and not math.isclose(ours, theirs, abs_tol=1e-9)
+        for other in rows
+        if other.part in ("retrained", "floor") and other.place == row.place
+        for column, cell in row.cells.items()
+    )
 
 
 # -- all of a bench ---------------------------------------------------------------------------
