@@ -67,9 +67,8 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
         panel(ax, unit, _series(placed, name, scaled(1.0, unit), apart), drawing.kind)
         words = [theme.plain(group, 28) for group in groups]
         tight = sum(map(len, words)) > 30
-        ax.set_xticks(
-            range(len(words)), words, rotation=45 if tight else 0, ha="right" if tight else "center"
-        )
+        angle, end = (45, "right") if tight else (0, "center")
+        ax.set_xticks(range(len(words)), words, rotation=angle, ha=end)
         ax.set_xlim(-0.7, len(words) - 0.3)
         ax.set_ylabel(heading + (" (%)" if unit == "share" else ""))
         if name.startswith("mia") and unit == "number":  # an AUROC: 0.5 is chance
@@ -98,9 +97,10 @@ def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart:
         own = [(place, row.cells[column]) for place, row in placed if not apart or row.keys["label"] == label]
         ours = [
             # The mean of equal numbers may round past them.
-            (place, scale * mean, scale * max(0.0, mean - min(c.values)), scale * max(0.0, max(c.values) - mean))
-            for place, c in own if (mean := c.mean) is not None
-        ]  # fmt: skip
+            (place, scale * c.mean, scale * max(0.0, c.mean - c.low), scale * max(0.0, c.high - c.mean))
+            for place, c in own
+            if c.mean is not None and c.low is not None and c.high is not None
+        ]
         theirs = [(place, scale * c.paper, 0.0, 0.0) for place, c in own if c.paper is not None]
         words = theme.plain(label, 28)
         series.append(Series(words, look, False, ours))
