@@ -206,12 +206,12 @@ def test_an_index_is_kept_and_made_again_if_it_or_the_shard_changes(tmp_path):
     first = tar.index_of(shard)
     (entry,) = entries(["index"])
     assert tar.index_of(shard) == first
-    assert first.labels == labels
+    assert first.label == labels
     at = next((streamed_cache() / "index").glob("*.parquet"))
     at.write_bytes(b"PAR1 nonsense")
     assert tar.index_of(shard) == first
     write_tar(shard, images[:4], labels[:4])
-    assert len(tar.index_of(shard).labels) == 4
+    assert len(tar.index_of(shard).label) == 4
     assert entry.bytes > 0
     assert len(entries(["index"])) == 2
     assert clear(["index"])

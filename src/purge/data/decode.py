@@ -145,8 +145,6 @@ def _written(
                     counts += histogram(whole)
                     at += len(chunk)
                     on(len(chunk), "")
-            if at != len(part.labels):
-                raise DataError(f"{len(part.labels)} images, one per label", str(at), "check the files")
             paths = part.paths if isinstance(part, Encoded) else []
             labels = [part.labels[i] for i in good]
             made[name] = {
@@ -185,7 +183,7 @@ def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]
             if isinstance(part, Decoded):
                 seen.add(Form(*channels_first(part.pixels).shape[1:]))
                 continue
-            on_disk = isinstance(next(part.items(), None), Path)  # opening files is mostly waiting
+            on_disk = isinstance(part.item(0), Path)  # opening files is mostly waiting
             for forms in _in_parallel(header, part.items(), os.cpu_count() or 1 if on_disk else 1):
                 seen.update(forms)
                 on(len(forms), "")

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from purge.core.errors import DataError, FileError, brief
+from purge.core.errors import DataError, FileError, PurgeError, brief
 from purge.core.files import below
 from purge.core.plugins import current_folder_importable, is_function, named
 from purge.core.settings import checked_seed
@@ -256,17 +256,14 @@ def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
     def read() -> Read:
         try:
             parts, names = entry.read(paths)
-            whole = all(len(p.pixels) == len(p.labels) for p in parts.values() if isinstance(p, Decoded))
-        except (FileError, DataError):
+            if any(len(p.pixels) != len(p.labels) for p in parts.values() if isinstance(p, Decoded)):
+                raise EOFError("images or labels are missing")
+        except PurgeError:
             raise
         except Exception:  # libraries raise many kinds of errors on a damaged file
-            whole = False
-        if not whole:
-            what, fix = (
-                f"the published files of {name} in {paths[0].parent}",
-                "remove them: they are downloaded again",
-            )
-            raise FileError(what, "damaged or different ones", fix)
+            what = f"the published files of {name} in {paths[0].parent}"
+            fix = "remove them, and they will be downloaded again"
+            raise FileError(what, "damaged or different ones", fix) from None
         return parts, entry.names or names
 
     return Source(name, paths, read)

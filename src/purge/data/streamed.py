@@ -50,7 +50,7 @@ class Shelf:
         return torch.from_numpy(pixels)[place]
 
     def _pixels(self, row: int) -> Array:
-        found = None if self.part.item is None else decode(self.part.item(row), self._form)
+        found = decode(self.part.item(row), self._form)
         if found is None:
             got, fix = f"{self.part.paths[row]}, which cannot be read", "repair or remove it"
             raise DataError("images that can be decoded", got, fix)
@@ -73,14 +73,14 @@ def on_shelves(
 ) -> tuple[dict[str, Shelf], tuple[str, ...], tuple[list[float], list[float]]]:
     """The parts of a source, its class names and, if they are to be measured, mean and std."""
     parts, names = source.checked()
-    encoded = {name: part for name, part in parts.items() if isinstance(part, Encoded) and part.item}
+    encoded = {name: part for name, part in parts.items() if isinstance(part, Encoded)}
     if encoded.keys() != parts.keys():
         fix = "leave out --stream (stream=True), or store them as files in folders, in Parquet or in .tar"
         raise DataError("images that can be read one by one to stream them", f"those of {source.name}", fix)
     first = encoded.get("train") or encoded["all"]
     n = len(first.labels)
     some = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).long()
-    form, native = form_from({header(first.item(i)) for i in some.tolist() if first.item}, size)
+    form, native = form_from({header(first.item(i)) for i in some.tolist()}, size)
     shelves = {name: Shelf(part, form, threads(form, native=native)) for name, part in encoded.items()}
     counts = np.zeros((form.channels, 256), dtype=np.int64)
     for rows in some.split(128) if measure else ():

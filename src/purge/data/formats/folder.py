@@ -10,16 +10,37 @@ from purge.data.formats.source import HELD_OUT, TRAIN, Encoded, Read, Source
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
             ".jfif", ".jpe", ".jp2", ".avif", ".tga", ".dib"}  # fmt: skip
 
-Found = dict[str, list[tuple[str, Path]]]  # by part: the class and path of each image
-
 
 def find(path: Path) -> Source | None:
     """The source that ``path`` is, if it is a folder that holds folders of images."""
     if not path.is_dir():
         return None
-    found = {part: _images_in(root) for part, root in _roots(path).items()}
-    files = [file for images in found.values() for _, file in images]
-    return Source(path.name, files, lambda: _read(path, found)) if files else None
+    images: dict[str, list[tuple[str, Path]]] = {}  # by part: the class and path of each
+    for part, root in _roots(path).items():
+        classes = [d for d in root.iterdir() if d.is_dir() and d.name[0] != "."]
+        images[part] = [
+            (d.name, file)
+            for d in sorted(classes, key=_class_order)
+            for file in sorted(d.rglob("*"))
+            if file.suffix.lower() in SUFFIXES and file.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
+        ]
+
+    def read() -> Read:
+        names = tuple(dict.fromkeys(name for name, _ in images.get("train", images.get("all", []))))
+        if unknown := sorted({name for name, _ in images.get("test", [])} - set(names)):
+            got = f"a class {unknown[0]!r} that is only in the test part"
+            fix = "use the same class folders in both parts"
+            raise DataError(f"test images of the classes in {path / 'train'}", got, fix)
+        number = {name: i for i, name in enumerate(names)}
+        parts = {}
+        for part, found in images.items():
+            files = [file for _, file in found]
+            paths = [file.relative_to(path).as_posix() for file in files]
+            parts[part] = Encoded([number[name] for name, _ in found], paths, files.__getitem__)
+        return {**parts}, names
+
+    files = [file for found in images.values() for _, file in found]
+    return Source(path.name, files, read) if files else None
 
 
 def _roots(path: Path) -> dict[str, Path]:
@@ -39,33 +60,6 @@ def _roots(path: Path) -> dict[str, Path]:
     return {"all": path}
 
 
-def _images_in(root: Path) -> list[tuple[str, Path]]:
-    classes = sorted((d for d in root.iterdir() if d.is_dir() and d.name[0] != "."), key=_class_order)
-    return [(d.name, f) for d in classes for f in sorted(d.rglob("*")) if _is_image(f)]
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
-
-
 def _class_order(path: Path) -> tuple[int, str]:
     """Classes named 0, 1, … 10 in numerical order, then the others by name."""
     return (int(path.name), "") if path.name.isascii() and path.name.isdigit() else (1 << 62, path.name)
-
-
-def _read(root: Path, found: Found) -> Read:
-    names = tuple(dict.fromkeys(c for c, _ in found.get("train", found.get("all", []))))
-    if unknown := sorted({c for c, _ in found.get("test", [])} - set(names)):
-        raise DataError(
-            f"test images of the classes in {root / 'train'}",
-            f"a class {unknown[0]!r} that is only in the test part",
-            "use the same class folders in both parts",
-        )
-    number = {name: i for i, name in enumerate(names)}
-    return {part: _encoded(root, images, number) for part, images in found.items()}, names
-
-
-def _encoded(root: Path, images: list[tuple[str, Path]], number: dict[str, int]) -> Encoded:
-    paths = [file.relative_to(root).as_posix() for _, file in images]
-    labels, files = [number[c] for c, _ in images], [file for _, file in images]
-    return Encoded(labels, paths, lambda: iter(files), files.__getitem__)

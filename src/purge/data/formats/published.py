@@ -127,7 +127,7 @@ def read_tiny_imagenet(paths: list[Path]) -> Read:
             return b""  # reported with all other images that cannot be read
 
     def encoded(names: list[str], labels: list[int]) -> Encoded:
-        return Encoded(labels, names, lambda: (content(name) for name in names))
+        return Encoded(labels, names, lambda i: content(names[i]))
 
     ids = sorted(text("wnids.txt").split())
     words = dict(line.split("\t", 1) for line in text("words.txt").splitlines() if "\t" in line)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +27,11 @@ class Encoded(NamedTuple):
 
     labels: list[int]
     paths: list[str]  # how messages and deletion requests refer to each image
-    items: Callable[[], Iterator[bytes | Path]]  # iterates over all of them, in order
-    item: Callable[[int], bytes | Path] | None = None  # a single one, where that costs little
+    item: Callable[[int], bytes | Path]  # a single one
+
+    def items(self) -> Iterator[bytes | Path]:
+        """All of them, in order."""
+        return map(self.item, range(len(self.labels)))
 
 
 class Decoded(NamedTuple):
@@ -56,6 +61,9 @@ class Source(NamedTuple):
         for which, part in parts.items():
             if not part.labels:
                 raise DataError(f"images in the {which} part of {self.name}", "none", "add some")
+            if isinstance(part, Decoded) and len(part.pixels) != len(part.labels):
+                what = f"{len(part.labels)} images, one per label, in {self.name}"
+                raise DataError(what, str(len(part.pixels)), "check the files")
             if outside := [y for y in (min(part.labels), max(part.labels)) if not 0 <= y < len(names)]:
                 fix = "number the classes 0 … K-1, or correct the list of class names"
                 raise DataError(f"labels from 0 to {len(names) - 1} in {self.name}", str(outside[0]), fix)
@@ -64,19 +72,50 @@ class Source(NamedTuple):
         return parts, names
 
 
-def shards_of(path: Path, ending: str) -> dict[str, list[Path]]:
-    """The files of each part of a file, folder or pattern: ``train-*`` and ``test-*``, or all together."""
+Shard = tuple[Encoded, tuple[str, ...]]  # the images of one file of several, and the class names in it
+
+
+def sharded(path: Path, ending: str, read: Callable[[Path], Shard]) -> Source | None:
+    """The source that a file, a folder of files or a pattern is, each file read by ``read``.
+
+    Its parts are the files ``train-*`` and ``test-*``, or all together.
+    """
     if path.is_file():
-        return {"all": [path]} if path.suffix == ending else {}
-    if "*" in path.name and not path.exists():
-        found = sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
+        files = [path] if path.suffix == ending else []
+    elif "*" in path.name and not path.exists():
+        files = sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
     else:
-        found = sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
-    train = [f for f in found if f.name.startswith("train")]
-    for name in HELD_OUT:
-        if train and (test := [f for f in found if f.name.startswith(name)]):
-            return {"train": train, "test": test}
-    return {"all": train or found}
+        files = sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
+    if not files:
+        return None
+    train = [f for f in files if f.name.startswith("train")]
+    tests = ([f for f in files if f.name.startswith(name)] for name in HELD_OUT)
+    test = next(filter(None, tests), []) if train else []
+    parts = {"train": train, "test": test} if test else {"all": train or files}
+
+    def read_all() -> Read:
+        found = {which: [read(shard) for shard in shards] for which, shards in parts.items()}
+        encoded = {which: _joined([one for one, _ in found[which]], parts[which]) for which in parts}
+        names = next(names for shards in found.values() for _, names in shards)
+        return {**encoded}, names
+
+    return Source(path.name, [file for shards in parts.values() for file in shards], read_all)
+
+
+def _joined(parts: list[Encoded], files: list[Path]) -> Encoded:
+    """The images of several files, named by their rows if their own names are missing or not unique."""
+    labels = [label for part in parts for label in part.labels]
+    paths = [path for part in parts for path in part.paths]
+    if not all(paths) or len(set(paths)) != len(labels):
+        rows = [range(len(part.labels)) for part in parts]
+        paths = [f"{file.name} row {i}" for file, own in zip(files, rows, strict=True) for i in own]
+    ends = list(accumulate(len(part.labels) for part in parts))
+
+    def item(i: int) -> bytes | Path:
+        at = bisect_right(ends, i)
+        return parts[at].item(i - (ends[at - 1] if at else 0))
+
+    return Encoded(labels, paths, item)
 
 
 def whole_labels(labels: list[Any], path: Path) -> list[int]:
