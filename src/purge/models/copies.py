@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from purge.core.errors import ModelError
+from purge.core.errors import ModelError, first_line
 from purge.models.checks import check_same_shapes
 from purge.models.forward import HALF, HeadOnly
 
@@ -23,17 +23,15 @@ def copied(model: nn.Module, device: torch.device) -> nn.Module:
     try:
         return widened(copy.deepcopy(model).to(device))
     except (RuntimeError, TypeError) as error:
-        said = (str(error) or "?").splitlines()[0]
+        got = first_line(error)
         fix = "make every tensor in it a parameter or a buffer, and see that the device has room"
-        if "graph leaves" in said:
-            said = "a tensor that is computed from its weights and kept"
+        if "graph leaves" in got:
+            got = "a tensor that is computed from its weights and kept"
             fix = (
                 "use torch.nn.utils.parametrizations in place of the old weight_norm and spectral_norm, "
                 "prune.remove after pruning, and keep no outputs in the model"
             )
-        raise ModelError(
-            "a model that can be copied", f"{type(error).__name__}: {said}".rstrip("."), fix
-        ) from error
+        raise ModelError("a model that can be copied", got, fix) from error
 
 
 def widened(model: nn.Module) -> nn.Module:
@@ -81,11 +79,11 @@ def reinitialised(model: nn.Module, *, partly: bool = False) -> nn.Module:
         for name, p in {**kept, **stale}.items():
             p.copy_(old[name])
     if stale and not partly:
-        raise ModelError(
+        what, fix = (
             "layers that can draw their weights anew (reset_parameters)",
-            f"{next(iter(stale))}, which cannot",
-            "pass fresh=…, an untrained model of the same kind",
+            "pass fresh=…, an untrained model",
         )
+        raise ModelError(what, f"{next(iter(stale))}, which cannot", fix)
     return twin
 
 
@@ -94,8 +92,7 @@ def _reset_hugging_face(model: nn.Module) -> None:
     for module in model.modules():
         if callable(draw := getattr(module, "_init_weights", None)) and hasattr(module, "config"):
             for t in [*module.parameters(), *module.buffers()]:
-                if hasattr(t, "_is_hf_initialized"):  # which would keep what it has
-                    del t._is_hf_initialized
+                t.__dict__.pop("_is_hf_initialized", None)  # which would keep what it has
             for part in module.modules():
                 draw(part)
     for module in model.modules():

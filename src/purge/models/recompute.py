@@ -33,14 +33,14 @@ def recomputed(model: nn.Module, x: Inputs) -> Iterator[None]:
     if not blocks:
         fix = "leave checkpoint_activations out, or set a lower batch_size"
         raise MethodError("a network of repeated blocks to checkpoint", f"{len(names)} single layers", fix)
-    own = [m.__dict__.get("forward") for m in blocks]
+    before = _state(blocks)
     try:
         for m in blocks:
             m.forward = partial(_twice, m, m.forward)
         yield
     finally:
-        for m, before in zip(blocks, own, strict=True):
-            set_own(m, "forward", before)
+        for m, _, forward in before:
+            set_own(m, "forward", forward)
 
 
 def _twice(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -43,31 +43,27 @@ def _inner(model: nn.Module) -> nn.Module:
             return model
 
 
-def _sharded(model: nn.Module) -> str:
-    """What in a model is spread over ranks, as FSDP does it; empty if every rank has all of its weights."""
-    for name, module in model.named_modules():
-        if any(cls.__module__.startswith("torch.distributed.fsdp") for cls in type(module).__mro__):
-            return f"a module in FSDP{f' ({name})' if name else ''}"
-    weights = (*model.named_parameters(), *model.named_buffers())
-    spread = [name for name, t in weights if hasattr(t, "full_tensor")]
-    return f"weights spread over ranks (DTensor: {spread[0]})" if spread else ""
-
-
 def check_kind(model: Any) -> None:
     """Refuse what looks like a model but cannot be trained or looked into."""
     if not isinstance(model, nn.Module):
         raise ModelError("a torch.nn.Module", type(model).__name__, "pass the model itself")
-    if sharded := _sharded(model):
-        fix = (
-            "pass the plain module with all of its weights (torch.distributed.checkpoint.state_dict collects "
-            "them), on every rank or on one; shard the new model afterwards"
-        )
-        raise ModelError("whole weights on every rank", sharded, fix)
+    weights = (*model.named_parameters(), *model.named_buffers())
+    spread = [
+        f"weights spread over ranks (DTensor: {name})" for name, t in weights if hasattr(t, "full_tensor")
+    ]
     for name, module in model.named_modules():
         where = f" in {name}" if name else ""
+        if any(cls.__module__.startswith("torch.distributed.fsdp") for cls in type(module).__mro__):
+            spread.insert(0, f"a module in FSDP{where}")
         if isinstance(module, torch.jit.ScriptModule):
             fix = "pass the nn.Module it was made from; script or trace the new model afterwards"
             raise ModelError("a plain nn.Module", f"TorchScript{where}", fix)
         if type(module).__module__.startswith(QUANTISED):
             fix = "pass the model as it was before, in floats; quantise the new model afterwards"
             raise ModelError("weights that can be trained", f"a quantised module{where}", fix)
+    if spread:
+        fix = (
+            "pass the plain module with all of its weights (torch.distributed.checkpoint.state_dict collects "
+            "them), on every rank or on one; shard the new model afterwards"
+        )
+        raise ModelError("whole weights on every rank", spread[0], fix)
