@@ -56,19 +56,13 @@ def test_it_names_nobody_else(ledger: Ledger, tmp_path: Path):
     assert person(1) in certificate_page(certificate_of(ledger, 1, ids=[person(1)]))
 
 
-def test_names_of_classes_are_escaped(ledger: Ledger):
-    ledger.add(classes=["<script>alert(1)</script>"], received=TODAY, basis="<b>law</b>")
+def test_a_touched_ledger_certifies_nothing_and_names_are_escaped(ledger: Ledger):
+    ledger.add(classes=["<script>alert(1)</script>"], received=TODAY, basis="<b>law</b>", note="to touch")
     page = certificate_page(certificate_of(ledger, 1))
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
-    assert "<b>law" not in page
-
-
-def test_a_touched_ledger_certifies_nothing(ledger: Ledger):
-    ledger.add(classes=["3"], received=TODAY, note="a remark to touch")
+    assert ("<script" in page, "&lt;script&gt;" in page, "<b>law" in page) == (False, True, False)
     ledger.close()
     file = Path(ledger.name)
-    file.write_bytes(file.read_bytes().replace(b"a remark to touch", b"a remark to Touch"))
+    file.write_bytes(file.read_bytes().replace(b"to touch", b"to Touch"))
     content = certificate_of(Ledger(file), 1)
     assert not content["ledger"]["verified"]
     assert "This certificate proves nothing." in text_of(certificate_page(content))

@@ -43,8 +43,7 @@ ROUTES = [
 class Clock:
     """Time that passes when a test says so."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -308,10 +307,8 @@ def test_bodies_are_limited(page: Site) -> None:
 
     assert client.post("/api/v1/requests", content=parts()).status_code == 413  # without a length
     browser = page.browser("ask")
-    data, files = (
-        {"csrf": csrf(browser), "received": "2026-01-01"},
-        {"file": ("ids.txt", b"x\n" * (LARGEST // 2))},
-    )
+    data = {"csrf": csrf(browser), "received": "2026-01-01"}
+    files = {"file": ("ids.txt", b"x\n" * (LARGEST // 2))}
     assert browser.post("/requests", data=data, files=files).status_code == 413
     assert len(page.ledger.requests()) == 4
     lying = {"content-length": "-1"}
@@ -331,8 +328,8 @@ def test_the_log_has_no_id_no_token_and_no_query(page: Site, caplog: pytest.LogC
 
 
 def test_nothing_is_handed_to_telemetry(page: Site) -> None:
-    found = getattr(page.app.app, "_native_telemetry", None)  # not in every version of FastAPI
-    assert found is None or not found.enabled()
+    telemetry = getattr(page.app.app, "_native_telemetry", None)  # not in every version of FastAPI
+    assert telemetry is None or not telemetry.enabled()
 
 
 # -- the command -------------------------------------------------------------------------------

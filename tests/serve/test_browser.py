@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
@@ -59,6 +59,11 @@ def window(browser: Browser, server: Server, *, width: int = 1280, **options: An
     return made
 
 
+def is_red(shown: Locator) -> bool:
+    red, green, blue = map(int, re.findall(r"\d+", shown.evaluate("e => getComputedStyle(e).color"))[:3])
+    return red > max(150, 2 * green, 2 * blue)
+
+
 @pytest.fixture
 def model(base: Path, tmp_path: Path) -> Path:
     """A folder with a ledger, its first version, and three requests: overdue, due, of a class."""
@@ -84,9 +89,7 @@ def test_add_hold_run_and_open_the_report(browser: Browser, model: Path) -> None
         expect(page.locator("#verdict")).to_contain_text("The chain is whole", timeout=60_000)
         late = page.locator("strong.late")
         expect(late).to_contain_text("overdue by")
-        red, green, blue = map(int, re.findall(r"\d+", late.evaluate("e => getComputedStyle(e).color"))[:3])
-        assert red > 150
-        assert red > 2 * max(green, blue)
+        assert is_red(late)
 
         page.get_by_role("link", name="Add a request").click()
         page.get_by_label("Received").fill("2999-01-01")
@@ -149,19 +152,14 @@ def test_a_broken_chain_is_red(browser: Browser, model: Path) -> None:
     with served(model) as server:
         seen = window(browser, server)
         with Ledger(model / "requests.db") as ledger:
-            touch(
-                ledger, "UPDATE purge_entries SET payload = replace(payload, 'letter', 'phone') WHERE seq = 4"
-            )
+            change = "payload = replace(payload, 'letter', 'phone')"
+            touch(ledger, f"UPDATE purge_entries SET {change} WHERE seq = 4")
         seen.page.wait_for_timeout(2500)  # the last walk along the chain is told for two seconds
         for path in ("/", "/chain"):
             seen.page.goto(f"{server.base}{path}")
             broken = seen.page.locator(".verdict.alarm")
             expect(broken).to_contain_text("first at entry 4", timeout=60_000)
-            red, green, blue = map(
-                int, re.findall(r"\d+", broken.evaluate("e => getComputedStyle(e).color"))[:3]
-            )
-            assert red > 150
-            assert red > 2 * max(green, blue)
+            assert is_red(broken)
         expect(seen.page.locator("tr.touched").last).to_contain_text("4 touched")
         assert seen.trouble == []
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import sqlite3
 import sys
+import threading
 from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
@@ -18,7 +19,6 @@ from purge.ledger.batches import add_version
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
 from purge.serve import desk as desk_module
-from purge.serve import runner as runner_module
 from purge.serve.desk import MOST_IDS, SHOWN
 from purge.serve.runner import Runner, read_end
 from tests.cli.commands import command
@@ -56,9 +56,8 @@ def test_the_overview_says_what_is_due(page: Site) -> None:
 
 
 def test_the_list_is_filtered_and_paged(page: Site) -> None:
-    made = page
-    made.ledger.add_many([{"ids": [f"p{i}"], "received": TODAY} for i in range(120)])
-    client = made.browser("read")
+    page.ledger.add_many([{"ids": [f"p{i}"], "received": TODAY} for i in range(120)])
+    client = page.browser("read")
     numbers = [int(n) for n in re.findall(r'<a href="/requests/(\d+)">', client.get("/requests").text)]
     assert numbers == list(range(124, 74, -1))
     last = client.get("/requests?page=3").text
@@ -68,7 +67,7 @@ def test_the_list_is_filtered_and_paged(page: Site) -> None:
     assert client.get("/requests?page=9").status_code == 200
     for show, count in {"held": 1, "overdue": 1, "done": 0, "waiting": 124, "open": 123}.items():
         assert f"{count} request" in text_of(client.get(f"/requests?show={show}")), show
-    api = made.api("read")
+    api = page.api("read")
     assert api.get("/api/v1/requests", params={"size": 2, "page": 2}).json()["pages"] == 62
     before = {"due_by": str(TODAY - timedelta(days=1))}
     assert [r["number"] for r in api.get("/api/v1/requests", params=before).json()["requests"]] == [1]
@@ -93,13 +92,11 @@ def test_a_request_by_the_form(page: Site) -> None:
     assert page.ledger.request(5).subjects == 2
     assert page.ledger.suppressed(["zoe@planted.example", "zac", "zo"]) == [True, True, False]
     file = {"file": ("ids.txt", "\ufeffyan\nyve\n".encode())}
-    assert client.post("/requests", data=form, files=file, headers={"hx-request": "true"}).headers[
-        "hx-redirect"
-    ]
+    answer = client.post("/requests", data=form, files=file, headers={"hx-request": "true"})
+    assert answer.headers["hx-redirect"] == "/requests/6"
     assert page.ledger.suppressed(["yan", "yve"]) == [True, True]
-    assert (
-        client.post("/requests", data={**form, "classes": "dog\ncow", "due": str(TODAY)}).status_code == 303
-    )
+    classes = {"classes": "dog\ncow", "due": str(TODAY)}
+    assert client.post("/requests", data={**form, **classes}).status_code == 303
     assert page.ledger.request(7).classes == ("dog", "cow")
     shown = client.get("/requests/5").text
     assert page.ledger.hashes(["zac"])[0] in shown
@@ -161,9 +158,8 @@ def test_hold_release_withdraw(page: Site) -> None:
 
 def test_the_api_does_the_same(page: Site) -> None:
     ask, read = page.api("ask"), page.api("read")
-    made = ask.post(
-        "/api/v1/requests", json={"ids": ["'; DROP TABLE purge_requests;--"], "received": str(TODAY)}
-    )
+    body = {"ids": ["'; DROP TABLE purge_requests;--"], "received": str(TODAY)}
+    made = ask.post("/api/v1/requests", json=body)
     assert (made.status_code, made.json()["number"], made.json()["subjects"]) == (201, 5, 1)
     assert ask.post("/api/v1/requests/5/hold", json={"reason": "x' OR '1'='1"}).json()["state"] == "held"
     assert ask.post("/api/v1/requests/5/release").json()["state"] == "open"
@@ -273,9 +269,8 @@ def test_a_chain_that_cannot_be_read_is_shown_as_broken(page: Site, statement: s
 
 
 def test_the_chain_is_paged(page: Site) -> None:
-    made = page
-    made.ledger.add_many([{"ids": [f"p{i}"], "received": TODAY} for i in range(60)])
-    client = made.browser("read")
+    page.ledger.add_many([{"ids": [f"p{i}"], "received": TODAY} for i in range(60)])
+    client = page.browser("read")
     newest = client.get("/chain").text
     assert "/chain?before=17" in newest
     older = re.findall(r'<th scope="row">(\d+)', client.get("/chain?before=17").text)
@@ -377,6 +372,12 @@ def running(made: Site, tmp_path: Path, code: str) -> Site:
     return made
 
 
+def wait_for_the_run() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "purge run":
+            thread.join(300)
+
+
 def test_two_runs_at_once_are_refused(page: Site, tmp_path: Path) -> None:
     made = running(page, tmp_path, SLEEPER)
     try:
@@ -440,9 +441,7 @@ def test_a_run_that_is_killed_is_shown(page: Site, tmp_path: Path) -> None:
     made = running(page, tmp_path, "import os; os.kill(os.getpid(), 9)")
     client = made.browser("run")
     assert client.post("/run", data={"csrf": csrf(client)}).status_code == 303
-    for thread in runner_module.threading.enumerate():
-        if thread.name == "purge run":
-            thread.join(20)
+    wait_for_the_run()
     answer = client.get("/")
     assert "The run ended by signal SIGKILL" in text_of(answer)
     assert 'class="verdict alarm"' in answer.text
@@ -459,9 +458,7 @@ def test_a_real_run_by_the_api(base: Path, tmp_path: Path) -> None:
     made = site(ledger)
     made.desk.runner = Runner(ledger, {"PURGE_LEDGER": ledger.name}, ["--trust", "--set=steps=4"])
     assert made.api("run").post("/api/v1/run", json={"everything": True}).status_code == 202
-    for thread in runner_module.threading.enumerate():
-        if thread.name == "purge run":
-            thread.join(300)
+    wait_for_the_run()
     found = made.api("read").get("/api/v1/run").json()
     assert found["state"] in ("done", "failed"), found
     assert found["outcome"]["requests"] == [1], found

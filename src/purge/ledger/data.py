@@ -39,6 +39,13 @@ def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
     return tuple(map(str, range(len(data)))), "rows"
 
 
+def missing_ids(ledger: Ledger, requests: Iterable[Request], owners: Iterable[str]) -> dict[int, int]:
+    """For each request, by its number: how many of its ids are not among the owners of rows."""
+    known = set(ledger.hashes(one for one in set(owners) if one.strip()))
+    named = {e.payload["request"]: e.payload["subjects"] for e in ledger.entries(Kind.REQUEST)}
+    return {r.number: sum(one not in known for one in named[r.number]) for r in requests}
+
+
 @dataclass(frozen=True)
 class OwnedData:
     """Training and test data, and whose each training sample is."""
@@ -98,10 +105,11 @@ class OwnedData:
         except FileError:  # of one that is no longer there, nobody knows
             same = False
         known = self.subjects + (self.held_out if same else ())
-        there = set(self.train.labels.unique().tolist())
-        ids = ledger.missing([request.number for request in requests], known)
-        for request, unknown in zip(requests, ids, strict=True):  # an unknown class is refused in its turn
-            yield unknown + sum(c not in there for c in self.class_numbers([request]))
+        classes = set(self.train.labels.unique().tolist())
+        unknown = missing_ids(ledger, requests, known)
+        for request in requests:  # an unknown class is refused in its turn
+            absent = sum(c not in classes for c in self.class_numbers([request]))
+            yield unknown[request.number] + absent
 
     def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
         """A mask (N,) of the training samples that requests name, by id or by class."""

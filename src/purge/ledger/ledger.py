@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -106,7 +105,11 @@ class Ledger(Journal):
         Returns:
             The requests.
         """
-        where = _where(state, due_by)
+        states = [state] if isinstance(state, str) else list(STATES if state is None else state)
+        for one in states:
+            if one not in STATES:
+                raise LedgerError("a state of requests", brief(one), did_you_mean(str(one), STATES))
+        where = [tables.requests.c.state.in_(states), *_due(due_by)]
         rows = self._table(tables.requests, *where, newest=newest, skip=skip, at_most=at_most)
         return [Request(**row) for row in rows]
 
@@ -120,7 +123,7 @@ class Ledger(Journal):
             The number for each state.
         """
         state = tables.requests.c.state
-        query = select(state, func.count()).where(*_where(None, due_by)).group_by(state)
+        query = select(state, func.count()).where(*_due(due_by)).group_by(state)
         counts = self._rows(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
         return {name: counts.get(name, 0) for name in STATES}
 
@@ -246,30 +249,11 @@ class Ledger(Journal):
         Returns:
             Whether each row does, in the same order.
         """
-        wanted = self._some([numbers] if isinstance(numbers, int) else numbers)
-        known = {one for _, one in self._subjects_of(wanted)}
+        wanted = {one.number for one in self._some([numbers] if isinstance(numbers, int) else numbers)}
+        query = select(tables.subjects.c.request, tables.subjects.c.hash)
+        named = self._rows(lambda c: c.execute(query).all()) if wanted else []
+        known = {one for number, one in named if number in wanted}
         return [one in known for one in self._hashes_of_rows(subjects)]
-
-    def missing(self, numbers: Iterable[int], subjects: Sequence[str]) -> list[int]:
-        """For each request: how many of its ids have no row of data at all?
-
-        Args:
-            numbers: of the requests.
-            subjects: the ids of the rows.
-
-        Returns:
-            How many of each, in the order of the numbers.
-        """
-        wanted = self._some(numbers)
-        known = set(self._hashes_of_rows(subjects))
-        counts = Counter(number for number, one in self._subjects_of(wanted) if one not in known)
-        return [counts[request.number] for request in wanted]
-
-    def _subjects_of(self, requests: Sequence[Request]) -> list[tuple[int, str]]:
-        """The keyed hashes that requests name: pairs of a number and a hash."""
-        s, numbers = tables.subjects.c, {request.number for request in requests}
-        rows = self._rows(lambda c: c.execute(select(s.request, s.hash)).all()) if numbers else []
-        return [(number, one) for number, one in rows if number in numbers]
 
     def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
         return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
@@ -314,16 +298,5 @@ class Ledger(Journal):
         return [Audit(**{**r, "passed": None if r["passed"] is None else bool(r["passed"])}) for r in rows]
 
 
-def _where(state: str | Sequence[str] | None, due_by: date | str | None) -> list[Any]:
-    """The conditions on requests in some states, due by a day."""
-    t = tables.requests.c
-    where: list[Any] = []
-    if state is not None:
-        states = [state] if isinstance(state, str) else list(state)
-        for one in states:
-            if one not in STATES:
-                raise LedgerError("a state of requests", brief(one), did_you_mean(str(one), STATES))
-        where.append(t.state.in_(states))
-    if due_by is not None:
-        where.append(t.due <= day(due_by, "due_by").isoformat())
-    return where
+def _due(by: date | str | None) -> list[Any]:
+    return [] if by is None else [tables.requests.c.due <= day(by, "due_by").isoformat()]

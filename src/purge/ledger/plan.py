@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -77,7 +77,7 @@ class Plan:
         return {
             "method": self.method, "settings": {k: str(v) for k, v in self.settings.items()},
             "metrics": [m.name for m in self.metrics], "fail_if": list(self.fail_if), "seed": self.seed,
-            "policy": self.policy.to_dict(), "retrain": self.retrain,
+            "policy": asdict(self.policy), "retrain": self.retrain,
             "parent": None if current is None else current.digest,
             "deliveries": len(ledger.entries(Kind.DELIVERY)),
         }  # fmt: skip

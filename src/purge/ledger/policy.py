@@ -7,9 +7,9 @@ many small losses would otherwise pass one by one.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from purge.core.errors import DataError
 from purge.core.files import read_yaml
@@ -69,10 +69,6 @@ class Policy:
         both = {name: pair for name, pair in pairs.items() if None not in pair}
         return {name: pair for name, pair in both.items() if Sign.ABOVE.holds(*pair)}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Spent:
@@ -84,17 +80,12 @@ class Spent:
     distance: float | None = None  # share of these samples with another answer
     age: int | None = None  # days since the last training
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
 
 def as_policy(policy: Policy | str | os.PathLike[str] | None) -> Policy:
     """A policy, the file of one, or the default."""
+    if isinstance(policy, (str, os.PathLike)):
+        return Policy.read(policy)
     if policy is None or isinstance(policy, Policy):
         return policy or Policy()
-    if not isinstance(policy, (str, os.PathLike)):
-        raise DataError(
-            "a purge.Policy or the path of one", type(policy).__name__, "pass Policy(max_share=0.1)"
-        )
-    return Policy.read(policy)
+    got, fix = type(policy).__name__, "pass Policy(max_share=0.1)"
+    raise DataError("a purge.Policy or the path of one", got, fix)

@@ -17,13 +17,8 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them: dates as text, tuples as lists."""
-        content: dict[str, Any] = {}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if isinstance(value, date):
-                value = value.isoformat()
-            content[field.name] = list(value) if isinstance(value, tuple) else value
-        return content
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
+        return {name: str(v) if isinstance(v, date) else v for name, v in plain.items()}
 
 
 @dataclass(frozen=True)

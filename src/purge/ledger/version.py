@@ -23,7 +23,7 @@ from purge.core.errors import DataError, FileError, LedgerError, PurgeError
 from purge.engine import STATE, choose_device
 from purge.ledger.audits import Group, audit_rows, measure, returned
 from purge.ledger.chain import Kind
-from purge.ledger.data import OwnedData, choice_of, expected_of
+from purge.ledger.data import OwnedData, choice_of, expected_of, missing_ids
 from purge.ledger.policy import Spent
 from purge.ledger.records import Batch, Request, Version
 from purge.methods import resolve_method
@@ -187,11 +187,11 @@ class NextVersion:
         at = self.rows.nonzero()[:, 0]
         subjects = [self.data.subjects[i] for i in at.tolist()]
         classes = set(self.data.train.labels[at].tolist())
-        absent = self.ledger.missing([request.number for request in self.requests], subjects)
+        absent = missing_ids(self.ledger, self.requests, subjects)
         return [
-            request.number
-            for request, n in zip(self.requests, absent, strict=True)
-            if n == request.subjects and classes.isdisjoint(self.data.class_numbers([request]))
+            r.number
+            for r in self.requests
+            if absent[r.number] == r.subjects and classes.isdisjoint(self.data.class_numbers([r]))
         ]
 
     @property
@@ -336,7 +336,7 @@ class NextVersion:
         measured["values"] = values["values"]
         spent = self.spent(measured)
         about = {
-            "batch": batch, "digest": facts.digest, "kind": kind, "found": measured, "spent": spent.to_dict(),
+            "batch": batch, "digest": facts.digest, "kind": kind, "found": measured, "spent": asdict(spent),
             "method": plan.method if kind == "unlearned" else "retrain", "rows": int(self.rows.sum()),
             "parent": self.parent.digest, "ids": data.ids,
         }  # fmt: skip
