@@ -9,31 +9,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from purge.bench.jobs import Training
-from purge.bench.store import request_of
+from purge.bench.store import images, request_of
 from purge.core.errors import PurgeError
 from purge.methods.registry import METHODS
 from tests.bench.plans import place_of, plan_of
 
 
+def references(jobs: Any) -> dict[int, list[int]]:
+    """The seeds of the retrained models by that of their jobs."""
+    return {job.seed: [t.seed for t in job.retrained] for job in jobs}
+
+
 def test_jobs_are_the_product_of_data_requests_methods_and_seeds(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, forget=[0, [1, 2]], seeds=[3, 4], retrains=2)
     keys = [(j.label, j.forget["classes"], j.seed) for j in plan.jobs]
-    assert len(keys) == len({str(k) for k in keys}) == 2 * 2 * 2
+    assert len({str(k) for k in keys}) == len({job.id for job in plan.jobs}) == len(plan.jobs) == 2 * 2 * 2
     assert ("finetune", [1, 2], 4) in keys
     # two bases; for two requests and two seeds two references each, which the seeds share
     assert len(plan.trainings()) == 2 + 2 * 2
-    seeds = {t.seed for t in plan.trainings()}
-    assert seeds == {3, 4, 1003, 1004}
-    references = {j.seed: [t.seed for t in j.retrained] for j in plan.jobs}
-    assert references == {3: [1003, 1004], 4: [1004, 1003]}
+    assert {t.seed for t in plan.trainings()} == {3, 4, 1003, 1004}
+    assert references(plan.jobs) == {3: [1003, 1004], 4: [1004, 1003]}
     more = plan_of(tmp_path, forget=[0], seeds=[3, 4], retrains=3)
-    references = {j.seed: [t.seed for t in j.retrained] for j in more.jobs}
-    assert references == {3: [1003, 1004, 2003], 4: [1004, 1003, 2004]}
-    assert len({job.id for job in plan.jobs}) == len(plan.jobs)
-    assert all(re.fullmatch(r"[\w.+-]+", job.id) for job in plan.jobs)
+    assert references(more.jobs) == {3: [1003, 1004, 2003], 4: [1004, 1003, 2004]}
+    first, second = plan.jobs[:2]  # methods share their models
+    assert (first.label, second.label) == ("purge", "finetune")
+    assert [t.spec for t in first.trainings] == [t.spec for t in second.trainings]
+
+
+@pytest.mark.parametrize(("seeds", "retrains"), [([0, 1000], 3), ([1000, 0, 2000], 5), ([7], 4)])
+def test_every_reference_is_another_model(tmp_path: Path, seeds: list[int], retrains: int) -> None:
+    others = references(plan_of(tmp_path, seeds=seeds, retrains=retrains).jobs)
+    assert all(len({seed, *others[seed]}) == 1 + retrains for seed in seeds)
+    assert {seed: others[seed][0] for seed in seeds} == {seed: 1000 + seed for seed in seeds}
 
 
 def test_a_fraction_that_is_drawn_once_is_the_same_request_for_all_seeds(tmp_path: Path) -> None:
@@ -45,21 +53,12 @@ def test_a_fraction_that_is_drawn_once_is_the_same_request_for_all_seeds(tmp_pat
     assert {j.forget["seed"] for j in same.jobs} == {5}
     assert len(apart.trainings()) == 3 + 3 * 3
     assert len(same.trainings()) == 3 + 3
-    references = {j.seed: [t.seed for t in j.retrained] for j in same.jobs}
-    assert references == {0: [1000, 1001, 1002], 1: [1001, 1002, 1000], 2: [1002, 1000, 1001]}
-    data = torch.utils.data.TensorDataset(torch.zeros(50, 1))
-    drawn = [request_of(j.forget, data)["forget_ids"] for j in same.jobs]
-    assert drawn[0] == drawn[-1]
-    assert len(set(map(str, (request_of(j.forget, data) for j in apart.jobs)))) == 3
-
-
-@pytest.mark.parametrize(("seeds", "retrains"), [([0, 1000], 3), ([1000, 0, 2000], 5), ([7], 4)])
-def test_every_reference_is_another_model(tmp_path: Path, seeds: list[int], retrains: int) -> None:
-    jobs = plan_of(tmp_path, seeds=seeds, retrains=retrains).jobs
-    for job in jobs:
-        others = [t.seed for t in job.retrained]
-        assert len({job.seed, *others}) == 1 + retrains
-    assert {job.seed: job.retrained[0].seed for job in jobs} == {seed: 1000 + seed for seed in seeds}
+    assert references(same.jobs) == {0: [1000, 1001, 1002], 1: [1001, 1002, 1000], 2: [1002, 1000, 1001]}
+    data, _ = images(same.jobs[0].data, None, None)
+    counts = [len({str(request_of(j.forget, data)) for j in plan.jobs}) for plan in (apart, same)]
+    assert counts == [3, 1]
+    assert len(request_of(same.jobs[0].forget, data)["forget_ids"]) == round(0.1 * len(data))
+    assert request_of({}, data) == {}
 
 
 def test_the_file_of_a_job_has_a_name_of_bounded_length(tmp_path: Path) -> None:
@@ -87,43 +86,23 @@ def test_labels_that_file_names_cannot_tell_apart_are_refused(tmp_path: Path) ->
     assert len(plan_of(tmp_path, data=["digits", "digits"], methods=["purge"]).jobs) == 1
 
 
-def test_methods_share_their_models(tmp_path: Path) -> None:
-    first, second = plan_of(tmp_path).jobs
-    assert first.base.spec == second.base.spec
-    assert [t.spec for t in first.retrained] == [t.spec for t in second.retrained]
-    assert first.base.spec != first.retrained[0].spec
+OTHER_MODEL: list[dict[str, Any]] = [
+    {"model": "resnet18"}, {"recipe": {"epochs": 3}}, {"seeds": [1]}, {"size": 16}, {"per_class": 20},
+    {"holdout": 0.2},
+]  # fmt: skip
+SAME_MODEL: list[dict[str, Any]] = [
+    {"methods": {"purge": {"rate": 0.5}}}, {"metrics": ["ra"]}, {"retrains": 2}, {"forget": [1]},
+    {"repeats": 2},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": "resnet18"}, {"recipe": {"epochs": 3}}, {"seeds": [1]}, {"size": 16}, {"per_class": 20},
-        {"holdout": 0.2},
-    ],
-)  # fmt: skip
-def test_another_model_has_another_digest(tmp_path: Path, change: dict[str, Any]) -> None:
-    before, after = plan_of(tmp_path).jobs[0], plan_of(tmp_path, **change).jobs[0]
-    assert before.base.spec != after.base.spec
-    assert before.id != after.id
-
-
-def test_the_id_of_a_job_depends_on_everything_its_result_depends_on(tmp_path: Path) -> None:
-    plain = plan_of(tmp_path, methods=["purge"]).jobs[0]
-    same = plan_of(tmp_path, methods={"purge": {}}, about="the text does not matter").jobs[0]
-    assert plain.id == same.id
-    others = [
-        plan_of(tmp_path, methods={"purge": {"rate": 0.5}}),
-        plan_of(tmp_path, methods=["purge"], metrics=["ra"]),
-        plan_of(tmp_path, methods=["purge"], retrains=2),
-        plan_of(tmp_path, methods=["purge"], forget=[1]),
-    ]
-    assert len({plain.id, *(plan.jobs[0].id for plan in others)}) == 5
-
-
-def test_a_changed_default_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = plan_of(tmp_path, methods=["purge"]).jobs[0].id
-    monkeypatch.setitem(METHODS, "purge", dataclasses.replace(METHODS["purge"], settings={"rate": 0.123}))
-    assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
+@pytest.mark.parametrize("change", [*OTHER_MODEL, *SAME_MODEL], ids=str)
+def test_a_job_is_known_by_everything_its_result_depends_on(tmp_path: Path, change: dict[str, Any]) -> None:
+    plain = plan_of(tmp_path).jobs[0]
+    assert plan_of(tmp_path, about="the text does not matter").jobs[0].id == plain.id
+    other = plan_of(tmp_path, **change).jobs[0]
+    assert other.id != plain.id
+    assert (other.base.spec != plain.base.spec) == (change in OTHER_MODEL)
 
 
 OWN_METHOD = """
@@ -142,46 +121,42 @@ class Mine(Method):
 """
 
 
-def test_an_edited_method_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So --resume runs it again."""
+def test_a_changed_default_and_an_edited_method_are_other_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So --resume runs them again."""
+    before = plan_of(tmp_path, methods=["purge"]).jobs[0].id
+    monkeypatch.setitem(METHODS, "purge", dataclasses.replace(METHODS["purge"], settings={"rate": 0.123}))
+    assert plan_of(tmp_path, methods=["purge"]).jobs[0].id != before
     file = tmp_path / "method_that_is_edited.py"
-    file.write_text(OWN_METHOD)
     monkeypatch.syspath_prepend(tmp_path)
-
-    def job_id() -> str:
-        return plan_of(tmp_path, methods=["method_that_is_edited:Mine"], trust=True).jobs[0].id
-
-    before = job_id()
-    assert job_id() == before
-    file.write_text(OWN_METHOD.replace("pass", "model.zero_grad()"))
-    assert job_id() != before
+    ids = set()
+    for text in (OWN_METHOD, OWN_METHOD.replace("pass", "return None")):
+        file.write_text(text)
+        sys.modules.pop("method_that_is_edited", None)
+        ids.add(plan_of(tmp_path, methods=["method_that_is_edited:Mine"], trust=True).jobs[0].id)
+    assert len(ids) == 2
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"methods": ["own_code:Mine"]},
-        {"methods": [{"method": "own_code:Mine", "label": "mine"}]},
-        {"model": "own_code:build"},
-        {"metrics": ["ra", "own_code:metric"]},
+        {"methods": ["own_code:Mine"]}, {"methods": [{"method": "own_code:Mine", "label": "mine"}]},
+        {"model": "own_code:build"}, {"metrics": ["ra", "own_code:metric"]},
         {"tasks": [{"metrics": "own_code:metric"}]},
         {"search": {"trials": 2, "score": {"own_code:metric": 1}}, "holdout": 0.1},
     ],
-)
+)  # fmt: skip
 def test_code_that_a_file_names_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     (tmp_path / "own_code.py").write_text("raise SystemExit('executed')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        PurgeError, match=r"Expected --trust on this command line, got 'own_code:\w+' from small"
-    ):
+    words = r"Expected --trust on this command line, got 'own_code:\w+' from small"
+    with pytest.raises(PurgeError, match=words):
         plan_of(tmp_path, **changes)
     assert "own_code" not in sys.modules
-
-
-def test_a_file_that_is_trusted_may_name_code(tmp_path: Path) -> None:
     plan_of(tmp_path, model="own_code:build", trust=True)  # imported once it is trained
 
 
@@ -198,6 +173,8 @@ def test_keys_of_a_task_replace_those_above_it(tmp_path: Path) -> None:
     assert (first.seed, first.changes) == (5, {"lr": 0.25, "epochs": 3})
     assert [job.forget for job in others] == [{"fraction": 0.1, "seed": s} for s in (0, 1)]
     assert [job.changes for job in others] == [{"lr": 0.5, "epochs": 3}] * 2
+    plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
+    assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}
 
 
 def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
@@ -209,18 +186,13 @@ def test_folders_of_one_name_need_two_files(tmp_path: Path) -> None:
     assert plan_of(tmp_path, data=["digits", str(folders[0])]).jobs
 
 
-def test_one_task_may_use_few_images_and_another_all_of_them(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, tasks=[{}, {"per_class": 20, "recipe": {"epochs": 3}}])
-    assert {job.keys["data"] for job in plan.jobs} == {"digits", "digits 20/class"}
-
-
-def test_shards_may_vote_by_majority(tmp_path: Path) -> None:
-    """Another vote is another base model."""
-
-    def base(**changes: Any) -> Training:
-        method = {"method": "sisa", "base": {"shards": 2, **changes}}
-        return plan_of(tmp_path, methods=[method]).jobs[0].base
-
-    assert base().spec == base(vote="mean").spec
-    assert base(vote="majority").spec != base().spec
-    assert base(vote="majority").vote == "majority"
+def test_a_sharded_base_is_another_model(tmp_path: Path) -> None:
+    bases = [{"shards": 2}, {"shards": 3}, {"shards": 2, "slices": 2}, {"shards": 2, "vote": "majority"}]
+    plan = plan_of(
+        tmp_path,
+        methods=[{"method": "sisa", "label": str(i), "base": base} for i, base in enumerate(bases)],
+    )
+    assert len({job.base.spec for job in plan.jobs}) == len(bases)
+    assert [(job.base.shards, job.base.slices, job.base.vote) for job in plan.jobs] == [
+        (2, 1, "mean"), (3, 1, "mean"), (2, 2, "mean"), (2, 1, "majority"),
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from purge.bench.jobs import Data
-from purge.bench.store import cached, drawn_per_class, images, request_of, trained
+from purge.bench.store import cached, drawn_per_class, images, trained
 from purge.core.errors import PurgeError
 from tests.bench.plans import place_of, plan_of
 
@@ -65,14 +65,6 @@ def test_a_small_part_of_each_class() -> None:
     assert torch.bincount(few.labels).tolist() == [20] * 10
     assert few.shape == (1, 16, 16)
     assert len(test) == len(images(Data("digits"), None, None)[1])
-
-
-def test_a_fraction_is_drawn_by_its_seed() -> None:
-    train, _ = images(Data("digits"), None, None)
-    ids = [request_of({"fraction": 0.1, "seed": s}, train)["forget_ids"] for s in (0, 0, 1)]
-    assert len(ids[0]) == round(0.1 * len(train))
-    assert ids[0] == ids[1] != ids[2]
-    assert request_of({}, train) == {}
 
 
 def test_the_state_of_a_training_is_no_model(tmp_path: Path) -> None:

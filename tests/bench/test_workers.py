@@ -1,10 +1,11 @@
-"""Which worker does what and when, and what happens when one dies."""
+"""Which worker does what and when, what it may use, and what happens when one dies."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from purge.bench.on_ray import room
 from purge.bench.schema import Resources
 from purge.bench.workers import KILLED, THREADS, Done, Item, each, workers_on
 from purge.core.errors import PurgeError
+from tests.bench.plans import plan_of
 
 
 class AtOnce:
@@ -23,47 +26,36 @@ class AtOnce:
     def __init__(self, log: list[tuple[int, Any]], me: int, started: Future[Any] | None = None) -> None:
         self.log, self.me, self.started = log, me, started
 
-    def submit(self, work: Any, what: Any, /) -> Future[Done]:
+    def submit(self, work: Callable[[Any], Done], what: Any, /) -> Future[Done]:
         self.log.append((self.me, what))
         future: Future[Done] = Future()
         future.set_result(work(what))
         return future
 
 
-def fine(what: Any) -> Done:
-    return Done(what)
+def one_breaks(what: Any) -> Done:
+    return Done(what, "broken" * (what == "a1"))
 
 
 ITEMS = [Item(f"{group}{i}", group) for group in "ab" for i in range(3)]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
-def test_everything_is_done_once(n: int) -> None:
+def test_everything_is_done_once_by_workers_that_stay_with_their_group(n: int) -> None:
+    """A failure is that of its item alone."""
     log: list[tuple[int, Any]] = []
-    done = list(each([AtOnce(log, i) for i in range(n)], fine, ITEMS))
-    assert sorted(d.what for d in done) == sorted(item.what for item in ITEMS)
-    assert not any(d.error for d in done)
-
-
-def test_a_worker_stays_with_its_group_and_helps_where_fewest_work() -> None:
-    log: list[tuple[int, Any]] = []
-    list(each([AtOnce(log, i) for i in range(3)], fine, ITEMS))
-    groups = [{what[0] for me, what in log if me == i} for i in range(3)]
-    assert groups[:2] == [{"a"}, {"b"}]
-    assert log[:3] == [(0, "a0"), (1, "b0"), (2, "a1")]
-
-
-def test_a_failure_is_that_of_its_item_alone() -> None:
-    workers = [AtOnce([], 0), AtOnce([], 1)]
-    done = {d.what: d.error for d in each(workers, lambda what: Done(what, "broke" * (what == "a1")), ITEMS)}
-    assert {what for what, error in done.items() if error} == {"a1"}
+    done = {d.what: d.error for d in each([AtOnce(log, i) for i in range(n)], one_breaks, ITEMS)}
+    assert sorted(what for _, what in log) == sorted(done) == sorted(item.what for item in ITEMS)
+    assert [what for what, error in done.items() if error] == ["a1"]
+    if n == 3:  # a free one helps where fewest work
+        assert [{what[0] for me, what in log if me == i} for i in range(2)] == [{"a"}, {"b"}]
+        assert log[:3] == [(0, "a0"), (1, "b0"), (2, "a1")]
 
 
 def test_a_worker_that_starts_late_joins_the_others_and_is_not_waited_for() -> None:
     log: list[tuple[int, Any]] = []
     late: list[Future[Any]] = [Future(), Future()]
-    workers = [AtOnce(log, 0), *(AtOnce(log, i + 1, f) for i, f in enumerate(late))]
-    going = each(workers, fine, ITEMS)
+    going = each([AtOnce(log, 0), *(AtOnce(log, i + 1, f) for i, f in enumerate(late))], one_breaks, ITEMS)
     next(going)
     late[0].set_result(None)
     assert len(list(going)) == len(ITEMS) - 1
@@ -74,7 +66,7 @@ def test_a_worker_that_cannot_start_is_the_end() -> None:
     broken: Future[Any] = Future()
     broken.set_exception(OSError("no such node"))
     with pytest.raises(OSError, match="no such node"):
-        list(each([AtOnce([], 0), AtOnce([], 1, broken)], fine, [Item("x", "x")]))
+        list(each([AtOnce([], 0), AtOnce([], 1, broken)], one_breaks, ITEMS[:1]))
 
 
 # -- processes ----------------------------------------------------------------------------------
@@ -98,8 +90,7 @@ def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> 
     assert {name: (d.error, d.killed) for name, d in done.items()} == {
         name: (KILLED, True) if "killer" in name else ("", False) for name in names
     }
-    assert sorted(d.what for d in again) == ["x", "y", "z"]
-    assert not any(d.error for d in again)
+    assert sorted((d.what, d.error) for d in again) == [("x", ""), ("y", ""), ("z", "")]
     assert os.getpid() not in {d.result for d in again}
 
 
@@ -110,11 +101,10 @@ def threads(what: Any) -> Done:
 @pytest.mark.parametrize(
     ("n", "cpus", "expected"),
     [
-        (1, 3, 3),
-        pytest.param(2, 3, 3, marks=pytest.mark.slow),
+        (1, 3, 3), pytest.param(2, 3, 3, marks=pytest.mark.slow),
         pytest.param(2, None, max(1, (os.cpu_count() or 1) // 2), marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_each_worker_has_its_threads(
     n: int, cpus: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,14 +112,12 @@ def test_each_worker_has_its_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     before, environment = torch.get_num_threads(), dict(os.environ)
     with workers_on("processes", n, 1, Resources(cpus), None) as workers:
-        assert [*each(workers, threads, [Item("x", "x")])] == [
-            Done("x", result=(expected, dict.fromkeys(THREADS, str(expected))))
-        ]
-    assert torch.get_num_threads() == before
-    assert dict(os.environ) == environment
+        (done,) = each(workers, threads, [Item("x", "x")])
+    assert done == Done("x", result=(expected, dict.fromkeys(THREADS, str(expected))))
+    assert (torch.get_num_threads(), dict(os.environ)) == (before, environment)
 
 
-# -- places -------------------------------------------------------------------------------------
+# -- places and resources -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -145,3 +133,34 @@ def test_each_worker_has_its_threads(
 def test_a_place_that_cannot_be_is_refused(on: str, device: str | None, words: str, tmp_path: Path) -> None:
     with pytest.raises(PurgeError, match=f"Expected {words}"), workers_on(on, 1, 1, Resources(), device):
         pass
+
+
+def test_resources_of_a_file(tmp_path: Path) -> None:
+    assert plan_of(tmp_path).resources == Resources()
+    plan = plan_of(tmp_path, resources={"cpus": 2, "gpus": 0.25, "memory": "4GB"})
+    assert plan.resources == Resources(2, 0.25, "4GB")
+    assert plan.jobs[0].id == plan_of(tmp_path).jobs[0].id  # the results are the same
+    amounts = {5: 5, "7": 7, "1.5GB": 1_500_000_000, "2 MiB": 2**21, "3kB": 3000}
+    assert {memory: Resources(memory=memory).memory_bytes for memory in amounts} == amounts
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"cpus": 0}, {"cpus": 1.5}, {"gpus": -1}, {"gpus": 1.5}, {"memory": "4 bananas"}, {"memory": 0},
+        {"gpu": 1}, [1],
+    ],
+)  # fmt: skip
+def test_bad_resources_are_refused(tmp_path: Path, resources: Any) -> None:
+    with pytest.raises(PurgeError, match=r"Expected .*, got .*\. Fix: "):
+        plan_of(tmp_path, resources=resources)
+
+
+def test_room_on_the_nodes() -> None:
+    """What one node has left cannot be joined with what another has."""
+    nodes: list[dict[str, float]] = [{"CPU": 3, "memory": 5e9}, {"CPU": 4, "GPU": 1, "memory": 5e9}]
+    assert room(nodes, {"CPU": 2, "GPU": 0, "memory": 0}) == 3
+    assert room(nodes, {"CPU": 1, "GPU": 0.5, "memory": 0}) == 2
+    assert room(nodes, {"CPU": 1, "GPU": 0, "memory": 4e9}) == 2
+    with pytest.raises(PurgeError, match=r"room for a job, \{'CPU': 5\}, got at most \{'CPU': 4\}"):
+        room(nodes, {"CPU": 5, "GPU": 0, "memory": 0})
