@@ -43,17 +43,6 @@ def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = N
     done, missing = request.state == "done", _missing(ledger, request)
     versions = {version.digest: version for version in ledger.versions()}
     made = _made(ledger, request, versions) if done else None
-    audits = []
-    for audit in ledger.audits() if done else []:
-        groups = [group for group in audit.found.get("groups", ()) if number in group["requests"]]
-        if groups:
-            accepted = versions.get(audit.version) if audit.passed else None
-            audits.append({
-                "version": None if accepted is None else accepted.number, "digest": audit.version,
-                "at": audit.added, "passed": audit.passed,
-                "groups": [{key: group[key] for key in GROUP} for group in groups],
-                "stays": audit.found.get("stays"), "n": audit.found.get("n"),
-            })  # fmt: skip
     verdict = ledger.verify()
     return {
         "certificate": f"request {number}",
@@ -70,7 +59,7 @@ def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = N
             "before": _version(versions.get(str(made.parent)) if made else None), "after": _version(made),
             "now": _version([*versions.values()][-1] if versions else None),
         },
-        "audits": audits,
+        "audits": _audits(ledger, number, versions) if done else [],
         "ledger": {
             "verified": verdict.ok, "entries": verdict.entries, "head": verdict.head,
             "why": verdict.why, "signed": verdict.signed,
@@ -102,6 +91,22 @@ def _made(ledger: Ledger, request: Request, versions: Mapping[str, Version]) -> 
             nothing = request.number in entry.payload.get("without_rows", ())  # older ledgers do not say it
             return None if nothing else versions.get(str(entry.payload["version"]))
     return None
+
+
+def _audits(ledger: Ledger, number: int, versions: Mapping[str, Version]) -> list[dict[str, Any]]:
+    """What each audit found about the samples and classes of this request and those forgotten with it."""
+    audits = []
+    for audit in ledger.audits():
+        groups = [group for group in audit.found.get("groups", ()) if number in group["requests"]]
+        accepted = versions.get(audit.version) if audit.passed else None
+        if groups:
+            audits.append({
+                "version": None if accepted is None else accepted.number, "digest": audit.version,
+                "at": audit.added, "passed": audit.passed,
+                "groups": [{key: group[key] for key in GROUP} for group in groups],
+                "stays": audit.found.get("stays"), "n": audit.found.get("n"),
+            })  # fmt: skip
+    return audits
 
 
 def _version(version: Version | None) -> dict[str, Any] | None:

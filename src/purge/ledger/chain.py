@@ -61,11 +61,6 @@ class Link(NamedTuple):
         line = f'{{"at":{at},"kind":{kind},"payload":{self.payload},"previous":{previous},"seq":{self.seq}}}'
         return hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def content(self) -> dict[str, Any]:
-        """The payload, read."""
-        payload: dict[str, Any] = json.loads(self.payload)
-        return payload
-
 
 def link(seq: int, at: str, kind: str, payload: Mapping[str, Any], previous: str) -> Link:
     """A new entry, with its hash."""
@@ -248,14 +243,20 @@ class Walk:
             if link.kind == Kind.SIGNER and self.signer is None:
                 self.signer = content["public"]
                 self._right = checker(self.public or content["public"])
-            for change in changes(link.kind, link.at, content):
-                rows = self.tables[change.table]
-                if change.new:
-                    rows[change.key] = change.values
-                else:
-                    rows[change.key].update(change.values)
+            self._apply(link, content)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return "its content is not that of its kind"
+        return self._signature_wrong(link)
+
+    def _apply(self, link: Link, content: Payload) -> None:
+        for change in changes(link.kind, link.at, content):
+            rows = self.tables[change.table]
+            if change.new:
+                rows[change.key] = change.values
+            else:
+                rows[change.key].update(change.values)
+
+    def _signature_wrong(self, link: Link) -> str | None:
         if self._right is None:
             return "it has a signature before any was promised" if link.signature is not None else None
         if not isinstance(link.signature, str):
@@ -276,7 +277,7 @@ def export_lines(links: Iterable[Link]) -> Iterable[str]:
     """The entries as JSON, one a line, and the end of the chain as the last line."""
     last = Head(0, START)
     for link in links:
-        yield canonical({**link._asdict(), "payload": link.content()})
+        yield canonical({**link._asdict(), "payload": json.loads(link.payload)})
         last = Head(link.seq, link.hash)
     yield canonical({LAST_LINE: str(last)})
 

@@ -231,29 +231,35 @@ def deliver(
         same_scale(facts, choice, "current")
         read_model(Path(current.folder), None, new.train, trust)  # it must fit
         new.check_ids(expected_of(ledger, current)[0])
-        before = choice_of(ledger, current, trust=trust)
-        try:
-            previous = OwnedData.load(before)
-        except PurgeError:  # it is no longer there
-            previous = None
+        previous = _data_before(ledger, current, trust)
         if previous is not None:
             new.check_ids(previous.ids)
         if new.ids == "rows":
             _begins_with(new, previous)
-        old = Counter(() if previous is None else previous.subjects)
-        more = {one: n - old[one] for one, n in Counter(new.subjects).items() if n > old[one]}
-        people = [
-            one for one, forgotten in zip(more, ledger.suppressed(list(more)), strict=True) if forgotten
-        ]
-        rows = sum(more[one] for one in people)
-        delivery = Delivery(len(new.train), old.total(), len(people), rows)
-        if people and not leave_out:
-            got = f"{rows} rows of {len(people)} who did"
+        delivery = _delivery(ledger, new, previous)
+        if delivery.people and not leave_out:
+            got = f"{delivery.came_back} rows of {delivery.people} who did"
             fix = "remove them from the data, or pass leave_out (--leave-out), and no version will use them"
             raise DataError("new data of people who did not ask to be forgotten", got, fix)
         about = {"choice": dataclasses.asdict(choice), "source": new.train.source, "ids": new.ids}
         ledger.record(Kind.DELIVERY, about | dataclasses.asdict(delivery))
     return delivery
+
+
+def _data_before(ledger: Ledger, current: Version, trust: bool) -> OwnedData | None:
+    """The training data until now; None if it is no longer there."""
+    choice = choice_of(ledger, current, trust=trust)
+    try:
+        return OwnedData.load(choice)
+    except PurgeError:
+        return None
+
+
+def _delivery(ledger: Ledger, new: OwnedData, previous: OwnedData | None) -> Delivery:
+    old = Counter(() if previous is None else previous.subjects)
+    more = {one: n - old[one] for one, n in Counter(new.subjects).items() if n > old[one]}
+    people = [one for one, forgotten in zip(more, ledger.suppressed(list(more)), strict=True) if forgotten]
+    return Delivery(len(new.train), old.total(), len(people), sum(more[one] for one in people))
 
 
 def _begins_with(new: OwnedData, previous: OwnedData | None) -> None:

@@ -71,6 +71,10 @@ class Plan:
             checked_seed(seed), device, trust, progress,
         )  # fmt: skip
 
+    def leaves(self, reasons: Sequence[str]) -> bool:
+        """Is a batch left to somebody else, for these reasons of the policy?"""
+        return bool(reasons) and self.policy.action == "say" and not self.retrain
+
     def record(self, ledger: Ledger) -> dict[str, Any]:
         """What the ledger keeps of it, with the version and the data that it begins with."""
         current = ledger.current()

@@ -98,11 +98,8 @@ def ordered_by(folder: Path, entry: str) -> bool:
 
 def unknown(folder: Path) -> FileError:
     """The refusal of a folder that this chain has not ordered."""
-    return FileError(
-        f"no folder at {folder} but one that this ledger has ordered",
-        "one that it does not know",
-        OTHER_LEDGER,
-    )
+    what = f"no folder at {folder} but one that this ledger has ordered"
+    return FileError(what, "one that it does not know", OTHER_LEDGER)
 
 
 # -- carrying it out --------------------------------------------------------------------------
@@ -153,9 +150,8 @@ class NextVersion:
         data.check_ids(ids)
         if data.ids == "rows" and source not in (None, data.train.source):
             fix = "restore it, or write down what it is now: purge request deliver --data DATA"
-            raise DataError(
-                "the training data of the current version, whose rows have numbers", "others", fix
-            )
+            what = "the training data of the current version, whose rows have numbers"
+            raise DataError(what, "others", fix)
         for gate in plan.gates:
             gate.check_class(len(data.train.names))
         absent = data.missing(ledger, requests, versions[versions.index(first) :])
@@ -172,10 +168,8 @@ class NextVersion:
         forgotten = data.rows(ledger, before)
         rows = data.rows(ledger, taken) & ~forgotten
         if bool((forgotten | rows).all()):
-            got = f"requests for all {len(data.train)} of them"
-            raise PurgeError(
-                "training samples that stay", got, "train a model on other data, and begin with it"
-            )
+            got, fix = f"requests for all {len(data.train)} of them", "train a model on other data"
+            raise PurgeError("training samples that stay", got, f"{fix}, and begin with it")
         return cls(ledger, plan, taken, missing, before, keep, today, parent, first, data, forgotten, rows)
 
     def nothing_to_forget(self) -> bool:

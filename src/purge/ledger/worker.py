@@ -121,8 +121,7 @@ def run(
             reasons = new.used_up() if new.requests else _aged(ledger, plan.policy, day)
         left = _left_out(ledger, new)
         taken, missing = tuple(request.number for request in new.requests), tuple(new.missing)
-        says = bool(reasons) and plan.policy.action == "say" and not retrain
-        if batch is None and (says or not taken):
+        if batch is None and (plan.leaves(reasons) or not taken):
             if taken:
                 ledger.record(Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
             outcome = Outcome(

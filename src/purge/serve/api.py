@@ -54,19 +54,14 @@ class NewRun(Sent):
     retrain: bool = Field(default=False, description="Train anew, whatever the policy says.")
 
 
-def routes(desk: Desk) -> APIRouter:
-    """All routes of the API."""
-    router = APIRouter(prefix=API, dependencies=[Depends(desk.check)])
-    _reading(router, desk)
-    _writing(router, desk)
-    return router
-
-
 def _route(role: str, words: str) -> dict[str, Any]:
     return {"dependencies": [needs(role)], "summary": words, "openapi_extra": {"x-role": role}}
 
 
-def _reading(router: APIRouter, desk: Desk) -> None:
+def routes(desk: Desk) -> APIRouter:
+    """All routes of the API."""
+    router = APIRouter(prefix=API, dependencies=[Depends(desk.check)])
+
     @router.get("/requests", **_route("read", "List requests, the newest first."))
     def list_requests(
         show: Annotated[Literal[SHOWN], Query(description="Which of them.")] = "all",  # type: ignore[valid-type]
@@ -100,8 +95,6 @@ def _reading(router: APIRouter, desk: Desk) -> None:
     def run_state() -> Json:
         return desk.runner.state()
 
-
-def _writing(router: APIRouter, desk: Desk) -> None:
     @router.post("/requests", status_code=201, **_route("ask", "Write a request down."))
     def add(request: NewRequest) -> Json:
         return shown(desk.add(**request.model_dump()), date.today())
@@ -121,6 +114,8 @@ def _writing(router: APIRouter, desk: Desk) -> None:
     @router.post("/run", status_code=202, **_route("run", "Carry out what is due, in the background."))
     def run(wanted: Annotated[NewRun, Body()] = NewRun()) -> Json:  # noqa: B008
         return desk.runner.start(**wanted.model_dump())
+
+    return router
 
 
 # -- the page about it -------------------------------------------------------------------------

@@ -93,23 +93,20 @@ class Doors:
         token = None if session is None else self.tokens.of(session.token)
         return None if session is None or token is None else Visitor(token, session.csrf)
 
-    def let_in(self, request: Request, secret: str) -> Token | None:
-        """The holder of a token, if there is one; somebody who tries too often has to wait."""
-        self.slow_down(request)
-        token = self.tokens.of(hashed(secret))
-        if token is None:
-            self.wrong(request)
-        return token
-
-    def slow_down(self, request: Request) -> None:
-        """Refuse an address that showed too many wrong tokens."""
-        if wait := self.brake.wait(_address(request)):
+    def let_in(self, request: Request, secret: str, once: str = "") -> Token | None:
+        """The holder of a token, or of the key that opens once; who tries too often has to wait."""
+        address = request.client.host if request.client else ""
+        if wait := self.brake.wait(address):
             line = expected("at most a few wrong tokens a minute", "more", f"try again in {wait} seconds")
             raise HTTPException(429, line, {"Retry-After": str(wait)})
-
-    def wrong(self, request: Request) -> None:
-        """Remember that an address showed a wrong token."""
-        self.brake.failed(_address(request))
+        if once:
+            fits = self.once is not None and self.once.use(once)
+            token = self.tokens.of(self.once.token) if fits and self.once else None
+        else:
+            token = self.tokens.of(hashed(secret))
+        if token is None:
+            self.brake.failed(address)
+        return token
 
 
 def origin_of(url: str) -> str:
@@ -118,10 +115,6 @@ def origin_of(url: str) -> str:
     usual = {"http": 80, "https": 443}.get(parts.scheme)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host.removesuffix(f':{usual}')}"
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
 
 
 class Guard:

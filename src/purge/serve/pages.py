@@ -19,7 +19,6 @@ from purge.serve.answers import needs, page, refused, status_of, visitor
 from purge.serve.api import Number, PageNumber, described
 from purge.serve.desk import SHOWN, Desk, readable
 from purge.serve.guard import LARGEST, Doors
-from purge.serve.tokens import hashed
 
 FIELDS = ("received", "due", "basis", "note")
 STEPS = {"hold": "reason", "release": None, "withdraw": "reason"}
@@ -79,16 +78,13 @@ def _entrance(router: APIRouter, doors: Doors) -> None:
         if not doors.own_origin(request):
             raise HTTPException(403, expected("a form of this page", "one of another", "log in here"))
         form = await request.form(max_files=0, max_fields=5)
-        if once := str(form.get("once", "")):
-            doors.slow_down(request)
-            if doors.once is not None and doors.once.use(once):
-                return begin(request, doors.once.token)
-            doors.wrong(request)
+        once, secret = str(form.get("once", "")), str(form.get("token", "")).strip()
+        token = doors.let_in(request, secret, once)
+        if token is None and once:
             return used(request)
-        secret = str(form.get("token", "")).strip()
-        if doors.let_in(request, secret):
-            return begin(request, hashed(secret))
-        return again(request, "a token that is known", "another", "check it, or ask for a new one")
+        if token is None:
+            return again(request, "a token that is known", "another", "check it, or ask for a new one")
+        return begin(request, token.sha256)
 
     @router.post("/logout")
     async def log_out(request: Request) -> Response:
