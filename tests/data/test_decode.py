@@ -15,18 +15,7 @@ from PIL import Image
 
 from purge.core.errors import DataError
 from purge.data.prefetch import say_once
-from tests.data.image_files import (
-    COLOUR,
-    RAMP,
-    WIDE,
-    check,
-    load,
-    noise,
-    paths_of,
-    save,
-    sentence,
-    tree,
-)
+from tests.data.image_files import COLOUR, RAMP, WIDE, check, load, noise, paths_of, save, sentence, tree
 
 
 def stored(tmp_path: Path, *writes: Callable[[Path], Any], suffix: str = "png", **options: Any) -> Any:
@@ -42,125 +31,75 @@ def stored(tmp_path: Path, *writes: Callable[[Path], Any], suffix: str = "png", 
     return pixels[0] if len(writes) == 1 else pixels
 
 
-@pytest.mark.parametrize("suffix", ["png", "bmp", "tif", "pgm", "webp", "PNG", "gif"])
-def test_grey_images_have_one_channel(suffix, tmp_path):
-    options = {"lossless": True} if suffix == "webp" else {}
-    found = stored(tmp_path, lambda p: Image.fromarray(RAMP).save(p, **options), suffix=suffix)
-    if suffix == "webp":  # WebP has no greyscale
-        assert np.array_equal(found, np.broadcast_to(RAMP, (3, 8, 12)))
-    else:
-        assert np.array_equal(found, RAMP[None])
+def first(pixels: Any) -> Any:
+    return pixels.transpose(2, 0, 1)
 
 
-@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "ppm", "webp"])
-def test_colour_images_are_decoded_exactly(suffix, tmp_path):
-    options = {"lossless": True} if suffix == "webp" else {}
-    found = stored(tmp_path, lambda p: Image.fromarray(COLOUR).save(p, **options), suffix=suffix)
-    assert np.array_equal(found, COLOUR.transpose(2, 0, 1))
-
-
-def over_white(values: Any, alpha: Any) -> Any:
-    a = alpha.astype(float) / 255
-    return values.astype(float) * a + 255 * (1 - a)
+def whitened(pixels: Any, at: Any) -> Any:
+    found = pixels.copy()
+    found[at] = 255
+    return found
 
 
 ALPHA = np.resize(np.array([0, 255, 128, 51], dtype=np.uint8), (8, 12))
+OVER_WHITE = ALPHA / 255
+BITS = RAMP % 3 == 0
+COLOURS = np.arange(10, 130, 10, dtype=np.uint8).reshape(4, 3)
+PALETTE = Image.fromarray(RAMP % 4, "L").convert("P")
+PALETTE.putpalette([*COLOURS.ravel().tolist(), *[0] * 756])
+UNIT = RAMP.astype(np.float32)
+BIG_ENDIAN = Image.frombytes("I;16B", WIDE.shape[::-1], WIDE.astype(">u2").tobytes())
+GREY, RGB = Image.fromarray(RAMP), Image.fromarray(COLOUR)
+TRANSPARENT = Image.merge("LA", [GREY, Image.fromarray(ALPHA)])
+LIGHT = RAMP * OVER_WHITE + 255 * (1 - OVER_WHITE)
+VIVID = first(COLOUR * OVER_WHITE[..., None] + 255 * (1 - OVER_WHITE[..., None]))
+SHOWN = COLOURS[RAMP % 4]
+# by mode: the image, the kinds of files, options of saving, the pixels wanted, and how far off they may be
+MODES: dict[str, tuple[Image.Image, str, dict[str, Any], Any, float]] = {
+    "grey": (GREY, "png bmp tif pgm PNG gif", {}, RAMP[None], 0),
+    "grey without a form for it": (GREY, "webp", {"lossless": True}, np.stack([RAMP] * 3), 0),
+    "colour": (RGB, "png bmp tiff ppm", {}, first(COLOUR), 0),
+    "colour in WebP": (RGB, "webp", {"lossless": True}, first(COLOUR), 0),
+    "one bit": (Image.fromarray(BITS), "png tif pbm", {}, np.where(BITS, 255, 0)[None], 0),
+    "16 bits": (Image.fromarray(WIDE), "png tif pgm", {}, (WIDE / 257).round()[None], 0),
+    "16 bits, big-endian": (BIG_ENDIAN, "tif", {}, (WIDE / 257).round()[None], 0),
+    "floats up to 1": (Image.fromarray(UNIT / 255), "tif", {}, RAMP[None], 0),
+    "floats up to 255": (Image.fromarray(UNIT), "tif", {}, RAMP[None], 0),
+    "transparent grey": (TRANSPARENT, "png", {}, LIGHT[None], 1),
+    "transparent colour": (Image.fromarray(np.dstack([COLOUR, ALPHA]), "RGBA"), "png", {}, VIVID, 1),
+    "a transparent grey": (GREY, "png", {"transparency": 5}, whitened(RAMP, RAMP == 5)[None], 0),
+    "a transparent colour": (
+        RGB, "png", {"transparency": (5, 250, 10)}, first(whitened(COLOUR, RAMP == 5)), 0,
+    ),
+    "palette": (PALETTE, "png gif bmp", {}, first(SHOWN), 0),
+    "a transparent colour of a palette": (
+        PALETTE, "png gif", {"transparency": 2}, first(whitened(SHOWN, RAMP % 4 == 2)), 0,
+    ),
+    "transparency of each colour of a palette": (
+        PALETTE, "png", {"transparency": bytes([255, 255, 0, 255])},
+        first(whitened(SHOWN, RAMP % 4 == 2)), 0,
+    ),
+    "an animation": (
+        GREY, "gif", {"save_all": True, "append_images": [Image.fromarray(255 - RAMP)]}, RAMP[None], 0,
+    ),
+}  # fmt: skip
 
 
-def test_transparent_colour_becomes_white(tmp_path):
-    rgba = np.dstack([COLOUR, ALPHA])
-    found = stored(tmp_path, lambda p: Image.fromarray(rgba, "RGBA").save(p))
-    want = over_white(COLOUR, ALPHA[:, :, None]).transpose(2, 0, 1)
-    assert np.abs(found - want).max() <= 1
-    assert (found[:, ALPHA == 0] == 255).all()
-    assert np.array_equal(found[:, ALPHA == 255], COLOUR.transpose(2, 0, 1)[:, ALPHA == 255])
-
-
-def test_transparent_grey_becomes_white_and_stays_grey(tmp_path):
-    la = Image.merge("LA", [Image.fromarray(RAMP), Image.fromarray(ALPHA)])
-    found = stored(tmp_path, la.save)
-    assert found.shape == (1, 8, 12)
-    assert np.abs(found[0] - over_white(RAMP, ALPHA)).max() <= 1
-
-
-def test_the_transparent_colour_of_a_png_becomes_white(tmp_path):
-    grey = stored(tmp_path / "L", lambda p: Image.fromarray(RAMP).save(p, transparency=5))
-    want = RAMP.copy()
-    want[RAMP == 5] = 255
-    assert np.array_equal(grey, want[None])
-    colour = stored(tmp_path / "RGB", lambda p: Image.fromarray(COLOUR).save(p, transparency=(5, 250, 10)))
-    want = COLOUR.copy()
-    want[RAMP == 5] = 255
-    assert np.array_equal(colour, want.transpose(2, 0, 1))
-
-
-def palette() -> Image.Image:
-    image = Image.fromarray(RAMP % 4, "L").convert("P")
-    image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120] + [0] * 756)
-    return image
-
-
-@pytest.mark.parametrize("suffix", ["png", "gif", "bmp"])
-def test_palette_images_are_decoded_to_their_colours(suffix, tmp_path):
-    colours = np.arange(10, 130, 10, dtype=np.uint8).reshape(4, 3)
-    found = stored(tmp_path, lambda p: palette().save(p), suffix=suffix)
-    assert np.array_equal(found, colours[RAMP % 4].transpose(2, 0, 1))
-
-
-@pytest.mark.parametrize(
-    ("suffix", "transparency"), [("png", 2), ("gif", 2), ("png", bytes([255, 255, 0, 255]))]
-)
-def test_the_transparent_colour_of_a_palette_becomes_white(suffix, transparency, tmp_path):
-    colours = np.arange(10, 130, 10, dtype=np.uint8).reshape(4, 3)
-    colours[2] = 255
-    found = stored(tmp_path, lambda p: palette().save(p, transparency=transparency), suffix=suffix)
-    assert np.array_equal(found, colours[RAMP % 4].transpose(2, 0, 1))
-
-
-def test_the_first_frame_of_an_animation_is_used(tmp_path):
-    first, second = (Image.fromarray(x) for x in (RAMP, 255 - RAMP))
-    found = stored(tmp_path, lambda p: first.save(p, save_all=True, append_images=[second]), suffix="gif")
-    assert np.array_equal(found[0], RAMP)
-
-
-@pytest.mark.parametrize("suffix", ["png", "tif", "pbm"])
-def test_one_bit_images_are_black_and_white(suffix, tmp_path):
-    bits = RAMP % 3 == 0
-    found = stored(tmp_path, lambda p: Image.fromarray(bits).save(p), suffix=suffix)
-    assert np.array_equal(found, np.where(bits, 255, 0).astype(np.uint8)[None])
-
-
-@pytest.mark.parametrize("kind", ["png", "tif", "big-endian tif", "pgm"])
-def test_sixteen_bit_images_are_scaled_to_eight(kind, tmp_path):
-    def write(path: Path) -> None:
-        big = kind.startswith("big")
-        swapped = Image.frombytes("I;16B", WIDE.shape[::-1], WIDE.astype(">u2").tobytes())
-        (swapped if big else Image.fromarray(WIDE)).save(path)
-
-    found = stored(tmp_path, write, suffix=kind.split()[-1])
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, (WIDE / 257).round()[None])
-    assert found[0, 0, :9].tolist() == [0, 0, 1, 1, 2, 128, 254, 255, 255]
-
-
-def test_float_images_are_read_on_a_scale_of_one_or_of_255(tmp_path):
-    unit = stored(
-        tmp_path / "1", lambda p: Image.fromarray(RAMP.astype(np.float32) / 255).save(p), suffix="tif"
-    )
-    whole = stored(tmp_path / "255", lambda p: Image.fromarray(RAMP.astype(np.float32)).save(p), suffix="tif")
-    assert np.array_equal(unit, RAMP[None])
-    assert np.array_equal(whole, RAMP[None])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_is_decoded(mode, tmp_path):
+    image, suffixes, options, want, off = MODES[mode]
+    for suffix in suffixes.split():
+        found = stored(tmp_path / suffix, lambda p: image.save(p, **options), suffix=suffix)
+        assert found.dtype == np.uint8
+        assert found.shape == want.shape
+        assert np.abs(found - want.astype(float)).max() <= off, suffix
 
 
 def test_cmyk_images_are_converted_to_rgb(tmp_path):
-    cmyk = Image.fromarray(COLOUR).resize((32, 32)).convert("CMYK")
+    cmyk = RGB.resize((32, 32)).convert("CMYK")
     found = stored(tmp_path, lambda p: cmyk.save(p, quality=95), suffix="jpg")
-    assert found.shape == (3, 32, 32)
-    want = np.asarray(cmyk.convert("RGB")).transpose(2, 0, 1)
+    want = first(np.asarray(cmyk.convert("RGB")))
     assert np.abs(found.astype(int) - want).mean() < 5  # not inverted
-    with Image.open(tmp_path / "train" / "a" / "0.jpg") as image:
-        assert image.mode == "CMYK"
-        assert np.array_equal(found, np.asarray(image.convert("RGB")).transpose(2, 0, 1))
 
 
 UPRIGHT = {  # by EXIF orientation, from the standard
@@ -181,24 +120,15 @@ def test_photographs_are_rotated_by_their_exif_orientation(suffix, orientation, 
     exif = Image.Exif()
     exif[0x0112] = orientation
     photograph = noise(2, 3, 3).repeat(8, 0).repeat(8, 1)  # 16 high, 24 wide
-
-    def write(path: Path) -> None:
-        Image.fromarray(photograph).save(path, exif=exif, **({"quality": 95} if suffix == "jpg" else {}))
-
-    found = stored(tmp_path, write, suffix=suffix).transpose(1, 2, 0)
-    want = UPRIGHT[orientation](photograph)
-    assert found.shape == want.shape == ((24, 16, 3) if orientation > 4 else (16, 24, 3))
-    assert np.abs(found.astype(int) - want).mean() < (1 if suffix == "png" else 20)
+    found = stored(tmp_path, lambda p: Image.fromarray(photograph).save(p, exif=exif), suffix=suffix)
     with Image.open(tmp_path / "train" / "a" / f"0.{suffix}") as image:
-        assert np.array_equal(found, UPRIGHT[orientation](np.asarray(image)))
+        assert np.array_equal(found, first(UPRIGHT[orientation](np.asarray(image))))
 
 
 def test_a_grey_image_among_colour_images_gets_three_equal_channels(tmp_path):
-    one, two = stored(
-        tmp_path, lambda p: Image.fromarray(RAMP).save(p), lambda p: Image.fromarray(COLOUR).save(p)
-    )
-    assert np.array_equal(one, np.broadcast_to(RAMP, (3, 8, 12)))
-    assert np.array_equal(two, COLOUR.transpose(2, 0, 1))
+    one, two = stored(tmp_path, GREY.save, RGB.save)
+    assert np.array_equal(one, np.stack([RAMP] * 3))
+    assert np.array_equal(two, first(COLOUR))
 
 
 def striped(height: int, width: int) -> Any:
@@ -212,10 +142,8 @@ def striped(height: int, width: int) -> Any:
 
 
 def test_images_of_different_sizes_are_resized_and_cropped_to_one(tmp_path):
-    def writes(*sides: tuple[int, int]) -> list[Callable[[Path], Any]]:
-        return [lambda p, s=s: Image.fromarray(striped(*s)).save(p) for s in sides]
-
-    wide, tall, large = stored(tmp_path, *writes((30, 90), (90, 30), (60, 180)), size=30)
+    writes = [Image.fromarray(striped(*sides)).save for sides in ((30, 90), (90, 30), (60, 180))]
+    wide, tall, large = stored(tmp_path, *writes, size=30)
     assert wide.shape == tall.shape == large.shape == (3, 30, 30)
     assert (wide[1] == 255).all()  # the centre is the green third, unscaled
     assert (wide[[0, 2]] == 0).all()
@@ -226,123 +154,83 @@ def test_images_of_different_sizes_are_resized_and_cropped_to_one(tmp_path):
     assert train.shape == train.pixel_shape == (3, 224, 224)
 
 
-def test_large_images_of_one_size_are_resized_to_224(tmp_path):
-    found = stored(tmp_path, lambda p: Image.fromarray(striped(300, 300)).save(p))
-    assert found.shape == (3, 224, 224)
-    assert found[:, 112, 10].tolist() == [255, 0, 0]
-    assert found[:, 112, -10].tolist() == [0, 0, 255]
-    assert found[:, 5, 112].tolist() == [0, 255, 0]
-
-
-def test_images_of_one_size_up_to_256_are_stored_unchanged(tmp_path):
-    found = stored(tmp_path, lambda p: Image.fromarray(noise(200, 256)).save(p))
+def test_images_of_one_size_are_stored_unchanged_up_to_256_pixels(tmp_path):
+    large = stored(tmp_path / "large", Image.fromarray(striped(300, 300)).save)
+    assert large.shape == (3, 224, 224)
+    assert [large[:, 112, 10].tolist(), large[:, 112, -10].tolist()] == [[255, 0, 0], [0, 0, 255]]
+    found = stored(tmp_path / "small", Image.fromarray(noise(200, 256)).save)
     assert np.array_equal(found[0], noise(200, 256))
-    train, _ = load(tmp_path, size=64)
-    assert train.shape == (1, 64, 64)
-    assert train.pixel_shape == (1, 200, 256)
+    train, _ = load(tmp_path / "small", size=64)
+    assert (train.shape, train.pixel_shape) == ((1, 64, 64), (1, 200, 256))
 
 
-def with_three_broken(root: Path) -> list[str]:
-    """40 images, three of them broken: empty, truncated, text."""
-    tree(root, {"a": 20, "b": 20}, side=24)
+def with_five_broken(root: Path) -> tuple[dict[str, Any], list[str]]:
+    """42 images, five of them broken: empty, truncated, text, a link to nothing."""
+    made = tree(root, {"a": 20, "b": 20}, side=24)
     whole = (root / "a" / "007.png").read_bytes()
     (root / "a" / "003.png").write_bytes(b"")
     (root / "a" / "007.png").write_bytes(whole[: len(whole) // 2])
+    (root / "a" / "dead.png").symlink_to(root / "nowhere.png")
+    file = io.BytesIO()
+    Image.fromarray(noise(64, 64, 3)).save(file, "JPEG")
+    (root / "a" / "x.jpg").write_bytes(file.getvalue()[:-500])
     (root / "b" / "019.png").write_text("this is text")
-    return ["a/003.png", "a/007.png", "b/019.png"]
+    return made, ["a/003.png", "a/007.png", "a/dead.png", "a/x.jpg", "b/019.png"]
 
 
-def test_one_error_names_all_images_that_cannot_be_read(tmp_path, cache):
-    bad = with_three_broken(tmp_path / "own")
-    with pytest.raises(DataError) as error:
-        load(tmp_path / "own")
-    text = sentence(error)
-    assert "3 that cannot" in text
-    assert all(path in text for path in bad)
-    assert "skip_bad" in text
-
-
-def test_good_images_beside_bad_ones_are_not_decoded_again(tmp_path, cache, monkeypatch):
-    with_three_broken(tmp_path / "own")
-    with pytest.raises(DataError):
-        load(tmp_path / "own")
-    monkeypatch.setattr("purge.data.decode.decode", lambda item, form: pytest.fail("decoded again"))
-    assert sum(map(len, load(tmp_path / "own", skip_bad=True))) == 37
-
-
-def test_a_broken_link_is_a_bad_image(tmp_path, cache):
-    with_three_broken(tmp_path / "own")
-    (tmp_path / "own" / "a" / "dead.png").symlink_to(tmp_path / "nowhere.png")
-    with pytest.raises(DataError, match=r"4 that cannot.*a/dead\.png"):
-        load(tmp_path / "own")
-
-
-def test_images_that_cannot_be_read_can_be_left_out(tmp_path, cache, caplog):
-    bad = with_three_broken(tmp_path / "own")
+def test_images_that_cannot_be_read_are_named_or_left_out(tmp_path, cache, caplog, monkeypatch):
+    made, bad = with_five_broken(tmp_path / "own")
+    (tmp_path / "own" / "a" / "x.jpg").unlink()  # of another size
+    bad.remove("a/x.jpg")
     say_once.cache_clear()
+
+    def refused() -> None:
+        with pytest.raises(DataError, match=r"4 that cannot.*skip_bad") as error:
+            load(tmp_path / "own")
+        assert all(path in sentence(error) for path in bad)
+
+    refused()
+    # the good ones beside them are not decoded again
+    monkeypatch.setattr("purge.data.decode.decode", lambda item, form: pytest.fail("decoded again"))
     with caplog.at_level(logging.WARNING, logger="purge"):
-        found = load(tmp_path / "own", skip_bad=True)
-        again = load(tmp_path / "own", skip_bad=True)
-    assert sum(map(len, found)) == sum(map(len, again)) == 37
-    assert not set(bad) & set(paths_of(found[0]) + paths_of(found[1]))
-    assert found[0].shape == (3, 24, 24)
-    said = [r.getMessage() for r in caplog.records]
-    assert len(said) == 1
-    assert "3 of 40" in said[0]
-    assert all(path in said[0] for path in bad)
-    with pytest.raises(DataError) as error:  # skip_bad is not remembered
-        load(tmp_path / "own")
-    assert all(path in sentence(error) for path in bad)
-
-
-def test_the_paths_of_the_others_are_right_if_some_are_left_out(tmp_path):
-    made = tree(tmp_path, {"a": 20, "b": 20})
-    (tmp_path / "a" / "003.png").write_bytes(b"")
-    for part in load(tmp_path, skip_bad=True):
+        load(tmp_path / "own", skip_bad=True)
+        sets = load(tmp_path / "own", skip_bad=True)
+    assert sum(map(len, sets)) == 37
+    assert not set(bad) & {path for part in sets for path in paths_of(part)}
+    for part in sets:
         check(part, made)
+    (said,) = (r.getMessage() for r in caplog.records)
+    assert all(path in said for path in ("4 of 41", *bad))
+    refused()  # skip_bad is not remembered
 
 
 def test_a_truncated_jpeg_is_a_bad_image(tmp_path):
-    tree(tmp_path, {"a": 5, "b": 5}, side=64)
-    file = io.BytesIO()
-    Image.fromarray(noise(64, 64, 3)).save(file, "JPEG")
-    (tmp_path / "a" / "x.jpg").write_bytes(file.getvalue()[:-500])
-    with pytest.raises(DataError, match=r"a/x\.jpg"):
+    with_five_broken(tmp_path)
+    with pytest.raises(DataError, match=r"5 that cannot.*a/x\.jpg"):
         load(tmp_path)
 
 
-def test_many_bad_images_are_counted(tmp_path):
-    tree(tmp_path, {"a": 5, "b": 5})
-    for i in range(130):
-        (tmp_path / "a" / f"x{i:03}.png").write_bytes(b"")
-    with pytest.raises(DataError) as error:
-        load(tmp_path)
-    text = sentence(error)
-    assert "130 that cannot" in text
-    assert "and 30 more" in text
-
-
-def test_data_without_any_readable_image_is_refused(tmp_path):
-    for path in ("a/1.png", "b/2.png"):
-        (tmp_path / path).parent.mkdir()
-        (tmp_path / path).write_bytes(b"")
+def test_many_bad_images_are_counted_and_all_of_them_are_refused(tmp_path):
+    for name, n in (("a", 100), ("b", 30)):
+        (tmp_path / name).mkdir()
+        for i in range(n):
+            (tmp_path / name / f"x{i:03}.png").write_bytes(b"")
     for skip_bad in (False, True):
-        with pytest.raises(DataError) as error:
+        with pytest.raises(DataError, match="images that can be read") as error:
             load(tmp_path, skip_bad=skip_bad)
         sentence(error)
+    tree(tmp_path, {"a": 5, "b": 5})
+    with pytest.raises(DataError, match=r"130 that cannot.*and 30 more"):
+        load(tmp_path)
 
 
 def test_mean_and_std_are_those_of_the_pixels(tmp_path):
-    tree(tmp_path, {"a": 30, "b": 40}, side=16)
-    train, test = load(tmp_path)
+    tree(tmp_path / "own", {"a": 30, "b": 40}, side=16)
+    train, test = load(tmp_path / "own")
     pixels = torch.cat([train.pixels, test.pixels]).double() / 255
     assert train.mean == test.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-4)
     assert train.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-4)
-
-
-def test_images_of_one_colour_get_a_std_above_zero(tmp_path):
-    for name in "ab":
-        for i in range(5):
-            save(tmp_path / name / f"{i}.png", np.full((8, 8), 77, dtype=np.uint8))
-    x, _ = load(tmp_path)[0].take(torch.tensor([0]))
+    for path in ("a/1", "a/2", "a/3", "b/1"):
+        save(tmp_path / "plain" / f"{path}.png", np.full((8, 8), 77, dtype=np.uint8))
+    x, _ = load(tmp_path / "plain")[0].take(torch.tensor([0]))  # the spread is above 0
     assert x.isfinite().all()

@@ -15,7 +15,6 @@ from tests.data.image_files import (
     Payload,
     load,
     noise,
-    parquet,
     sentence,
     sentence_or_nothing,
 )
@@ -76,17 +75,14 @@ def test_arrays_can_have_channels_first_or_last_or_none(shape, axes, tmp_path):
     assert np.array_equal(arrays(tmp_path, pixels), want)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_float_arrays_from_zero_to_one_are_scaled(dtype, tmp_path):
-    pixels = np.arange(256, dtype=np.uint8).reshape(4, 8, 8)
-    assert np.array_equal(arrays(tmp_path, (pixels / 255).astype(dtype))[:, 0], pixels)
-
-
-@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
-def test_sixteen_bit_arrays_are_scaled(dtype, tmp_path):
-    assert np.array_equal(
-        arrays(tmp_path, np.stack([WIDE, WIDE.T.reshape(8, 12)]).astype(dtype))[0, 0], (WIDE / 257).round()
-    )
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, "<u2", ">u2"])
+def test_floats_from_zero_to_one_and_sixteen_bits_are_scaled(dtype, tmp_path):
+    if np.dtype(dtype).kind == "f":
+        pixels = np.arange(256, dtype=np.uint8).reshape(4, 8, 8)
+        assert np.array_equal(arrays(tmp_path, (pixels / 255).astype(dtype))[:, 0], pixels)
+    else:
+        found = arrays(tmp_path, np.stack([WIDE, WIDE]).astype(dtype))
+        assert np.array_equal(found[0, 0], (WIDE / 257).round())
 
 
 def test_parts_of_different_sizes_are_resized(tmp_path):
@@ -97,16 +93,6 @@ def test_parts_of_different_sizes_are_resized(tmp_path):
     assert train.pixel_shape == test.pixel_shape == (3, 8, 8)
     assert np.array_equal(train.pixels[:, 1].numpy(), parts["train_images"][:, :, 1:9])
     assert (test.pixels == 77).all()
-
-
-@pytest.mark.parametrize(("labels", "got"), [([0, 1, 2, 3], "3"), ([0, -1, 1, 1], "-1")])
-def test_labels_without_a_class_name_are_refused(labels, got, tmp_path):
-    parquet(tmp_path / "x.parquet", labels, metadata={"classes": '["a", "b", "c"]'})
-    np.savez(tmp_path / "x.npz", images=noise(4, 8, 8), labels=labels, classes=["a", "b", "c"])
-    for file in ("x.parquet", "x.npz"):
-        with pytest.raises(DataError, match=f"from 0 to 2 in {file}, got {got}") as error:
-            load(tmp_path / file)
-        sentence(error)
 
 
 def test_pickled_objects_are_refused_and_not_run(tmp_path):
@@ -134,16 +120,8 @@ def test_damaged_arrays_are_reported_in_one_sentence(tmp_path):
         with pytest.raises(FileError) as error:
             load(path)
         assert "x.npz" in sentence(error)
-
-
-def test_a_flipped_byte_anywhere_is_harmless_or_reported_in_one_sentence(tmp_path):
-    path = tmp_path / "x.npz"
-    np.savez_compressed(path, images=noise(4, 4, 4), labels=np.array([0, 1, 0, 1], dtype=np.uint8))
-    whole = path.read_bytes()
-    for at in range(0, len(whole), 7):
-        damaged = bytearray(whole)
-        damaged[at] ^= 0xFF
-        path.write_bytes(damaged)
+    for at in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         sentence_or_nothing(path)
 
 
@@ -164,6 +142,11 @@ ODD = {
     "not a number": {"images": np.full((10, 8, 8), np.nan), "labels": [0, 1] * 5},
     "wide integers": {"images": noise(10, 8, 8).astype(int), "labels": [0, 1] * 5},
     "no pixels": {"images": noise(10, 0, 8), "labels": [0, 1] * 5},
+    "a class without a name": {"images": noise(4, 8, 8), "labels": [0, 1, 2, 3], "classes": ["a", "b", "c"]},
+    "an endless name": {"images": noise(4, 8, 8), "labels": [0, 1] * 2, "classes": ["a" * 10_000, "b"]},
+    "an empty name": {"images": noise(4, 8, 8), "labels": [0, 1] * 2, "classes": ["", "b"]},
+    "a negative label": {"images": noise(4, 8, 8), "labels": [0, -1, 1, 1]},
+    "an id as label": {"images": noise(4, 8, 8), "labels": [0, 1, 2**40, 2**63 - 1]},
     "a name too few": {"images": noise(10, 8, 8), "labels": [0, 1] * 5, "classes": np.array(["a"])},
     "one name, not a list": {"images": noise(10, 8, 8), "labels": [0, 1] * 5, "classes": np.array("ab")},
 }
