@@ -283,12 +283,6 @@ def test_an_audit_of_a_result_unlearns_its_shadow_models_at_its_precision(tmp_pa
     assert asked == ["bf16"] * 4
 
 
-def test_other_initial_weights_have_their_own_models(tmp_path, trainings):
-    for fresh in (Free(1), Free(2), Free(1)):
-        made(tmp_path, model=Free(0), fresh=fresh).signals("original")
-    assert trainings == {"together": 12}
-
-
 def test_a_kill_loses_only_the_unfinished_model(tmp_path, trainings, monkeypatch):
     whole = made(tmp_path / "whole", together=False).signals("original")
     trainings.clear()
@@ -356,12 +350,6 @@ def test_small_models_are_trained_together(tmp_path, trainings, changes, calls, 
     monkeypatch.setattr(torch, "compile", lambda model: model)
     made(tmp_path, **changes).signals("original")
     assert trainings == calls
-
-
-def test_large_models_are_trained_one_by_one(tmp_path, trainings, monkeypatch):
-    monkeypatch.setattr(ensemble, "SMALL", 100)
-    made(tmp_path).signals("retrained")
-    assert trainings == {"alone": 6}
 
 
 class Stubborn(nn.Linear):

@@ -37,20 +37,20 @@ def install(folder: Path, **points: str) -> None:
     (info / "entry_points.txt").write_text("\n".join(["[purge.metrics]", *lines, ""]))
 
 
-def audit(*metrics: str | purge.Metric) -> purge.Report:
-    g = torch.Generator().manual_seed(0)
-    x, y = 3 * torch.randn(90, 4, generator=g), torch.arange(90) % 3
+def given() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
+    return nn.Linear(4, 3), 3 * torch.randn(90, 4), torch.arange(90) % 3
+
+
+def audit(*metrics: str | purge.Metric) -> purge.Report:
+    model, x, y = given()
     forget, retain = purge.split((x, y), classes=[0])
-    model, test = nn.Linear(4, 3), (x + 0.01, y)
-    return purge.audit(model, forget, retain, test, metrics=list(metrics), progress=False)
+    return purge.audit(model, forget, retain, (x + 0.01, y), metrics=list(metrics), progress=False)
 
 
 def by_hand(forgotten: bool) -> float:
-    g = torch.Generator().manual_seed(0)
-    x, y = 3 * torch.randn(90, 4, generator=g), torch.arange(90) % 3
-    torch.manual_seed(0)
-    p = nn.Linear(4, 3)(x).softmax(1).max(1).values
+    model, x, y = given()
+    p = model(x).softmax(1).max(1).values
     return float((p[(y == 0) == forgotten] > 0.9).float().mean())
 
 
