@@ -203,9 +203,7 @@ class _Seeing(torch.autograd.Function):
         x, weight, mean, rstd = ctx.saved_tensors
         dy = torch.zeros_like(x) if dy is None else _like(dy, x)
         if x.is_cuda:
-            kernels = _backward_kernels(ctx.kernels, x, weight)
-            sums, dw, db = _sums(kernels, dy, x, mean, rstd, weight, dlink)
-            dx = _backward_elemt(kernels, dy, x, mean, rstd, weight, sums)
+            dx, dw, db, _ = _backward_on_gpu(ctx.kernels, dy, x, mean, rstd, weight, dlink, own=True)
         else:
             dx, dw, db = _backward(dy, x, weight, None, None, mean, rstd, True, ctx.eps, [True] * 3)
             if dlink is not None:
@@ -281,9 +279,8 @@ class _AsSeen(torch.autograd.Function):
         *seen: Tensor,
     ) -> Any:  # fmt: skip
         x, (mean, rstd, _link) = _dense(x), seen
-        ctx.kernels = kernels
         ctx.save_for_backward(x, weight, mean, rstd)
-        ctx.eps = eps
+        ctx.kernels, ctx.eps = kernels, eps
         if kernels := _usable(kernels, x, weight, bias):
             return kernels.transform(x, mean, rstd, weight, bias)
         if x.is_cuda:
@@ -295,11 +292,7 @@ class _AsSeen(torch.autograd.Function):
         x, weight, mean, rstd = ctx.saved_tensors
         dy = _like(dy, x)
         if x.is_cuda:
-            kernels = _backward_kernels(ctx.kernels, x, weight)
-            sums, dw, db = _sums(kernels, dy, x, mean, rstd, weight)
-            dx = _backward_elemt(
-                kernels, dy, x, mean, rstd, weight, None
-            )  # ``link`` has the statistics' part
+            dx, dw, db, sums = _backward_on_gpu(ctx.kernels, dy, x, mean, rstd, weight, None, own=False)
         else:
             variance = rstd**-2 - ctx.eps
             dx, dw, db = _backward(dy, x, weight, mean, variance, None, None, False, ctx.eps, [True] * 3)
@@ -310,34 +303,26 @@ class _AsSeen(torch.autograd.Function):
 _backward = torch.ops.aten.native_batch_norm_backward
 
 
-def _sums(
+def _backward_on_gpu(
     kernels: Any, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
-    more: Tensor | None = None,
-) -> Any:  # fmt: skip
-    """On a GPU: Σdy and Σdy·(x − mean) per channel, (2, C), plus ``more``; gradients of weight and bias."""
-    if kernels is not None:
-        return kernels.backward_sums(dy, x, mean, rstd, weight, more)
-    own = weight is not None
-    a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, own, own)
-    sums = torch.stack([a, b])
-    return sums if more is None else sums + more, dw, db
+    dlink: Tensor | None, *, own: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
+    """The gradients of x, weight and bias, and Σdy and Σdy·(x − mean) per channel, (2, C), plus ``dlink``.
 
-
-def _backward_elemt(
-    kernels: Any, dy: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
-    sums: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """On a GPU: the gradient of the input, given the sums of a whole batch, in one kernel. None: zeros."""
-    if kernels is not None:
-        return kernels.backward_input(dy, x, mean, rstd, weight, sums)  # type: ignore[no-any-return]
-    count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
-    a, b = mean.new_zeros(2, len(mean)) if sums is None else sums
-    return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count)
-
-
-def _backward_kernels(kernels: Any, x: Tensor, weight: Tensor | None) -> Any:
+    ``own``: by statistics of x itself; otherwise ``link`` has their part.
+    """
     # A gradient of the gradient (create_graph) would not see through a kernel: torch's own refuse.
-    return None if torch.is_grad_enabled() else _usable(kernels, x, weight)
+    kernels = None if torch.is_grad_enabled() else _usable(kernels, x, weight)
+    if kernels is not None:
+        sums, dw, db = kernels.backward_sums(dy, x, mean, rstd, weight, dlink)
+        dx = kernels.backward_input(dy, x, mean, rstd, weight, sums if own else None)
+        return dx, dw, db, sums
+    affine = weight is not None
+    a, b, dw, db = torch.batch_norm_backward_reduce(dy, x, mean, rstd, weight, True, affine, affine)
+    sums = torch.stack([a, b]) if dlink is None else torch.stack([a, b]) + dlink
+    a, b = sums if own else torch.zeros_like(sums)
+    count = torch.full((1,), x.numel() // x.shape[1], dtype=torch.int32, device=x.device)
+    return torch.batch_norm_backward_elemt(dy, x, mean, rstd, weight, a, b, count), dw, db, sums
 
 
 def _dense(x: Tensor) -> Tensor:
