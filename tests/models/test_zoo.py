@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import URLError
 
@@ -77,34 +78,29 @@ def test_logits_head_and_erasure_layers(name: str, hub: Path) -> None:
     model, x = build(full, classes=7, channels=3, size=32), images()
     assert model.training
     assert not (name.endswith("-gn") and any(isinstance(m, nn.BatchNorm2d) for m in model.modules()))
-    found = anatomy(model, x)
-    head = model.get_submodule(found.head)
+    parts = anatomy(model, x)
+    head = model.get_submodule(parts.head)
     assert isinstance(head, nn.Linear)
-    assert head.out_features == 7
-
     model.eval()
-    with torch.no_grad(), capture(model, found.blocks) as rows, capture_features(model, head) as fed:
+    with torch.no_grad(), capture(model, parts.blocks) as rows, capture_features(model, head) as fed:
         z = logits_of(model(x))
-        assert z.shape == (2, 7)
-        assert rows.keys() == set(found.blocks)
-        assert all(h.shape == (2, h.shape[1]) and h.shape[1] > 7 for h in rows.values())
-        assert rows[found.blocks[-1]].shape[1] == head.in_features
-        if "distilled" not in name:  # there the logits are the average of two heads
-            torch.testing.assert_close(head(fed[0]), z)
-    if name in FOREIGN:
-        blocks = found.blocks
-        if name.startswith("hf:"):
-            blocks = tuple(block.rpartition(".")[2] for block in blocks)
-        if "distilled" in name:  # newer versions of timm drop features between the norm and the heads
-            blocks = tuple("norm" if block == "head_drop" else block for block in blocks)
-        assert (found.head, blocks) == FOREIGN[name]
-    elif "resnet" in name:
-        assert (found.head, found.blocks) == ("fc", RESNET)
-    elif name == "mlp":
-        assert (found.head, found.blocks[-1]) == ("5", "4")
+    assert z.shape == (2, head.out_features) == (2, 7)
+    assert rows.keys() == set(parts.blocks)
+    assert all(h.shape == (2, h.shape[1]) and h.shape[1] > 7 for h in rows.values())
+    assert rows[parts.blocks[-1]].shape[1] == head.in_features
+    blocks = parts.blocks
+    if "distilled" in name:  # the logits are the average of two heads
+        # Newer versions of timm drop features between the norm and the heads.
+        blocks = tuple("norm" if block == "head_drop" else block for block in blocks)
     else:
-        assert found.head == "classifier"
-        assert found.blocks[-1] == "avgpool"
+        torch.testing.assert_close(head(fed[0]), z)
+    if name.startswith("hf:"):
+        blocks = tuple(block.rpartition(".")[2] for block in blocks)
+    own = ("fc", RESNET) if "resnet" in name else ("5", ("2", "4")) if name == "mlp" else None
+    if wanted := FOREIGN.get(name, own):
+        assert (parts.head, blocks) == wanted
+    else:
+        assert (parts.head, blocks[-1]) == ("classifier", "avgpool")
 
 
 @pytest.mark.parametrize(
@@ -237,11 +233,11 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_what_timm_cannot_build_is_reported(offline: None) -> None:
-    assert "did you mean 'resnet18'?" in refused(ModelError, "timm:resnt18")
-    assert "timm.list_models()" in refused(ModelError, "timm:~~~~")
-    refused(ModelError, "timm:")
-    refused(ModelError, "timm:hf-hub:someone/something")
-    refused(ModelError, "timm:vit_tiny_patch16_224.nonesuch")
+    for name, words in (
+        ("resnt18", "did you mean 'resnet18'?"), ("~~~~", "timm.list_models()"), ("", ""),
+        ("hf-hub:someone/something", ""), ("vit_tiny_patch16_224.nonesuch", ""),
+    ):  # fmt: skip
+        assert words in refused(ModelError, f"timm:{name}")
     assert "of 8 pixels, got ZeroDivisionError" in refused(ModelError, "timm:gcvit_xxtiny", size=8)
     assert "network" in refused(ModelError, "timm:resnet18", pretrained=True)
 
@@ -293,56 +289,43 @@ OWN = """
 import sys
 from torch import nn
 
-def plain():
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
-
+def plain(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
 def sized(classes, size=None, *, width=5):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * size**2, width), nn.Linear(width, classes))
-
 class Net(nn.Module):
     def __init__(self, channels, classes):
         super().__init__()
         self.values = channels, classes
-
-def needs_more(classes, depth):
-    return nn.Identity()
-
-def broken():
-    raise RuntimeError("first line\\nsecond line")
-
-def leaves():
-    sys.exit("bye")
-
-def text():
-    return "resnet18"
-
+def needs_more(classes, depth): return nn.Identity()
+def broken(): raise RuntimeError("first line\\nsecond line")
+def leaves(): sys.exit("bye")
+def text(): return "resnet18"
 number = 5
 """
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The current folder, which contains the module own_models."""
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The current folder, which contains the module own_models; the path to modules stays as it is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_models", raising=False)
-    (tmp_path / "own_models.py").write_text(OWN)
-    return tmp_path
-
-
-def test_a_function_of_the_user_builds_a_model(folder: Path) -> None:
+    for name, content in (("own_models", OWN), ("own_broken", "1 / 0"), ("own_empty", "")):
+        (tmp_path / f"{name}.py").write_text(content)
     path = list(sys.path)
+    yield
+    assert sys.path == path
+
+
+def test_a_function_of_the_user_builds_a_model(folder: None) -> None:
     model = build("own_models:sized", classes=7, channels=3, size=8)
     assert model(images(8)).shape == (2, 7)
     assert isinstance(build("own_models:plain", classes=7, channels=3), nn.Sequential)
     assert build("own_models:Net", classes=7, channels=3).values == (3, 7)
-    assert sys.path == path
 
 
-def test_what_is_wrong_with_a_function_of_the_user_is_reported(folder: Path) -> None:
-    path = list(sys.path)
-    (folder / "own_broken.py").write_text("1 / 0")
-    (folder / "own_empty.py").write_text("")
-    for name, words in (
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
         ("no_such_module:f", "ModuleNotFoundError"),
         (":f", ""),
         ("own_models:", ""),
@@ -354,6 +337,7 @@ def test_what_is_wrong_with_a_function_of_the_user_is_reported(folder: Path) -> 
         ("own_models:text", "got str"),
         ("own_broken:f", "ZeroDivisionError"),
         ("own_empty:f", "'f' in the module own_empty"),
-    ):
-        assert words in refused(ModelError, name)
-    assert sys.path == path
+    ],
+)
+def test_what_is_wrong_with_a_function_of_the_user_is_reported(name: str, words: str, folder: None) -> None:
+    assert words in refused(ModelError, name)
