@@ -81,7 +81,7 @@ def export(
 
 def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
     """Refuse a place that cannot be written in the form of ``like``, before anything is computed."""
-    if like is not None and like.exists() and path.exists() and path.samefile(like):
+    if like is not None and path.resolve() == like.resolve():
         got = "the checkpoint that the model came from"
         raise FileError("another place for the export", got, "keep it: an audit compares with it")
     if (path.absolute().parent / "run.json").is_file():
@@ -93,9 +93,9 @@ def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
             raise FileError(f"a folder for the export, as {like.name} is one", got, "name a new folder")
         out_folder(path, force=force)
         return
-    kinds = [".safetensors", *OF_TORCH]
-    if like is not None:
-        kinds = [like.suffix, *OF_TORCH] if like.suffix != ".safetensors" else kinds[:1]
+    suffix = None if like is None else like.suffix
+    every = (".safetensors", *OF_TORCH)
+    kinds = {None: every, ".safetensors": every[:1]}.get(suffix, (suffix or "", *OF_TORCH))
     if path.suffix not in kinds:
         got = path.name if path.suffix else f"{path.name}, without an ending"
         what = f"a file of {' or '.join(dict.fromkeys(kinds))} for the export"

@@ -49,7 +49,7 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
     with evaluating(model), removed() as handles:
         handles += [m.register_forward_hook(remember(name)) for name, m in modules.items()]
         z = raw_logits(model, x)
-    shape = z.shape if z.ndim > 1 else (n, 1)  # of one logit per sample, with its dimension dropped
+    shape = z.reshape(n, -1).shape  # one logit per sample may come without a dimension of its own
     heads = [name for name, s, _ in calls if s == shape and _has_own_weights(modules[name])]
     head = heads[-1] if heads else None
     ran = [name for name, _, _ in calls]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -285,26 +286,32 @@ def load(path: str | os.PathLike[str]) -> Head:
     if about.get("format") != FORMAT:
         raise FileError(what, "safetensors of something else", fix)
     try:
-        settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
-        key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
-        ledger = None if key is None or digests is None else Ledger.read(key, digests)
-        floats = [t for t in tensors.values() if t.is_floating_point()]
-        if not all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats):
-            raise ValueError
-        if settings.kind == "ridge":
-            m = Moments(**{name: tensors[name] for name in Moments._fields})
-            rows, width = m.n, m.means.shape[1]
-            fits = [t.shape for t in m] == [(k,), (k, width), (width, width), (width,)]
-            fits = fits and m.counts.dtype == torch.long and int(m.counts.min()) >= 0 < rows
-            if fits and (ledger is None or len(ledger.digests) == rows):
-                return RidgeHead(settings, k, ledger, m)
-        else:
-            x, y = checked(tensors["x"], tensors["y"], classes=k)
-            problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
-            if ledger and len(ledger.digests) == len(y) and weight.shape == (k, x.shape[1]):
-                solution = Solution(weight, logistic.curvature_at(problem, weight))
-                return LogisticHead(settings, ledger, problem, solution)
-        raise ValueError
+        return _rebuilt(about, tensors)
     except (KeyError, ValueError, TypeError, IndexError, RuntimeError, RecursionError) as error:
         why = str(error) if isinstance(error, PurgeError) else "parts that do not fit each other"
         raise FileError(what, why.rstrip("."), fix) from None
+
+
+def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
+    """The head in a file, or some error: its parts may not fit each other."""
+    settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
+    key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
+    ledger = None if key is None or digests is None else Ledger.read(key, digests)
+    floats = [t for t in tensors.values() if t.is_floating_point()]
+    fits = all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
+    head: Head
+    if settings.kind == "ridge":
+        m = Moments(**{name: tensors[name] for name in Moments._fields})
+        width = m.means.shape[1]
+        fits &= [t.shape for t in m] == [(k,), (k, width), (width, width), (width,)]
+        fits &= m.counts.dtype == torch.long and int(m.counts.min()) >= 0 < m.n
+        head = RidgeHead(settings, k, ledger, m)
+    else:
+        x, y = checked(tensors["x"], tensors["y"], classes=k)
+        problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
+        fits &= ledger is not None and weight.shape == (k, x.shape[1])
+        solution = Solution(weight, logistic.curvature_at(problem, weight))
+        head = LogisticHead(settings, ledger or Ledger(), problem, solution)
+    if not fits or (ledger is not None and len(ledger.digests) != head.rows):
+        raise ValueError
+    return head

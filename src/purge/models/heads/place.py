@@ -35,20 +35,14 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     name = "" if isinstance(model, nn.Linear) else anatomy(model, x).head
     layer = None if name is None else model.get_submodule(name)
     if name is None or not isinstance(layer, nn.Linear):
-        got = "none" if layer is None else f"{name!r}, a {type(layer).__name__}"
+        got = f"{name!r}, a {type(layer).__name__}"
         raise ModelError("a model whose logits come from a Linear layer", got, FIX)
-    own = {*layer.parameters()}
-    weights = model.named_parameters(remove_duplicate=False)
-    shared = [n for n, p in weights if p in own and n.rpartition(".")[0] != name]
-    computed = is_parametrized(layer) or "weight" not in layer._parameters
-    if computed or shared:
-        got = f"{name!r}, which " + ("computes them" if computed else f"shares them with {shared[0]}")
-        raise ModelError("a Linear head with weights of its own", got, FIX)
+    _check_own(model, name, layer)
     with evaluating(model), capture_features(model, layer) as seen:
         z = forward(model, x)
-    fed, wrong = seen[0] if seen else None, ""
-    if fed is None or fed.shape != (len(z), layer.in_features):
-        wrong = f"{name!r}, which is fed {'nothing' if fed is None else tuple(fed.shape)}"
+    fed, wrong = seen[0], ""
+    if fed.shape != (len(z), layer.in_features):
+        wrong = f"{name!r}, which is fed {tuple(fed.shape)}"
     elif z.shape[1] != layer.out_features:
         wrong = f"{layer.out_features} from {name!r} for {z.shape[1]} classes"
     elif not torch.allclose(F.linear(fed, layer.weight, layer.bias), z, 1e-4):
@@ -56,6 +50,17 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     if wrong:
         raise ModelError("one logit for each class, as a Linear head puts them out", wrong, FIX)
     return name, layer
+
+
+def _check_own(model: nn.Module, name: str, layer: nn.Linear) -> None:
+    """Refuse a head that computes its weights, or shares them with another layer."""
+    own = {*layer.parameters()}
+    weights = model.named_parameters(remove_duplicate=False)
+    shared = [n for n, p in weights if p in own and n.rpartition(".")[0] != name]
+    computed = is_parametrized(layer) or "weight" not in layer._parameters
+    if computed or shared:
+        got = f"{name!r}, which " + ("computes them" if computed else f"shares them with {shared[0]}")
+        raise ModelError("a Linear head with weights of its own", got, FIX)
 
 
 def features_of(
