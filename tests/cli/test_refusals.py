@@ -23,7 +23,7 @@ from purge.core.errors import FileError
 from purge.models.checkpoint import load_weights, save_weights
 from purge.models.small_resnet import SmallResNet
 from tests.cli.commands import ANY_TARGET, Done, command, good, refusal
-from tests.refusals import BY_SETTING, HUGE, NAN, assert_sentence, spoiled, tree
+from tests.refusals import HUGE, NAN, assert_sentence, spoiled, tree
 
 
 @pytest.fixture(scope="session")
@@ -298,8 +298,16 @@ def test_the_parser_refuses(files: Files, words: str, argv: Callable[[Files], li
     assert not files.out.exists()
 
 
-@pytest.mark.slow
-@BY_SETTING
+@pytest.mark.parametrize(
+    ("method", "key", "value", "words"),
+    [
+        ("purge", "budget", "fst", "did you mean 'fast'"),
+        ("purge", "rate", NAN, "nan"),
+        ("purge", "steps", 2.5, "2.5"),
+        ("purge", "lr", 0.1, "'lr'"),
+        ("purge-paper", "forget_tagret", 0.1, "did you mean 'forget_target'"),
+    ],
+)
 def test_set_refuses(files: Files, method: str, key: str, value: Any, words: str) -> None:
     argv = files.unlearn("--method", method, "--set", f"{key}={value}")
     message = refused(argv)
