@@ -184,14 +184,11 @@ def test_random_items_are_known_by_their_rows() -> None:
     )
 
 
-@pytest.mark.parametrize("after", [3, {"a": 1}], ids=["number", "dict"])
-def test_what_is_no_earlier_result_is_refused(after: Any) -> None:
-    with pytest.raises(DataError) as error:
-        purge.split((X, Y), indices=[1], after=after)
-    assert_sentence(str(error.value), "an earlier result as after")
-
-
-def test_folders_without_a_run_and_broken_ones_are_refused(tmp_path: Path) -> None:
+def test_what_is_no_earlier_result_and_folders_without_one_are_refused(tmp_path: Path) -> None:
+    for after in (3, {"a": 1}):
+        with pytest.raises(DataError) as wrong:
+            purge.split((X, Y), indices=[1], after=after)
+        assert_sentence(str(wrong.value), "an earlier result as after")
     with pytest.raises(FileError) as error:
         purge.split((X, Y), indices=[1], after=tmp_path)
     assert_sentence(str(error.value), "the folder of a run")

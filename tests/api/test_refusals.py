@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 import purge
 from purge.core.errors import (
@@ -30,9 +30,9 @@ from purge.core.errors import (
     PurgeError,
     RunError,
 )
-from purge.methods import Purge, PurgePaper
+from purge.methods import Purge
 from purge.models.checkpoint import digest
-from tests.refusals import BY_SETTING, HUGE, INF, NAN, assert_sentence, spoiled, tree
+from tests.refusals import BY_SETTING, NAN, assert_sentence, spoiled, tree
 
 # -- parts of bad requests ----------------------------------------------------------------------
 
@@ -99,11 +99,6 @@ class Stream(IterableDataset):
         yield torch.zeros(6), 0
 
 
-class CountedStream(Stream):
-    def __len__(self) -> int:
-        return 1
-
-
 class Picture:
     """Stands for an image object that no transform has turned into a tensor."""
 
@@ -159,18 +154,12 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     # the data
     ("forget empty", DataError, "samples in forget", lambda t: {"forget": (t.x[:0], t.y[:0])}),
     ("retain empty", DataError, "samples in retain", lambda t: {"retain": (t.x[:0], t.y[:0])}),
-    ("test empty", DataError, "samples in test", lambda t: {"test": (t.x[:0], t.y[:0])}),
-    ("empty subset", DataError, "samples in forget", lambda t: parts([], range(20))),
     ("empty images", DataError, "samples in retain", lambda t: pictures([1], [])),
     ("a sample in both, tensors", DataError, "1 in both (first: 0)", lambda t: {
         "forget": tuple(torch.cat([r[7:8], f]) for f, r in zip(t.forget, t.retain, strict=True))}),
-    ("same tensors twice", DataError, "in both", lambda t: {"retain": t.forget}),
     ("a sample in both, subsets", DataError, "1 in both (first: 4)", lambda t: parts(range(5), range(4, 20))),
-    ("a sample in both, negative index", DataError, "1 in both", lambda t: parts([1, -1], range(2, 20))),
     ("a sample in both, nested subsets", DataError, "1 in both (first: 3)", lambda t: {
         **(p := parts(range(5), [])), "retain": Subset(Subset(p["forget"].dataset, [9, 3]), [0, 1])}),
-    ("a sample in both, tensors and dataset", DataError, "in both", lambda t: {
-        "retain": TensorDataset(t.x, t.y)}),
     ("a sample in both, images of one source", DataError, "1 in both (first: 4)", lambda t: (
         pictures([3, 4], [4, 5], source="pictures"))),
     ("a sample in both, images by content", DataError, "1 in both", lambda t: pictures([3, 4], [4, 5])),
@@ -181,21 +170,16 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "retain": labelled(t.retain, lambda y: 1 - nn.functional.one_hot(y, 3))}),
     ("labels are negative", DataError, "got -1", lambda t: {"retain": labelled(t.retain, first_is(-1))}),
     ("labels too large", DataError, "got 3", lambda t: {"retain": labelled(t.retain, first_is(3))}),
-    ("test labels too large", DataError, "in test", lambda t: {"test": labelled(t.test, first_is(9))}),
     ("labels are words", DataError, "names in retain and numbers in forget", lambda t: {
         "retain": (t.retain[0], np.array(["cat"] * len(t.retain[1])))}),
     ("nan in the inputs", DataError, "sample 5", lambda t: {"forget": holed(t.forget, NAN)}),
-    ("infinity in the inputs", DataError, "sample 5", lambda t: {"retain": holed(t.retain, INF)}),
     ("nan in the test inputs", DataError, "in test", lambda t: {"test": holed(t.test, NAN)}),
     ("inputs and labels of unequal length", DataError, "as many inputs as labels", lambda t: {
         "forget": (t.forget[0], t.forget[1][:-1])}),
     ("three tensors", DataError, "a pair of tensors", lambda t: {"forget": (*t.forget, t.forget[1])}),
     ("a pair of lists", DataError, "(list, list)", lambda t: {"forget": ([[0.0] * 6], [0])}),
-    ("a list of numbers", DataError, "items (x, y)", lambda t: {"forget": [0, 1, 2, 3]}),
     ("a tensor alone", DataError, "a pair of tensors", lambda t: {"forget": t.forget[0]}),
-    ("no data at all", DataError, "NoneType", lambda t: {"forget": None}),
     ("nothing retained", DataError, "NoneType", lambda t: {"retain": None}),
-    ("a dict of tensors", DataError, "dict", lambda t: {"forget": {"x": t.x, "y": t.y}}),
     ("sets of different shapes", DataError, "(5,) of float32", lambda t: {
         "model": nn.Sequential(nn.AdaptiveAvgPool1d(6), t.model),
         "retain": (t.retain[0][:, :5], t.retain[1])}),
@@ -203,58 +187,39 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
         "model": Returns(t.model, Tensor.detach)}),
     ("a data loader of a stream", DataError, "a stream (Stream)", lambda t: {"forget": DataLoader(Stream())}),
     ("a stream", DataError, "Stream", lambda t: {"forget": Stream()}),
-    ("a stream with a length", DataError, "CountedStream", lambda t: {"forget": CountedStream()}),
     ("items of one", DataError, "items (x, y)", lambda t: {"forget": Items(torch.zeros(6))}),
-    ("items of three with the label last", DataError, "one class per sample", lambda t: {
-        "forget": Items((torch.zeros(6), torch.zeros(6), 1))}),
     ("items are dicts", DataError, "a dict of 'a'", lambda t: {
         "forget": Items({"a": torch.zeros(6), "y": 0})}),
     ("inputs are images", DataError, "Picture", lambda t: {"retain": Items((Picture(), 0))}),
-    ("inputs are paths", DataError, "got str", lambda t: {"retain": Items(("cat.png", 0))}),
     ("labels of items are words", DataError, "names in retain", lambda t: {
         "retain": Items((torch.zeros(6), "cat"))}),
-    ("labels of items are floats", DataError, "got float", lambda t: {
-        "retain": Items((torch.zeros(6), 0.0))}),
     ("items of unequal shape", DataError, "retain", lambda t: {
         "retain": Items((torch.zeros(6), 1), (torch.zeros(7), 2))}),
-    ("second item is not a pair", DataError, "retain", lambda t: {
-        "retain": Items((torch.zeros(6), 1), torch.zeros(6))}),
     ("more class names than outputs", ModelError, "a model with 5 outputs", lambda t: (
         pictures([0, 3], [1, 2], names="abcde"))),
     # the model
     ("model is a name", ModelError, "got str", lambda t: {"model": "resnet18"}),
     ("model is a state dict", ModelError, "OrderedDict", lambda t: {"model": t.model.state_dict()}),
     ("output 1-d", ModelError, "(2,)", lambda t: {"model": Returns(t.model, lambda z: z[:, 0])}),
-    ("output 0-d", ModelError, "got ()", lambda t: {"model": Returns(t.model, Tensor.sum)}),
     ("output 3-d", ModelError, "(2, 3, 1)", lambda t: {"model": Returns(t.model, lambda z: z[..., None])}),
-    ("output of another batch", ModelError, "(1, 3)", lambda t: {"model": Returns(t.model, lambda z: z[:1])}),
     ("output None", ModelError, "NoneType", lambda t: {"model": Returns(t.model, lambda z: None)}),
-    ("output a word", ModelError, "got str", lambda t: {"model": Returns(t.model, lambda z: "cat")}),
-    ("output an empty tuple", ModelError, "got tuple", lambda t: {"model": Returns(t.model, lambda z: ())}),
     ("output a dict without logits", ModelError, "got dict", lambda t: {
         "model": Returns(t.model, lambda z: {"scores": z})}),
     ("one output", ModelError, "(2, 1)", lambda t: {"model": Returns(t.model, lambda z: z[:, :1])}),
     ("too few outputs", DataError, "the model has 2 outputs", lambda t: {
         "model": Returns(t.model, lambda z: z[:, :2])}),
     ("nan in a weight", ModelError, "3.weight", lambda t: {"model": spoiled(t.model, "3.weight", NAN)}),
-    ("infinity in a weight", ModelError, "5.bias", lambda t: {"model": spoiled(t.model, "5.bias", -INF)}),
     ("nan in a buffer", ModelError, "1.running_var", lambda t: {
         "model": spoiled(t.model, "1.running_var", NAN)}),
     ("nan in the logits", ModelError, "finite logits", lambda t: {
         "model": Returns(t.model, lambda z: z * NAN)}),
-    ("infinity in the logits", ModelError, "finite logits", lambda t: {
-        "model": Returns(t.model, lambda z: z + INF)}),
-    ("inputs of another width", ModelError, "2 × (5,)", lambda t: {
-        "forget": (t.forget[0][:, :5], t.forget[1])}),
     ("retain of another width", PurgeError, "(5,) of float32 in retain", lambda t: {
         "retain": (t.retain[0][:, :5], t.retain[1])}),
     ("inputs of another type", ModelError, "of float64", lambda t: {
         "forget": (t.forget[0].double(), t.forget[1])}),
-    ("forward asserts its input", ModelError, "wrong size", lambda t: {
-        "model": Fails(AssertionError("wrong size"))}),
     ("forward fails in two lines", ModelError, "first", lambda t: {
         "model": Fails(RuntimeError("first\nsecond"))}),
-    ("forward fails without words", ModelError, "ValueError", lambda t: {"model": Fails(ValueError())}),
+    ("model not yet built", ModelError, "not yet initialised", lambda t: {"model": nn.LazyLinear(3)}),
     ("model without memory", ModelError, "meta", lambda t: {"model": nn.Linear(6, 3, device="meta")}),
     ("nothing trainable", ModelError, "trainable", lambda t: {"model": frozen(t.model)}),
     ("freeze everything", ModelError, "trainable", lambda t: {"freeze": ("0", "1", "3", "5")}),
@@ -262,12 +227,8 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("a graph that is none", MethodError, "maybe", lambda t: {"graph": "maybe"}),
     ("a graph without a GPU", DeviceError, "cpu", lambda t: {"graph": True}),
     ("freeze nothing", MethodError, "'fc'", lambda t: {"freeze": ("fc",)}),
-    ("no such layer", MethodError, "'layer9'", lambda t: {
-        "method": "purge-paper", "layers": ("layer9",), "erasure": 0.1}),
     ("no such layer, erasure off", MethodError, "'layer9'", lambda t: {
         "method": "purge-paper", "layers": ("layer9",)}),
-    ("a layer that never runs", MethodError, "'idle'", lambda t: {
-        "method": "purge-paper", "model": Columns(), "layers": ("idle",), "erasure": 0.1}),
     ("a layer that is turned", MethodError, "'turned'", lambda t: {
         "method": "purge-paper", "model": Columns(), "layers": ("turned",), "erasure": 0.1}),
     # the request
@@ -275,52 +236,23 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("method is a class", MethodError, "Purge", lambda t: {"method": Purge}),
     ("method is None", MethodError, "NoneType", lambda t: {"method": None}),
     ("unknown setting", MethodError, "did you mean 'steps'", lambda t: {"step": 3}),
-    ("unknown setting of purge-paper", MethodError, "did you mean 'epochs'", lambda t: {
-        "method": "purge-paper", "epoch": 3}),
-    ("unknown setting of stopping", MethodError, "did you mean 'forget_target'", lambda t: {
-        "forget_tagret": 0}),
     ("setting of another method", MethodError, "'objective'", lambda t: {
         "method": "gradient-ascent", "objective": "ga"}),
-    ("value of another method", MethodError, "'shared'", lambda t: {
-        "method": "gradient-ascent", "norm": "shared"}),
-    ("stop is a word", MethodError, "'x'", lambda t: {"stop": "x"}),
     ("stop is a word, target beside it", MethodError, "'x'", lambda t: {"stop": "x", "forget_target": 0.1}),
-    ("layers is a number", MethodError, "words for layers, got 3", lambda t: {
-        "method": "purge-paper", "layers": 3}),
-    ("layers are numbers", MethodError, "words for layers, got [3]", lambda t: {
-        "method": "purge-paper", "layers": [3]}),
-    ("freeze is a number", MethodError, "freeze", lambda t: {"freeze": 3}),
-    ("lr is a list", MethodError, "[0.1]", lambda t: {"method": "purge-paper", "lr": [0.1]}),
-    ("epochs beyond floats", MethodError, "for epochs", lambda t: {
-        "method": "purge-paper", "epochs": 10**400}),
     ("lr beyond single precision", PurgeError, "1e+45", lambda t: {"method": "purge-paper", "lr": 1e45}),
-    ("rate is a list", MethodError, "[0.1]", lambda t: {"rate": [0.1]}),
     ("steps beyond floats", MethodError, "for steps", lambda t: {"steps": 10**400}),
     ("device nonsense", DeviceError, "'nonsense'", lambda t: {"device": "nonsense"}),
-    ("device not there", DeviceError, "'cuda:99'", lambda t: {"device": "cuda:99"}),
     ("device without memory", DeviceError, "'meta'", lambda t: {"device": "meta"}),
-    ("device is a list", DeviceError, "cpu", lambda t: {"device": ["cpu"]}),
     ("seed negative", PurgeError, "got -1", lambda t: {"seed": -1}),
-    ("seed a float", PurgeError, "got 1.0", lambda t: {"seed": 1.0}),
-    ("seed a word", PurgeError, "got '1'", lambda t: {"seed": "1"}),
     ("seed a bool", PurgeError, "got True", lambda t: {"seed": True}),
-    ("seed None", PurgeError, "got None", lambda t: {"seed": None}),
-    ("seed too large", PurgeError, str(HUGE), lambda t: {"seed": HUGE}),
     ("out has files", FileError, "an empty folder", lambda t: {"out": t.full}),
     ("out is a file", FileError, "got a file", lambda t: {"out": t.file}),
-    ("out below a file", FileError, "got a file", lambda t: {"out": t.file / "run"}),
     ("out of a name too long", FileError, "name", lambda t: {"out": t.tmp / ("x" * 300)}),
     ("out is a number", FileError, "int", lambda t: {"out": 3}),
 ]  # fmt: skip
 
 AUDIT: list[tuple[str, type[PurgeError], str, Change]] = [
-    ("forget empty", DataError, "samples in forget", lambda t: {"forget": (t.x[:0], t.y[:0])}),
-    ("no data at all", DataError, "NoneType", lambda t: {"forget": None, "retain": None}),
-    ("a sample in both", DataError, "in both", lambda t: {"retain": t.forget}),
-    ("test labels too large", DataError, "in test", lambda t: {"test": labelled(t.test, first_is(9))}),
     ("model None", ModelError, "NoneType", lambda t: {"model": None}),
-    ("model None beside an original", ModelError, "NoneType", lambda t: {"model": None, "original": t.model}),
-    ("model a path", ModelError, "got str", lambda t: {"model": "runs/purge"}),
     ("retrained a path", ModelError, "got str", lambda t: {"retrained": "runs/retrain"}),
     ("original of other outputs", ModelError, "outputs", lambda t: {
         "original": Returns(t.model, lambda z: torch.cat([z, z], 1))}),
@@ -331,28 +263,14 @@ AUDIT: list[tuple[str, type[PurgeError], str, Change]] = [
     ("nan in some logits", ModelError, "finite logits", lambda t: {
         "model": Returns(t.model, lambda z: torch.where(torch.arange(len(z))[:, None] == 9, NAN, z))}),
     ("unknown metric", MetricError, "did you mean 'fa_test'", lambda t: {"metrics": ["ra", "fa_tst"]}),
-    ("unknown panel", MetricError, "did you mean 'standard'", lambda t: {"metrics": "standrad"}),
     ("no metric", MetricError, "got none", lambda t: {"metrics": []}),
     ("metrics None", MetricError, "NoneType", lambda t: {"metrics": None}),
     ("a metric by number", MetricError, "got int", lambda t: {"metrics": [3]}),
-    ("device not there", DeviceError, "'cuda:99'", lambda t: {"device": "cuda:99"}),
-    ("seed negative", PurgeError, "got -1", lambda t: {"seed": -1}),
 ]  # fmt: skip
 
 TRAIN: list[tuple[str, type[PurgeError], str, Change]] = [
-    ("model a name", ModelError, "got str", lambda t: {"model": "resnet18"}),
     ("dataset empty", DataError, "samples in the dataset", lambda t: {"dataset": (t.x[:0], t.y[:0])}),
-    ("dataset a stream", DataError, "Stream", lambda t: {"dataset": Stream()}),
-    ("nan in the inputs", DataError, "sample 5", lambda t: {"dataset": holed(t.retain, NAN)}),
-    ("labels too large", DataError, "got 3", lambda t: {"dataset": labelled(t.retain, first_is(3))}),
     ("nothing trainable", ModelError, "trainable", lambda t: {"model": frozen(t.model)}),
-    ("unknown setting", MethodError, "did you mean 'epochs'", lambda t: {"epoch": 3}),
-    ("epochs zero", MethodError, "epochs", lambda t: {"epochs": 0}),
-    ("lr negative", MethodError, "lr", lambda t: {"lr": -0.1}),
-    ("batch size a word", MethodError, "batch_size", lambda t: {"batch_size": "all"}),
-    ("momentum too large", MethodError, "momentum", lambda t: {"momentum": 1.5}),
-    ("seed a float", PurgeError, "got 0.5", lambda t: {"seed": 0.5}),
-    ("device nonsense", DeviceError, "'nonsense'", lambda t: {"device": "nonsense"}),
     ("loss runs away", RunError, "finite", lambda t: {"lr": 1e30, "epochs": 5, "batch_size": 16}),
     ("weights run away in the only step", RunError, "finite", lambda t: {"lr": 1e30, "epochs": 1}),
     ("lr beyond single precision", PurgeError, "lr", lambda t: {"lr": 1e45}),
@@ -361,36 +279,21 @@ TRAIN: list[tuple[str, type[PurgeError], str, Change]] = [
 SPLIT: list[tuple[str, type[PurgeError], str, Change]] = [
     ("nothing said", DataError, "got none", lambda t: {}),
     ("classes and indices", DataError, "classes and indices", lambda t: {"classes": [0], "indices": [1]}),
-    ("indices and fraction", DataError, "indices and fraction", lambda t: {"indices": [1], "fraction": 0.5}),
     ("a class that is not there", DataError, "got 7", lambda t: {"classes": [0, 7]}),
-    ("a negative class", DataError, "got -1", lambda t: {"classes": -1}),
     ("no class", DataError, "got none", lambda t: {"classes": []}),
     ("every class", DataError, "something to retain", lambda t: {"classes": [0, 1, 2]}),
-    ("a class as a word", DataError, "'1'", lambda t: {"classes": "1"}),
     ("a class as a float", DataError, "1.5", lambda t: {"classes": 1.5}),
-    ("a class as a bool", DataError, "True", lambda t: {"classes": True}),
-    ("fraction 0", DataError, "got 0", lambda t: {"fraction": 0}),
     ("fraction 1", DataError, "got 1", lambda t: {"fraction": 1}),
-    ("fraction 2", DataError, "got 2", lambda t: {"fraction": 2}),
     ("fraction nan", DataError, "got nan", lambda t: {"fraction": NAN}),
-    ("fraction a word", DataError, "got '0.1'", lambda t: {"fraction": "0.1"}),
     ("fraction that takes all", DataError, "something to retain", lambda t: {"fraction": 0.9999}),
-    ("seed a word", PurgeError, "seed", lambda t: {"fraction": 0.5, "seed": "x"}),
-    ("seed a float", PurgeError, "seed", lambda t: {"fraction": 0.5, "seed": 0.5}),
     ("seed negative", PurgeError, "seed", lambda t: {"fraction": 0.5, "seed": -1}),
     ("an index too large", DataError, "got 96", lambda t: {"indices": [0, 96]}),
-    ("an index beyond 64 bits", DataError, str(HUGE), lambda t: {"indices": [HUGE]}),
-    ("an index negative", DataError, "got -1", lambda t: {"indices": [0, -1]}),
     ("no index", DataError, "indices", lambda t: {"indices": []}),
     ("every index", DataError, "something to retain", lambda t: {"indices": range(96)}),
-    ("indices are floats", DataError, "indices", lambda t: {"indices": [0.0, 1.0]}),
     ("indices are words", DataError, "indices", lambda t: {"indices": ["a", "b"]}),
     ("a mask of others", DataError, "96 samples", lambda t: {"indices": torch.ones(9, dtype=torch.bool)}),
     ("indices are 2-d", DataError, "indices", lambda t: {"indices": torch.zeros(2, 2, dtype=torch.long)}),
-    ("a stream", DataError, "Stream", lambda t: {"dataset": Stream(), "fraction": 0.5}),
     ("no data", DataError, "NoneType", lambda t: {"dataset": None, "classes": [0]}),
-    ("labels are floats", DataError, "torch.float32", lambda t: {
-        "dataset": (t.x, t.y.float()), "classes": [0]}),
 ]  # fmt: skip
 
 IMAGES: list[tuple[str, type[PurgeError], str, Change]] = [
@@ -398,14 +301,9 @@ IMAGES: list[tuple[str, type[PurgeError], str, Change]] = [
     ("pixels are 3-d", DataError, "(4, 2, 2)", lambda t: {"pixels": torch.zeros(4, 2, 2, dtype=torch.uint8)}),
     ("pixels are an array", DataError, "ndarray", lambda t: {"pixels": np.zeros((4, 1, 2, 2), np.uint8)}),
     ("too many means", DataError, "one finite mean per channel", lambda t: {"mean": (0.5, 0.5, 0.5)}),
-    ("too many stds", DataError, "one finite std per channel", lambda t: {"std": (0.5, 0.5)}),
-    ("no mean", DataError, "one finite mean per channel", lambda t: {"mean": ()}),
-    ("mean is one number", DataError, "mean", lambda t: {"mean": 0.5}),
     ("std is zero", DataError, "std", lambda t: {"std": (0.0,)}),
     ("labels of another length", DataError, "(3,)", lambda t: {"labels": torch.arange(3)}),
     ("labels are floats", DataError, "torch.float32", lambda t: {"labels": torch.zeros(4)}),
-    ("labels are negative", DataError, "got -1", lambda t: {"labels": torch.tensor([0, 1, 0, -1])}),
-    ("labels are words", DataError, "labels", lambda t: {"labels": ["cat", "dog", "cat", "dog"]}),
     ("ids of another length", DataError, "ids", lambda t: {"ids": torch.arange(3)}),
 ]  # fmt: skip
 
@@ -447,7 +345,8 @@ def refused(
     door: str, arguments: dict[str, Any], error: type[PurgeError], words: str, folder: Path
 ) -> PurgeError:
     """Make the request; it must be refused as it should be, with every model and file unchanged."""
-    models = [a for a in arguments.values() if isinstance(a, nn.Module) and not _on_meta(a)]
+    hollow = (nn.LazyLinear, nn.Linear)  # without memory there is no digest
+    models = [a for a in arguments.values() if isinstance(a, nn.Module) and not isinstance(a, hollow)]
     before, files = [digest(m) for m in models], tree(folder)
     with pytest.raises(PurgeError) as caught:
         getattr(purge, door)(**arguments)
@@ -457,10 +356,6 @@ def refused(
     assert [digest(m) for m in models] == before
     assert tree(folder) == files
     return caught.value
-
-
-def _on_meta(model: nn.Module) -> bool:
-    return any(p.is_meta for p in model.parameters())
 
 
 @pytest.mark.parametrize(("door", "more"), [
@@ -477,12 +372,6 @@ def test_python_refuses(
     given: SimpleNamespace, door: str, error: type[PurgeError], words: str, change: Change
 ) -> None:
     refused(door, good(door, given) | change(given), error, words, given.tmp)
-
-
-def test_a_lazy_model_is_refused(given: SimpleNamespace) -> None:
-    with pytest.raises(ModelError) as caught:
-        purge.unlearn(nn.LazyLinear(3), given.forget, given.retain, progress=False)
-    assert_sentence(str(caught.value), "not yet initialised")
 
 
 @pytest.mark.skipif(
@@ -538,33 +427,6 @@ def test_python_refuses_the_setting(
     assert key in str(refused("unlearn", request, MethodError, words, given.tmp))
 
 
-# -- records that are read and written -----------------------------------------------------------
-
-RECORDS: list[tuple[str, type[PurgeError], str, Callable[[SimpleNamespace], Any]]] = [
-    ("no audit", FileError, "nothing there", lambda t: purge.Report.from_json(t.full / "audit.json")),
-    ("an audit that is not JSON", FileError, "JSON", lambda t: purge.Report.from_json(t.file)),
-    ("a metric that was not measured", MetricError, "did you mean 'ra'", lambda t: (
-        purge.Report({"ra": purge.Value(1.0), "ta": purge.Value(0.9)}, {}, {})["raa"])),
-    ("a missing value without a reason", MetricError, "a reason", lambda t: purge.Value(None)),
-    ("a result into a folder with files", FileError, "an empty folder", lambda t: (
-        purge.Result(t.model, purge.Stopping(), [], "schedule", 0.0, 0).save(t.full))),
-    ("a stopping out of range", MethodError, "forget_target", lambda t: purge.Stopping(forget_target=2)),
-    ("a method out of range", MethodError, "rate", lambda t: Purge(rate=-1)),
-    ("purge-paper out of range", MethodError, "lr", lambda t: PurgePaper(lr=-1)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("error", "words", "call"), [r[1:] for r in RECORDS], ids=[r[0] for r in RECORDS])
-def test_records_refuse(
-    given: SimpleNamespace, error: type[PurgeError], words: str, call: Callable[[SimpleNamespace], Any]
-) -> None:
-    before = tree(given.tmp)
-    with pytest.raises(error) as caught:
-        call(given)
-    assert_sentence(str(caught.value), words)
-    assert tree(given.tmp) == before
-
-
 # -- a loss that becomes NaN ---------------------------------------------------------------------
 
 RUNAWAY: dict[str, dict[str, Any]] = {
@@ -572,7 +434,7 @@ RUNAWAY: dict[str, dict[str, Any]] = {
     "gradient-ascent frozen": {"lr": 1e30, "epochs": 5, "batch_size": 8, "norm": "frozen"},
     "purge-paper": {"lr": 1e30, "space": "none", "clip": 0, "retain_budget": None, "check_every": 0},
     "purge": {"weight_decay": 1e38},
-    "purge at the highest rate": {"rate": 1.0, "steps": 1000},
+    "gradient-ascent in its only step": {"lr": 1e38, "epochs": 1, "momentum": 0.0},
 }
 
 
@@ -583,11 +445,6 @@ def test_a_runaway_run_is_given_up(given: SimpleNamespace, name: str) -> None:
     step = re.search(r"at step (\d+)", str(error))
     assert step is not None
     assert 1 <= int(step[1]) <= RUNAWAY[name].get("steps", 20)
-
-
-def test_weights_that_run_away_in_the_only_step(given: SimpleNamespace) -> None:
-    request = {"method": "gradient-ascent", "lr": 1e38, "epochs": 1, "momentum": 0.0}
-    refused("unlearn", good("unlearn", given) | request, RunError, "at step 1 ", given.tmp)
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,10 @@ def subsets(t: SimpleNamespace, test: range | list[int]) -> dict[str, Any]:
 SETS: list[tuple[str, str, Change]] = [
     ("test is forget", "without samples of forget", lambda t: {"test": t.forget}),
     ("test is retain", "without samples of retain", lambda t: {"test": t.retain}),
-    ("test is all training data", "without samples of forget", lambda t: {"test": (t.x, t.y)}),
     ("forget in test", "without samples of forget", lambda t: {"test": joined(t.test, t.forget)}),
-    ("part of forget in test", "got 2 in both", lambda t: {"test": joined(t.test, first(t.forget, 2))}),
     ("part of retain in test", "got 2 in both", lambda t: {"test": joined(t.test, first(t.retain, 2))}),
     ("one row of forget in test", "got 1 in both (first: 0)", lambda t: subsets(t, [0])),
     ("one row of retain in test", "got 1 in both (first: 79)", lambda t: subsets(t, [79, 80, 81])),
-    ("test is the dataset", "in both", lambda t: (
-        (sets := subsets(t, range(3))) | {"test": sets["forget"].dataset})),
 ]  # fmt: skip
 
 
@@ -75,7 +71,10 @@ def test_one_copy_in_a_hundred_is_tolerated_counted_and_told(given: SimpleNamesp
         result = purge.unlearn(**request, steps=2)
     assert words in caplog.text
     assert result.info["copies"] == report.info["copies"]
-    assert not purge.audit(**good("audit", given), metrics="ta").info["copies"]["test_retain"]
+    caplog.clear()
+    alone = purge.audit(**good("audit", given), metrics="ta")
+    assert not alone.info["copies"]["test_retain"]
+    assert not [text for text in (*alone.sentences(), caplog.text) if "among the retained" in text]
 
 
 # -- copies of forgotten samples -----------------------------------------------------------------
@@ -97,7 +96,7 @@ def pictures(*, copies: int, near: bool, relabel: bool = False) -> SimpleNamespa
 
 
 @pytest.mark.parametrize(("near", "relabel", "more"), [
-    (False, False, ""), (True, False, ""), (True, True, ", 2 of them with the same label"),
+    (False, False, ""), (True, True, ", 2 of them with the same label"),
 ])  # fmt: skip
 def test_copies_that_stay_are_counted_and_told(
     near: bool, relabel: bool, more: str, caplog: Any, tmp_path: Any
@@ -123,15 +122,6 @@ def test_copies_that_stay_are_counted_and_told(
     assert purge.Report.from_json(tmp_path / "audit.json").sentences() == report.sentences()
 
 
-def test_without_copies_nothing_is_said(caplog: Any) -> None:
-    case = pictures(copies=0, near=False)
-    with caplog.at_level(logging.WARNING, "purge"):
-        result = purge.unlearn(case.model, *case.sets[:2], steps=2, check=False, progress=False)
-    report = purge.audit(result, *case.sets, metrics="quick", check=False, progress=False)
-    assert "copy" not in caplog.text
-    assert not [text for text in report.sentences() if "copies" in text.lower() and "retained" in text]
-
-
 def test_the_parts_of_a_mixed_request_do_not_repeat_the_copies() -> None:
     case = pictures(copies=3, near=True)
     forget, retain, test = case.sets
@@ -150,8 +140,6 @@ REFERENCES: list[tuple[str, str, Change]] = [
     ("the original", "the original's own weights as retrained", lambda t: {
         "original": t.model, "retrained": copy.deepcopy(t.model), "model": small_mlp(1)}),
     ("the audited model", "the audited model's own weights as retrained", lambda t: {"retrained": t.model}),
-    ("the audited model as the second", "own weights as retrained 1", lambda t: {
-        "retrained": [small_mlp(1), t.model]}),
     ("the same twice", "the weights of another retrained model as retrained 1", lambda t: {
         "retrained": [small_mlp(1), small_mlp(1)]}),
     ("the original in a wrapper", "the original's own weights", lambda t: {
