@@ -206,7 +206,7 @@ def unlearn(
         at_once(edited, chosen.micro_batch),
     ):  # fmt: skip
         edited.eval()
-        threads = threads_for(edited, at, chosen.batch_size or 128, seen=context.threads)
+        threads = threads_for(edited, at, chosen.batch_size, seen=context.threads)
         with threads, counting(edited, fresh) as rows:
             chosen.run(edited, split, run)
     ranks.end(edited, rows)

@@ -96,44 +96,17 @@ class Auditor:
     ) -> Report:
         """Measure what a model still knows: see :func:`audit`."""
         wanted = resolve_metrics(metrics, [name for name, extra in self._extra.items() if extra is not None])
-        if shadows is not None and not isinstance(shadows, Shadows):
-            fix = "pass shadows=purge.Shadows(number=16)"
-            raise MetricError("purge.Shadows for shadows", repr(shadows), fix)
         run = model if isinstance(model, Result) else None
         network = check_classifier(module_of(model))
         at = self._device = choose_device(self._device, network)
-        seed = self._seed = checked_seed(self._seed)
-        if not self._digests:
-            self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
-            self._digests = {slot: digest(one) for slot, one in self._models.items()}
-        weights = {AUDITED: digest(network), **self._digests}
-        if self._check:
-            check_references(weights)
-        digests = {slot.name: one for slot, one in weights.items()}
-
-        audited = self._copy(AUDITED, network, network if run is None else run)
-        split = audited.split
-        if not self._beside:
-            self._beside = {slot: self._copy(slot, one, one) for slot, one in self._models.items()}
-        models = {AUDITED: audited, **self._beside}
-        ensemble = None
-        if shadows is not None:  # they unlearn at the precision of the model's run
-            precision = None if run is None else run.info.get("precision")
-            ensemble = Ensemble(
-                shadows, network, split, device=at, seed=seed, progress=progress, precision=precision
-            )
-        for one in models.values():
-            one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
-        for slot in {AUDITED, RETRAINED} & models.keys():
-            models[slot].shadows = ensemble
-
-        seen = set[int]()
+        seed, seen = checked_seed(self._seed), set[int]()
+        models, digests, ensemble = self._models_with(network, run, shadows, progress)
+        split, contents = models[AUDITED].split, self._contents
         with threads_for(network, at, seen=seen):
             values = _measured(models, wanted, seed, at, progress)
-        of_audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
-        contents = self._contents
+        audited, retrained, original = (values.pop(slot, {}) for slot in (AUDITED, RETRAINED, ORIGINAL))
         report = Report(
-            of_audited,
+            audited,
             retrained,
             original,
             info={
@@ -153,6 +126,36 @@ class Auditor:
             report.info["run"] = {**run.to_dict(), "seconds": run.seconds}
             report.curves[AUDITED.name]["history"] = columns(run.history)
         return report
+
+    def _models_with(
+        self, network: nn.Module, run: Result | None, shadows: Shadows | None, progress: bool
+    ) -> tuple[dict[Slot, AuditedModel], dict[str, str], Ensemble | None]:
+        """The model under audit, then the others; the digests of their weights, and the shadow models."""
+        if shadows is not None and not isinstance(shadows, Shadows):
+            fix = "pass shadows=purge.Shadows(number=16)"
+            raise MetricError("purge.Shadows for shadows", repr(shadows), fix)
+        if not self._digests:
+            self._models = {slot: check_classifier(one) for slot, one in self._models.items()}
+            self._digests = {slot: digest(one) for slot, one in self._models.items()}
+        weights = {AUDITED: digest(network), **self._digests}
+        if self._check:
+            check_references(weights)
+        models = {AUDITED: self._copy(AUDITED, network, network if run is None else run)}
+        if not self._beside:
+            self._beside = {slot: self._copy(slot, one, one) for slot, one in self._models.items()}
+        models |= self._beside
+        ensemble = None
+        at = choose_device(self._device, network)
+        if shadows is not None:  # they unlearn at the precision of the model's run
+            ensemble = Ensemble(
+                shadows, network, models[AUDITED].split, device=at, seed=self._seed,
+                progress=progress, precision=None if run is None else run.info.get("precision"),
+            )  # fmt: skip
+        for one in models.values():
+            one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
+        for slot in {AUDITED, RETRAINED} & models.keys():
+            models[slot].shadows = ensemble
+        return models, {slot.name: one for slot, one in weights.items()}, ensemble
 
     def _copy(self, slot: Slot, model: nn.Module, source: nn.Module | Result) -> AuditedModel:
         """A copy of a model, ready to be measured; the data is read with the first one."""

@@ -23,7 +23,7 @@ from purge.data.forgotten import check_not_again, class_order, forgotten_by
 from purge.data.ids import IdOf
 from purge.data.items import Adapt, Form
 from purge.data.request import content_digest
-from purge.data.samples import Data, few
+from purge.data.samples import Data, Samples, few
 from purge.engine.context import Context
 from purge.engine.dist import Ranks
 from purge.engine.precision import choose_device
@@ -110,10 +110,10 @@ def train(
         (1.0, (20, 2))
     """
     listeners, chosen, extra = Listeners(callbacks), replace(Recipe(), recipe), _recordable(record)
-    if (log_updates is not None and resume) or (log_updates is None and log_only is not None):
-        got = "resume" if resume else "log_only alone"
+    wrong = log_only is not None if log_updates is None else resume
+    if wrong:
         fix = "train anew with log_updates=FOLDER, or without a log"
-        raise MethodError("log_updates=… in a training from its start", got, fix)
+        raise MethodError("log_updates=… in a training from its start", "resume, or log_only alone", fix)
     order, before = class_order(model), forgotten_by(after, model if isinstance(model, Result) else None)
     model = check_classifier(module_of(model))
     at, seed = choose_device(device, model), checked_seed(seed)
@@ -140,9 +140,11 @@ def train(
     log = None
     if log_updates is not None:
         log = UpdateLog(log_updates, trained, samples, chosen, only=parts.get("log_only"))
-    state = None if folder is None else folder / STATE
-    for half in () if folder is None else folder.glob(HALF):
-        half.unlink(missing_ok=True)
+    state = None
+    if folder is not None:
+        state = folder / STATE
+        for half in folder.glob(HALF):
+            half.unlink(missing_ok=True)
     context = Context(at, seed, progress=progress, tell=listeners.during(seed, at), ranks=ranks)
     threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
     about = {"kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at)}
@@ -166,17 +168,16 @@ def train(
         "seed": seed, "samples": len(samples), "model_class": type(model).__name__,
         "train_content": content_digest(samples), **accuracies(trained, unseen),
         **flop_of(rows, per_row), "threads": numbers(context.threads), "cache": places_of(samples, unseen),
-        **({} if log_updates is None else {"log_updates": os.path.abspath(log_updates)}),
-        **({"names": list(samples.names)} if samples.worded else {}),
+        **({} if log_updates is None else {"log_updates": os.path.abspath(log_updates)}), **_names(samples),
     }  # fmt: skip
     result = Result(
         narrowed(trained, model), chosen, list(history), "schedule", seconds,
         chosen.epochs * max(1, len(samples) // size), info, forgotten=before, names=samples.names or order,
     )  # fmt: skip
-    if folder is not None and state is not None:
+    if folder is not None:
         result.save(folder, force=True, **extra)
         if ranks.rank == 0:  # the others are here before the first one has written it
-            state.unlink(missing_ok=True)
+            (folder / STATE).unlink(missing_ok=True)
     ranks.wait()
     listeners.tell("on_end", result)
     return result
@@ -258,14 +259,18 @@ def train_sharded(
         unseen = training_data(trained, sets["test"], choose_device(device, trained))
     info = {
         "seed": seed, "samples": len(trained.ids), **trained.work, **accuracies(trained, unseen),
-        "threads": numbers(trained.threads), "cache": places_of(samples, unseen),
-        **({"names": list(samples.names)} if samples.worded else {}),
+        "threads": numbers(trained.threads), "cache": places_of(samples, unseen), **_names(samples),
     }  # fmt: skip
     steps = sum(row["steps"] for row in trained.history)
     result = Result(trained, chosen, trained.history, "schedule", seconds, steps, info, names=samples.names)
     if out is not None:
         result.save(out, force=force, **extra)
     return result
+
+
+def _names(samples: Samples) -> dict[str, Any]:
+    """The names of the classes in their order, where labels were names."""
+    return {"names": list(samples.names)} if samples.worded else {}
 
 
 def _recordable(record: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -224,7 +224,7 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("no run.json", "run.json", lambda s: s.unlearn(of=remove(s.base / "run.json"))),
     ("run.json not JSON", "JSON", lambda s: s.unlearn(of=s.facts("{'model': "))),
     ("run.json not text", "JSON", lambda s: s.unlearn(of=s.facts(b"\xff\xfe"))),
-    ("run.json a list", "got list", lambda s: s.unlearn(of=s.facts("[]"))),
+    ("run.json a list", "a JSON object", lambda s: s.unlearn(of=s.facts("[]"))),
     ("run.json without model", "architecture", lambda s: s.unlearn(of=s.facts("{}"))),
     ("run.json with a model by number", "model", lambda s: s.unlearn(of=s.facts(model=5))),
     ("run.json with data as a list", "data", lambda s: s.unlearn(of=s.facts(data=["digits"]))),

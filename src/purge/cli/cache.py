@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 from typer import Argument
 
@@ -36,16 +37,14 @@ def cache(
     if kind is not None and kind not in (kinds := ("all", *CACHE_KINDS)):
         fix = did_you_mean(kind, kinds)
         raise PurgeError("something that is kept", repr(kind), fix)
+    folder = user_cache()
     if action == "list":
         entries = cache_entries()
+        text = f"{_total(entries)} in {folder}." if entries else f"The cache, {folder}, is empty."
     else:
-        whole: dict[str | None, list[CacheKind]] = {None: ["decoded", "shadows"], "all": [*CACHE_KINDS]}
-        entries = clear_cache(whole.get(kind) or [cast(CacheKind, kind)])
-    total, folder = _size(sum(entry.bytes for entry in entries)), user_cache()
-    if action == "list":
-        text = f"{total} in {folder}." if entries else f"The cache, {folder}, is empty."
-    else:
-        text = f"{total} removed from {folder}."
+        several: dict[str | None, list[CacheKind]] = {None: ["decoded", "shadows"], "all": [*CACHE_KINDS]}
+        entries = clear_cache(several.get(kind) or [cast(CacheKind, kind)])
+        text = f"{_total(entries)} removed from {folder}."
         if kind is None and cache_entries(["data"]):
             text += " Downloaded data sets stay: purge cache clear data removes them."
     rows = [[e.kind, e.about, _size(e.bytes), _age(e.age_seconds), e.path] for e in entries]
@@ -54,6 +53,10 @@ def cache(
     show(shown, table if entries else text, json_)
     if entries and not json_:
         say(text)
+
+
+def _total(entries: Sequence[Any]) -> str:
+    return _size(sum(entry.bytes for entry in entries))
 
 
 def _size(n: int) -> str:

@@ -104,8 +104,7 @@ def _interruptible(running: Running) -> Iterator[None]:
 def _failed(error: BaseException, names: Container[str], running: Running) -> Ended:
     """Say in one line what was raised; what broke also gets a file with the traceback."""
     kind = type(error).__name__
-    raised = (error, error.__context__ if isinstance(error, SystemExit) else None)  # as the parser makes it
-    reader_is_gone = any(isinstance(e, OSError) and e.errno == errno.EPIPE for e in raised)
+    raised = error.__context__ if isinstance(error, SystemExit) else error  # the parser turns one into it
     if running.debug and running.speaks:
         traceback.print_exception(error)
     if isinstance(error, PurgeError) and error.exit_code is Exit.REFUSED:
@@ -114,7 +113,7 @@ def _failed(error: BaseException, names: Container[str], running: Running) -> En
         said = error.format_message().rstrip(".")
         asked = next((f"purge {word}" for word in sys.argv[1:] if word in names), "purge")
         said = f"{said}{'' if said.endswith('?') else '.'} Fix: see {asked} --help."
-    elif reader_is_gone:
+    elif isinstance(raised, OSError) and raised.errno == errno.EPIPE:  # the reader of stdout is gone
         _drop_output()
         return Ended(PIPE, kind)
     elif isinstance(error, OSError):

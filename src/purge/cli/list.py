@@ -50,7 +50,7 @@ def list_(
         columns = ["metric", "symbol", "about", "needs"]
         rows = [[m.name, m.symbol, m.about, ", ".join(sorted(m.needs))] for m in all_metrics().values()]
     else:
-        entries = purge.list_datasets() if shelf == "datasets" else purge.list_models()
+        entries = {"datasets": purge.list_datasets, "models": purge.list_models}[shelf]()
         columns, rows = [shelf[:-1], "about"], [[name, about] for name, about in entries.items()]
     show([dict(zip(columns, row, strict=True)) for row in rows], listing(columns, rows), json_)
 

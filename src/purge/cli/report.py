@@ -32,23 +32,23 @@ def report(
     """
     if out is None and len(run) > 1:
         raise FileError("--out for several runs", "none", "add --out FILE.html")
-    file = run[0] / "report.html" if out is None else out
     folders = _by_name(run)
-    if file.is_dir() or (out is not None and file.exists() and not force):
-        fix = "name a file" if file.is_dir() else "choose another, or overwrite with --force"
-        raise FileError(f"no {'folder' if file.is_dir() else 'file'} yet at {file}", "one", fix)
-    if not file.parent.is_dir() and out is not None:
-        raise FileError(f"a folder at {file.parent}", "none", "make it first")
+    file = out or run[0] / "report.html"
+    if file.is_dir():
+        raise FileError(f"no folder yet at {file}", "one", "name a file")
+    if out is not None and out.exists() and not force:
+        raise FileError(f"no file yet at {out}", "one", "choose another, or overwrite with --force")
+    if out is not None and not out.parent.is_dir():
+        raise FileError(f"a folder at {out.parent}", "none", "make it first")
     if figures is not None:
         out_folder(figures, force=force)
     reports = purge.runs.write_report(folders, file)
-    written: list[Path] = []
-    if figures is not None:
-        written = purge.runs.save_figures(reports, figures)
-    size = file.stat().st_size
+    size, written = file.stat().st_size, list[Path]()
     text = f"Report of {', '.join(reports)}: {file} ({size / 1e6:.1f} MB, for any browser)."
     text += f"\nTo open it: {file.absolute().as_uri()}"
-    text += "" if figures is None else f"\n{len(written)} figures written to {figures}."
+    if figures is not None:
+        written = purge.runs.save_figures(reports, figures)
+        text += f"\n{len(written)} figures written to {figures}."
     warnings = [warning for one in reports.values() if (warning := one["info"]["warning"])]
     for warning in warnings:
         print(f"Warning: {warning}.", file=sys.stderr)

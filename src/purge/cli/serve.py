@@ -74,13 +74,7 @@ def serve(
         if not json_:
             complain(f"This is the only time it is shown; {tokens} keeps its hash. {new_token} may {role}.")
         return
-    if tokens is None and (public_url is not None or not _is_loopback(host)):
-        got = "none, though others could reach the page"
-        raise DataError("--tokens FILE", got, "purge serve --new-token NAME --role ask --tokens tokens.yaml")
-    parts = urlsplit(public_url or "https://here")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-        fix = "https://purge.example.org, say"
-        raise DataError("a URL without a path as --public-url", repr(public_url), fix)
+    _check_reach(host, tokens, public_url)
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
@@ -119,11 +113,19 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _is_loopback(host: str) -> bool:
+def _check_reach(host: str, tokens: Path | None, public_url: str | None) -> None:
+    """Refuse what would let strangers in, before anything is opened."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        private = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        private = False
+    if tokens is None and (public_url is not None or not private):
+        got = "none, though others could reach the page"
+        raise DataError("--tokens FILE", got, "purge serve --new-token NAME --role ask --tokens tokens.yaml")
+    parts = urlsplit("https://here" if public_url is None else public_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        fix = "https://purge.example.org, say"
+        raise DataError("a URL without a path as --public-url", repr(public_url), fix)
 
 
 def _listening(host: str, port: int) -> socket.socket:

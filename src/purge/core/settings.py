@@ -47,21 +47,23 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
     hints = hints_of(type(config))
     now = {f.name: getattr(config, f.name) for f in fields}
     nested = [name for name in now if any(map(dataclasses.is_dataclass, options(hints[name])))]
-    changes = {name: value for name, value in values.items() if name in now and name not in nested}
-    for name in [n for n in nested if n in values]:
-        if values[name] is not None or type(None) in options(hints[name]):
-            some = isinstance(values[name], Mapping) and dataclasses.is_dataclass(now[name])
-            changed = replace(now[name], values[name]) if some else fit(values[name], hints[name], name)
-            now[name] = changes[name] = changed
     inner: dict[str, dict[str, Any]] = {}
-    for key in [k for k in values if k not in now]:
-        owner = next((n for n in nested if key in _names(now[n])), None)
+    for key, value in values.items():
+        if key in nested:  # whole, or a dict of some of its settings
+            if isinstance(value, Mapping) and dataclasses.is_dataclass(now[key]):
+                now[key] = replace(now[key], value)
+            elif value is not None or type(None) in options(hints[key]):
+                now[key] = fit(value, hints[key], key)
+        elif key in now:
+            now[key] = value
+    for key in [key for key in values if key not in now]:
+        owner = next((name for name in nested if key in _names(now[name])), None)
         if owner is None:
             known = [*now, *(name for value in now.values() for name in _names(value))]
             raise MethodError(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
         inner.setdefault(owner, {})[key] = values[key]
-    changes |= {owner: replace(now[owner], own) for owner, own in inner.items()}
-    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+    now |= {owner: replace(now[owner], own) for owner, own in inner.items()}
+    return dataclasses.replace(config, **now)  # type: ignore[type-var]
 
 
 def _names(config: Any) -> set[str]:

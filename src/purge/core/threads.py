@@ -24,7 +24,7 @@ PROBE_SECONDS = 0.05  # how long to watch the machine
 
 @contextmanager
 def threads_for(
-    model: nn.Module, device: torch.device, batch: int = 128, *, seen: set[int] | None = None
+    model: nn.Module, device: torch.device, batch: int | None = None, *, seen: set[int] | None = None
 ) -> Iterator[None]:
     """Run the block with a suitable number of torch threads, then restore the caller's number.
 
@@ -36,7 +36,7 @@ def threads_for(
     import torch
 
     before = torch.get_num_threads()
-    work = batch * sum(p.numel() for p in model.parameters())
+    work = (batch or 128) * sum(p.numel() for p in model.parameters())
     chosen = choose_threads(work, before) if device.type == "cpu" else before
     if chosen != before:
         torch.set_num_threads(chosen)
