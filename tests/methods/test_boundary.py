@@ -141,17 +141,17 @@ def test_be_refuses_heads_that_cannot_be_widened(model):
 # -- Boundary Shrink ----------------------------------------------------------------------------
 
 
-def neighbours(model, x, y, *, step, clamp, unit, sign=1, labels_by=None):
-    """y' sample by sample; ``sign`` and ``labels_by`` make the mistakes."""
+def neighbours(model, x, y, *, step, clamp, unit):
+    """y' sample by sample."""
     w = weights_of(model)
     low, high = float(x.min()), float(x.max())
     found = []
     for i in range(len(x)):
         one = x[i : i + 1].clone().requires_grad_()
         (g,) = torch.autograd.grad(each_cross_entropy(forward(w, one), y[i : i + 1]).sum(), one)
-        moved = one.detach() + sign * step * ((high - low) if unit == "range" else 1) * g.sign()
+        moved = one.detach() + step * ((high - low) if unit == "range" else 1) * g.sign()
         moved = moved.clamp(low, high) if clamp else moved
-        found.append(int(forward(labels_by or w, moved)[0].argmax()))
+        found.append(int(forward(w, moved)[0].argmax()))
     return torch.tensor(found)
 
 
@@ -188,40 +188,19 @@ def test_bs_steps_across_the_boundary_however_sure_the_teacher_is():
     assert found.tolist() == [1, 1]
 
 
-def whole_numbers():
-    """A classifier of words, and data for it."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 3))
-    x = torch.randint(5, (30, 3), generator=torch.Generator().manual_seed(1))
-    x[:, 0] = torch.arange(30) % 3  # so that no sample is in both sets
-    return model, *purge.split((x, torch.arange(30) % 3), classes=[0])
-
-
-@pytest.mark.parametrize("method", [BoundaryShrink(), UNSIR()], ids=["bs", "unsir"])
-def test_whole_numbers_as_inputs_are_refused(method):
-    with pytest.raises(MethodError, match=r"floats as inputs for (unsir|boundary-shrink).*int64"):
-        unlearn(whole_numbers(), method)
-
-
 # -- UNSIR --------------------------------------------------------------------------------------
 
 
-def noise_of(model, seed, classes=(0,), *, samples=4, shown=3, steps=40, train=True, means=None):
-    """Error-maximising noise by hand: Adam on −CE + λ·mean‖N‖², class by class; the first few are shown."""
+def noise_of(model, seed, *, train):
+    """Error-maximising noise by hand: Adam on −CE + λ·mean‖N‖²; three of the four that are made are shown."""
     w = weights_of(model)
-    starts = drawn(seed, lambda: [torch.randn(samples, 6, dtype=torch.float64) for _ in classes])
-    found = []
-    for c, start in zip(classes, starts, strict=True):
-        y = torch.full((samples,), c)
+    start = drawn(seed, lambda: torch.randn(4, 6, dtype=torch.float64))
 
-        def loss(n, y=y):
-            if means is not None:
-                means.append((n["n"] @ w["0.weight"].T + w["0.bias"]).mean(0).detach())
-            z = forward(w, n["n"], train)
-            return 0.1 * (n["n"] ** 2).sum(1).mean() - each_cross_entropy(z, y).mean()
+    def loss(n):
+        error = each_cross_entropy(forward(w, n["n"], train), torch.zeros(4, dtype=torch.long)).mean()
+        return 0.1 * (n["n"] ** 2).sum(1).mean() - error
 
-        found.append(adam({"n": start}, [loss] * steps, 0.1, ("n",))["n"].detach()[:shown])
-    return torch.cat(found), torch.tensor(classes).repeat_interleave(shown)
+    return adam({"n": start}, [loss] * 40, 0.1, ("n",))["n"].detach()[:3]
 
 
 ONE_STEP = {"noise_samples": 4, "noise_repeats": 2, "batch_size": WHOLE, "min_steps": 1}
@@ -234,9 +213,8 @@ def test_unsir_noise_impair_and_repair(case, norm):
     train = norm == "train"
     result = unlearn(case, UNSIR(**ONE_STEP, norm=norm, repair_lr=0.01), lr=0.02, seed=2)
     assert result.steps == 2
-    noise, named = noise_of(model, 2, train=train)
-    assert len(noise) == 3, "of four that were made"
-    x, y = torch.cat([retain[0], noise.repeat(2, 1)]), torch.cat([retain[1], named.repeat(2)])
+    noise = noise_of(model, 2, train=train)
+    x, y = torch.cat([retain[0], noise.repeat(2, 1)]), torch.cat([retain[1], torch.zeros(6).long()])
     w = adam(weights_of(model), [lambda w: each_cross_entropy(forward(w, x, train), y).mean()], lr=0.02)
     w = adam(w, [lambda w: each_cross_entropy(forward(w, retain[0], train), retain[1]).mean()], lr=0.01)
     assert agree(result, w, model)
@@ -304,12 +282,6 @@ def test_iewp_alternates_up_the_entropy_and_down_the_retain_loss(case, norm, bet
     losses = [up, *[down] * between] * 2
     assert agree(result, descend(weights_of(model), losses, lr=0.05, decay=0.01), model)
 
-    def plain(w):
-        return -each_entropy(forward(w, forget[0], train)).mean()
-
-    wrong = [lambda w: -up(w), *[down] * between] * 2, [plain, *[down] * between] * 2
-    for mistaken in wrong:  # entropy minimised; no weights
-        assert not agree(result, descend(weights_of(model), mistaken, lr=0.05, decay=0.01), model)
     kinds = [row["retain_loss"] is None for row in result.history[1:]]
     assert kinds == [True, *[False] * between] * 2
 
