@@ -254,5 +254,5 @@ def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
         fix = "choose another, or overwrite with force"
         raise FileError(f"an empty folder at {folder}", "one with files in it", fix)
     if not writable:
-        raise FileError(f"a folder at {parent} that can be written", got, "choose another")
+        raise FileError(f"a folder at {str(parent)[:300]} that can be written", got, "choose another")
     return folder

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import default_collate, default_convert
 
@@ -109,12 +110,17 @@ def _of_one_order(
         for name in ([one.names[i] for i in one.labels.unique().tolist()] if what in raw else one.names)
     }  # fmt: skip
     names = next((tuple(one) for one in (order, *known.values()) if there <= {*one}), tuple(sorted(there)))
-    for what, one in worded.items():
-        if one.names != names:
-            place = {number: names.index(one.names[number]) for number in one.labels.unique().tolist()}
-            y = torch.tensor([place[number] for number in one.labels.tolist()], dtype=torch.long)
-            sets[what] = one.replaced(labels=y, names=names)
-    return sets
+    return sets | {what: _renumbered(one, names) for what, one in worded.items()}
+
+
+def _renumbered(samples: Samples, names: tuple[str, ...]) -> Samples:
+    """The same labels as numbers in an order of names that has all that occur."""
+    if samples.names == names:
+        return samples
+    place = torch.zeros(len(samples.names), dtype=torch.long)
+    for number in samples.labels.unique().tolist():
+        place[number] = names.index(samples.names[number])
+    return samples.replaced(labels=place[samples.labels], names=names)
 
 
 def known_names(samples: Samples, label: str | None = None) -> tuple[str, ...]:
@@ -232,21 +238,27 @@ def _from_items(data: Any, form: Form, what: str) -> Samples:
         return Samples(Tensors(torch.empty(0)), torch.empty(0, dtype=torch.long), **part)
     plain = isinstance(base, TensorDataset) and type(base).__getitem__ is TensorDataset.__getitem__
     if plain and len(base.tensors) >= 2 and form.adapt is None:
-        if odd := inputs.unusable(base.tensors[:2]):
-            raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-        x, y = base.tensors[:2]
-        owners, at = _carried(data, n), 2 if form.owned and form.id_of is None else form.id_of
-        if isinstance(at, int) and -len(base.tensors) <= at < len(base.tensors):
-            owners = as_text(base.tensors[at][rows].tolist(), "the ids")
-        view = None if base is data else rows
-        return Samples(Tensors(x), as_numbers(y[rows], n, what), rows=view, owners=owners, **part)
-    listed = None if form.explicit or form.owned else known_labels(base)
+        return _from_table(base.tensors, _carried(data, n), form, what, part)
+    listed = None if form.reads else known_labels(base)
     if listed is None:
         return _read(data, form, what)
     items = Items(data, n, form, None, what)  # which reads none of them before they are needed
-    mine = listed[rows] if isinstance(listed, torch.Tensor) else [listed[i] for i in rows.tolist()]
+    mine = listed[rows] if isinstance(listed, Tensor) else [listed[i] for i in rows.tolist()]
     y, names, worded = numbered(mine, n, what, names_of(base))
     return Samples(items, y, names=names if worded else (), worded=worded, owners=_carried(data, n), **part)
+
+
+def _from_table(
+    tensors: Sequence[Tensor], owners: tuple[str, ...], form: Form, what: str, part: dict[str, Any]
+) -> Samples:
+    """Rows of a TensorDataset: inputs, labels and perhaps ids."""
+    if odd := inputs.unusable(tensors[:2]):
+        raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
+    rows, at = part["ids"], 2 if form.owned and form.id_of is None else form.id_of
+    if isinstance(at, int) and -len(tensors) <= at < len(tensors):
+        owners = as_text(tensors[at][rows].tolist(), "the ids")
+    y = as_numbers(tensors[1][rows], len(rows), what)
+    return Samples(Tensors(tensors[0]), y, rows=rows if part["cut"] else None, owners=owners, **part)
 
 
 def _read(
@@ -255,32 +267,32 @@ def _read(
 ) -> Samples:  # fmt: skip
     """Read a dataset once, in order: its inputs if they can be kept, its labels, and whose they are."""
     n = length(data, what)
-    base, rows = (data, torch.arange(n)) if origin is not None else unwrap(data)
+    base, rows = unwrap(data)
     if n == 0:
         return Samples(Tensors(torch.empty(0)), torch.empty(0, dtype=torch.long))
     items = Items(data, n, form, collate, what)
     keep = items.keeps(n)
-    if not keep and collate is None and not (form.explicit or form.owned):
+    if not keep and collate is None and not form.reads:
         say_once(f"Nothing lists the labels of {what} (no .targets or .labels): all items are read for them.")
     xs, labels, owners, shapes = [], list[Any](), list[Any](), []
     for batch in items.chunks():
         labels += batch.labels
         owners += batch.owners
         shapes.append([tuple(t.shape[1:]) for t in inputs.leaves(batch.x)])
-        xs += [batch.x] if keep else []
+        if keep:
+            xs.append(batch.x)
     if collate is not None:
         widths = widest(shapes)
         items.pads = items.guarded(lambda: pads_of(items, data, widths))
         items.shapes = widths
         xs = [stretched(x, widths, items.pads, what) for x in xs]
     y, names, worded = numbered(labels, n, what, () if form.adapt else names_of(base, form.label))
-    ids_of = "the ids of adapt" if form.adapt else "the ids"
-    who = as_text(owners, ids_of) if any(owner is not None for owner in owners) else _carried(data, n)
+    who = as_text(owners, "the ids")
     backend = Tensors(items.guarded(lambda: inputs.join(xs)), pads=items.pads) if keep else items
     return Samples(
-        backend, y, ids=rows, origin=origin or Origin.of(base, len(base)), owners=who, names=names,
-        worded=worded, paired=keep and (worded or form.explicit or collate is not None),
-        cut=origin is None and base is not data,
+        backend, y, ids=rows, origin=origin or Origin.of(base, len(base)),
+        owners=who if any(who) else _carried(data, n), names=names, worded=worded, cut=base is not data,
+        paired=keep and (worded or form.explicit or collate is not None),
     )  # fmt: skip
 
 

@@ -70,21 +70,24 @@ def as_numbers(y: Any, n: int, what: str) -> Tensor:
             else:
                 y = torch.stack([torch.as_tensor(native(one)) for one in y])
         y = native(y)
-        if isinstance(y, np.ndarray) and (y.ndim == 2 or y.dtype == bool):
+        if isinstance(y, np.ndarray) and y.dtype.kind in "biuf":
             y = torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         kinds = ", ".join(sorted({type(one).__name__ for one in y})[:3])
         raise DataError(f"labels of one kind in {what}", kinds, "number the classes 0 … K-1") from None
     if isinstance(y, Tensor) and not inputs.unusable(y) and not y.is_complex():
         if y.ndim == 2 and y.shape[0] == n and y.shape[1] > 1:
-            if not bool((((y == 0) | (y == 1)).all(1) & (y.double().sum(1) == 1)).all()):
-                fix = "pass class indices (argmax of each row), or rows with a single 1"
-                got = f"other rows of {y.shape[1]}"
-                raise DataError(f"one class per sample in {what}, one-hot", got, fix)
-            return y.detach().to(torch.uint8).argmax(1).cpu()
+            return _of_one_hot(y, what)
         y = y.reshape(n) if y.shape == (n, 1) else y  # a column
         y = y.long() if y.dtype == torch.bool else y
     return as_labels(y, n, what)
+
+
+def _of_one_hot(y: Tensor, what: str) -> Tensor:
+    if not bool((((y == 0) | (y == 1)).all(1) & (y.double().sum(1) == 1)).all()):
+        fix = "pass class indices (argmax of each row), or rows with a single 1"
+        raise DataError(f"one class per sample in {what}, one-hot", f"other rows of {y.shape[1]}", fix)
+    return y.detach().to(torch.uint8).argmax(1).cpu()
 
 
 def names_of(data: Any, label: str | None = None) -> tuple[str, ...]:

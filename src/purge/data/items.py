@@ -49,6 +49,11 @@ class Form:
         """Did the caller say where something is in an item?"""
         return self.adapt is not None or self.label is not None or isinstance(self.id_of, (str, int))
 
+    @property
+    def reads(self) -> bool:
+        """Must items be read to know what the caller wants?"""
+        return self.explicit or self.owned
+
     def same(self, other: Form) -> bool:
         """Do both read data in the same way?"""
         mine, theirs = ((f.label, f.owned) for f in (self, other))
@@ -66,16 +71,9 @@ class Item(NamedTuple):
 def collated(items: Sequence[Any], form: Form, collate: Callable[[Any], Any] | None, what: str) -> Item:
     """Items of any form as a batch."""
     if form.adapt is not None:
-        each = [form.adapt(item) for item in items]
-        odd = next(
-            (one for one in each if not isinstance(one, (tuple, list)) or len(one) not in (2, 3)), None
-        )
-        if odd is not None:
-            got = f"{len(odd)} values" if isinstance(odd, (tuple, list)) else type(odd).__name__
-            expected = f"(inputs, label) or (inputs, label, id) from adapt for {what}"
-            raise DataError(expected, got, f"pass {ADAPT}")
-        x = stacked([as_tensors(one[0], what) for one in each], what)
-        return Item(x, [one[1] for one in each], [one[2] if len(one) == 3 else None for one in each])
+        each = [_adapted(form.adapt(item), what) for item in items]
+        xs, labels, owners = map(list, zip(*each, strict=True))
+        return Item(stacked(xs, what), labels, owners)
     owners = [owner_in(item, form) for item in items]
     if collate is not None:
         x, y = input_and_label(collate(list(items)), what, form.label)
@@ -84,14 +82,23 @@ def collated(items: Sequence[Any], form: Form, collate: Callable[[Any], Any] | N
             got = f"{len(inputs.leaves(x)[0])} rows for {len(items)} items"
             raise DataError(f"a collate_fn of {what} that keeps each item", got, "pass it without mixing")
         return Item(x, list(y.detach().cpu() if isinstance(y, Tensor) else y), owners)
-    xs, labels = zip(*(input_and_label(item, what, form.label) for item in items), strict=True)
-    tensors = [as_tensors(x, what) for x in xs]
-    if odd := inputs.unusable((tensors[0], labels[0])):
+    pairs = [input_and_label(item, what, form.label) for item in items]
+    xs, labels = [as_tensors(x, what) for x, _ in pairs], [y for _, y in pairs]
+    if odd := inputs.unusable((xs[0], labels[0])):
         raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
     if not isinstance(labels[0], LABEL_TYPES):
         fix = f"return int labels, names of classes or one-hot rows, or pass {ADAPT}"
         raise DataError(f"whole numbers as labels in {what}", type(labels[0]).__name__, fix)
-    return Item(stacked(tensors, what), [*labels], owners)
+    return Item(stacked(xs, what), labels, owners)
+
+
+def _adapted(item: Any, what: str) -> tuple[Inputs, Any, Any]:
+    """What the caller's function returned: inputs, label and perhaps an id."""
+    several = isinstance(item, (tuple, list))
+    if not several or len(item) not in (2, 3):
+        got = f"{len(item)} values" if several else type(item).__name__
+        raise DataError(f"(inputs, label) or (inputs, label, id) from adapt for {what}", got, f"pass {ADAPT}")
+    return as_tensors(item[0], what), item[1], item[2] if len(item) == 3 else None
 
 
 def owner_in(item: Any, form: Form) -> Any:
@@ -135,13 +142,12 @@ def input_and_label(item: Any, what: str = "the dataset", label: str | None = No
         if label is not None and label not in item:
             fix = did_you_mean(label, map(str, list(item)[:20]))
             raise DataError(f"a key of the items of {what} as label", brief(label), fix)
-        there = {key for key in (*MODEL_KEYS, *INPUT_KEYS, *LABEL_KEYS) if item.get(key) is not None}
-        target = label or next((key for key in LABEL_KEYS if key in there), None)
-        named = [key for key in MODEL_KEYS if key in there and key != label]
-        usual = [key for key in (*named, *INPUT_KEYS) if key in there and key != label]
-        if target is not None and usual:
-            x = {key: item[key] for key in named} if len(named) > 1 else item[usual[0]]
-            return x, item[target]
+        targets = _there(item, LABEL_KEYS) if label is None else [label]
+        named, usual = _there(item, MODEL_KEYS, label), _there(item, INPUT_KEYS, label)
+        if targets and len(named) > 1:
+            return {key: item[key] for key in named}, item[targets[0]]
+        if targets and (named or usual):
+            return item[(named or usual)[0]], item[targets[0]]
         got = f"a dict of {', '.join(map(repr, list(item)[:12]))}"
     elif isinstance(item, (tuple, list)) and len(item) >= 2:
         if label is None:
@@ -150,6 +156,11 @@ def input_and_label(item: Any, what: str = "the dataset", label: str | None = No
         raise DataError(f"items of {what} as dicts if label= names a key", got, fix)
     expected = f"items (x, y), or dicts with an input such as 'pixel_values' and a 'label', in {what}"
     raise DataError(expected, got, fix)
+
+
+def _there(item: Mapping[Any, Any], keys: Sequence[str], label: str | None = None) -> list[str]:
+    """The keys that an item has something under, but for that of the label."""
+    return [key for key in keys if item.get(key) is not None and key != label]
 
 
 def as_tensors(x: Any, what: str) -> Inputs:
@@ -168,9 +179,8 @@ def as_tensors(x: Any, what: str) -> Inputs:
     if type(x).__module__.startswith("PIL."):
         from purge.data.decode import eight_bit  # imports Pillow, which few need
 
-        pixels = np.asarray(eight_bit(x))  # as torchvision's ToTensor gives it: (C, H, W), from 0 to 1
-        pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-        return torch.tensor(pixels).float() / 255
+        pixels = np.atleast_3d(np.asarray(eight_bit(x))).transpose(2, 0, 1)
+        return torch.tensor(pixels).float() / 255  # as torchvision's ToTensor gives it
     got = type(x).__name__
     try:
         if isinstance(x, np.ndarray):

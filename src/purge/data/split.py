@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from purge.core.errors import DataError, MethodError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data.accept import accepted, known_names
-from purge.data.forgotten import Forgotten, forgotten_by
+from purge.data.forgotten import forgotten_by
 from purge.data.ids import IdOf, as_list, rows_of_ids
 from purge.data.items import Adapt, Form
 from purge.data.samples import Data, Samples
@@ -174,123 +175,78 @@ def split(
         >>> forget.labels.tolist(), retain.owners
         ([0, 1], ('a', 'a', 'c', 'c'))
     """
-    options = {
+    ways = {
         "classes": classes, "indices": indices, "index": index, "mask": mask, "ids": ids,
         "fraction": fraction,
     }  # fmt: skip
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) != 1:
-        raise DataError(
-            "exactly one of classes, indices, index, mask, ids and fraction",
-            " and ".join(given) or "none",
-            "say in one way what must be forgotten",
-        )
-    known = forgotten_by(after)
-    data = _training_data(dataset, Form(label, id_of, adapt, owned=ids is not None), known)
-    n, before = len(data), known.among(data)
-    if classes is not None:
-        named = _named(classes)
-        numbers = numbers_of_names(data, classes, label) if named else _whole_numbers(classes, "classes")
-        gone = rows_of_classes(data.labels, numbers)
-    elif mask is not None or (indices is not None and _are_truths(indices)):
-        gone = _of_mask(n, mask if indices is None else indices, row_names(dataset))
-    elif indices is not None:
-        _check_counted(indices, row_names(dataset), n)
-        gone = rows_of_indices(n, _whole_numbers(indices, "indices"))
-    elif index is not None:
-        if (names := row_names(dataset)) is None:
-            fix = "pass the DataFrame itself, or a truth value for each row as mask="
-            raise DataError("a DataFrame, whose rows index= names", type(dataset).__name__, fix)
-        gone = torch.from_numpy(rows_named(names, index))
-    elif ids is not None:
-        gone = rows_of_ids(data.owners, ids)
-    else:
-        gone = _of_fraction(n, fraction, seed)
-    if bool((gone & before).any()) and classes is None and fraction is None:
-        got = f"{int((gone & before).sum())} that were forgotten before"
+    said = [way for way, value in ways.items() if value is not None]
+    if len(said) != 1:
+        what = "exactly one of classes, indices, index, mask, ids and fraction"
+        raise DataError(what, " and ".join(said) or "none", "say in one way what must be forgotten")
+    data, before = _training_data(dataset, Form(label, id_of, adapt, owned=ids is not None), after)
+    (way,) = said
+    chosen = _chosen(way, ways[way], data, row_names(dataset), label, seed)
+    again = int((chosen & before).sum())
+    if again and way not in ("classes", "fraction"):
+        got = f"{again} that were forgotten before"
         raise DataError("samples to forget that the model still knows", got, "ask for others alone")
-    gone, stays = gone & ~before, ~gone & ~before
-    if not gone.any() or not stays.any():
-        raise DataError(
-            "something to forget and something to retain",
-            f"{int(gone.sum())} of {int((~before).sum())} samples to forget",
-            "choose fewer or more of them",
-        )
-    return data.select(gone), data.select(stays)
+    forget, retain = chosen & ~before, ~chosen & ~before
+    if not forget.any() or not retain.any():
+        got = f"{int(forget.sum())} of {int((~before).sum())} samples to forget"
+        what = "something to forget and something to retain"
+        raise DataError(what, got, "choose fewer or more of them")
+    return data.select(forget), data.select(retain)
 
 
 def left_after(after: Any, dataset: Data, form: Form) -> Samples:
     """The dataset without what was forgotten before."""
-    known = forgotten_by(after)
-    data = _training_data(dataset, form, known)
-    left = ~known.among(data)
-    if not left.any():
+    data, before = _training_data(dataset, form, after)
+    if before.all():
         raise DataError("something that was not forgotten", "nothing", "pass the whole training data")
-    return data.select(left)
+    return data.select(~before)
 
 
-def _training_data(dataset: Data, form: Form, known: Forgotten) -> Samples:
-    """The dataset as samples, with the ids that items may have in third place if ids were forgotten."""
-    what = "the dataset"
+def _training_data(dataset: Data, form: Form, after: Any) -> tuple[Samples, Tensor]:
+    """The dataset as samples, and which of them were forgotten before, (N,) bool.
+
+    If ids were forgotten, those that items may have in third place are read.
+    """
+    what, known = "the dataset", forgotten_by(after)
+    data = None
     if known.ids and not form.owned:
-        try:
-            return accepted({what: dataset}, replace(form, owned=True))[what]
-        except DataError:  # what is in third place is no id
-            pass
-    return accepted({what: dataset}, form)[what]
+        with suppress(DataError):  # what is in third place is no id
+            data = accepted({what: dataset}, replace(form, owned=True))[what]
+    data = data or accepted({what: dataset}, form)[what]
+    return data, known.among(data)
 
 
-def _named(classes: Any) -> bool:
-    """Are classes given by name?"""
-    return any(isinstance(c, str) for c in as_list(classes))
-
-
-def numbers_of_names(data: Samples, classes: Any, label: str | None = None) -> list[int]:
-    """The numbers of classes that were named."""
-    names, wanted = known_names(data, label), as_list(classes)
-    if not names:
-        raise DataError("whole numbers as classes", brief(wanted[0]), "pass classes=[0, 1], say")
-    if absent := [c for c in wanted if c not in names]:
-        fix = did_you_mean(str(absent[0]), names[:50])
-        raise DataError("names of classes that are in the data", brief(absent[0]), fix)
-    return [names.index(c) for c in wanted]
-
-
-def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
-    """Which samples are of these classes, (N,) bool; every class must be there."""
-    there = set(labels.unique().tolist())
-    absent = [c for c in classes if c not in there]
-    if absent:
-        raise DataError(
-            f"classes that are in the data ({_ranges(there)})",
-            ", ".join(map(brief, absent[:20])),
-            "check the class numbers",
-        )
-    return torch.isin(labels, torch.tensor(sorted(classes)))
-
-
-def rows_of_indices(n: int, indices: list[int]) -> Tensor:
-    """Which of ``n`` samples are at these positions, (N,) bool."""
-    if wrong := [i for i in indices if not 0 <= i < n]:
-        raise DataError(f"indices from 0 to {n - 1}", brief(wrong[0]), "use positions in the training data")
-    gone = torch.zeros(n, dtype=torch.bool)
-    gone[torch.tensor(indices)] = True
-    return gone
-
-
-def _whole_numbers(given: Any, what: str) -> list[int]:
-    """A whole number, or a list, array, range or tensor of them, as a list of ints."""
-    values = as_list(given)
-    wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, int)]
-    if wrong or not values:
-        got = brief(wrong[0]) if wrong else "none"
-        raise DataError(f"whole numbers as {what}", got, f"pass {what}=[0, 1], say")
-    return values
+def _chosen(way: str, value: Any, data: Samples, names: Any, label: str | None, seed: int) -> Tensor:
+    """Which samples are meant, (N,) bool; ``names``: of the rows, where they have any."""
+    n = len(data)
+    if way == "index":
+        if names is None:
+            fix = "pass the DataFrame itself, or a truth value for each row as mask="
+            raise DataError("a DataFrame, whose rows index= names", "other data", fix)
+        return torch.from_numpy(rows_named(names, value))
+    if way == "fraction":
+        if not isinstance(value, (int, float)) or not 0 < value < 1:
+            raise DataError("a fraction between 0 and 1", repr(value), "pass fraction=0.1, say")
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(checked_seed(seed)))
+        return rows_of_indices(n, order[: max(1, round(value * n))].tolist())
+    values = as_list(value)
+    if way == "ids":
+        return rows_of_ids(data.owners, values)
+    if way == "classes":
+        return rows_of_classes(data.labels, _class_numbers(values, known_names(data, label)))
+    if way == "mask" or (values and all(isinstance(v, (bool, np.bool_)) for v in values)):
+        return _of_mask(n, value, values, names)
+    _check_counted(value, names, n)
+    return rows_of_indices(n, _whole_numbers(values, "indices"))
 
 
 def _check_counted(indices: Any, names: Any, n: int) -> None:
     """Refuse positions where they may be meant as names: the two tell different rows of a shuffled table."""
-    if names is None and hasattr(indices, "get_indexer_for"):  # an Index of pandas
+    if names is None and hasattr(indices, "get_indexer_for"):
         fix = "pass the DataFrame itself with index=, or a truth value for each row as mask="
         raise DataError("positions as indices", "an Index of pandas, which has names of rows", fix)
     if names is not None and not counts_rows(names):
@@ -299,43 +255,52 @@ def _check_counted(indices: Any, names: Any, n: int) -> None:
         raise DataError(what, "another index", fix)
 
 
-def _are_truths(given: Any) -> bool:
-    """Is it an array, a series, a tensor or a list of truth values?"""
-    if isinstance(given, Tensor):
-        return given.dtype == torch.bool and given.ndim > 0
-    if (dtype := getattr(given, "dtype", None)) is not None:
-        return str(dtype).lower().startswith("bool") and np.ndim(given) > 0
-    kinds = (bool, np.bool_)
-    return isinstance(given, (list, tuple)) and bool(given) and all(isinstance(v, kinds) for v in given)
+def _class_numbers(classes: list[Any], names: Sequence[str]) -> list[int]:
+    """The numbers of classes, which may be given by name."""
+    if not names or not any(isinstance(c, str) for c in classes):
+        return _whole_numbers(classes, "classes")
+    if absent := [c for c in classes if c not in names]:
+        fix = did_you_mean(str(absent[0]), names[:50])
+        raise DataError("names of classes that are in the data", brief(absent[0]), fix)
+    return [names.index(c) for c in classes]
 
 
-def _of_mask(n: int, mask: Any, names: Any) -> Tensor:
+def _whole_numbers(values: list[Any], what: str) -> list[int]:
+    wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, int)]
+    if wrong or not values:
+        got = brief(wrong[0]) if wrong else "none"
+        raise DataError(f"whole numbers as {what}", got, f"pass {what}=[0, 1], say")
+    return values
+
+
+def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
+    """Which samples are of these classes, (N,) bool; every class must be there."""
+    there = sorted(labels.unique().tolist())
+    if absent := [c for c in classes if c not in there]:
+        whole = len(there) > 2 and there == list(range(there[0], there[-1] + 1))
+        listed = f"{there[0]} to {there[-1]}" if whole else ", ".join(map(str, there[:20])) or "none"
+        got = ", ".join(map(brief, absent[:20]))
+        raise DataError(f"classes that are in the data ({listed})", got, "check the class numbers")
+    return torch.isin(labels, torch.tensor(sorted(classes)))
+
+
+def rows_of_indices(n: int, indices: list[int]) -> Tensor:
+    """Which of ``n`` samples are at these positions, (N,) bool."""
+    if wrong := [i for i in indices if not 0 <= i < n]:
+        raise DataError(f"indices from 0 to {n - 1}", brief(wrong[0]), "use positions in the training data")
+    rows = torch.zeros(n, dtype=torch.bool)
+    rows[torch.tensor(indices)] = True
+    return rows
+
+
+def _of_mask(n: int, mask: Any, values: list[Any], names: Any) -> Tensor:
     """A truth value for each of ``n`` samples, (N,) bool; that of a Series belongs to the row it names."""
-    own = mask.index if hasattr(mask, "iloc") and len(mask) == n else None
+    own = mask.index if hasattr(mask, "iloc") and len(values) == n else None
     if own is not None and not (counts_rows(own) if names is None else own.equals(names)):
         fix = "make it from the same data, or pass mask.to_numpy() if its rows are in the same order"
         raise DataError("a mask with the index of the data", "another index", fix)
-    values = mask.tolist() if hasattr(mask, "tolist") else mask
-    found = list(values) if isinstance(values, Iterable) else [values]
-    wrong = [value for value in found if not isinstance(value, (bool, np.bool_))]
-    if wrong or len(found) != n:
-        got = brief(wrong[0]) if wrong else f"{len(found)} of them"
+    wrong = [value for value in values if not isinstance(value, (bool, np.bool_))]
+    if wrong or len(values) != n:
+        got = brief(wrong[0]) if wrong else f"{len(values)} of them"
         raise DataError(f"a truth value for each of {n} samples as mask", got, "pass one for each sample")
-    return torch.tensor(found, dtype=torch.bool)
-
-
-def _of_fraction(n: int, fraction: Any, seed: int) -> Tensor:
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
-        raise DataError("a fraction between 0 and 1", repr(fraction), "pass fraction=0.1, say")
-    gone = torch.zeros(n, dtype=torch.bool)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(checked_seed(seed)))
-    gone[order[: max(1, round(fraction * n))]] = True
-    return gone
-
-
-def _ranges(classes: set[int]) -> str:
-    if not classes:
-        return "none"
-    ordered = sorted(classes)
-    whole = ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2
-    return f"{ordered[0]} to {ordered[-1]}" if whole else ", ".join(map(str, ordered[:20]))
+    return torch.tensor(values, dtype=torch.bool)
