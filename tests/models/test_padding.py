@@ -9,7 +9,7 @@ from torch import nn
 
 import purge
 from purge.models.forward import evaluating, forward, raw_logits
-from purge.models.hooks import capture, capture_features
+from purge.models.hooks import capture, capture_features, first_tensor
 from purge.models.inspect import anatomy
 from tests.metrics.overfit import audited
 from tests.sequences import bert, distilbert, longer, roberta, sentences, wav2vec2, waves
@@ -38,22 +38,28 @@ def test_features_outputs_and_layers_do_not_depend_on_padding(make):
     )
     np.testing.assert_allclose(short.log_probs("test"), long.log_probs("test"), atol=1e-4)
     np.testing.assert_allclose(short.features("test"), long.features("test"), atol=1e-4)
-    assert short.blocks("test").keys() == long.blocks("test").keys()
     assert len(short.blocks("test")) == 3
-    for name, rows in short.blocks("test").items():
-        np.testing.assert_allclose(rows, long.blocks("test")[name], atol=1e-4, err_msg=name)
-
+    assert_near(short.blocks("test"), long.blocks("test"))
     layers = short.anatomy().stack
-    pooled, unpooled = [], []
-    model.get_submodule(layers[0]).register_forward_hook(lambda _m, _x, out: unpooled.append(out))
-    for one in (data, longer(data)):
-        with evaluating(model), capture(model, layers) as seen:
-            forward(model, one[0])
-        pooled.append(dict(seen))
-    for name in layers:
-        torch.testing.assert_close(pooled[0][name], pooled[1][name], atol=1e-4, rtol=1e-4)
-    first = unpooled[0][0] if isinstance(unpooled[0], tuple) else unpooled[0]
-    assert not torch.allclose(first.mean(1), pooled[0][layers[0]], atol=1e-2), "the test can tell"
+    outputs = []
+    model.get_submodule(layers[0]).register_forward_hook(
+        lambda _m, _x, out: outputs.append(first_tensor(out))
+    )
+    _, pooled = seen(model, layers, data[0])
+    assert_near(pooled, seen(model, layers, longer(data)[0])[1])
+    assert not torch.allclose(outputs[1].mean(1), pooled[layers[0]], atol=1e-2), "the test can tell"
+
+
+def seen(model, layers, x):
+    """The logits, and what capture sees of layers."""
+    with evaluating(model), capture(model, layers) as h:
+        return forward(model, x), dict(h)
+
+
+def assert_near(one, other):
+    assert one.keys() == other.keys() != set()
+    for name, rows in one.items():
+        np.testing.assert_allclose(rows, other[name], atol=1e-4, rtol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("form", ["dict", "tuple", "key_padding_mask"])
@@ -74,12 +80,12 @@ def test_the_mean_is_over_the_words_that_are_there(form):
 
 def test_a_mask_is_forgotten_after_its_pass():
     model, (x, _) = bert().eval(), sentences(6)
-    layer, passes = "bert.encoder.layer.0", []
-    with evaluating(model), capture(model, [layer]) as seen:
-        for more in ({"attention_mask": x["attention_mask"]},
-                     {"attention_mask": torch.ones_like(x["attention_mask"])}, {}):  # fmt: skip
+    mask, layer = x["attention_mask"], "bert.encoder.layer.0"
+    passes = []
+    with evaluating(model), capture(model, [layer]) as h:
+        for more in ({"attention_mask": mask}, {"attention_mask": torch.ones_like(mask)}, {}):
             forward(model, {"input_ids": x["input_ids"], **more})
-            passes.append(seen[layer])
+            passes.append(h[layer])
     torch.testing.assert_close(passes[1], passes[2])
     assert not torch.allclose(passes[0], passes[1], atol=1e-2)
 
@@ -98,13 +104,7 @@ def test_a_head_that_sees_every_word_is_given_the_mean_of_those_that_are_there()
 def test_the_mask_of_a_wave_is_shortened_as_the_model_does():
     model, (x, _) = wav2vec2().eval(), waves(6)
     more = {name: torch.cat([t, t.new_zeros(6, 80)], 1) for name, t in x.items()}
-    layers = anatomy(model, x).stack
-    assert layers
-    found = []
-    for given in (x, more):
-        with evaluating(model), capture(model, layers) as seen:
-            found.append((forward(model, given), {k: v for k, v in seen.items() if "encoder" in k}))
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-4, rtol=1e-4)
-    assert found[0][1]
-    for name, rows in found[0][1].items():
-        torch.testing.assert_close(rows, found[1][1][name], atol=1e-4, rtol=1e-4)
+    layers = [name for name in anatomy(model, x).stack if "encoder" in name]
+    (z, short), (padded, long) = (seen(model, layers, inputs) for inputs in (x, more))
+    torch.testing.assert_close(z, padded, atol=1e-4, rtol=1e-4)
+    assert_near(short, long)

@@ -25,9 +25,7 @@ def test_a_linear_layer_is_measured_by_deviation_out_over_size_in():
 
 
 def test_each_output_of_a_grouped_convolution_is_measured_by_the_inputs_that_it_reads():
-    x = torch.randn(6, 4, 5, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor(
-        [1.0, 2.0, 3.0, 4.0]
-    ).view(1, 4, 1, 1)
+    x = torch.randn(6, 4, 5, 5) * torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1, 1)
     layer = nn.Conv2d(4, 6, 3, groups=2)
     weight, bias = scales(layer, (x, 1.0))
     inside = x.square().mean((0, 2, 3)).sqrt()
@@ -46,16 +44,17 @@ def test_batches_count_by_their_weight():
     torch.testing.assert_close(heavy[0], ((a.square().mean(0) + b.square().mean(0)) / 2).rsqrt())
 
 
+class Bare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.tensor([[0.5, -0.5, 0.0, 0.5], [0.5, 0.5, 9.0, -0.5]]))
+        self.zeros = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.matrix.T + self.zeros
+
+
 def test_a_bare_tensor_of_weights_is_measured_as_a_whole():
-    class Bare(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.matrix = nn.Parameter(torch.tensor([[0.5, -0.5, 0.0, 0.5], [0.5, 0.5, 9.0, -0.5]]))
-            self.zeros = nn.Parameter(torch.zeros(2))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x @ self.matrix.T + self.zeros
-
     matrix, zeros = scales(Bare(), (torch.randn(5, 4), 1.0))
     assert matrix.unique().tolist() == [1.0]  # .5 · √4
     assert zeros.tolist() == [0.0, 0.0]
