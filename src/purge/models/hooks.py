@@ -7,8 +7,8 @@ the name of its argument, only positions that are not padding count.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -40,21 +40,6 @@ class Mask(NamedTuple):
                     return None
                 return mask_of(length, self.real.long()).bool()  # type: ignore[no-any-return]
         return None
-
-
-def padding_mask(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mask | None:
-    """The mask among the arguments of a model, known by its name; None if there is none."""
-    named = dict(kwargs)
-    if len(args) > 1:  # a tuple of inputs: the model's signature has their names
-        try:
-            named |= dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
-        except (TypeError, ValueError):  # Python cannot tell
-            return None
-    for name in (*REAL, *PADDED):
-        mask = named.get(name)
-        if isinstance(mask, Tensor) and mask.ndim == 2:
-            return Mask(mask != 0 if name in REAL else mask == 0, model)
-    return None
 
 
 def pooled(h: Tensor, mask: Mask | None = None) -> Tensor:
@@ -123,7 +108,16 @@ def _masks(model: nn.Module) -> Iterator[list[Mask | None]]:
     current: list[Mask | None] = [None]
 
     def hook(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        current[0] = padding_mask(model, args, kwargs)
+        current[0] = None
+        named = dict(kwargs)
+        if len(args) > 1:  # a tuple of inputs: the model's signature has their names
+            with suppress(TypeError, ValueError):  # Python cannot tell
+                named |= dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
+        for name in (*REAL, *PADDED):
+            mask = named.get(name)
+            if isinstance(mask, Tensor) and mask.ndim == 2:
+                current[0] = Mask(mask != 0 if name in REAL else mask == 0, model)
+                return
 
     with removed() as handles:
         handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))

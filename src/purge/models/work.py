@@ -10,8 +10,6 @@ A teacher, a copy and a fresh network count like the model itself; of an ensembl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,11 +31,23 @@ def flop_per_row(model: nn.Module, inputs: Inputs) -> tuple[int | None, str]:
     from torch.utils.flop_counter import FlopCounterMode  # takes a quarter of a second to import
 
     counter = FlopCounterMode(display=False)
+    # Attention and recurrent layers by products that the counter knows, not by kernels of their own.
+    fast = torch.backends.mha.get_fastpath_enabled()
+    recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
+    fused: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn) if recurrent else ()
+    before = [backend.enabled for backend in fused]
     try:
-        with _plain_kernels(model), evaluating(model), counting(model) as rows, counter:
+        torch.backends.mha.set_fastpath_enabled(False)
+        for backend in fused:
+            backend.enabled = False
+        with evaluating(model), counting(model) as rows, counter:
             forward(model, inputs)
     except Exception as error:  # whatever a layer may raise when it meets the counter
         return None, f"the operations of this model cannot be counted: {first_line(error)}"
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for backend, enabled in zip(fused, before, strict=True):
+            backend.enabled = enabled
     flop = counter.get_total_flops() // rows.total
     return (flop, "") if flop else (None, "the counter finds no product or convolution in this model")
 
@@ -48,21 +58,3 @@ def flop_of(rows: Rows, per_row: tuple[int | None, str]) -> dict[str, Any]:
     flop = None if each is None else each * (rows.plain + BACKWARD * rows.graded)
     counts = {"flop_per_row": each, "rows_with_gradients": rows.graded, "rows_without": rows.plain}
     return {"flop": flop, **counts, **({"flop_missing": why} if why else {})}
-
-
-@contextmanager
-def _plain_kernels(model: nn.Module) -> Iterator[None]:
-    """Attention and recurrent layers by products that the counter knows, not by kernels of their own."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
-    fused: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn) if recurrent else ()
-    before = [backend.enabled for backend in fused]
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        for backend in fused:
-            backend.enabled = False
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for backend, enabled in zip(fused, before, strict=True):
-            backend.enabled = enabled
