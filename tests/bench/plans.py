@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,27 @@ def finished(path: Path, out: Path) -> Plan:
         values: dict[str, float | None] = {name: ((7 * i + len(name)) % 10) / 20 for name in sorted(names)}
         write_json(place.file(job), result_of(job, values, steps=i, speedup=4.0, gated=0.5, score=0.1 * i))
     return plan
+
+
+# -- processes of a bench -------------------------------------------------------------------------
+
+
+def processes_of(session: int) -> list[tuple[int, str]]:
+    """The living processes of a session and their commands: a bench, its workers, what tracks them, Ray."""
+    living = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
+            name = (stat.parent / "cmdline").read_bytes().decode().replace("\0", " ")
+        except OSError:  # it has just ended
+            continue
+        if int(of) == session and state != "Z":
+            living.append((int(stat.parent.name), name))
+    return living
+
+
+def until(condition: Callable[[], Any], seconds: float) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value

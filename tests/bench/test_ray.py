@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from purge.bench.on_ray import Seat
 from purge.bench.schema import Resources
 from purge.bench.store import Place
 from purge.bench.workers import KILLED, THREADS, Done, Item, each, workers_on
+from tests.bench.plans import processes_of, until
 
 pytestmark = [
     pytest.mark.dist,
@@ -63,18 +63,8 @@ def plain(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(config: Path, out: Path, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "purge",
-        "bench",
-        str(config),
-        "--out",
-        str(out),
-        "--json",
-        "--quiet",
-        *more,
-    ]
+    argv = [sys.executable, "-m", "purge", "bench", str(config), "--out", str(out)]
+    return [*argv, "--json", "--quiet", *more]
 
 
 def results(out: Path) -> dict[str, Any]:
@@ -92,30 +82,9 @@ def weights(models: Path) -> dict[str, str]:
     return {f.parent.name: json.loads(f.read_text())["digest"] for f in models.glob("*/run.json")}
 
 
-def processes_of(session: int) -> list[tuple[int, str]]:
-    """The living processes of a session: those of the bench, of Ray, and its workers."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
-            name = (stat.parent / "cmdline").read_bytes().decode().replace("\0", " ")
-        except OSError:  # it has just ended
-            continue
-        if int(of) == session and state != "Z":
-            found.append((int(stat.parent.name), name))
-    return found
-
-
 def working(session: int) -> list[str]:
     """Those that end with the bench at once: after a SIGKILL, agents of Ray take a minute to notice."""
     return [name for _, name in processes_of(session) if not re.match(r"ray::\w+Agent", name)]
-
-
-def until(condition: Callable[[], Any], seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture
@@ -252,20 +221,10 @@ def test_two_nodes_and_a_folder_of_models(
 
 def test_an_address_at_which_nobody_answers(config: Path, tmp_path: Path) -> None:
     argv = command(config, tmp_path / "out", "--on", "ray:127.0.0.1:1")
-    _refused(argv, tmp_path, "Expected a Ray cluster at 127.0.0.1:1, got ConnectionRefusedError")
-
-
-def test_without_the_extra(config: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['ray'] = None; from purge.cli.app import main; main()"
-    argv = [sys.executable, "-c", code, *command(config, tmp_path / "out", "--on", "ray")[3:]]
-    _refused(argv, tmp_path, "Expected the package ray, for --on ray, got no such package")
-
-
-def _refused(argv: list[str], tmp_path: Path, words: str) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"Error: {words}")
+    assert line.startswith("Error: Expected a Ray cluster at 127.0.0.1:1, got ConnectionRefusedError")
     assert " Fix: " in line
     assert not [*tmp_path.iterdir()]
 

@@ -30,10 +30,6 @@ def benchmarks():
             del sys.modules[name]
 
 
-def accuracy(model, images):
-    return float((logits(model, images).argmax(1) == images.labels).float().mean())
-
-
 @pytest.fixture(scope="module")
 def pictures(digits):
     from plain import Pictures
@@ -44,6 +40,9 @@ def pictures(digits):
 @pytest.mark.slow
 def test_the_plain_implementation_unlearns(base, digits, pictures):
     from plain import plain
+
+    def accuracy(model, images):
+        return float((logits(model, images).argmax(1) == images.labels).float().mean())
 
     weights = {k: v.clone() for k, v in base.state_dict().items()}
     settings = replace(METHODS["purge-paper"].method, {"lr": 0.005, "batch_size": 64})
@@ -64,14 +63,9 @@ def test_the_plain_implementation_unlearns(base, digits, pictures):
 def test_the_plain_implementation_stops_at_the_retain_budget(base, pictures, budget):
     from plain import plain
 
-    changes = {
-        "epochs": 2,
-        "batch_size": 64,
-        "retain_budget": budget,
-        "retain_floor": 0.0,
-        "forget_target": 0.0,
-    }
-    done = plain(base, *pictures, replace(METHODS["purge-paper"].method, changes), device=CPU, workers=0)
+    changes = {"epochs": 2, "batch_size": 64, "retain_floor": 0.0, "forget_target": 0.0}
+    settings = replace(METHODS["purge-paper"].method, {**changes, "retain_budget": budget})
+    done = plain(base, *pictures, settings, device=CPU, workers=0)
     assert (done.stopped_by, done.steps) == (("schedule", 6) if budget is None else ("retain_budget", 3))
 
 

@@ -186,29 +186,21 @@ def test_latex_and_csv(tmp_path: Path) -> None:
     assert (row["ra.n"], row["ra.paper"]) == ("1", "")
 
 
-def test_shares_of_the_paper_are_fractions() -> None:
-    rows = paper_rows("ablation")
+def test_the_numbers_of_the_paper_are_known_and_say_where_they_are_from() -> None:
+    """Shares are fractions; what the authors published later replaces no table of the paper."""
     wanted = {"ta": 0.891, "fa_test": 0.586, "ra": 0.962, "mia": 0.262, "gated": 0.98}
-    assert rows["gate 0.9"] == pytest.approx(wanted)
+    assert paper_rows("ablation")["gate 0.9"] == pytest.approx(wanted)
     assert paper_rows("cost")["cifar10, purge-paper"] == {"seconds": 200, "steps": 70, "speedup": 13}
-    assert paper_rows(None) == {}
-
-
-def test_what_the_authors_published_later_is_apart_and_says_so() -> None:
-    """No table of the seed paper is replaced, and each says which of the two it is from."""
-    room = Path(tables.__file__).parent
-    seed, later = (read_json(room / name)["tables"] for name in ("paper.json", "paper_later.json"))
-    assert not seed.keys() & later.keys()
-    assert paper() == {**seed, **later}
-    assert all(table["by"].startswith("purge.tex, ") for table in seed.values())
-    assert all(
-        table["by"].startswith("the authors' repository, vedjaw/la_purge, ") for table in later.values()
-    )
     assert paper_rows("cifar10")["purge-paper"]["fa_test"] == pytest.approx(0.084)
     assert paper_rows("cifar10_later")["purge-paper"]["fa_test"] == pytest.approx(0.021)
-
-
-def test_the_numbers_of_the_paper_are_plain_and_known() -> None:
+    assert paper_rows(None) == {}
+    room = Path(tables.__file__).parent
+    first, later = (read_json(room / name)["tables"] for name in ("paper.json", "paper_later.json"))
+    assert not first.keys() & later.keys()
+    assert paper() == {**first, **later}
+    assert all(table["by"].startswith("purge.tex, ") for table in first.values())
+    origin = "the authors' repository, vedjaw/la_purge, "
+    assert all(table["by"].startswith(origin) for table in later.values())
     for name, table in paper().items():
         for cells in table["rows"].values():
             assert all(type(value) in (int, float) for value in cells.values()), name

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.bench.plans import processes_of, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen in /proc")
 
@@ -34,32 +34,12 @@ if __name__ == "__main__":
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 
 
-def group(leader: int) -> list[int]:
-    """The processes of a group that live: its leader, workers, and what keeps track of their resources."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # it has just ended
-            continue
-        if int(pgrp) == leader and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
-
-
-def until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
-
-
 def ended(leader: int) -> bool:
     """Whether all processes of a group end by themselves; those that do not are killed."""
-    all_did = until(lambda: not group(leader), 20)
-    for left in group(leader):
+    all_did = until(lambda: not processes_of(leader), 20)
+    for left, _ in processes_of(leader):
         os.kill(left, signal.SIGKILL)
-    return all_did
+    return bool(all_did)
 
 
 @pytest.mark.parametrize("everyone", [False, True], ids=["parent", "group"])
@@ -74,7 +54,7 @@ def test_busy_workers_end_with_their_parent(tmp_path: Path, number: int, everyon
     argv = [sys.executable, script, at]
     with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.PIPE, text=True) as parent:
         assert until(lambda: len(list(at.iterdir())) == 2, 60)
-        assert len(group(parent.pid)) == 4  # and the tracker
+        assert len(processes_of(parent.pid)) == 4  # and the tracker
         (os.killpg if everyone else os.kill)(parent.pid, number)
         _, err = parent.communicate(timeout=30)
     assert ended(parent.pid)

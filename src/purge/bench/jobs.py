@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -278,18 +277,21 @@ def _requests(task: Task, seed: int) -> list[Forget]:
         return [{"fraction": task.fraction, "seed": seed if task.draw is None else task.draw}]
     if task.ids is not None:
         return [{"ids": sorted(set(task.ids))}]
-    names = DATASETS[task.data].names if task.data in DATASETS else ()
-    if task.forget == "each" and not names:
+    count = len(DATASETS[task.data].names) if task.data in DATASETS else 0  # 0: not known yet
+    if task.forget != "each":
+        return [{"classes": _classes(one, count, task.data)} for one in task.forget or ()]
+    if not count:
         raise DataError(f"the classes of {task.data} by number", "'each'", "write forget: [0, 1, 2], say")
-    wanted = range(len(names)) if task.forget == "each" else task.forget or ()
-    requests = [sorted(set(one)) if isinstance(one, list) else [one] for one in wanted]
-    for classes in requests:
-        outside = [c for c in classes if not 0 <= c < (len(names) or math.inf)]
-        if outside or len(classes) in (0, len(names)):
-            most = f" to {len(names) - 1}" if names else ""
-            what = f"some classes, but not all, from 0{most} of {task.data}"
-            raise DataError(what, brief(classes), "change forget")
-    return [{"classes": classes} for classes in requests]
+    return [{"classes": [c]} for c in range(count)]
+
+
+def _classes(wanted: int | list[int], count: int, data: str) -> list[int]:
+    """The classes of a request, if the data has them and others too."""
+    classes = sorted(set(wanted)) if isinstance(wanted, list) else [wanted]
+    if len(classes) in (0, count) or classes[0] < 0 or 0 < count <= classes[-1]:
+        most = f" to {count - 1}" if count else ""
+        raise DataError(f"some classes, but not all, from 0{most} of {data}", brief(classes), "change forget")
+    return classes
 
 
 def _check_tables(plan: Plan, metrics: Mapping[str, Metric]) -> None:

@@ -13,29 +13,27 @@ from purge.core.errors import printable
 
 def laid_out(sheet: Sheet) -> tuple[list[str], list[list[str]]]:
     """Headings and rows as text; the paper's column beside each of ours that the paper reports."""
-    table, goals = sheet.table, {goal.column: goal for goal in sheet.table.goals}
-    printed = {name for row in sheet.rows for name, cell in row.cells.items() if cell.paper is not None}
-    heads = [KEYS[by] for by in table.rows]
-    aims = ["aim"] + [""] * (len(heads) - 1)
-    for name in table.columns:
-        column = sheet.columns[name]
+    goals = {goal.column: goal for goal in sheet.table.goals}
+    heads, aims = [KEYS[by] for by in sheet.table.rows], ["aim"]
+    aims += [""] * (len(heads) - 1)
+    lines = [[*sheet.key(row)] for row in sheet.rows]
+    for name, column in sheet.columns.items():
+        cells = [row.cells[name] for row in sheet.rows]
         heads.append(column.heading)
         aims.append(_aim(goals[name], sheet.aims[name], column) if name in sheet.aims else "")
-        if name in printed:
+        for line, cell in zip(lines, cells, strict=True):
+            line.append(_ours(column, cell))
+        if any(cell.paper is not None for cell in cells):
             heads.append("paper")
             aims.append("")
-    body = [[*aims, ""]] if sheet.aims else []
-    for row in sheet.rows:
-        line = [*sheet.key(row)]
-        for name in table.columns:
-            line.append(_ours(sheet.columns[name], row.cells[name]))
-            if name in printed:
-                line.append(sheet.columns[name].text(row.cells[name].paper))
-        if sheet.aims:
-            judged = [missed for name in sheet.aims if (missed := row.cells[name].missed_by) is not None]
-            line.append(f"{judged.count(0.0)} of {len(judged)}" if judged else "")
-        body.append(line)
-    return [*heads, *(["goals met"] if sheet.aims else [])], body
+            for line, cell in zip(lines, cells, strict=True):
+                line.append(column.text(cell.paper))
+    if not sheet.aims:
+        return heads, lines
+    for line, row in zip(lines, sheet.rows, strict=True):
+        judged = [missed for name in sheet.aims if (missed := row.cells[name].missed_by) is not None]
+        line.append(f"{judged.count(0.0)} of {len(judged)}" if judged else "")
+    return [*heads, "goals met"], [[*aims, ""], *lines]
 
 
 def _ours(column: Column, cell: Cell) -> str:

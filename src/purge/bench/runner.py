@@ -23,6 +23,7 @@ import yaml
 from torch import nn
 
 import purge
+from purge import Result
 from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
 from purge.bench.schema import PARTS
@@ -60,11 +61,7 @@ def bench(
     ``on``: where they run, see :func:`workers_on`; ``at_once``: how many of them at the same time.
     """
     part = plan.only(only)
-    for folder in (place.out, place.models):
-        out_folder(folder, force=True)
-    if not resume and place.out.is_dir() and any(place.out.iterdir()):
-        fix = "continue with --resume, or choose another"
-        raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
+    _check_folders(place, resume)
     todo = [job for job in part.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     absent = missing(wanted, place)
@@ -103,6 +100,15 @@ def bench(
         unread=sum(result is None and place.file(job).is_file() for job, result in results),
         over=over,
     )
+
+
+def _check_folders(place: Place, resume: bool) -> None:
+    """Refuse folders that cannot be written to, or that have the results of another bench."""
+    for folder in (place.out, place.models):
+        out_folder(folder, force=True)
+    if not resume and place.out.is_dir() and any(place.out.iterdir()):
+        fix = "continue with --resume, or choose another"
+        raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
 
 
 def locate(
@@ -338,28 +344,9 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     if job.base.logged:  # no path of this machine
         found["settings"]["log"] = f"{scene.folders[0].name}/updates"
 
-    def column(name: str) -> list[Any]:
-        return [row[name] for row in result.history if row.get(name) is not None]
-
-    def share(those: Sequence[bool]) -> float | None:
-        return statistics.fmean(those) if those else None
-
-    # Trainings that ran side by side took longer, so their seconds are not the cost of retraining.
-    alone = job.retrained and scene.facts[1].get("at_once") == 1
-    retraining = scene.facts[1]["seconds"] if alone else None
-    flops = [result.info["flop"], scene.facts[1].flop if job.retrained else None]
-    pflop, retrain_pflop = (None if flop is None else flop / 1e15 for flop in flops)
     found["numbers"] = {
-        "seconds": seconds[-1],
-        "first_seconds": seconds[0],
-        "steps": result.steps,
-        "retrain_seconds": retraining,
-        "speedup": None if retraining is None else retraining / seconds[-1],
-        "pflop": pflop,
-        "retrain_pflop": retrain_pflop,
-        "projected": share(column("projected")),
-        "gated": share(column("gated")),
-        "raising": share([cosine < -1e-6 for cosine in column("displacement_cosine")]),  # to first order
+        **_costs(scene.facts[1] if job.retrained else None, result, seconds),
+        **_shares(result),
         "score": score_of(job.score, report) if job.score else None,
     }
     found["spent_seconds"] = sum(seconds)
@@ -374,3 +361,27 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
     return {**found, **{part: report[part] for part in ("values", *PARTS)}}
+
+
+def _costs(retraining: RunFile | None, result: Result, seconds: Sequence[float]) -> dict[str, Any]:
+    """Seconds and operations; those of a retraining that ran side by side with others took longer."""
+    took = flop = None
+    if retraining is not None:
+        took, flop = retraining["seconds"] if retraining.get("at_once") == 1 else None, retraining.flop
+    flops = {"pflop": result.info["flop"], "retrain_pflop": flop}
+    return {
+        "seconds": seconds[-1],
+        "first_seconds": seconds[0],
+        "steps": result.steps,
+        "retrain_seconds": took,
+        "speedup": None if took is None else took / seconds[-1],
+        **{name: None if number is None else number / 1e15 for name, number in flops.items()},
+    }
+
+
+def _shares(result: Result) -> dict[str, float | None]:
+    """The shares of steps that were projected, were gated, and raise the retain loss to first order."""
+    names = {"projected": "projected", "gated": "gated", "raising": "displacement_cosine"}
+    of = {k: [row[name] for row in result.history if row.get(name) is not None] for k, name in names.items()}
+    of["raising"] = [cosine < -1e-6 for cosine in of["raising"]]
+    return {name: statistics.fmean(values) if values else None for name, values in of.items()}

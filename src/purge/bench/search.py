@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from purge import Metric
-from purge.bench.schema import Bench, Search, Variant, check_known
+from purge.bench.schema import Bench, Search, Task, Variant, check_known
 from purge.core.errors import DataError, MethodError
 from purge.core.schema import build
 from purge.core.settings import as_dict, flat_fields
@@ -90,11 +90,6 @@ def check_search(bench: Bench) -> None:
         if any(variant.search for variant in bench.methods):
             raise MethodError("search: {trials: …, score: …}", "none", "add it beside methods")
         return
-    metrics = {name: metric_of(name) for name in bench.search.score}
-    for name, metric in metrics.items():
-        check_value_name(name, "the score", metric)
-        if "shadows" in metric.needs:
-            raise MethodError("a score without shadow models", repr(name), "leave it out")
     first = bench.tasks[0]
     for task in bench.tasks:
         if task.set != first.set:  # a search finds settings for all of its tasks, so no task may have its own
@@ -102,13 +97,20 @@ def check_search(bench: Bench) -> None:
         if task.holdout is None:
             wanted = f"held-out training data of {task.data} to search on"
             raise DataError(wanted, "none, which leaves the test images", "add holdout: 0.1")
-        there = [metric.name for metric in task.resolved_metrics().values()]
-        for name, metric in metrics.items():
-            if metric.name not in there:
-                raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
-            if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
-                wanted = f"a retrained model for {name} in the score"
-                raise MethodError(wanted, "retrains: 0", "write retrains: 1")
+        for name in bench.search.score:
+            _check_score(name, task)
+
+
+def _check_score(name: str, task: Task) -> None:
+    """Refuse a number that the audits of a task do not have."""
+    metric = metric_of(name)
+    check_value_name(name, "the score", metric)
+    if "shadows" in metric.needs:
+        raise MethodError("a score without shadow models", repr(name), "leave it out")
+    if metric.name not in [one.name for one in task.resolved_metrics().values()]:
+        raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
+    if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
+        raise MethodError(f"a retrained model for {name} in the score", "retrains: 0", "write retrains: 1")
 
 
 def metric_of(name: str) -> Metric:

@@ -203,10 +203,9 @@ def sheet(
     columns = {name: column_of(name, described) for name in table.columns}
     kept: dict[By, list[str]] = {by: words for by, words in table.only.items() if by != "label"}
     models = [model for model in _models(numbers, table) if chosen(model.keys, kept)]
-    ours: dict[By, list[str]] = {"label": labels} if (labels := table.only.get("label")) else {}
     members: dict[tuple[Any, ...], list[Entry]] = {}
     for model in models:
-        if model.part in table.also or (model.part is None and chosen(model.keys, ours)):
+        if model.part in table.also or (model.part is None and chosen(model.keys, table.only)):
             members.setdefault((*(model.keys[by] for by in table.rows), model.part), []).append(model)
     printed = paper_rows(table.paper)
     rows = []

@@ -186,7 +186,12 @@ def workers_on(
             yield workers
         return
     choose_device(device, nn.Identity())
-    cpus, n = resources.cpus, n or 1
+    with _processes(n or 1, resources.cpus) as workers:
+        yield workers
+
+
+@contextmanager
+def _processes(n: int, cpus: int | None) -> Iterator[Sequence[Worker]]:
     share = cpus or (max(1, (os.cpu_count() or 1) // n) if n > 1 else None)
     others = [Process(cpus) for _ in range(n)] if n > 1 else []
     before = torch.get_num_threads()
