@@ -22,7 +22,9 @@ from purge.core.errors import MethodError
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.data.samples import Samples, batches
+from purge.engine.losses import cross_entropy
 from purge.engine.optimizer import FlatOptimizer, FlatParameters, widest
+from purge.models.batchnorm import Norm
 from purge.models.forward import forward
 
 Space = Literal["none", "gradient", "update"]
@@ -85,6 +87,25 @@ def of_each(fn: Callable[[Inputs, Tensor], Any], x: Inputs, y: Tensor, most: int
         return tree_map(
             lambda *parts: torch.stack(parts), *(fn(inputs.take(x, i), y[i]) for i in range(len(y)))
         )
+
+
+def summed_grad(
+    model: nn.Module,
+    params: Sequence[nn.Parameter],
+    samples: Samples,
+    *,
+    batch_size: int,
+    norm: Norm = "frozen",
+    order: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of the cross-entropy summed over samples, flat, and that sum."""
+    total = torch.zeros_like(flat(params))
+    loss = torch.zeros((), device=total.device)
+    for x, y in batches(samples, batch_size, order):
+        part = cross_entropy(model, x, y, norm, "sum")
+        total += grad(part, params)
+        loss += part.detach()
+    return total, loss
 
 
 def squared_grads(

@@ -72,8 +72,6 @@ class Run:
         self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples a check looks at
         self._first_bad = torch.full((), -1, device=self.device)
 
-    # -- batches ---------------------------------------------------------------------------
-
     def batch_indices(self, samples: Sized, *, steps: int, batch_size: int) -> Tensor:
         """Which samples make up each batch, (steps, batch): shuffled passes one after the other.
 
@@ -226,8 +224,6 @@ class Run:
             return widened(copy.deepcopy(self._fresh).to(self.device))
         return reinitialised(model, partly=partly)
 
-    # -- checks ----------------------------------------------------------------------------
-
     @property
     def retain_budget(self) -> float | None:
         """The retain loss that would end the run; None without a budget or before the first step."""
@@ -308,8 +304,6 @@ class Run:
             generator = torch.Generator().manual_seed(self.seed)
             self._chosen[n] = torch.randperm(n, generator=generator)[:most].sort().values
         return self._chosen[n]
-
-    # -- history ---------------------------------------------------------------------------
 
     def log(self, **scalars: Tensor | None) -> None:
         """Keep 0-d tensors of the current step on the device; they are read when the run is over.

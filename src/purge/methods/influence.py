@@ -33,11 +33,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from purge.data.samples import Samples, batches
-from purge.engine.projection import flat, grad, per_sample_grads, write
+from purge.engine.projection import flat, per_sample_grads, summed_grad, write
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
-from purge.models.forward import EVAL_BATCH, forward
+from purge.models.forward import EVAL_BATCH
 
 KEPT_BYTES = 2 << 30  # gradients up to this size are kept; larger ones are computed when needed
 
@@ -72,8 +71,8 @@ class Influence(Method):
             kept = list(rows())
             rows = lambda: iter(kept)  # noqa: E731
         for _ in run.steps(1, epoch=1):
-            forget, forget_loss = _summed(model, params, split.forget, run.device)
-            retain, retain_loss = _summed(model, params, split.retain, run.device)
+            forget, forget_loss = summed_grad(model, params, split.forget, batch_size=EVAL_BATCH)
+            retain, retain_loss = summed_grad(model, params, split.retain, batch_size=EVAL_BATCH)
             v = forget / n - n_f / (n * n_r) * retain
             if self.exact:
                 k = _inverse_times(rows, v, len(drawn), self.damping)
@@ -81,18 +80,6 @@ class Influence(Method):
                 k = _authors_recursion(rows, v, self.samples, self.damping)
             write(params, flat(params) + self.alpha * k)
             run.log(retain_loss=retain_loss / n_r, forget_loss=forget_loss / n_f)
-
-
-def _summed(
-    model: nn.Module, params: list[nn.Parameter], samples: Samples, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The gradient of the summed cross-entropy over all samples, flat, and that sum."""
-    total, loss = torch.zeros_like(flat(params)), torch.zeros((), device=device)
-    for x, y in batches(samples, EVAL_BATCH, torch.arange(len(samples), device=device)):
-        part = F.cross_entropy(forward(model, x).float(), y, reduction="sum")
-        total += grad(part, params)
-        loss += part.detach()
-    return total, loss
 
 
 def _inverse_times(rows: Rows, v: Tensor, m: int, damping: float) -> Tensor:

@@ -30,9 +30,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from purge.data.samples import Samples, batches
 from purge.engine.losses import cross_entropy
-from purge.engine.projection import flat, grad
+from purge.engine.projection import flat, grad, summed_grad
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
 
@@ -73,9 +72,11 @@ class MaskedSmallGradients(Method):
         self, model: nn.Module, params: list[nn.Parameter], layers: set[Tensor], split: Split, pace: Tensor
     ) -> None:
         """New weights where |g| is smallest; the others of these layers get a slower ``pace``."""
-        some = torch.randperm(len(split.retain))[: len(split.forget)]
-        g = self._summed(model, params, split.retain, some)
-        g -= self._summed(model, params, split.forget, torch.randperm(len(split.forget)))
+        some = torch.randperm(len(split.retain))[: len(split.forget)].to(pace.device)
+        mixed, size = torch.randperm(len(split.forget)).to(pace.device), self.batch_size
+        kept, _ = summed_grad(model, params, split.retain, batch_size=size, norm=self.norm, order=some)
+        lost, _ = summed_grad(model, params, split.forget, batch_size=size, norm=self.norm, order=mixed)
+        g = kept - lost
         sizes = [p.numel() for p in params]
         for p, small, speed in zip(params, g.abs().split(sizes), pace.split(sizes), strict=True):
             if p in layers:
@@ -84,10 +85,3 @@ class MaskedSmallGradients(Method):
                 fresh = nn.init.kaiming_normal_(torch.empty_like(p), mode="fan_out", nonlinearity="relu")
                 p.data.copy_(torch.where(drawn.view(p.shape), fresh, p))
                 speed.copy_(torch.where(drawn, 1.0, self.kept))
-
-    def _summed(self, model: nn.Module, params: list[nn.Parameter], samples: Samples, at: Tensor) -> Tensor:
-        """The sum of the gradients of the samples ``at``, flat."""
-        total = torch.zeros_like(flat(params))
-        for x, y in batches(samples, self.batch_size, at.to(total.device)):
-            total += grad(cross_entropy(model, x, y, self.norm, "sum"), params)
-        return total

@@ -52,9 +52,9 @@ import torch
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
-from purge.data.samples import Samples, batches, joined
+from purge.data.samples import Samples, joined
 from purge.engine.losses import cross_entropy, mean_of
-from purge.engine.projection import flat, grad, write
+from purge.engine.projection import flat, summed_grad, write
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.checks import parameters_to_train
 
@@ -161,26 +161,18 @@ class SalUn(RandomLabel):
     ) -> AbstractContextManager[Hold]:
         n = sum(p.numel() for p in params)
         if self.share * n < 1:
-            raise MethodError(
-                f"a share that frees at least one of {n} parameters", str(self.share), "raise share"
-            )
+            what = f"a share that frees at least one of {n} parameters"
+            raise MethodError(what, str(self.share), "raise share")
         if self.soft:
             return nullcontext(_SoftThreshold(params, 1 - self.share, epoch, self.epochs * epoch))
-        free = _salient(model, forget, params, int(self.share * n), self.batch_size)
+        total, _ = summed_grad(model, params, forget, batch_size=self.batch_size)
+        mask = torch.zeros_like(total, dtype=torch.bool)
+        mask[total.abs().argsort(descending=True, stable=True)[: int(self.share * n)]] = (
+            True  # by rank: no ties
+        )
+        parts = mask.split([p.numel() for p in params])
+        free = [part.view_as(p) for part, p in zip(parts, params, strict=True)]
         return _masked(params, free, optimizer)
-
-
-def _salient(
-    model: nn.Module, forget: Samples, params: list[nn.Parameter], most: int, size: int
-) -> list[Tensor]:
-    """Masks like the parameters, true at the ``most`` largest |Σ ∇CE| of all of them together."""
-    total = torch.zeros_like(flat(params))
-    for x, y in batches(forget, size):
-        total += grad(cross_entropy(model, x, y, "frozen", "sum"), params)
-    mask = torch.zeros_like(total, dtype=torch.bool)
-    mask[total.abs().argsort(descending=True, stable=True)[:most]] = True  # by rank: ties do not add to it
-    parts = mask.split([p.numel() for p in params])
-    return [part.view_as(p) for part, p in zip(parts, params, strict=True)]
 
 
 @contextmanager

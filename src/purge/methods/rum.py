@@ -83,7 +83,15 @@ class Rum(Method):
                 continue
             stop = method.stop if self.stop == PUBLISHED else self.stop
             part = run.part(stop, f"part {i + 1} of {len(parts)}", (run.seed + i) % 2**32)
-            method.run(model, _turn(split, rows, parts[i + 1 :], run.device), part)
+            later = torch.cat([*parts[i + 1 :], rows[:0]])
+            later = later[~split.whole[later]]  # what waits is retained, unless its whole class must go
+            retain = (
+                _together(split.retain, split.forget.select(later), run.device)
+                if len(later)
+                else split.retain
+            )
+            forget = split.forget if len(rows) == len(split.forget) else split.forget.select(rows)
+            method.run(model, dataclasses.replace(split, forget=forget, retain=retain), part)
             run.follow(part)
         run.took = f"{len(split.forget)} samples in {len(parts)} parts: " + ", then ".join(self.methods)
 
@@ -97,15 +105,6 @@ class Rum(Method):
             # Log-odds: they tell samples apart whose probability is 1 in float32.
             total += z.gather(1, y)[:, 0] - z.scatter(1, y, -math.inf).logsumexp(1)
         return -total.cpu()
-
-
-def _turn(split: Split, rows: Tensor, waiting: list[Tensor], device: torch.device) -> Split:
-    """The request of one part: what waits for its turn is retained, unless its whole class must go."""
-    later = torch.cat([*waiting, rows[:0]])
-    later = later[~split.whole[later]]
-    kept = _together(split.retain, split.forget.select(later), device) if len(later) else split.retain
-    forget = split.forget if len(rows) == len(split.forget) else split.forget.select(rows)
-    return dataclasses.replace(split, forget=forget, retain=kept)
 
 
 def _together(retain: Samples, later: Samples, device: torch.device) -> Samples:

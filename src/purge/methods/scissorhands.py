@@ -74,8 +74,15 @@ class Scissorhands(Method):
         for batches in at_f.split(min(epoch_f, epoch)):
             beside += [*batches, *[at_f[0, :0]] * (epoch - len(batches))]
         for i, (r, f) in run.batches(retain, forget, orders=(at_r, beside), epoch=epoch):
-            if i == 0:
-                _trim(params, trimmed, saliency, self.share)
+            if i == 0:  # draw anew what matters most of all weights, where it may be trimmed
+                score = (flat(params) * saliency).abs()
+                chosen = torch.zeros_like(score, dtype=torch.bool)
+                chosen[score.topk(max(1, int(self.share * len(score)))).indices] = True
+                parts = chosen.split([p.numel() for p in params])
+                for p, part in zip(params, parts, strict=True):
+                    if (most := trimmed.get(id(p))) is not None:
+                        fresh = torch.empty_like(p).uniform_(-most, most)
+                        p.data.copy_(torch.where(part.view_as(p), fresh, p.data))
             if i % epoch == 0:
                 memory = -grad(cross_entropy(model, f.x, f.y, "frozen"), params)
             retain_loss = loss = cross_entropy(model, r.x, r.y, self.norm)
@@ -91,9 +98,9 @@ class Scissorhands(Method):
             self.optim.along(optimizer, g)
             run.log(retain_loss=retain_loss, forget_loss=forget_loss)
 
-    def _trimmed(self, model: nn.Module) -> list[tuple[nn.Parameter, float]]:
-        """The parameters that may be trimmed, each with the largest size of a fresh value."""
-        chosen = []
+    def _trimmed(self, model: nn.Module) -> dict[int, float]:
+        """The ids of the parameters that may be trimmed, each with the largest size of a fresh value."""
+        chosen = {}
         for layer, module in model.named_modules():
             for name, p in module.named_parameters(layer, recurse=False):
                 # The weights of normalisation have one dimension.
@@ -101,26 +108,8 @@ class Scissorhands(Method):
                 normal = not isinstance(weight, Tensor) or weight.ndim < 2
                 wanted = name.startswith(self.layers) if self.layers else not normal
                 if p.requires_grad and wanted:
-                    chosen.append((p, 1 / math.sqrt(p[0].numel()) if p.ndim > 1 else 0.0))
+                    chosen[id(p)] = 1 / math.sqrt(p[0].numel()) if p.ndim > 1 else 0.0
         if not chosen:
-            raise MethodError(
-                "layers with weights that take gradients to trim",
-                ", ".join(self.layers) or "none",
-                "leave layers out, or name some that the model has",
-            )
+            got, fix = ", ".join(self.layers) or "none", "leave layers out, or name some that the model has"
+            raise MethodError("layers with weights that take gradients to trim", got, fix)
         return chosen
-
-
-@torch.no_grad()
-def _trim(
-    params: list[nn.Parameter], trimmed: list[tuple[nn.Parameter, float]], gradient: Tensor, share: float
-) -> None:
-    """Draw the weights anew whose product with the gradient is among the largest of all."""
-    saliency = (flat(params) * gradient).abs()
-    chosen = torch.zeros_like(saliency, dtype=torch.bool)
-    chosen[saliency.topk(max(1, int(share * len(saliency)))).indices] = True
-    most = {id(p): size for p, size in trimmed}
-    for p, part in zip(params, chosen.split([p.numel() for p in params]), strict=True):
-        if id(p) in most:
-            fresh = torch.empty_like(p).uniform_(-most[id(p)], most[id(p)])
-            p.copy_(torch.where(part.view_as(p), fresh, p))

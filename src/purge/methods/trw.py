@@ -55,7 +55,16 @@ class TiltedReweighting(Method):
 
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go ``epochs`` times through both sets."""
-        wanted = self._targets(model, split, run.device)
+        split.refuse_single("trw")
+        head = last_layer(model, split.retain, "trw", split.classes)
+        forgotten_classes, rows = split.forgotten(run.device), torch.as_tensor(head.weight).detach()
+        centred = rows.flatten(1).float()
+        centred = centred - centred.mean(0)
+        _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+        v = F.normalize(centred @ directions[: self.components].T, dim=1)
+        similar = (v @ v.T / self.temperature).masked_fill(forgotten_classes, -math.inf).softmax(1)
+        tilted = logits(model, split.forget) + self.beta * similar[split.forget.labels.to(run.device)]
+        wanted = tilted.masked_fill(forgotten_classes, -math.inf).softmax(1)  # q of every forget sample
         optimizer = self.optim.make(model)
         kept, labels = len(split.retain), torch.eye(split.classes, device=run.device)
 
@@ -73,16 +82,3 @@ class TiltedReweighting(Method):
             forgotten = b.rows >= kept
             q = torch.where(forgotten[:, None], wanted[(b.rows - kept).clamp_min(0)], labels[b.y])
             run.log(**one_step(b.x, q, forgotten))
-
-    def _targets(self, model: nn.Module, split: Split, device: torch.device) -> Tensor:
-        """q of every forget sample, (|D_f|, K)."""
-        split.refuse_single("trw")
-        head = last_layer(model, split.retain, "trw", split.classes)
-        forgotten, weights = split.forgotten(device), torch.as_tensor(head.weight).detach()
-        centred = weights.flatten(1).float()
-        centred = centred - centred.mean(0)
-        _, _, directions = torch.linalg.svd(centred, full_matrices=False)
-        v = F.normalize(centred @ directions[: self.components].T, dim=1)
-        similar = (v @ v.T / self.temperature).masked_fill(forgotten, -math.inf).softmax(1)
-        tilted = logits(model, split.forget) + self.beta * similar[split.forget.labels.to(device)]
-        return tilted.masked_fill(forgotten, -math.inf).softmax(1)

@@ -71,7 +71,10 @@ class UNSIR(Method):
         labels, order = split.retain.labels, torch.randperm(len(split.retain))
         some = [order[labels[order] == c][: self.per_class] for c in labels.unique()]
         chosen = torch.cat(some).to(run.device)
-        impair, at_n = self._impair_order(noise, chosen, run)
+        kept, rows = len(chosen), len(chosen) + len(noise) * self.noise_repeats
+        passes = self._passes(range(rows), self.impair_epochs, run)  # over retained samples and then noise
+        impair = [chosen[at[at < kept]] for at in passes]
+        at_n = [(at[at >= kept] - kept) % len(noise) for at in passes]
         repair = [chosen[at] for at in self._passes(chosen, self.repair_epochs, run)]
         slower = dataclasses.replace(self.optim, lr=self.repair_lr)
         optimizers = [self.optim.make(model)] * len(impair) + [slower.make(model)] * len(repair)
@@ -101,14 +104,6 @@ class UNSIR(Method):
             shown.append(noise.detach()[: self.noise_shown])
             named.append(y[: self.noise_shown].cpu())
         return samples_of(torch.cat(shown), torch.cat(named), device)
-
-    def _impair_order(self, noise: Samples, chosen: Tensor, run: Run) -> tuple[list[Tensor], list[Tensor]]:
-        """For each impair step the rows of its batch in the retain set, and those in the noise."""
-        kept, rows = len(chosen), len(chosen) + len(noise) * self.noise_repeats
-        passes = self._passes(range(rows), self.impair_epochs, run)
-        return [chosen[at[at < kept]] for at in passes], [
-            (at[at >= kept] - kept) % len(noise) for at in passes
-        ]
 
     def _passes(self, rows: Sized, epochs: int, run: Run) -> list[Tensor]:
         """Shuffled passes over some rows, one after the other, cut into batches."""

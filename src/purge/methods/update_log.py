@@ -61,11 +61,11 @@ class UpdateLog:
             names = identities(only)
             self._wanted = torch.isin(self._ids, names)
             if strange := int((~torch.isin(names, self._ids)).sum()):
-                raise DataError(
+                what, got = (
                     "samples of the training data to log the updates of",
                     f"{strange} that are not in it",
-                    "take them from the training data with purge.split",
                 )
+                raise DataError(what, got, "take them from the training data with purge.split")
         size = self.expected_bytes(model, recipe)
         parent = next(p for p in [self._folder, *self._folder.absolute().parents] if p.exists())
         if size > (free := shutil.disk_usage(parent).free):
@@ -110,11 +110,9 @@ class UpdateLog:
     def finish(self, model: nn.Module) -> None:
         """Write the index and, last of all, log.json."""
         if self._steps != list(range(len(self._steps))):
-            raise FileError(
-                "a log of all steps from the first on",
-                f"one that begins at step {self._steps[0]}",
-                "train again from the start: a resumed training cannot be logged",
-            )
+            got = f"one that begins at step {self._steps[0]}"
+            fix = "train again from the start: a resumed training cannot be logged"
+            raise FileError("a log of all steps from the first on", got, fix)
         lengths = [len(rows) for rows in self._rows]
         offsets = pa.array(np.cumsum([0, *lengths]), pa.int64())
         ids = pa.LargeListArray.from_arrays(offsets, pa.array(self._ids[torch.cat(self._rows)].numpy()))
