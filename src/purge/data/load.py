@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -143,6 +143,16 @@ def _own_transform(source: DataSource) -> Callable[[Tensor], Tensor] | None:
     return cast("Callable[[Tensor], Tensor]", function)
 
 
+class _Loaded(NamedTuple):
+    """Images as they were found: of each part the pixels, labels, paths and a name that tells it apart."""
+
+    parts: dict[str, tuple[Any, Sequence[int], Sequence[str], str]]
+    names: tuple[str, ...]  # of the classes
+    mean: Sequence[float] = ()  # of each channel, as it was measured
+    std: Sequence[float] = ()
+    cached: str = ""  # where in the user's cache they are
+
+
 def _images(
     source: DataSource,
     transform: Callable[[Tensor], Tensor] | None,
@@ -153,63 +163,63 @@ def _images(
     size, mean, std = source.size, source.mean, source.std
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
-    entry, cached = DATASETS.get(source.data), ""
+    entry = DATASETS.get(source.data)
     if entry is not None:
         size, mean, std = size or entry.size, mean or entry.mean, std or entry.std
-    found: dict[str, tuple[Any, Sequence[int], Sequence[str], str]]  # pixels, labels, paths, name of a part
-    if entry is not None and not entry.layouts:  # read every time, never cached
-        read, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
-        names = entry.names or names
-        found = {
-            which: (torch.from_numpy(channels_first(part.pixels)), part.labels, (), f"{source.data}-{which}")
-            for which, part in read.items()
-        }
-    else:
-        files = _named_source(source, entry, progress) if entry else own_source(Path(source.data))
-        if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
-            if source.skip_bad:
-                got = "both, but which images are bad is not known ahead"
-                fix = "leave out one of them, and repair or remove what an error names"
-                raise DataError("either stream or skip_bad", got, fix)
-            shelves, names, measured = on_shelves(files, size, mean is None or std is None)
-            found = {
-                which: (
-                    shelf,
-                    shelf.part.labels,
-                    shelf.part.paths,
-                    fingerprint(files, shelf.part, names, which),
-                )
-                for which, shelf in shelves.items()
-            }
-        else:
-            at, facts = decoded(files, size=size, progress=progress)
-            _check_bad(facts["parts"], source.skip_bad)
-            names, measured, cached = facts["names"], (facts["mean"], facts["std"]), name_in_cache(at)
-            found = {
-                which: (
-                    mapped(below(at, which, ending=".bin"), (len(part["labels"]), *facts["form"])),
-                    part["labels"],
-                    part["paths"],
-                    f"{part['content']}-{which}",
-                )
-                for which, part in facts["parts"].items()
-            }
-        mean, std = mean or tuple(measured[0]), std or tuple(measured[1])
+    found = _find(source, entry, size, measure=mean is None or std is None, progress=progress)
+    mean, std = mean or tuple(found.mean), std or tuple(found.std)
     images = {}
-    for which, (pixels, labels, paths, name) in found.items():
+    for which, (pixels, labels, paths, name) in found.parts.items():
         images[which] = Images(
-            pixels, torch.tensor(labels), mean=mean or (), std=std or (), size=size,
-            channels=entry.channels if entry else None, names=names, paths=paths, source=name,
+            pixels, torch.tensor(labels), mean=mean, std=std, size=size,
+            channels=entry.channels if entry else None, names=found.names, paths=paths, source=name,
             device_fraction=device_fraction, transform=transform,
         )  # fmt: skip
-        images[which].cached = cached
+        images[which].cached = found.cached
     return images
 
 
-def mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """The pixels in a file, mapped into memory; writing to them does not change the file."""
-    flat = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8)
-    return flat.view(shape)
+def _find(
+    source: DataSource, entry: DatasetEntry | None, size: int | None, *, measure: bool, progress: bool
+) -> _Loaded:
+    if entry is not None and not entry.layouts:  # without files: read every time, never cached
+        parts, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
+        found = {
+            which: (torch.from_numpy(channels_first(part.pixels)), part.labels, (), f"{source.data}-{which}")
+            for which, part in parts.items()
+        }
+        return _Loaded({**found}, entry.names or names)
+    files = _named_source(source, entry, progress) if entry else own_source(Path(source.data))
+    if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
+        return _streamed(files, size, source.skip_bad, measure)
+    return _kept(files, size, source.skip_bad, progress)
+
+
+def _streamed(files: Source, size: int | None, skip_bad: bool, measure: bool) -> _Loaded:
+    """The images of a source where they are, to be decoded when they are needed."""
+    if skip_bad:
+        got = "both, but which images are bad is not known ahead"
+        fix = "leave out one of them, and repair or remove what an error names"
+        raise DataError("either stream or skip_bad", got, fix)
+    shelves, names, (mean, std) = on_shelves(files, size, measure)
+    found = {
+        which: (shelf, part.labels, part.paths, fingerprint(files, part, names, which))
+        for which, shelf in shelves.items()
+        for part in [shelf.part]
+    }
+    return _Loaded({**found}, names, mean, std)
+
+
+def _kept(files: Source, size: int | None, skip_bad: bool, progress: bool) -> _Loaded:
+    """The images of a source, mapped into memory; writing to them does not change the cache."""
+    at, facts = decoded(files, size=size, progress=progress)
+    _check_bad(facts["parts"], skip_bad)
+    found = {}
+    for which, part in facts["parts"].items():
+        path, shape = below(at, which, ending=".bin"), (len(part["labels"]), *facts["form"])
+        pixels = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8)
+        found[which] = pixels.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}"
+    return _Loaded({**found}, facts["names"], facts["mean"], facts["std"], name_in_cache(at))
 
 
 def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
@@ -238,18 +248,25 @@ def _named_source(source: DataSource, entry: DatasetEntry, progress: bool) -> So
     if source.data_dir is not None:
         roots = [Path(source.data_dir)]
     for root in roots:
-        at = below(root, name)
-        for folder in (at, *([root] if root.name == name else [])):
+        for folder in [below(root, name)] + [root] * (root.name == name):
             if shards := parquet.find(folder):
                 return shards._replace(names=entry.names)
-        for layout, folder in product(entry.layouts, (at, *(root / inner for inner in entry.folders))):
-            found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
-            if all(found):
-                return _published(name, entry, [path for paths in found for path in paths])
+        if paths := _layout_in(root, name, entry):
+            return _published(name, entry, paths)
     at = below(roots[0], name)
     if not entry.downloads:
         raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
     return _published(name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()])
+
+
+def _layout_in(root: Path, name: str, entry: DatasetEntry) -> list[Path]:
+    """The files of the first layout that is complete in one of the folders where it may be."""
+    folders = (below(root, name), *(root / inner for inner in entry.folders))
+    for layout, folder in product(entry.layouts, folders):
+        found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
+        if all(found):
+            return [path for paths in found for path in paths]
+    return []
 
 
 def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:

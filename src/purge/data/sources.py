@@ -152,13 +152,7 @@ def choose_data(
         model: the architecture, whose folder has the tokenizer of texts.
         trains: will a model be trained on it now? Otherwise one was trained before.
     """
-    data = given.get("data") or run.data
-    if not data:
-        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
-    if "data" not in given and is_function(data):
-        trusted(data, "run.json", trust, option="--data")
-    if "data" in given and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
-        data = str(Path(data).absolute())
+    data = _named_data(run, given, trust)
     same = data == run.data and not is_function(data)  # other data has another mean
     values: dict[str, Any] = {}
     for f in OPTIONS:
@@ -174,6 +168,17 @@ def choose_data(
         values["tokenizer"] = model.removeprefix("hf:")
     held_out = _held_out(run, given, same=same, trains=trains)
     return DataSource(**{**values, "data": data, "held_out": held_out})
+
+
+def _named_data(run: DataSource, given: Mapping[str, Any], trust: bool) -> str:
+    data = given.get("data") or run.data
+    if not data:
+        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
+    if "data" not in given and is_function(data):
+        trusted(data, "run.json", trust, option="--data")
+    if "data" in given and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
+        data = str(Path(data).absolute())
+    return str(data)
 
 
 def _held_out(run: DataSource, given: Mapping[str, Any], *, same: bool, trains: bool) -> bool | None:

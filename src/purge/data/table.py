@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from purge.data.samples import Origin, Samples
 from purge.data.sources import DataSource
 
 LONGEST_ID = 1000  # characters
-FEW = 20  # rows up to which as many classes may be in a table as there are rows
+FEW = 20  # classes that there may be whatever the number of rows
 
 Encode = Callable[[list[str]], dict[str, Tensor]]  # texts → tokens
 
@@ -39,26 +38,15 @@ def load_table(
         names: of the classes in the order of a model's outputs, if that tells them.
     """
     tables = [read_table(Path(file)) for file in (source.data, source.test_file) if file is not None]
-    label, text, id = source.label_column or "", source.text_column, source.id_column
+    label, text, id = str(source.label_column), source.text_column, source.id_column
     columns = [name for name in (label, text, id) if name is not None]
-    if twice := [name for name in columns if columns.count(name) > 1]:
-        got, fix = f"{brief(twice[0])} twice", "name each column once"
+    most = max(columns, key=columns.count)
+    if columns.count(most) > 1:
+        got, fix = f"{brief(most)} twice", "name each column once"
         raise DataError("different columns as --label, --text and --id", got, fix)
     order, y = _numbered([table.texts(label, "--label") for table in tables], names, source)
-    owners = [[] if id is None else table.texts(id, "--id") for table in tables]
-    for owner in (owner for part in owners for owner in part):
-        if len(owner) > LONGEST_ID or not owner.isprintable():
-            what = f"ids of at most {LONGEST_ID} characters in one line in {id!r}"
-            raise DataError(what, brief(owner[:50]), "name the column that says whose each row is")
-    if text is None:
-        x = _features(tables, columns)
-    elif encode is None:
-        fix = "name a folder with a tokenizer as --model hf:DIR, or leave out --text"
-        raise DataError("a model of Hugging Face for --text", "another", fix)
-    else:  # all are padded to one length
-        tokens = encode([cell for table in tables for cell in table.texts(text, "--text")])
-        ends = np.cumsum([0, *map(len, y)]).tolist()
-        x = [take(tokens, slice(*ends[i : i + 2])) for i in range(len(y))]
+    owners = _owners(tables, id)
+    x = _features(tables, columns) if text is None else _tokens(tables, text, encode)
     rows = [torch.arange(len(part)) for part in y]
     if len(tables) == 1 and source.held_out is not False:
         rows = [torch.from_numpy(part) for part in held_out(y[0].numpy(), source.split_seed)]
@@ -70,12 +58,21 @@ def load_table(
     facts = [*(table.digest for table in tables), *map(str, (label, text, id))]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     parts = []
-    for i, which in enumerate(("train", "test")[: len(rows)]):
-        at, of = rows[i], min(i, len(tables) - 1)  # both may be rows of one table
-        whose = [owners[of][row] for row in at.tolist()] if id is not None else ()
-        about: dict[str, Any] = {"origin": Origin(f"{digest}-{which}"), "names": order, "owners": whose}
-        parts.append(Samples(backends[of], y[of][at], rows=at, ids=at, cut=True, **about))
+    for which, i, at in zip(("train", "test"), (0, len(tables) - 1), rows, strict=False):
+        origin = Origin(f"{digest}-{which}")
+        whole = Samples(backends[i], y[i], origin=origin, names=order, owners=owners[i])
+        parts.append(whole.select(at))
     return parts[0], parts[1] if len(parts) > 1 else None
+
+
+def _owners(tables: list[Table], id: str | None) -> list[list[str]]:
+    """Whose each row of each table is; empty where no column says so."""
+    owners = [[] if id is None else table.texts(id, "--id") for table in tables]
+    for owner in (owner for part in owners for owner in part):
+        if len(owner) > LONGEST_ID or not owner.isprintable():
+            what = f"ids of at most {LONGEST_ID} characters in one line in {id!r}"
+            raise DataError(what, brief(owner[:50]), "name the column that says whose each row is")
+    return owners
 
 
 def _numbered(
@@ -86,22 +83,32 @@ def _numbered(
     The order is that of the model, if it names the classes or numbers as many. Otherwise numbers come in
     their order and words in that of the alphabet.
     """
-    there = {cell for column in columns for cell in column}
+    there: set[str] = set().union(*columns)
     whole = all(cell.isascii() and cell.isdigit() and len(cell) < 10 for cell in there)
-    if known and there <= set(known):
-        order = tuple(known)
-    elif known and whole and {int(cell) for cell in there} <= set(range(len(known))):
+    named = there <= set(known)
+    if whole and not named and {int(cell) for cell in there} <= set(range(len(known))):
         return tuple(known), [torch.tensor([int(cell) for cell in column]) for column in columns]
-    else:
-        order = tuple(sorted(there, key=lambda cell: (int(cell), cell) if whole else cell))
+    by_number = (lambda cell: (int(cell), cell)) if whole else None
+    order = tuple(known) if named else tuple(sorted(there, key=by_number))
     rows, file = sum(map(len, columns)), Path(source.data).name
-    if len(order) < 2 or (rows > FEW and len(there) > rows // 2):
+    if len(order) < 2 or len(there) > max(rows // 2, FEW):
         got, fix = f"{len(there)} in {rows} rows", "name the column of the classes with --label"
         what = f"two classes or more, each of several rows, in {source.label_column!r} of {file}"
         raise DataError(what, got, fix)
     class_names(order, file)
-    number = {name: i for i, name in enumerate(order)}
+    number = dict(zip(order, range(len(order)), strict=True))
     return order, [torch.tensor([number[cell] for cell in column]) for column in columns]
+
+
+def _tokens(tables: list[Table], text: str, encode: Encode | None) -> list[Inputs]:
+    """The tokens of each table, all padded to one length."""
+    if encode is None:
+        fix = "name a folder with a tokenizer as --model hf:DIR, or leave out --text"
+        raise DataError("a model of Hugging Face for --text", "another", fix)
+    columns = [table.texts(text, "--text") for table in tables]
+    tokens = encode([cell for column in columns for cell in column])
+    ends = np.cumsum([0, *map(len, columns)]).tolist()
+    return [take(tokens, slice(*ends[i : i + 2])) for i in range(len(columns))]
 
 
 def _features(tables: list[Table], others: list[str]) -> list[Inputs]:

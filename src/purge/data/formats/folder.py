@@ -15,15 +15,7 @@ def find(path: Path) -> Source | None:
     """The source that ``path`` is, if it is a folder that holds folders of images."""
     if not path.is_dir():
         return None
-    images: dict[str, list[tuple[str, Path]]] = {}  # by part: the class and path of each
-    for part, root in _roots(path).items():
-        classes = [d for d in root.iterdir() if d.is_dir() and d.name[0] != "."]
-        images[part] = [
-            (d.name, file)
-            for d in sorted(classes, key=_class_order)
-            for file in sorted(d.rglob("*"))
-            if file.suffix.lower() in SUFFIXES and file.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
-        ]
+    images = {part: _images_in(root) for part, root in _roots(path).items()}
 
     def read() -> Read:
         names = tuple(dict.fromkeys(name for name, _ in images.get("train", images.get("all", []))))
@@ -60,6 +52,15 @@ def _roots(path: Path) -> dict[str, Path]:
     return {"all": path}
 
 
-def _class_order(path: Path) -> tuple[int, str]:
-    """Classes named 0, 1, … 10 in numerical order, then the others by name."""
-    return (int(path.name), "") if path.name.isascii() and path.name.isdigit() else (1 << 62, path.name)
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
+
+
+def _images_in(root: Path) -> list[tuple[str, Path]]:
+    """The class and path of each: classes 0, 1, … 10 in numerical order, then the others by name."""
+
+    def order(path: Path) -> tuple[int, str]:
+        return (int(path.name), "") if path.name.isascii() and path.name.isdigit() else (1 << 62, path.name)
+
+    classes = sorted((d for d in root.iterdir() if d.is_dir() and d.name[0] != "."), key=order)
+    return [(d.name, file) for d in classes for file in sorted(d.rglob("*")) if _is_image(file)]

@@ -54,15 +54,7 @@ class _Shard:
                 cells = file.read([f"{self._image}.path"])[self._image].to_pylist()
                 paths = [cell["path"] if cell else "" for cell in cells]
                 self.paths = [path if isinstance(path, str) else "" for path in paths]
-        metadata = schema.metadata or {}
-        try:  # class names are under our own key, or in Hugging Face's features
-            if b"classes" in metadata:
-                names = json.loads(metadata[b"classes"])
-            else:
-                names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
-            self.names = tuple(map(str, names))
-        except (ValueError, KeyError, TypeError):
-            self.names = ()
+        self.names = _class_names(schema.metadata or {}, label)
 
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
@@ -85,6 +77,16 @@ class _Shard:
         """The images of a row group."""
         with self._opened() as file:
             return file.read_row_group(group, columns=[self._image])[self._image]
+
+
+def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
+    """Under our own key, or in Hugging Face's features."""
+    try:
+        if b"classes" in metadata:
+            return tuple(map(str, json.loads(metadata[b"classes"])))
+        return tuple(map(str, json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]))
+    except (ValueError, KeyError, TypeError):
+        return ()
 
 
 @lru_cache(maxsize=4)

@@ -131,7 +131,7 @@ def read_tiny_imagenet(paths: list[Path]) -> Read:
 
     ids = sorted(text("wnids.txt").split())
     words = dict(line.split("\t", 1) for line in text("words.txt").splitlines() if "\t" in line)
-    number = {wnid: i for i, wnid in enumerate(ids)}
+    number = dict(zip(ids, range(len(ids)), strict=True))
     files = root.root.namelist() if packed else [p.as_posix() for p in paths]
     listing = [n.rpartition("tiny-imagenet-200/")[2] for n in files]
     train = sorted(n for n in listing if n.startswith("train/") and n.endswith(".JPEG"))

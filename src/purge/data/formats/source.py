@@ -80,12 +80,7 @@ def sharded(path: Path, ending: str, read: Callable[[Path], Shard]) -> Source | 
 
     Its parts are the files ``train-*`` and ``test-*``, or all together.
     """
-    if path.is_file():
-        files = [path] if path.suffix == ending else []
-    elif "*" in path.name and not path.exists():
-        files = sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
-    else:
-        files = sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
+    files = _files_at(path, ending)
     if not files:
         return None
     train = [f for f in files if f.name.startswith("train")]
@@ -96,10 +91,17 @@ def sharded(path: Path, ending: str, read: Callable[[Path], Shard]) -> Source | 
     def read_all() -> Read:
         found = {which: [read(shard) for shard in shards] for which, shards in parts.items()}
         encoded = {which: _joined([one for one, _ in found[which]], parts[which]) for which in parts}
-        names = next(names for shards in found.values() for _, names in shards)
-        return {**encoded}, names
+        return {**encoded}, next(iter(found.values()))[0][1]
 
     return Source(path.name, [file for shards in parts.values() for file in shards], read_all)
+
+
+def _files_at(path: Path, ending: str) -> list[Path]:
+    if path.is_file():
+        return [path] if path.suffix == ending else []
+    if "*" in path.name and not path.exists():
+        return sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
+    return sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
 
 
 def _joined(parts: list[Encoded], files: list[Path]) -> Encoded:
