@@ -35,18 +35,12 @@ def shell() -> Iterator[Shell]:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> world.World:
-    """The world, built once."""
+def there(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> world.World:
+    """The world, built once; fuzzers put back what they change."""
     return world.build(tmp_path_factory.mktemp("world") / "root", shell)
 
 
-@pytest.fixture(scope="session")
-def there(built: world.World) -> world.World:
-    """The world for fuzzers, which put back what they change."""
-    return built
-
-
 @pytest.fixture
-def fresh(built: world.World, tmp_path: Path) -> world.World:
+def fresh(there: world.World, tmp_path: Path) -> world.World:
     """A copy of the world, for a test that changes it."""
-    return world.World(Path(shutil.copytree(built.root, tmp_path / "root")), built.shell)
+    return world.World(Path(shutil.copytree(there.root, tmp_path / "root")), there.shell)

@@ -98,14 +98,14 @@ def serve() -> None:
     import importlib
 
     sys.path[:] = [p for p in sys.path if p and Path(p) != Path(__file__).parent]
-    for name in (
+    for name in [
         "cli.app",
         "ledger.worker",
         "runs.record",
         "bench.runner",
         "bench.figures",
         "report.figures",
-    ):
+    ]:
         importlib.import_module(f"purge.{name}")
     import torch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +23,7 @@ PLAN: dict[str, Any] = {
     "retrains": 1,
     "metrics": ["ta", "fa_test", "ra"],
     "methods": [{"method": "purge", "set": {"steps": 2}}, {"method": "finetune", "set": {"epochs": 1}}],
-    "tables": [
-        {"name": "methods", "title": "Three digits", "columns": ["ta", "fa_test"], "also": ["original"]}
-    ],
+    "tables": [{"name": "methods", "title": "Digits", "columns": ["ta", "fa_test"], "also": ["original"]}],
     "figures": [{"name": "bars", "table": "methods", "columns": ["ta"]}],
 }
 
@@ -53,7 +50,11 @@ class World(NamedTuple):
         before = tree(self.root)
         ending = self.shell.run(*argv, cwd=self.here)
         after = tree(self.root)
-        self._remove(after.keys() - before.keys())
+        for path in map(Path, after.keys() - before.keys()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         counted(kind, f"exit {ending.code}")
         told = f"purge {' '.join(map(str, argv))}\n{ending.out}\n{ending.err}"
         assert not ending.fault, f"{ending.fault}: {told}"
@@ -62,21 +63,12 @@ class World(NamedTuple):
             assert "\x1b]" not in stream, f"an escape sequence from a file reaches the terminal: {told}"
         changed = {p for p in before.keys() | after.keys() if before.get(p, b"?") != after.get(p, b"?")}
         for path in [p for p in changed if p.endswith(".html")]:
-            assert b"<script>alert(1)" not in (after.get(path) or b""), (
-                f"a script from a file in {path}: {told}"
-            )
+            assert b"<script>alert(1)" not in (after.get(path) or b""), f"a script in {path}: {told}"
         if ending.code == 2:
             assert not changed, f"a refusal changed {sorted(changed)}: {told}"
         outside = [p for p in changed if not Path(p).is_relative_to(self.here)]
         assert not outside, f"{outside} changed: {told}"
         return ending
-
-    def _remove(self, paths: Iterable[str]) -> None:
-        for path in map(Path, paths):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def build(root: Path, shell: Shell) -> World:

@@ -20,20 +20,18 @@ SETTINGS = ("listen_addresses=", "max_connections=150", "fsync=off", "shared_buf
 
 def programs() -> Path | None:
     """The folder of the server's programs, of the newest version that is installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: int(p.parts[-3]))
     other = shutil.which("initdb")
-    return found[-1].parent if found else Path(other).parent if other else None
+    return installed[-1].parent if installed else Path(other).parent if other else None
 
 
 def missing() -> str | None:
     """Why no server can be started here."""
     if programs() is None:
         return "PostgreSQL is not installed; apt-get install postgresql"
-    if os.getuid() == 0 and not _somebody():
-        return "PostgreSQL does not run as root, and there is no user postgres"
     try:
         subprocess.run(["true"], check=True, **_somebody())
-    except (OSError, subprocess.SubprocessError):
+    except (KeyError, OSError, subprocess.SubprocessError):
         return "PostgreSQL does not run as root, and no process may be started as postgres"
     return None
 
@@ -42,41 +40,48 @@ def _somebody() -> dict[str, int]:
     """The server refuses to run as root: then it runs as its own user."""
     if os.getuid() != 0:
         return {}
-    try:
-        user = pwd.getpwnam("postgres")
-    except KeyError:
-        return {}
+    user = pwd.getpwnam("postgres")
     return {"user": user.pw_uid, "group": user.pw_gid}
 
 
 @contextmanager
 def server() -> Iterator[Path]:
     """The folder of the socket of a running server; its superuser is `purge`."""
-    where = programs()
-    who = _somebody()
-    with tempfile.TemporaryDirectory(
-        prefix="pg", ignore_cleanup_errors=True
-    ) as folder:  # sockets: short names
+    where, who = programs(), _somebody()
+    with tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as folder:  # short, for sockets
         home = Path(folder)
         if who:
             os.chown(home, who["user"], who["group"])
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
         options = {"cwd": home, "env": environment, "stdin": subprocess.DEVNULL, **who}
-        made = subprocess.run(
-            [where / "initdb", "-D", home / "data", "-U", "purge", "-A", "trust", "-E", "UTF8", "--no-sync"],
-            capture_output=True, text=True, **options,
-        )  # fmt: skip
+        make = [
+            where / "initdb",
+            "-D",
+            home / "data",
+            "-U",
+            "purge",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        ]
+        made = subprocess.run(make, capture_output=True, text=True, **options)
         assert made.returncode == 0, made.stderr
-        settings = [word for one in SETTINGS for word in ("-c", one)]
+        argv = [where / "postgres", "-D", home / "data", "-k", home]
+        argv += [word for one in SETTINGS for word in ("-c", one)]
         with (home / "log").open("w") as log:
-            process = subprocess.Popen(
-                [where / "postgres", "-D", home / "data", "-k", home, *settings],
-                stdout=log,
-                stderr=log,
-                **options,
-            )
+            process = subprocess.Popen(argv, stdout=log, stderr=log, **options)
+        end = time.monotonic() + 60
         try:
-            _wait(process, home)
+            while True:
+                try:
+                    connect(home).close()
+                    break
+                except psycopg.OperationalError:
+                    assert process.poll() is None, (home / "log").read_text()
+                    assert time.monotonic() < end, (home / "log").read_text()
+                    time.sleep(0.05)
             yield home
         finally:
             process.send_signal(signal.SIGINT)  # it does not wait for those who are connected
@@ -85,18 +90,6 @@ def server() -> Iterator[Path]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], home: Path) -> None:
-    end = time.monotonic() + 60
-    while True:
-        try:
-            connect(home).close()
-            return
-        except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError((home / "log").read_text()) from None
-            time.sleep(0.05)
 
 
 def connect(home: Path, database: str = "postgres") -> psycopg.Connection:

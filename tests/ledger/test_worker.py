@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,20 +53,17 @@ def rows(folder: str | Path) -> set[int]:
 
 
 def test_a_run_takes_what_is_due(ledger: Ledger):
-    late, soon, later = (ask(ledger, i, days_ago=d) for i, d in ((1, 60), (2, 27), (3, 0)))
-    held = ask(ledger, 4, days_ago=60)
-    ledger.hold(held, "legal hold")
+    days = ((0, "later"), (27, "soon"), (60, "late"), (60, "held"), (1, "sooner"))
+    number = {name: ask(ledger, i, days_ago=ago) for i, (ago, name) in enumerate(days, 1)}
+    ledger.hold(number["held"], "legal hold")
     outcome = run(ledger, everything=False, due=7)
-    assert (outcome.state, outcome.requests, outcome.code) == ("done", (late, soon), 0)
-    assert [ledger.request(n).state for n in (late, soon, later, held)] == ["done", "done", "open", "held"]
+    assert (outcome.state, outcome.requests, outcome.code) == ("done", (number["soon"], number["late"]), 0)
+    states = {name: ledger.request(n).state for name, n in number.items()}
+    assert states == {"later": "open", "soon": "done", "late": "done", "held": "held", "sooner": "open"}
     assert run(ledger, everything=False, due=7) == Outcome("nothing")
     assert run(ledger, every=3) == Outcome("nothing")  # the last batch was today
-    assert run(ledger, every=3, today=TODAY + timedelta(days=3)).requests == (later,)
-
-
-def test_the_nearest_deadlines_come_first(ledger: Ledger):
-    numbers = [ask(ledger, i, days_ago=d) for i, d in ((1, 0), (2, 20), (3, 10))]
-    assert run(ledger, at_most=2).requests == (numbers[1], numbers[2])
+    in_days = TODAY + timedelta(days=3)
+    assert run(ledger, every=3, today=in_days, at_most=1).requests == (number["sooner"],)  # the nearest first
 
 
 # -- denominators ------------------------------------------------------------------------------
@@ -139,12 +135,10 @@ def test_a_killed_batch_whose_ids_left_the_data_is_given_up(
 # -- gates and policy --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", ["ours", "others"])
 def test_a_missed_gate_leaves_the_old_version_and_the_requests(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    if words == "others":
-        reword(monkeypatch)
+    reword(monkeypatch)  # whatever its words are
     number = ask(ledger, 1)
     outcome = run(ledger, fail_if=["ta_retain<101"])
     assert (outcome.state, outcome.code, outcome.version) == ("missed", 1, None)
@@ -417,24 +411,11 @@ def test_hooks_before_and_after(ledger: Ledger, tmp_path: Path):
     assert len(seen) == 1  # nothing was due
 
 
-def test_two_workers(ledger: Ledger):
-    """The second says who works, or waits until the first is done."""
+def test_a_second_worker_is_told_who_works(ledger: Ledger):
     ask(ledger, 1)
-    other, entered, goes_on = Ledger(ledger.name), threading.Event(), threading.Event()
-
-    def wait(_: Any) -> None:
-        entered.set()
-        assert goes_on.wait(30)
-
-    first = threading.Thread(target=lambda: run(other, before=wait))
-    first.start()
-    assert entered.wait(30)
-    with pytest.raises(BusyError, match="at work since"):
+    with Ledger(ledger.name).working(), pytest.raises(BusyError, match="at work since"):
         run(ledger)
-    goes_on.set()
-    assert run(ledger, wait=30) == Outcome("nothing")  # the first has done it
-    first.join()
-    assert [r.state for r in ledger.requests()] == ["done"]
+    assert run(ledger, wait=30).state == "done"
 
 
 # -- killed ------------------------------------------------------------------------------------
