@@ -153,11 +153,8 @@ def checked_version(folder: Path) -> RunFile:
 
 
 def _without_test(name: str) -> DataError:
-    what, fix = (
-        "data that the model was not trained on, for the audits of a ledger",
-        "train one without --all-trained",
-    )
-    return DataError(what, f"{name}, of which all was trained on", fix)
+    what, got = "data that the model was not trained on", f"{name}, of which all was trained on"
+    return DataError(f"{what}, for the audits of a ledger", got, "train one without --all-trained")
 
 
 # -- which data: that of the first version, or of the last delivery -----------------------------

@@ -37,9 +37,8 @@ def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str
             raise DataError("a field of a request", brief(name), did_you_mean(str(name), FIELDS))
     ids, classes = request.get("ids"), request.get("classes")
     if (ids is None) == (classes is None):
-        raise DataError(
-            "ids or classes of a request", "neither" if ids is None else "both", "pass one of the two"
-        )
+        got = "neither" if ids is None else "both"
+        raise DataError("ids or classes of a request", got, "pass one of the two")
     if isinstance(classes, (str, bytes)) or not isinstance(classes, (Iterable, NoneType)):
         raise DataError("a list of classes", brief(classes), "pass a list")
     subjects = sorted(set(hashes(ids))) if ids is not None else []  # their order tells nothing
@@ -84,13 +83,13 @@ def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
 
 def ids_from(raw: bytes, place: str) -> list[str]:
     """The ids in a file, one a line. What is wrong with it is said without showing any."""
-    fix = "write one id a line, as UTF-8"
     try:
         ids = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
+        got = "none"
     except ValueError:
-        raise DataError(f"text in {place}", "something else", fix) from None
+        ids, got = [], "something else"
     if not ids:
-        raise DataError(f"ids in {place}", "none", fix)
+        raise DataError(f"ids in {place}", got, "write one id a line, as UTF-8")
     return ids
 
 
@@ -103,12 +102,9 @@ def day(value: Any, name: str) -> date:
     >>> day("2026-11-01", "received"), day("2026-11-01T23:30:00-08:00", "received")
     (datetime.date(2026, 11, 1), datetime.date(2026, 11, 1))
     """
-    if isinstance(value, datetime):
-        return value.date()
-    if isinstance(value, date):
-        return value
     try:
-        return datetime.fromisoformat(value).date()
+        text = value.isoformat() if isinstance(value, date) else value  # a datetime is a date, too
+        return datetime.fromisoformat(text).date()
     except (TypeError, ValueError):
         what = f"a date in the form of ISO 8601 as {name}"
         raise DataError(what, brief(value), "write 2026-11-01, say") from None
@@ -195,13 +191,15 @@ def take_in(
 
 def _read(path: Path) -> dict[str, Any]:
     """The arguments of ``Ledger.add`` in a file; what is wrong is said without quoting it: it holds ids."""
-    what, fix = "a request in the file", "write ids or classes, received, and maybe due, basis and note"
+    fix = "write ids or classes, received, and maybe due, basis and note"
     if path.stat().st_size > LARGEST:
-        raise FileError(what, f"more than {LARGEST >> 20} MB", "split it")
-    try:
-        content = read_yaml(path)  # JSON is YAML
-    except PurgeError:
-        raise FileError(what, "no keys and values of YAML or JSON", fix) from None
-    if not {"received"} <= content.keys() <= set(FIELDS):
-        raise FileError(what, "other keys, or none for received", fix)
-    return content
+        got = f"more than {LARGEST >> 20} MB"
+    else:
+        try:
+            content = read_yaml(path)  # JSON is YAML
+            if {"received"} <= content.keys() <= set(FIELDS):
+                return content
+            got = "other keys, or none for received"
+        except PurgeError:
+            got = "no keys and values of YAML or JSON"
+    raise FileError("a request in the file", got, fix)

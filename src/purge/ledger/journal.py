@@ -193,10 +193,12 @@ class Journal:
         Returns:
             The entry.
         """
-        if text(kind, "kind") in chain.BY_NAME:
-            raise LedgerError("a kind of entry of your own", brief(kind), "choose another name")
-        if not isinstance(payload, Mapping):
-            raise LedgerError("a dict as payload", type(payload).__name__, "give each value a name")
+        if text(kind, "kind") in chain.BY_NAME or not isinstance(payload, Mapping):
+            got, fix = (
+                f"{brief(kind)} with a {type(payload).__name__}",
+                "choose another name, and name the values",
+            )
+            raise LedgerError("a kind of entry of your own with a dict as payload", got, fix)
         return self.record(kind, payload)
 
     def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:

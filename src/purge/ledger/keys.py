@@ -101,21 +101,27 @@ def _cryptography() -> tuple[Any, Any]:
     return ed25519, serialization
 
 
+def _loaded(path: Path, content: bytes, *, private: bool) -> Any:
+    """The Ed25519 key in a PEM file, without a password."""
+    ed25519, form = _cryptography()
+    kind = ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey
+    try:
+        key = form.load_pem_private_key(content, None) if private else form.load_pem_public_key(content)
+    except Exception:  # of many kinds; the message may quote the file
+        key = None
+    if not isinstance(key, kind):
+        what = f"an Ed25519 {'private key without a password' if private else 'public key'} in {path}"
+        fix = "name the right file; openssl genpkey -algorithm ed25519 makes a private key"
+        raise FileError(what, "something else", fix)
+    return key
+
+
 class Signer:
     """Signs entries with the Ed25519 key in a PEM file."""
 
     def __init__(self, path: Path) -> None:
-        ed25519, form = _cryptography()
-        content = _read(path, "the key that signs")
-        try:
-            key = form.load_pem_private_key(content, password=None)
-        except Exception:  # of many kinds; the message may quote the file
-            key = None
-        if not isinstance(key, ed25519.Ed25519PrivateKey):
-            fix = "name the right file; openssl genpkey -algorithm ed25519 makes one"
-            raise FileError(f"an Ed25519 private key without a password in {path}", "something else", fix)
-        self._key = key
-        self.public: str = key.public_key().public_bytes_raw().hex()
+        self._key = _loaded(path, _read(path, "the key that signs"), private=True)
+        self.public: str = self._key.public_key().public_bytes_raw().hex()
 
     @classmethod
     def made(cls, path: Path) -> Signer:
@@ -148,17 +154,10 @@ class Signer:
 
 def public_key(path: Path) -> str:
     """The public key in a PEM file (that of a private key will do), in hexadecimal digits."""
-    ed25519, form = _cryptography()
     content = _read(path, "the public key of the ledger")
     if b"PRIVATE KEY" in content:
         return Signer(path).public
-    try:
-        key = form.load_pem_public_key(content)
-    except Exception:  # as above
-        key = None
-    if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise FileError(f"an Ed25519 public key in {path}", "something else", "name the right file")
-    return str(key.public_bytes_raw().hex())
+    return str(_loaded(path, content, private=False).public_bytes_raw().hex())
 
 
 def checker(public: str) -> Callable[[str, str], bool]:

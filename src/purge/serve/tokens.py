@@ -13,15 +13,15 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from purge.core.errors import DataError, FileError, brief, did_you_mean
 from purge.core.files import atomically, file_errors, read_yaml
+from purge.core.schema import build
 
 ROLES = ("read", "ask", "run")  # each may do what those before it may
-KEYS = {"name", "role", "sha256", "made"}  # of a token in a file
 PREFIX = "purge_"  # by which scanners of leaked secrets know one
 
 
@@ -30,8 +30,9 @@ class Token:
     """One holder of a token, without the token."""
 
     name: str
-    role: str
+    role: Literal["read", "ask", "run"]
     sha256: str
+    made: Any = None  # the day, for people
 
     def may(self, role: str) -> bool:
         """May its holder do what this role may?"""
@@ -84,17 +85,12 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
     rows = content.get("tokens")
     if content.keys() != {"tokens"} or not isinstance(rows, list):
         raise FileError(f"a list called tokens in {file}", "something else", "see purge serve --new-token")
-    known = []
-    for row in rows:
-        what, fix = f"name, role and sha256 of each token in {file}", "see purge serve --new-token"
-        if not isinstance(row, dict) or not KEYS - {"made"} <= row.keys() <= KEYS:
-            raise FileError(what, "something else", fix)
-        if row["role"] not in ROLES:
-            raise FileError(f"a role in {file}", brief(row["role"]), did_you_mean(str(row["role"]), ROLES))
-        if not re.fullmatch("[0-9a-f]{64}", str(row["sha256"])):
-            raise FileError(what, "a sha256 that is none", fix)
-        known.append(Token(_name(row["name"]), row["role"], row["sha256"]))
-    return tuple(known)
+    known = tuple(build(Token, row, str(file)) for row in rows)
+    for one in known:
+        if not re.fullmatch("[0-9a-f]{64}", one.sha256):
+            fix = "see purge serve --new-token"
+            raise FileError(f"a sha256 of {_name(one.name)} in {file}", "something else", fix)
+    return known
 
 
 def _name(value: Any) -> str:
