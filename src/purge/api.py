@@ -24,11 +24,12 @@ from purge.core.threads import numbers, threads_for
 from purge.data.accept import Accepted, accepted
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
-from purge.data.forgotten import check_not_again, class_order, forgotten_by, just_forgotten
+from purge.data.forgotten import Forgotten, check_not_again, class_order, forgotten_by, just_forgotten
 from purge.data.ids import IdOf
 from purge.data.items import Adapt, Form
 from purge.data.request import DeletionRequest, contents, described
-from purge.data.samples import Data, GivenLabels, few
+from purge.data.samples import Data, GivenLabels, Samples, few
+from purge.data.split import Split
 from purge.engine.context import Context
 from purge.engine.dist import Ranks
 from purge.engine.precision import (
@@ -162,15 +163,10 @@ def unlearn(
     chosen, how = with_augment(chosen, augment)
     order, before = class_order(model), forgotten_by(after, model if isinstance(model, Result) else None)
     model, fresh = check_classifier(module_of(model)), None if fresh is None else check_classifier(fresh)
-    at = choose_device(device, model)
+    seed, at = checked_seed(seed), choose_device(device, model)
     if precision is not None and chosen.recipe is not None:
         chosen = replace(chosen, {"precision": precision})
-    precision = choose_precision(precision, at, full=chosen.full_precision)
-    ranks = Ranks.here(at)
-    graph = choose_graph(graph, at, default=chosen.graph) and ranks.world == 1
-    if not chosen.distributes:
-        ranks.refuse(name)
-    seed = checked_seed(seed)
+    context = _context(chosen, name, at, seed, precision, graph, progress, listeners)
     if request is not None and not isinstance(request, DeletionRequest):
         fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
         raise DataError("a purge.DeletionRequest as request", type(request).__name__, fix)
@@ -179,22 +175,18 @@ def unlearn(
 
     edited, data = copied(model, at), Accepted()
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
-        sets = {"forget": forget, "retain": retain} | ({} if test is None else {"test": test})
-        split = make_split(edited, accepted(sets, Form(label, id_of, adapt), order, data), at)
-        check_not_again(before, {"retain": split.retain})
-        parameters_to_train(edited)
-        check_differentiable(edited, split.retain)
-        check_augmented(split, how)
-        asked = described(split)
-        for words in copies_words(split.sizes()):
-            logger.warning("%s.", words)
-        parts, augmented = (split.forget, split.retain, split.test), in_words(how, split.retain)
-        ranks.begin([edited, fresh], parts, (chosen, seed, precision, augmented))
+        sets = accepted(
+            {"forget": forget, "retain": retain} | ({} if test is None else {"test": test}),
+            Form(label, id_of, adapt), order, data,
+        )  # fmt: skip
+        split = _checked_split(edited, sets, how, before, at)
+        asked, augmented = described(split), in_words(how, split.retain)
+        parts = split.forget, split.retain, split.test
+        context.ranks.begin([edited, fresh], parts, (chosen, seed, context.precision, augmented))
         if check:
             check_knows(edited, split.retain, "a model")
         per_row = flop_per_row(edited, few(split.retain))
 
-    context = Context(at, seed, precision, graph, progress, listeners.during(seed, at), ranks)
     run = Run(edited, split, context, stop=chosen.stop, title=name, fresh=fresh, augment=how)
     about = {"kind": "unlearn", "method": name, "settings": as_dict(chosen), "seed": seed, "device": str(at)}
     listeners.tell("on_start", {**about, **split.sizes()})
@@ -209,15 +201,15 @@ def unlearn(
         threads = threads_for(edited, at, chosen.batch_size, seen=context.threads)
         with threads, counting(edited, fresh) as rows:
             chosen.run(edited, split, run)
-    ranks.end(edited, rows)
+    context.ranks.end(edited, rows)
     history = run.history()  # reads the device, so the clock below includes all of its work
     seconds = time.perf_counter() - started
     narrowed(edited, model).zero_grad(set_to_none=True)
 
     finished = now()
     info = {
-        "preset": name, "seed": seed, "precision": precision, "graph": graph, **asked, **split.sizes(),
-        "augment": augmented if chosen.augments else None, **flop_of(rows, per_row),
+        "preset": name, "seed": seed, "precision": context.precision, "graph": context.graph, **asked,
+        **split.sizes(), "augment": augmented if chosen.augments else None, **flop_of(rows, per_row),
         "threads": numbers(context.threads), "took": run.took, "exact": run.exact,
         "forget_target": run.forget_target, "retain_budget": run.retain_budget,
         "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
@@ -231,9 +223,36 @@ def unlearn(
     )  # fmt: skip
     if out is not None:
         result.save(out)
-    ranks.wait()
+    context.ranks.wait()
     listeners.tell("on_end", result)
     return result
+
+
+def _context(
+    method: Method, name: str, at: torch.device, seed: int, precision: Precision | None, graph: bool | None,
+    progress: bool, listeners: Listeners,
+) -> Context:  # fmt: skip
+    """How a method is run: at which precision, with a CUDA graph or without, and on which ranks."""
+    ranks = Ranks.here(at)
+    if not method.distributes:
+        ranks.refuse(name)
+    precision = choose_precision(precision, at, full=method.full_precision)
+    graph = choose_graph(graph, at, default=method.graph) and ranks.world == 1
+    return Context(at, seed, precision, graph, progress, listeners.during(seed, at), ranks)
+
+
+def _checked_split(
+    model: nn.Module, sets: dict[str, Samples], how: Any, before: Forgotten, at: torch.device
+) -> Split:
+    """A request that this model can carry out; copies of forgotten samples that stay are warned about."""
+    split = make_split(model, sets, at)
+    check_not_again(before, {"retain": split.retain})
+    parameters_to_train(model)
+    check_differentiable(model, split.retain)
+    check_augmented(split, how)
+    for words in copies_words(split.sizes()):
+        logger.warning("%s.", words)
+    return split
 
 
 def audit(

@@ -110,19 +110,14 @@ def train(
         (1.0, (20, 2))
     """
     listeners, chosen, extra = Listeners(callbacks), replace(Recipe(), recipe), _recordable(record)
-    wrong = log_only is not None if log_updates is None else resume
-    if wrong:
-        fix = "train anew with log_updates=FOLDER, or without a log"
-        raise MethodError("log_updates=… in a training from its start", "resume, or log_only alone", fix)
+    _check_log(log_updates, log_only, resume)
     order, before = class_order(model), forgotten_by(after, model if isinstance(model, Result) else None)
     model = check_classifier(module_of(model))
     at, seed = choose_device(device, model), checked_seed(seed)
     folder, ranks = training_folder(out, resume=resume, force=force), Ranks.here(at)
     trained = copied(model, at)
     with seeded(seed, at):
-        more = {"test": test, "log_only": log_only}
-        given = {"the dataset": dataset, **{name: data for name, data in more.items() if data is not None}}
-        sets = accepted(given, Form(label, id_of, adapt), order)
+        sets = accepted(_sets(dataset, test=test, log_only=log_only), Form(label, id_of, adapt), order)
         parts = {name: training_data(trained, data, at) for name, data in sets.items()}
         check_not_again(before, parts)
         samples, unseen = parts["the dataset"], parts.get("test")
@@ -140,11 +135,7 @@ def train(
     log = None
     if log_updates is not None:
         log = UpdateLog(log_updates, trained, samples, chosen, only=parts.get("log_only"))
-    state = None
-    if folder is not None:
-        state = folder / STATE
-        for half in folder.glob(HALF):
-            half.unlink(missing_ok=True)
+    state = None if folder is None else _state_in(folder)
     context = Context(at, seed, progress=progress, tell=listeners.during(seed, at), ranks=ranks)
     threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
     about = {"kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at)}
@@ -248,9 +239,8 @@ def train_sharded(
         out_folder(out, force=force)
     started = time.perf_counter()
     plan = ShardPlan(shards, slices, checked_seed(seed), vote, chosen)
-    given = {"the dataset": dataset} | ({} if test is None else {"test": test})
     with seeded(plan.seed, torch.device("cpu")):
-        sets = accepted(given, Form(label, id_of, adapt), class_order(model))
+        sets = accepted(_sets(dataset, test=test), Form(label, id_of, adapt), class_order(model))
     samples = sets["the dataset"]
     trained = train_sisa(model, samples, plan, device=device, progress=progress, parts=parts)
     seconds = time.perf_counter() - started + trained.seconds_before
@@ -266,6 +256,25 @@ def train_sharded(
     if out is not None:
         result.save(out, force=force, **extra)
     return result
+
+
+def _sets(dataset: Data, **others: Data | None) -> dict[str, Data]:
+    """The data of a training, by what messages call it."""
+    return {"the dataset": dataset, **{name: data for name, data in others.items() if data is not None}}
+
+
+def _check_log(log_updates: Any, log_only: Any, resume: bool) -> None:
+    wrong = log_only is not None if log_updates is None else resume
+    if wrong:
+        fix = "train anew with log_updates=FOLDER, or without a log"
+        raise MethodError("log_updates=… in a training from its start", "resume, or log_only alone", fix)
+
+
+def _state_in(folder: Path) -> Path:
+    """The file of the state of a training; halves of it that a killed process left are removed."""
+    for half in folder.glob(HALF):
+        half.unlink(missing_ok=True)
+    return folder / STATE
 
 
 def _names(samples: Samples) -> dict[str, Any]:

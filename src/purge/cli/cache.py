@@ -30,13 +30,7 @@ def cache(
     from purge.data import CACHE_KINDS, CacheKind, cache_entries, clear_cache, user_cache
     from purge.report import listing
 
-    if action not in ("list", "clear"):
-        raise PurgeError("list or clear", repr(action), did_you_mean(action, ("list", "clear")))
-    if kind is not None and action == "list":
-        raise PurgeError("a kind after clear alone", f"list {kind}", "purge cache list")
-    if kind is not None and kind not in (kinds := ("all", *CACHE_KINDS)):
-        fix = did_you_mean(kind, kinds)
-        raise PurgeError("something that is kept", repr(kind), fix)
+    _check(action, kind)
     folder = user_cache()
     if action == "list":
         entries = cache_entries()
@@ -53,6 +47,18 @@ def cache(
     show(shown, table if entries else text, json_)
     if entries and not json_:
         say(text)
+
+
+def _check(action: str, kind: str | None) -> None:
+    from purge.data import CACHE_KINDS
+
+    if action not in ("list", "clear"):
+        raise PurgeError("list or clear", repr(action), did_you_mean(action, ("list", "clear")))
+    if kind is not None and action == "list":
+        raise PurgeError("a kind after clear alone", f"list {kind}", "purge cache list")
+    if kind is not None and kind not in (kinds := ("all", *CACHE_KINDS)):
+        fix = did_you_mean(kind, kinds)
+        raise PurgeError("something that is kept", repr(kind), fix)
 
 
 def _total(entries: Sequence[Any]) -> str:

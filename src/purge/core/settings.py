@@ -47,7 +47,6 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
     hints = hints_of(type(config))
     now = {f.name: getattr(config, f.name) for f in fields}
     nested = [name for name in now if any(map(dataclasses.is_dataclass, options(hints[name])))]
-    inner: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         if key in nested:  # whole, or a dict of some of its settings
             if isinstance(value, Mapping) and dataclasses.is_dataclass(now[key]):
@@ -56,14 +55,21 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
                 now[key] = fit(value, hints[key], key)
         elif key in now:
             now[key] = value
-    for key in [key for key in values if key not in now]:
-        owner = next((name for name in nested if key in _names(now[name])), None)
-        if owner is None:
-            known = [*now, *(name for value in now.values() for name in _names(value))]
-            raise MethodError(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
-        inner.setdefault(owner, {})[key] = values[key]
-    now |= {owner: replace(now[owner], own) for owner, own in inner.items()}
+    for owner, own in _by_owner(config, {key: values[key] for key in values if key not in now}, now).items():
+        now[owner] = replace(now[owner], own)
     return dataclasses.replace(config, **now)  # type: ignore[type-var]
+
+
+def _by_owner(config: Any, values: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings that were given flat, by the field whose dataclass has them."""
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        owner = next((name for name, own in now.items() if key in _names(own)), None)
+        if owner is None:
+            known = [*now, *(name for own in now.values() for name in _names(own))]
+            raise MethodError(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
+        inner.setdefault(owner, {})[key] = value
+    return inner
 
 
 def _names(config: Any) -> set[str]:
