@@ -167,12 +167,7 @@ def unlearn(
     if precision is not None and chosen.recipe is not None:
         chosen = replace(chosen, {"precision": precision})
     context = _context(chosen, name, at, seed, precision, graph, progress, listeners)
-    if request is not None and not isinstance(request, DeletionRequest):
-        fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
-        raise DataError("a purge.DeletionRequest as request", type(request).__name__, fix)
-    if out is not None:
-        out_folder(out)
-
+    _check_record(request, out)
     edited, data = copied(model, at), Accepted()
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
         sets = accepted(
@@ -206,15 +201,10 @@ def unlearn(
     seconds = time.perf_counter() - started
     narrowed(edited, model).zero_grad(set_to_none=True)
 
-    finished = now()
     info = {
         "preset": name, "seed": seed, "precision": context.precision, "graph": context.graph, **asked,
         **split.sizes(), "augment": augmented if chosen.augments else None, **flop_of(rows, per_row),
-        "threads": numbers(context.threads), "took": run.took, "exact": run.exact,
-        "forget_target": run.forget_target, "retain_budget": run.retain_budget,
-        "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
-        "cache": places_of(*parts),
-        "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
+        **_how_it_ended(run, model, parts, request),
     }  # fmt: skip
     result = Result(
         edited, chosen, history, run.stopped_by or "schedule", seconds, run.step, info,
@@ -239,6 +229,29 @@ def _context(
     precision = choose_precision(precision, at, full=method.full_precision)
     graph = choose_graph(graph, at, default=method.graph) and ranks.world == 1
     return Context(at, seed, precision, graph, progress, listeners.during(seed, at), ranks)
+
+
+def _check_record(request: Any, out: Any) -> None:
+    """Refuse what could not be written after the run."""
+    if request is not None and not isinstance(request, DeletionRequest):
+        fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
+        raise DataError("a purge.DeletionRequest as request", type(request).__name__, fix)
+    if out is not None:
+        out_folder(out)
+
+
+def _how_it_ended(
+    run: Run, model: nn.Module, parts: tuple[Samples | None, ...], request: DeletionRequest | None
+) -> dict[str, Any]:
+    """What a record says about the end of a run, and about the model that it began with."""
+    finished = now()
+    return {
+        "threads": numbers(run.context.threads), "took": run.took, "exact": run.exact,
+        "forget_target": run.forget_target, "retain_budget": run.retain_budget,
+        "model_class": type(model).__name__, "original_digest": digest(model), "finished": finished,
+        "cache": places_of(*parts),
+        "deletion_request": {"done": finished, **(request.to_dict() if request else {})},
+    }  # fmt: skip
 
 
 def _checked_split(

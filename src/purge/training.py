@@ -121,8 +121,6 @@ def train(
         parts = {name: training_data(trained, data, at) for name, data in sets.items()}
         check_not_again(before, parts)
         samples, unseen = parts["the dataset"], parts.get("test")
-    if log_updates is not None:
-        ranks.refuse("a training that logs its updates")
     ranks.begin([trained], [samples, unseen], (chosen, seed, resume))
     size = min(chosen.batch_size, len(samples))
     check_batch_size(trained, size)
@@ -268,6 +266,8 @@ def _check_log(log_updates: Any, log_only: Any, resume: bool) -> None:
     if wrong:
         fix = "train anew with log_updates=FOLDER, or without a log"
         raise MethodError("log_updates=… in a training from its start", "resume, or log_only alone", fix)
+    if log_updates is not None:
+        Ranks.here(torch.device("cpu")).refuse("a training that logs its updates")
 
 
 def _state_in(folder: Path) -> Path:
