@@ -131,12 +131,10 @@ def _published(model: nn.Module, name: str, fresh: tuple[str, ...]) -> nn.Module
                 url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
             )
         model.load_state_dict({k: v for k, v in state.items() if not k.startswith(fresh)} | own)
-    except OSError as error:
-        fix = f"connect to the network, or put that file into {file.parent}"
-        raise FileError(f"the weights of {name} at {file} or from {url}", _short(error), fix) from None
-    except Exception:  # torch raises many kinds of errors on a damaged file
-        what, fix = f"the published weights of {name} in {file}", "delete it, and it will be downloaded again"
-        raise FileError(what, "a damaged or foreign file", fix) from None
+    except Exception as error:  # torch raises many kinds of errors on a damaged file
+        got = _short(error) if isinstance(error, OSError) else "a damaged or foreign file"
+        fix = f"connect to the network and delete that file, if it is there, or put it into {file.parent}"
+        raise FileError(f"the weights of {name} at {file} or from {url}", got, fix) from None
     return model
 
 
@@ -235,10 +233,9 @@ def tokenizer(path: str) -> Tokenizer:
         with _quiet(transformers.utils.logging):
             encoder = transformers.AutoTokenizer.from_pretrained(path, **safe)
             config = transformers.AutoConfig.from_pretrained(path, **safe)
-        if len(encoder) <= len(set(encoder.all_special_ids)):  # one was made up for a folder without it
-            raise ValueError("it knows no words")
-        if encoder.pad_token_id is None:
-            raise ValueError("it has no token for padding")
+        made_up = len(encoder) <= len(set(encoder.all_special_ids))  # for a folder without one
+        if made_up or encoder.pad_token_id is None:
+            raise ValueError("it knows no words" if made_up else "it has no token for padding")
     except Exception as error:  # no folder, no tokenizer in it, or one that needs code
         fix = "name a folder with tokenizer.json, as tokenizer.save_pretrained(DIR) writes it"
         raise ModelError(f"a tokenizer in {path}", _short(error), fix) from None

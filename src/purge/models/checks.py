@@ -65,11 +65,10 @@ def check_classifier(model: Any) -> nn.Module:
     plain = unwrapped(model)
     odd = dict[str, Tensor]()  # of each tensor: has it a number that is not finite?
     for name, t in [*plain.named_parameters(), *plain.named_buffers()]:
-        if torch.nn.parameter.is_lazy(t) or t.is_meta:
-            got = f"{name} on meta" if t.is_meta else f"{name}, not yet initialised"
-            raise ModelError("weights with values", got, "load the weights, or run the model once first")
-        if kind := inputs.unusable(t):
-            raise ModelError("plain dense weights", f"{name}, {kind}", "convert the model first")
+        lazy = torch.nn.parameter.is_lazy(t)
+        if got := "not yet initialised" if lazy else "on meta" if t.is_meta else inputs.unusable(t):
+            fix = "load the weights, run the model once or convert it first"
+            raise ModelError("plain dense weights with values", f"{name}, {got}", fix)
         # A buffer may be infinite, as masks of attention are.
         odd[name] = (~t.isfinite() if isinstance(t, nn.Parameter) else t.isnan()).any()
     if bad := [name for name, answer in odd.items() if bool(answer)]:
@@ -177,15 +176,12 @@ def erasure_layers(model: nn.Module, samples: Samples, wanted: tuple[str, ...] |
     if wanted is None:
         return anatomy(model, x).blocks
     names = [name for name, _ in model.named_modules() if name]
-    for name in wanted:
-        if name not in names:
-            raise MethodError("layers of the model", repr(name), did_you_mean(name, names))
-    with evaluating(model), capture(model, wanted) as seen:
+    with evaluating(model), capture(model, [name for name in wanted if name in names]) as seen:
         forward(model, x)
     for name in wanted:
         if name not in seen or len(seen[name]) != inputs.count(x):
-            what, fix = "layers that give one row per sample", "choose a layer further out"
-            raise MethodError(what, f"{name!r}, which does not", fix)
+            fix = "choose a layer further out" if name in names else did_you_mean(name, names)
+            raise MethodError("layers of the model that give one row per sample", repr(name), fix)
     return wanted
 
 

@@ -47,23 +47,30 @@ def check_kind(model: Any) -> None:
     """Refuse what looks like a model but cannot be trained or looked into."""
     if not isinstance(model, nn.Module):
         raise ModelError("a torch.nn.Module", type(model).__name__, "pass the model itself")
-    weights = (*model.named_parameters(), *model.named_buffers())
-    spread = [
-        f"weights spread over ranks (DTensor: {name})" for name, t in weights if hasattr(t, "full_tensor")
-    ]
-    for name, module in model.named_modules():
-        where = f" in {name}" if name else ""
-        if any(cls.__module__.startswith("torch.distributed.fsdp") for cls in type(module).__mro__):
-            spread.insert(0, f"a module in FSDP{where}")
-        if isinstance(module, torch.jit.ScriptModule):
-            fix = "pass the nn.Module it was made from; script or trace the new model afterwards"
-            raise ModelError("a plain nn.Module", f"TorchScript{where}", fix)
-        if type(module).__module__.startswith(QUANTISED):
-            fix = "pass the model as it was before, in floats; quantise the new model afterwards"
-            raise ModelError("weights that can be trained", f"a quantised module{where}", fix)
-    if spread:
-        fix = (
+    kinds = {  # what came → what was expected, and the fix
+        "weights spread over ranks": (
+            "whole weights on every rank",
             "pass the plain module with all of its weights (torch.distributed.checkpoint.state_dict collects "
-            "them), on every rank or on one; shard the new model afterwards"
-        )
-        raise ModelError("whole weights on every rank", spread[0], fix)
+            "them), on every rank or on one; shard the new model afterwards",
+        ),
+        "TorchScript": (
+            "a plain nn.Module",
+            "pass the nn.Module it was made from; script or trace the new model afterwards",
+        ),
+        "a quantised module": (
+            "weights that can be trained",
+            "pass the model as it was before, in floats; quantise the new model afterwards",
+        ),
+    }
+    for name, module in model.named_modules():
+        weights = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        bases = [cls.__module__ for cls in type(module).__mro__]
+        spread = any(base.startswith("torch.distributed.fsdp") for base in bases)
+        odd = {
+            "TorchScript": isinstance(module, torch.jit.ScriptModule),
+            "a quantised module": bases[0].startswith(QUANTISED),
+            "weights spread over ranks": spread or any(hasattr(t, "full_tensor") for t in weights),
+        }
+        if kind := next((kind for kind, so in odd.items() if so), ""):
+            what, fix = kinds[kind]
+            raise ModelError(what, kind + (f" in {name}" if name else ""), fix)

@@ -250,12 +250,10 @@ def fitted(
     start: Head | None = None,
 ) -> Head:  # fmt: skip
     """:func:`fit` with settings as one object; ``start``: a head whose weights may be near."""
-    if classes is not None and type(classes) is not int:
-        raise DataError("a whole number as classes", brief(classes), "pass classes=10, say")
-    x, y = checked(features, labels, classes=classes)
+    x, y = checked(features, labels, classes=classes if type(classes) is int else None)
     k = int(y.max()) + 1 if classes is None else classes
-    if k < 2:
-        raise DataError("at least 2 classes", str(k), "pass classes=… if the rows are all of class 0")
+    if type(k) is not int or k < 2:
+        raise DataError("2 or more classes, a whole number", brief(k), "pass classes=10, say")
     ledger = Ledger()
     if track or settings.kind == "logistic":  # which finds its rows by them
         ledger.digests = ledger.of(x, y)
@@ -274,22 +272,14 @@ def _with_ones(x: Tensor, settings: HeadSettings) -> Tensor:
 def load(path: str | os.PathLike[str]) -> Head:
     """Read a head that :meth:`Head.save` wrote; nothing in the file is executed."""
     file = Path(path)
-    what, fix = f"the file of a head at {file}", "pass what head.save wrote"
-    if not file.is_file():
-        raise FileError(what, "nothing there", "check the path")
     try:
         with safe_open(file, "pt") as opened:
-            about = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a dict
-    except (SafetensorError, OSError, ValueError):
-        raise FileError(what, "a damaged or other file", fix) from None
-    if about.get("format") != FORMAT:
-        raise FileError(what, "safetensors of something else", fix)
-    try:
-        return _rebuilt(about, tensors)
-    except (KeyError, ValueError, TypeError, IndexError, RuntimeError, RecursionError) as error:
-        why = str(error) if isinstance(error, PurgeError) else "parts that do not fit each other"
-        raise FileError(what, why.rstrip("."), fix) from None
+            return _rebuilt(opened.metadata() or {}, tensors)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+        got = str(error).rstrip(".") if isinstance(error, PurgeError) else "a damaged or other file"
+        got = got if file.is_file() else "nothing there"
+        raise FileError(f"the file of a head at {file}", got, "pass what head.save wrote") from None
 
 
 def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
@@ -298,7 +288,8 @@ def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
     key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
     ledger = None if key is None or digests is None else Ledger.read(key, digests)
     floats = [t for t in tensors.values() if t.is_floating_point()]
-    fits = all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
+    fits = about["format"] == FORMAT
+    fits &= all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
     head: Head
     if settings.kind == "ridge":
         m = Moments(**{name: tensors[name] for name in Moments._fields})

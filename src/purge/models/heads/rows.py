@@ -30,15 +30,15 @@ def checked(x: Any, y: Any, *, width: int | None = None, classes: int | None = N
 
 def numbers(x: Any, width: int | None = None) -> Tensor:
     """Features (N, D) as a real, finite tensor on the CPU."""
-    what, fix = "features (N, D)", "pass one row of numbers per sample, as purge.heads.features does"
     try:
         features = torch.as_tensor(x).detach().cpu()
+        got = f"{features.dtype} of shape {tuple(features.shape)}"
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise DataError(what, type(x).__name__, fix) from None
+        features, got = torch.zeros(0), type(x).__name__
     real = features.layout == torch.strided and not features.is_complex()
     if not real or features.ndim != 2 or not features.numel() or width not in (None, features.shape[1]):
-        what += f" with D = {width}" if width else ""
-        raise DataError(what, f"{features.dtype} of shape {tuple(features.shape)}", fix)
+        what = "features (N, D)" + (f" with D = {width}" if width else "")
+        raise DataError(what, got, "pass one row of numbers per sample, as purge.heads.features does")
     if not all(bool(torch.isfinite(chunk).all()) for chunk in features.split(CHUNK)):
         raise DataError("finite features", "NaN or infinity", "leave such rows out, or mend the backbone")
     return features
