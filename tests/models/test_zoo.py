@@ -180,7 +180,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_published_weights_are_used_except_for_head_and_stem(cache: Path) -> None:
-    from torchvision.models import ResNet18_Weights, resnet18
+    from torchvision.models import ResNet18_Weights, VGG11_BN_Weights, resnet18
 
     torch.manual_seed(0)
     state = resnet18().state_dict()
@@ -196,6 +196,12 @@ def test_published_weights_are_used_except_for_head_and_stem(cache: Path) -> Non
             assert same != key.startswith(fresh), key
     thousand = build("resnet18", classes=1000, channels=3, pretrained=True)
     assert not torch.equal(thousand.fc.weight, state["fc.weight"]), "the head is always drawn at random"
+    vgg = {"classes": 5, "channels": 3, "size": 32}
+    state = build("vgg11_bn", **vgg).state_dict()
+    state["classifier.0.weight"] = torch.zeros(3)  # the published classifier is not used for small images
+    torch.save(state, cache / Path(VGG11_BN_Weights.DEFAULT.url).name)
+    model = build("vgg11_bn", **vgg, pretrained=True)
+    assert torch.equal(model.features[0].weight, state["features.0.weight"])
 
 
 def test_weights_that_are_missing_damaged_or_code_are_reported(
