@@ -97,9 +97,8 @@ def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
     every = (".safetensors", *OF_TORCH)
     kinds = {None: every, ".safetensors": every[:1]}.get(suffix, (suffix or "", *OF_TORCH))
     if path.suffix not in kinds:
-        got = path.name if path.suffix else f"{path.name}, without an ending"
         what = f"a file of {' or '.join(dict.fromkeys(kinds))} for the export"
-        raise FileError(what, got, f"name it NAME{kinds[0]}")
+        raise FileError(what, path.name, f"name it NAME{kinds[0]}")
     if path.exists() and not (force and path.is_file()):
         fix = "choose another name" + ", or overwrite with --force (force=True)" * path.is_file()
         raise FileError(f"no file yet at {path}", "one" if path.is_file() else "a folder", fix)
