@@ -37,15 +37,15 @@ def from_sklearn(mlp: Any) -> nn.Sequential:
         >>> bool(np.allclose(p.detach().numpy(), mlp.predict_proba(x), atol=1e-6))
         True
     """
-    layers, biases = getattr(mlp, "coefs_", None), getattr(mlp, "intercepts_", None)
-    if layers is None or biases is None or not hasattr(mlp, "classes_"):
-        fitted = "one that was not fitted" if hasattr(mlp, "hidden_layer_sizes") else type(mlp).__name__
-        raise ModelError("a fitted MLPClassifier", fitted, "call fit, and pass the classifier itself")
-    last = getattr(mlp, "out_activation_", "softmax")
-    if last not in ("softmax", "logistic") or (last == "logistic" and layers[-1].shape[1] != 1):
-        fix = "fit it on one class per sample"
-        raise ModelError("a classifier of one class per sample", f"outputs of {last}", fix)
-    weights, offsets = list(map(np.asarray, layers)), list(map(np.asarray, biases))
+    last, got = getattr(mlp, "out_activation_", ""), ""
+    if not hasattr(mlp, "hidden_layer_sizes") or not hasattr(mlp, "classes_"):
+        got = "one that was not fitted" if hasattr(mlp, "hidden_layer_sizes") else type(mlp).__name__
+    elif last != "softmax" and (last != "logistic" or mlp.coefs_[-1].shape[1] != 1):
+        got = f"one with outputs of {last}"
+    if got:
+        fix = "fit it on one class per sample, and pass the classifier itself"
+        raise ModelError("a fitted MLPClassifier of one class per sample", got, fix)
+    weights, offsets = list(map(np.asarray, mlp.coefs_)), list(map(np.asarray, mlp.intercepts_))
     if last == "logistic":  # one output z: its logits are 0 and z
         weights[-1] = np.concatenate([np.zeros_like(weights[-1]), weights[-1]], 1)
         offsets[-1] = np.concatenate([np.zeros_like(offsets[-1]), offsets[-1]])
