@@ -90,8 +90,6 @@ def items_of(t: SimpleNamespace, change: Callable[[Tensor], Tensor]) -> Dataset:
 CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
     **{f"inputs {name}": (DataError, words, lambda t, c=change: train(t, dataset=(c(t.x), t.y)))
        for name, (words, change) in ODD.items()},
-    **{f"split {name}": (DataError, words, lambda t, c=change: purge.split((c(t.x), t.y), classes=0))
-       for name, (words, change) in ODD.items()},
     **{f"items {name}": (DataError, words, lambda t, c=change: train(t, dataset=items_of(t, c)))
        for name, (words, change) in ODD.items()},
     **{f"labels {name}": (DataError, words, lambda t, c=change: unlearn(t, retain=(t.x, c(t.y))))
@@ -105,25 +103,16 @@ CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
         pixels=torch.zeros(4, 1, 2, 2, dtype=torch.uint8).to_sparse())),
     # labels
     "a label of 2^40": (DataError, "got 10995", lambda t: train(t, dataset=(t.x, t.y + 2**40))),
-    "2^40 to split": (DataError, "got 10995", lambda t: purge.split((t.x, t.y + 2**40), classes=0)),
-    "a label of 2^40 in images": (DataError, "got 10995", lambda t: images(labels=torch.arange(4) + 2**40)),
     "a label of 2^64 - 1": (DataError, "got -1", lambda t: train(
         t, dataset=(t.x, np.full(len(t.x), 2**64 - 1, np.uint64)))),
     "a late label of 2^40": (DataError, str(2**40), lambda t: train(t, dataset=Sized(40, late(2**40)))),
-    "a late label below 0": (DataError, "got -1", lambda t: train(t, dataset=Sized(40, late(-1)))),
     "a late label of 0.5": (DataError, "the dataset", lambda t: train(t, dataset=Sized(40, late(0.5)))),
     # lengths and items
     "a length that raises": (DataError, "no length", lambda t: train(
         t, dataset=Sized(RuntimeError("no length")))),
     "a length that exits": (DataError, "SystemExit", lambda t: train(t, dataset=Sized(SystemExit(0)))),
-    "a length that raises, to split": (DataError, "NotImplementedError", lambda t: purge.split(
-        Sized(NotImplementedError()), fraction=0.5)),
     "a length that raises, under a subset": (DataError, "no length", lambda t: train(
         t, dataset=Subset(Sized(TypeError("no length")), [0, 1]))),
-    "a negative length": (DataError, "a length", lambda t: train(t, dataset=Sized(-1))),
-    "a length of 3.5": (DataError, "a length", lambda t: train(t, dataset=Sized(3.5))),
-    "a length of None": (DataError, "a length", lambda t: train(t, dataset=Sized(None))),
-    "a length of 2^70": (DataError, "a length", lambda t: train(t, dataset=Sized(2**70))),
     "a length of 10^12": (DataError, str(10**12), lambda t: train(t, dataset=Sized(10**12))),
     "a length that is too long": (DataError, "IndexError", lambda t: train(t, dataset=Sized(1000))),
     "an item that is late missing": (DataError, "late", lambda t: train(
@@ -133,60 +122,38 @@ CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
     # subsets
     "a subset by words": (DataError, "whole numbers as indices", lambda t: train(
         t, dataset=Subset(TensorDataset(t.x, t.y), ["a", "b"]))),
-    "a subset by digits": (DataError, "whole numbers as indices", lambda t: unlearn(
-        t, forget=Subset(TensorDataset(t.x, t.y), ["0", "1"]))),
     "a subset of a subset by words": (DataError, "whole numbers as indices", lambda t: purge.split(
         Subset(Subset(TensorDataset(t.x, t.y), [5, 6, 7]), ["x"]), classes=0)),
     "a subset by a mask": (DataError, "whole numbers as indices", lambda t: train(
         t, dataset=Subset(TensorDataset(t.x, t.y), np.ones(len(t.x), bool)))),
-    "a subset by fractions": (DataError, "whole numbers as indices", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), [0.5, 1.5]))),
-    "a subset by 10^30": (DataError, "whole numbers as indices", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), [10**30]))),
-    "a subset by a generator": (DataError, "a length", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), (i for i in range(5))))),
     "an empty subset": (DataError, "classes that are in the data (none)", lambda t: purge.split(
         Subset(TensorDataset(t.x, t.y), []), classes=0)),
+    "a subset by fractions": (DataError, "whole numbers as indices", lambda t: train(
+        t, dataset=Subset(TensorDataset(t.x, t.y), [0.5, 1.5]))),
     "a subset beyond its end": (DataError, "below", lambda t: train(
         t, dataset=Subset(TensorDataset(t.x, t.y), [0, 10**6]))),
     # numbers
     "10^26 epochs": (MethodError, "epochs", lambda t: train(t, epochs=10**26)),
-    "5,000 digits of epochs": (MethodError, "epochs", lambda t: train(t, epochs=HUGE)),
-    "5,000 digits of epochs as text": (MethodError, "epochs", lambda t: train(t, epochs="9" * 5000)),
     "a batch of 10^18": (MethodError, "batch_size", lambda t: train(t, batch_size=10**18)),
     "10^26 steps": (MethodError, "steps", lambda t: unlearn(t, steps=10**26)),
     "4 billion steps": (MethodError, "samples in all steps", lambda t: unlearn(t, steps=2**32 - 1)),
-    "4 billion epochs of fine-tuning": (MethodError, "samples in all steps", lambda t: unlearn(
-        t, method="finetune", epochs=2**32 - 1)),
-    "10^26 noise samples": (MethodError, "noise_samples", lambda t: unlearn(
-        t, method="unsir", noise_samples=10**26)),
     "a seed of 5,000 digits": (PurgeError, "seed", lambda t: train(t, seed=HUGE)),
     "an index of 5,000 digits": (DataError, "indices", lambda t: purge.split((t.x, t.y), indices=[HUGE])),
-    "a class of 5,000 digits": (DataError, "classes", lambda t: purge.split((t.x, t.y), classes=[HUGE])),
     "more shards than samples": (MethodError, "100000", lambda t: purge.train_sharded(
         small_mlp(), (t.x, t.y), shards=100_000, epochs=1, progress=False)),
-    "10^26 shards": (MethodError, "shards", lambda t: purge.train_sharded(
-        small_mlp(), (t.x, t.y), shards=10**26, epochs=1, progress=False)),
     # where to write
     "out with NUL": (FileError, "a folder as out", lambda t: train(t, out="a\0b")),
-    "out with half a character": (FileError, "a folder as out", lambda t: unlearn(t, out="a/\ud800")),
     "out of 5,000 characters": (FileError, "name too long", lambda t: train(t, out=t.tmp / ("x" * 5000))),
-    "a log with NUL": (FileError, "a folder as out", lambda t: train(t, log_updates="a\0b")),
     # images
     "names are a number": (DataError, "names", lambda t: images(names=3)),
-    "names are nothing": (DataError, "names", lambda t: images(names=[None] * 4)),
     "an empty name": (DataError, "got ''", lambda t: images(names=["", "b", "c", "d"])),
     "a name of 10,000 characters": (DataError, "1 to 300", lambda t: images(names=["x" * 10_000] * 4)),
-    "a mean in words": (DataError, "one finite mean per channel", lambda t: images(mean=["a"])),
     "a mean of NaN": (DataError, "one finite mean per channel", lambda t: images(mean=[float("nan")])),
-    "ids in a list": (DataError, "one id of 64 bits", lambda t: images(ids=[1, 2, 3, 4])),
     "ids are floats": (DataError, "one id of 64 bits", lambda t: images(ids=torch.rand(4))),
     # a request
     "a request as a dict": (DataError, "got dict", lambda t: unlearn(t, request={"id": "DSR-17"})),
     "an endless id": (DataError, "1000 characters", lambda t: purge.DeletionRequest(id="x" * 100_000)),
-    "an id of bytes": (DataError, "b'x'", lambda t: purge.DeletionRequest(id=b"x")),
     "an id of NaN": (DataError, "nan", lambda t: purge.DeletionRequest(id=float("nan"))),
-    "a set as who did it": (DataError, "{1}", lambda t: purge.DeletionRequest(by={1})),
 }  # fmt: skip
 
 
@@ -230,13 +197,10 @@ def test_numbers_as_class_names_are_text() -> None:
 RING: dict[str, Any] = {}
 RING["ring"] = RING
 RECORDS: dict[str, Any] = {
-    "a set": {"k": {1, 2}}, "NaN": {"k": float("nan")}, "infinity": {"k": [float("inf")]},
-    "bytes": {"k": b"x"},
-    "a date": {"k": datetime.date(2026, 1, 1)}, "5,000 digits": {"k": HUGE}, "an object": {"k": object()},
-    "a ring": RING, "a tensor": {"k": torch.ones(3)}, "an array": {"k": np.ones(3)},
-    "a pair as a key": {"k": {(1, 2): 3}}, "NaN in a tensor": {"k": torch.tensor(float("nan"))},
-    "a list": [1], "a word": "abc", "a number as a key": {1: 2}, "force": {"force": True},
-    "folder": {"folder": "x"}, "self": {"self": 1},
+    "a set": {"k": {1, 2}}, "NaN": {"k": float("nan")}, "bytes": {"k": b"x"}, "5,000 digits": {"k": HUGE},
+    "a date": {"k": datetime.date(2026, 1, 1)}, "an object": {"k": object()}, "a ring": RING,
+    "a tensor": {"k": torch.ones(3)}, "a pair as a key": {"k": {(1, 2): 3}}, "a list": [1],
+    "a number as a key": {1: 2}, "force": {"force": True}, "self": {"self": 1},
 }  # fmt: skip
 
 
