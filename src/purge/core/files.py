@@ -248,8 +248,9 @@ def out_folder(path: str | os.PathLike[str], *, force: bool = False) -> Path:
         taken = folder.is_dir() and any(not p.name.startswith((LOCK, STAGE)) for p in folder.iterdir())
         writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
         got = "no permission" if parent.is_dir() else "a file"
-    except OSError as error:
-        parent, taken, writable, got = folder, False, False, error.strerror or str(error)
+    except OSError as error:  # a name that is too long, say, and so none to print
+        got = error.strerror or str(error)
+        raise FileError("a folder that can be written", got, "choose another") from None
     if taken and not force:
         fix = "choose another, or overwrite with force"
         raise FileError(f"an empty folder at {folder}", "one with files in it", fix)
