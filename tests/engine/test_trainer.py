@@ -133,30 +133,6 @@ def test_channels_last_is_only_another_layout(few):
     assert last.history[-1]["loss"] == pytest.approx(plain.history[-1]["loss"], rel=1e-3)
 
 
-def test_channels_last_is_used_during_training(few):
-    """Convolutions see this layout in each of the nine steps, and only there."""
-    seen = []
-    model = net()
-    model[3].register_forward_pre_hook(Seen(seen))
-    on_images(few, model, channels_last=True)
-    assert sum(seen) == 9
-    assert not seen[0]
-    assert not seen[-1]
-
-
-class Seen:
-    """A hook that notes whether a convolution's weights have their channels last."""
-
-    def __init__(self, seen):
-        self.seen = seen
-
-    def __call__(self, module, args):
-        self.seen.append(module.weight.is_contiguous(memory_format=torch.channels_last))
-
-    def __deepcopy__(self, memo):
-        return self
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_a_compiled_model_is_trained_the_same(few):

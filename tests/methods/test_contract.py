@@ -17,8 +17,6 @@ import purge
 from purge.core.errors import RunError
 from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
-from purge.engine.stopping import Stopping
-from purge.methods import Method
 from purge.methods.registry import METHODS, resolve_method
 from tests.nets import blobs, folded_conv
 from tests.properties import (
@@ -339,18 +337,3 @@ def test_settings_survive_json_and_the_command_line(name):
         for k, v in flat.items()
     }
     assert resolve_method(name, as_words) == method
-
-
-def test_a_users_own_method_needs_no_registration(toy):
-    @dataclasses.dataclass(frozen=True)
-    class Zero(Method):
-        stop: Stopping = Stopping()
-
-        def run(self, model, split, run):
-            with torch.no_grad():
-                model[-1].weight.zero_()
-
-    model, forget, retain, _ = toy
-    result = purge.unlearn(model, forget, retain, method=Zero(), progress=False)
-    assert float(result.model[-1].weight.detach().abs().max()) == 0
-    assert result.stopped_by == "schedule"

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import purge
+from purge.data.accept import as_samples
+from purge.data.split import Split
 from purge.methods import Purge
 from purge.methods import purge as restart
 from purge.methods.registry import resolve_method
@@ -150,20 +152,11 @@ def test_what_was_chosen_is_told(digits, base, tmp_path):
     assert f"For this request it took a restart of {fast.steps} steps" in page
 
 
-def split_of(n_retain, single):
-    labels = torch.arange(n_retain) % 3
-    whole = torch.full((5,), 0 if single else 3)
-
-    class Some:
-        def __init__(self, labels):
-            self.labels = labels
-
-        def __len__(self):
-            return len(self.labels)
-
-    from purge.data.split import Split
-
-    return Split(Some(whole), Some(labels), None, 4, frozenset() if single else frozenset({3}))
+def split_of(n, single):
+    y = torch.cat([torch.arange(n) % 3, torch.full((5,), 0 if single else 3)])
+    x, cpu = torch.zeros(n + 5, 1), torch.device("cpu")
+    parts = [as_samples((x[at], y[at]), cpu, "x") for at in (slice(n), slice(n, None))]
+    return Split(parts[1], parts[0], None, 4, frozenset() if single else frozenset({3}))
 
 
 def test_the_restart_follows_request_model_and_settings():

@@ -41,19 +41,11 @@ class Ranks:
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
     def part(self, rows: int) -> slice:
-        """Which rows of a batch are this rank's: every ``world``-th, or all if there is not one for each.
-
-        >>> list(range(7))[Ranks(1, 3).part(7)], list(range(2))[Ranks(1, 3).part(2)]
-        ([1, 4], [0, 1])
-        """
+        """Which rows of a batch are this rank's: every ``world``-th, or all if there is not one for each."""
         return slice(None) if rows < self.world else slice(self.rank, None, self.world)
 
     def share(self, rows: int) -> float:
-        """How much the mean over this rank's rows counts in the mean over a batch of ``rows``.
-
-        >>> Ranks(1, 3).share(7), Ranks(1, 3).share(2)
-        (0.2857142857142857, 0.3333333333333333)
-        """
+        """How much the mean over this rank's rows counts in the mean over a batch of ``rows``."""
         return 1 / self.world if rows < self.world else len(range(self.rank, rows, self.world)) / rows
 
     def of_each(self, order: Order) -> Order:
@@ -67,17 +59,16 @@ class Ranks:
 
     def sum(self, t: Tensor) -> Tensor:
         """The sum of a tensor over the ranks, in its place: the same bits on each of them."""
-        if self.world > 1:
-            self._together(dist.all_reduce, t)
-        return t
+        return t if self.world == 1 else self._together(dist.all_reduce, t)
 
-    def _together(self, collective: Callable[..., Any], *args: Any) -> None:
+    def _together(self, collective: Callable[..., Any], t: Tensor, *args: Any) -> Tensor:
         try:
-            collective(*args)
+            collective(t, *args)
         except RuntimeError as error:  # a rank that has ended closes its connections
             got = f"one that has failed or ended ({first_line(error)[:120]})"
             fix = "see what that rank said, then start all of them again"
             raise RunError("every rank to go on", got, fix) from None
+        return t
 
     @property
     def over(self) -> Callable[[Tensor], Tensor] | None:
@@ -99,9 +90,7 @@ class Ranks:
     def first(self, t: Tensor) -> Tensor:
         """What rank 0 has of a tensor, in its place."""
         if self.world > 1:
-            whole = t.detach().contiguous()
-            self._together(dist.broadcast, whole, 0)
-            t.detach().copy_(whole)
+            t.detach().copy_(self._together(dist.broadcast, t.detach().contiguous(), 0))
         return t
 
     def agreed(self, value: float) -> float:

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,45 +114,27 @@ class TrainingState:
                 f"another {other[0]}",
                 "pass the same ones, or start again in another folder",
             )
-        if tensors is None or not self._fits(tensors) or not 0 <= seconds < math.inf:
+        if tensors is None or not 0 <= seconds < math.inf:
             raise self._damaged()
         self._compare(threads)
-        own = self._model.state_dict()
-        self._model.load_state_dict({k: tensors.get(f"model.{k}", v) for k, v in own.items()})
-        for name, average in self._mean.items():
-            average.copy_(tensors[f"mean.{name}"])
-        for i, p in enumerate(self._model.parameters()):
-            if (buffer := tensors.get(f"momentum.{i}")) is not None:
-                self._momentum[p]["momentum_buffer"] = torch.empty_like(p).copy_(buffer)
-        self._generator.set_state(tensors["random.order"])
-        torch.set_rng_state(tensors["random.cpu"])
-        if self._device.type == "cuda" and "random.gpu" in tensors:  # it may have started on the CPU
-            torch.cuda.set_rng_state(tensors["random.gpu"], self._device)
-        return list(tensors["losses"].to(self._device)), seconds
+        try:
+            own = {k: tensors[f"model.{k}"] for k in tensors_of(self._model)}
+            self._model.load_state_dict({**self._model.state_dict(), **own})
+            for name, average in self._mean.items():
+                average.copy_(tensors[f"mean.{name}"])
+            for i, p in enumerate(self._model.parameters()):
+                if (buffer := tensors.get(f"momentum.{i}")) is not None:
+                    self._momentum[p]["momentum_buffer"] = torch.empty_like(p).copy_(buffer)
+            self._generator.set_state(tensors["random.order"])
+            torch.set_rng_state(tensors["random.cpu"])
+            if self._device.type == "cuda" and "random.gpu" in tensors:  # it may have started on the CPU
+                torch.cuda.set_rng_state(tensors["random.gpu"], self._device)
+            return list(tensors["losses"].to(self._device)), seconds
+        except (KeyError, RuntimeError, TypeError):  # tensors of something else
+            raise self._damaged() from None
 
     def _damaged(self) -> FileError:
         return FileError(f"the state of a training in {self._path}", "a damaged file", "start again")
-
-    def _fits(self, tensors: dict[str, Tensor]) -> bool:
-        """Are all tensors there that this training has, of its shapes and types?"""
-        momenta = [p if f"momentum.{i}" in tensors else None for i, p in enumerate(self._model.parameters())]
-        wanted = self._state(momenta)
-        same = all(
-            k in tensors and (tensors[k].shape, tensors[k].dtype) == (v.shape, v.dtype)
-            for k, v in wanted.items()
-        )
-        losses = tensors.get("losses")
-        epochs = self._identity["epochs"]
-        return same and losses is not None and losses.ndim == 1 and 1 <= len(losses) <= epochs
-
-    def _state(self, momenta: Sequence[Tensor | None]) -> dict[str, Tensor]:
-        return {
-            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
-            **{f"mean.{k}": v for k, v in self._mean.items()},
-            **{f"momentum.{i}": m for i, m in enumerate(momenta) if m is not None},
-            "random.order": self._generator.get_state(),
-            "random.cpu": torch.get_rng_state(),
-        }
 
     def _compare(self, before: set[int]) -> None:
         """Say that sums will be rounded differently with another number of threads."""
@@ -174,7 +155,14 @@ class TrainingState:
         if self._ranks.rank > 0:
             return
         buffers = [self._momentum[p].get("momentum_buffer") for p in self._model.parameters()]
-        state = {**self._state(buffers), "losses": torch.stack(losses)}
+        state = {
+            **{f"model.{k}": v for k, v in tensors_of(self._model).items()},
+            **{f"mean.{k}": v for k, v in self._mean.items()},
+            **{f"momentum.{i}": b for i, b in enumerate(buffers) if b is not None},
+            "random.order": self._generator.get_state(),
+            "random.cpu": torch.get_rng_state(),
+            "losses": torch.stack(losses),
+        }
         if self._device.type == "cuda":
             state["random.gpu"] = torch.cuda.get_rng_state(self._device)
         about = {"identity": self._identity, "seconds": seconds, "threads": sorted(self._threads)}

@@ -166,8 +166,8 @@ def fit(
                 context.tell(epoch + 1, {"loss": float(losses[-1])})
             advance(1, "")
     network.finish()
-    told = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
-    histories = [[{"epoch": i + 1, "loss": loss} for i, loss in enumerate(row)] for row in told]
+    means = torch.stack(losses).view(recipe.epochs, -1).T.tolist()  # waits for the device
+    histories = [[{"epoch": i + 1, "loss": loss} for i, loss in enumerate(row)] for row in means]
     return histories, time.perf_counter() - started
 
 
