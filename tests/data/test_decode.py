@@ -69,20 +69,35 @@ MODES: dict[str, tuple[Image.Image, str, dict[str, Any], Any, float]] = {
     "transparent colour": (Image.fromarray(np.dstack([COLOUR, ALPHA]), "RGBA"), "png", {}, VIVID, 1),
     "a transparent grey": (GREY, "png", {"transparency": 5}, whitened(RAMP, RAMP == 5)[None], 0),
     "a transparent colour": (
-        RGB, "png", {"transparency": (5, 250, 10)}, first(whitened(COLOUR, RAMP == 5)), 0,
+        RGB,
+        "png",
+        {"transparency": (5, 250, 10)},
+        first(whitened(COLOUR, RAMP == 5)),
+        0,
     ),
     "palette": (PALETTE, "png gif bmp", {}, first(SHOWN), 0),
     "a transparent colour of a palette": (
-        PALETTE, "png gif", {"transparency": 2}, first(whitened(SHOWN, RAMP % 4 == 2)), 0,
+        PALETTE,
+        "png gif",
+        {"transparency": 2},
+        first(whitened(SHOWN, RAMP % 4 == 2)),
+        0,
     ),
     "transparency of each colour of a palette": (
-        PALETTE, "png", {"transparency": bytes([255, 255, 0, 255])},
-        first(whitened(SHOWN, RAMP % 4 == 2)), 0,
+        PALETTE,
+        "png",
+        {"transparency": bytes([255, 255, 0, 255])},
+        first(whitened(SHOWN, RAMP % 4 == 2)),
+        0,
     ),
     "an animation": (
-        GREY, "gif", {"save_all": True, "append_images": [Image.fromarray(255 - RAMP)]}, RAMP[None], 0,
+        GREY,
+        "gif",
+        {"save_all": True, "append_images": [Image.fromarray(255 - RAMP)]},
+        RAMP[None],
+        0,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mode", MODES)

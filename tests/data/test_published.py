@@ -140,8 +140,18 @@ def test_a_pickled_batch_can_build_arrays_but_import_nothing(name, tmp_path, mon
     assert name.split()[0] not in imported
 
 
-ONCE = ("mnist gz", "mnist unpacked", "cifar10 folder", "cifar10 archive", "cifar100 folder", "svhn",
-        "stl10 folder", "stl10 archive", "pathmnist", "tiny-imagenet zip")  # fmt: skip
+ONCE = (
+    "mnist gz",
+    "mnist unpacked",
+    "cifar10 folder",
+    "cifar10 archive",
+    "cifar100 folder",
+    "svhn",
+    "stl10 folder",
+    "stl10 archive",
+    "pathmnist",
+    "tiny-imagenet zip",
+)
 
 
 @pytest.mark.parametrize("which", ONCE)

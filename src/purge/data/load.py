@@ -171,10 +171,18 @@ def _images(
     images = {}
     for which, (pixels, labels, paths, name) in found.parts.items():
         images[which] = Images(
-            pixels, torch.tensor(labels), mean=mean, std=std, size=size,
-            channels=entry.channels if entry else None, names=found.names, paths=paths, source=name,
-            device_fraction=device_fraction, transform=transform,
-        )  # fmt: skip
+            pixels,
+            torch.tensor(labels),
+            mean=mean,
+            std=std,
+            size=size,
+            channels=entry.channels if entry else None,
+            names=found.names,
+            paths=paths,
+            source=name,
+            device_fraction=device_fraction,
+            transform=transform,
+        )
         images[which].cached = found.cached
     return images
 
