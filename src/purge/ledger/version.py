@@ -105,14 +105,10 @@ def unknown(folder: Path) -> FileError:
 # -- carrying it out --------------------------------------------------------------------------
 
 
-def _trained_last(versions: Sequence[Version]) -> Version:
-    """The version that a chain of deletions began with."""
-    return [version for version in versions if version.kind != "unlearned"][-1]
-
-
-def last_training(versions: Sequence[Version]) -> date:
-    """The day on which the version that the chain began with was written down."""
-    return date.fromisoformat(_trained_last(versions).added[:10])
+def trained_last(versions: Sequence[Version]) -> tuple[Version, date]:
+    """The version that a chain of deletions began with, and the day on which it was written down."""
+    version = [one for one in versions if one.kind != "unlearned"][-1]
+    return version, date.fromisoformat(version.added[:10])
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ class NextVersion:
         """
         versions = ledger.versions()
         parent = versions[-1]
-        first = _trained_last(versions)
+        first, _ = trained_last(versions)
         check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
         data = OwnedData.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
         ids, source = expected_of(ledger, parent)
@@ -212,7 +208,7 @@ class NextVersion:
             last = measured["stays"]
         return Spent(
             len(numbers), float(rows.float().mean()), last.get("drift"), last.get("distance"),
-            (self.today - last_training([self.first])).days,
+            (self.today - trained_last([self.first])[1]).days,
         )  # fmt: skip
 
     def used_up(self) -> list[str]:

@@ -27,7 +27,7 @@ from purge.ledger.data import checked_version
 from purge.ledger.plan import Hook, Outcome, Plan, call_hook, check_days, checked_hook, chosen, settings_of
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.records import Batch, Version
-from purge.ledger.version import STAGES, NextVersion, entry_of, last_training, ordered_by, unknown, whole
+from purge.ledger.version import STAGES, NextVersion, entry_of, ordered_by, trained_last, unknown, whole
 from purge.runs import check_weights
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
     versions = ledger.versions()
     if versions[-1].kind != "unlearned":
         return []
-    return policy.reasons(Spent(age=(today - last_training(versions)).days))
+    return policy.reasons(Spent(age=(today - trained_last(versions)[1]).days))
 
 
 def _unfinished(

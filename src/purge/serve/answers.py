@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -27,11 +27,11 @@ PAGES = (
 )  # fmt: skip
 
 
-class Visitor:
+class Visitor(NamedTuple):
     """Who asks: the holder of a token, and of a session if it is a browser."""
 
-    def __init__(self, token: Token, csrf: str | None = None) -> None:
-        self.token, self.csrf = token, csrf
+    token: Token
+    csrf: str | None = None
 
 
 def visitor(request: Request) -> Visitor | None:

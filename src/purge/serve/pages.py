@@ -35,8 +35,7 @@ def routes(desk: Desk, doors: Doors) -> APIRouter:
     inside = APIRouter(dependencies=[Depends(desk.check)])
     _reading(inside, desk)
     _chain(inside, desk)
-    _asking(inside, desk, doors)
-    _running(inside, desk, doors)
+    _acting(inside, desk, doors)
     router.include_router(inside)
     return router
 
@@ -188,10 +187,10 @@ def _chain(router: APIRouter, desk: Desk) -> None:
         return page(request, "api", here="api", routes=described(request.app.openapi()))
 
 
-# -- asking ------------------------------------------------------------------------------------
+# -- asking and running ------------------------------------------------------------------------
 
 
-def _asking(router: APIRouter, desk: Desk, doors: Doors) -> None:
+def _acting(router: APIRouter, desk: Desk, doors: Doors) -> None:
     @router.post("/requests", dependencies=[needs("ask")])
     async def add(request: Request) -> Response:
         form = await _form(request, doors)
@@ -216,23 +215,6 @@ def _asking(router: APIRouter, desk: Desk, doors: Doors) -> None:
         await run_in_threadpool(desk.step, number, step, str(form.get("reason", "")).strip())
         return went_to(request, f"/requests/{number}")
 
-
-async def _ids(form: FormData) -> list[str] | None:
-    """Ids that were typed or uploaded, never shown again."""
-    typed = str(form.get("ids", ""))
-    file = form.get("file")
-    raw = await file.read() if isinstance(file, UploadFile) and file.filename else None
-    if raw is not None and typed.strip():
-        raise DataError("ids that are typed or in a file", "both", "choose one of the two")
-    if raw is not None:
-        return ids_from(raw, "the file")
-    return ids_from(typed.encode("utf-8", "replace"), "the form") if typed.strip() else None
-
-
-# -- running -----------------------------------------------------------------------------------
-
-
-def _running(router: APIRouter, desk: Desk, doors: Doors) -> None:
     @router.get("/run", dependencies=[needs("read")])
     def state(request: Request) -> Response:
         run = desk.runner.state()
@@ -250,6 +232,18 @@ def _running(router: APIRouter, desk: Desk, doors: Doors) -> None:
         }  # fmt: skip
         await run_in_threadpool(desk.runner.start, **chosen)
         return went_to(request, "/")
+
+
+async def _ids(form: FormData) -> list[str] | None:
+    """Ids that were typed or uploaded, never shown again."""
+    typed = str(form.get("ids", ""))
+    file = form.get("file")
+    raw = await file.read() if isinstance(file, UploadFile) and file.filename else None
+    if raw is not None and typed.strip():
+        raise DataError("ids that are typed or in a file", "both", "choose one of the two")
+    if raw is not None:
+        return ids_from(raw, "the file")
+    return ids_from(typed.encode("utf-8", "replace"), "the form") if typed.strip() else None
 
 
 def _whole(form: FormData, name: str, default: int | None, low: int = 0) -> int | None:

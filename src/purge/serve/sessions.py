@@ -78,17 +78,15 @@ class Once:
 
     def fits(self, key: str) -> bool:
         """Would it open a session? Asking uses nothing up."""
-        return self._right(key) and not self._used
+        right = hmac.compare_digest(self.key.encode(), key.encode("utf-8", "surrogatepass"))
+        return right and not self._used
 
     def use(self, key: str) -> bool:
         """Is it the key, for the first time?"""
-        right = self._right(key)
         with self._lock:
-            first, self._used = right and not self._used, self._used or right
+            first = self.fits(key)
+            self._used = self._used or first
         return first
-
-    def _right(self, key: str) -> bool:
-        return hmac.compare_digest(self.key.encode(), key.encode("utf-8", "surrogatepass"))
 
 
 class Brake:
