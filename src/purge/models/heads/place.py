@@ -35,7 +35,7 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     name = "" if isinstance(model, nn.Linear) else anatomy(model, x).head
     layer = None if name is None else model.get_submodule(name)
     if name is None or not isinstance(layer, nn.Linear):
-        got = f"{name!r}, a {type(layer).__name__}"
+        got = "none" if layer is None else f"{name!r}, a {type(layer).__name__}"
         raise ModelError("a model whose logits come from a Linear layer", got, FIX)
     _check_own(model, name, layer)
     with evaluating(model), capture_features(model, layer) as seen:
