@@ -83,12 +83,11 @@ CASES = {  # rows, and which of them go
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(  # the objective of a logistic head is not centred
+    ("kind", "case"), [(k, c) for k in KINDS for c in CASES if (k, c) != ("logistic", "far from zero")]
+)
 def test_head_and_file_are_those_of_the_rows_that_stay(kind, case):
     (x, y), go = CASES[case]
-    if kind == "logistic" and case == "far from zero":
-        pytest.skip("its objective is not centred")
     stays = torch.ones(len(y), dtype=torch.bool)
     stays[go] = False
     head, again = (fit(*part, kind=kind, classes=3) for part in ((x, y), (x[stays], y[stays])))
