@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import yaml
 
 from purge.bench import runner as suite
 from purge.bench.jobs import Job, Plan, read_plan
+from purge.bench.schema import NUMBERS, Table
 from purge.bench.store import Place
+from purge.bench.tables import Sheet, numbers_of, sheet
 from purge.core.files import write_json
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -48,6 +50,19 @@ def result_of(job: Job, values: dict[str, float | None], **numbers: float) -> di
         "numbers": {"seconds": 2.0, "retrain_seconds": 8.0, **numbers}, "trial_of": "",
         "hardware": {"gpu": "G1", "machine": "m", "cpus": 1}, "commit": "abc",
     }  # fmt: skip
+
+
+def sheet_of(
+    tmp_path: Path, table: Table, values: Mapping[str, Mapping[str, Sequence[float | None]]], note: str = ""
+) -> Sheet:
+    """A table of methods with the values of ours, one for each seed; their references are as in result_of."""
+    seeds = range(len(next(iter(next(iter(values.values())).values()))))
+    results = []
+    for job in plan_of(tmp_path, methods=[*values], seeds=[*seeds]).jobs:
+        own = {name: of_seeds[job.seed] for name, of_seeds in values[job.label].items()}
+        numbers = {name: own.pop(name) or 0.0 for name in [*own] if name in NUMBERS}
+        results.append(result_of(job, own, **numbers))
+    return sheet(table, numbers_of(results), note)
 
 
 def finished(path: Path, out: Path) -> Plan:

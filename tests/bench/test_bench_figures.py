@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
@@ -13,7 +14,7 @@ from purge.bench.layout import as_markdown
 from purge.bench.schema import Drawing, Goal, Table
 from purge.bench.tables import numbers_of, sheet, sheets
 from purge.core.errors import PurgeError
-from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of
+from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of, sheet_of
 
 
 @pytest.mark.slow
@@ -33,14 +34,14 @@ def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path
 
 
 def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge-paper", "finetune"])
-    found = [result_of(j, {"ra": {0: 0.5, 1: 0.75}[j.seed]}) for j in plan.jobs]
-    table = Table("t", ["ra"], paper="cifar10")
-    made = {"t": sheet(table, numbers_of(found))}
+    values = {label: {"ra": (0.5, 0.75)} for label in ("purge-paper", "finetune")}
+    made = {"t": sheet_of(tmp_path, Table("t", ["ra"], paper="cifar10"), values)}
     (ax,) = charts.draw(Drawing("f", "t"), made).axes
     heights = [[round(bar.get_height(), 6) for bar in c] for c in ax.containers if hasattr(c, "patches")]
     assert heights == [[62.5, 62.5], [96.3, 99.9]]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["purge-paper", "finetune"]
+    ranges = [path.vertices[:, 1].tolist() for c in ax.collections for path in c.get_paths()]
+    assert ranges == [[50.0, 75.0], [50.0, 75.0]]
     (ax,) = charts.draw(Drawing("f", "t", kind="lines", only={"label": ["finetune"]}), made).axes
     lines = [list(line.get_ydata()) for line in ax.lines if line.get_linestyle() in ("-", "--")]
     assert lines == [[62.5], pytest.approx([99.9])]
@@ -48,15 +49,10 @@ def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
     assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
 
 
-def test_a_figure_shows_the_goal_and_has_a_legend_only_if_needed(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, methods=["purge", "finetune"])
-    found = [result_of(j, {"ra": 0.5, "fa_test": 0.25}) for j in plan.jobs]
+def test_a_figure_has_a_legend_only_if_needed(tmp_path: Path) -> None:
+    values = {label: {"ra": [0.5], "fa_test": [0.25]} for label in ("purge", "finetune")}
     table = Table("t", ["ra", "fa_test"], goals=[Goal("ra", least=0.875)])
-    made = {"t": sheet(table, numbers_of(found))}
-    aimed, without = charts.draw(Drawing("f", "t"), made).axes
-    level = [line.get_ydata()[0] for line in aimed.lines if line.get_label() == "goal"]
-    assert level == [87.5]
-    assert "goal" not in without.get_legend_handles_labels()[1]
+    made = {"t": sheet_of(tmp_path, table, values)}
     assert charts.draw(Drawing("f", "t"), made).legends
     assert not charts.draw(Drawing("f", "t", columns=["fa_test"]), made).legends  # one colour, "ours"
 
@@ -88,34 +84,21 @@ def test_no_two_series_of_a_figure_look_the_same(tmp_path: Path) -> None:
     assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(bars)
 
 
-def test_only_shares_are_drawn_in_percent(tmp_path: Path) -> None:
-    """A metric of shares may have parts that are not shares: a number of steps, or a class."""
-    plan = plan_of(tmp_path, methods=["purge"])
-    values = {
-        "relearn_few.steps": 7.0,
-        "relearn_few.after": 0.25,
-        "worst_class.class": 3.0,
-        "lira.tpr_1pct": 0.5,
-    }
-    found = [result_of(plan.jobs[0], {**values})]
-    goals = [Goal("relearn_few.steps", least=5.0)]
-    made = {"t": sheet(Table("t", [*values], goals=goals), numbers_of(found))}
-    axes = charts.draw(Drawing("f", "t"), made).axes
-    assert [ax.patches[0].get_height() for ax in axes] == [7.0, 25.0, 3.0, 50.0]
-    assert ["(%)" in ax.get_ylabel() for ax in axes] == [False, True, False, True]
-    assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "goal"] == [5.0]
-
-
-def test_numbers_of_very_different_size_get_a_logarithmic_axis(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path)
-    numbers = {"purge": (0.5, 1.0), "finetune": (60.0, 2.0)}
-    found = [
-        result_of(j, {"ra": 0.001 if j.label == "purge" else 1.0}, seconds=numbers[j.label][0],
-                  steps=numbers[j.label][1]) for j in plan.jobs
-    ]  # fmt: skip
-    made = {"t": sheet(Table("t", ["seconds", "steps", "ra"]), numbers_of(found))}
-    axes = charts.draw(Drawing("f", "t"), made).axes
-    assert [ax.get_yscale() for ax in axes[:3]] == ["log", "linear", "linear"]
+def test_units_decide_about_percent_goals_and_axes(tmp_path: Path) -> None:
+    """Parts of a metric may be steps or a class; numbers of very different size get a logarithmic axis."""
+    values: dict[str, dict[str, Any]] = {
+        "purge": {"relearn_few.steps": [7.0], "relearn_few.after": [0.25], "worst_class.class": [3.0],
+                  "lira.tpr_1pct": [0.5], "ra": [0.001], "seconds": [0.5], "steps": [1.0]},
+        "finetune": {"relearn_few.steps": [7.0], "ra": [1.0], "seconds": [60.0], "steps": [2.0]},
+    }  # fmt: skip
+    goals = [Goal("relearn_few.steps", least=5.0), Goal("ra", least=0.875)]
+    made = {"t": sheet_of(tmp_path, Table("t", [*values["purge"]], goals=goals), values)}
+    axes = charts.draw(Drawing("f", "t"), made).axes[:7]
+    assert [ax.patches[0].get_height() for ax in axes] == [7.0, 25.0, 3.0, 50.0, 0.1, 0.5, 1.0]
+    assert ["(%)" in ax.get_ylabel() for ax in axes] == [False, True, False, True, True, False, False]
+    levels = [[line.get_ydata()[0] for line in ax.lines if line.get_label() == "goal"] for ax in axes]
+    assert levels == [[5.0], [], [], [], [87.5], [], []]
+    assert [ax.get_yscale() for ax in axes[4:]] == ["linear", "log", "linear"]
 
 
 def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:

@@ -53,18 +53,15 @@ def test_held_out_images_are_training_images_that_are_not_trained_with() -> None
     assert all(0.17 < share < 0.23 for share in counts.tolist())
 
 
-def test_a_single_image_of_a_class_cannot_be_held_out() -> None:
-    with pytest.raises(PurgeError, match="two training images of each class to hold one out"):
-        images(Data("digits", per_class=1, holdout=0.1), None, None)
+def test_a_small_part_of_each_class() -> None:
+    some, test = images(Data("digits", per_class=20, size=16), None, None)
+    assert torch.bincount(some.labels).tolist() == [20] * 10
+    assert some.shape == (1, 16, 16)
+    assert len(test) == len(images(Data("digits"), None, None)[1])
     kept, held = images(Data("digits", per_class=2, holdout=0.5), None, None)
     assert len(kept) == len(held) == 10
-
-
-def test_a_small_part_of_each_class() -> None:
-    few, test = images(Data("digits", per_class=20, size=16), None, None)
-    assert torch.bincount(few.labels).tolist() == [20] * 10
-    assert few.shape == (1, 16, 16)
-    assert len(test) == len(images(Data("digits"), None, None)[1])
+    with pytest.raises(PurgeError, match="two training images of each class to hold one out"):
+        images(Data("digits", per_class=1, holdout=0.1), None, None)
 
 
 def test_the_state_of_a_training_is_no_model(tmp_path: Path) -> None:

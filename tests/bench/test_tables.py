@@ -16,7 +16,7 @@ from purge.bench.tables import Sheet, numbers_of, paper_rows, sheet, sheets
 from purge.core.errors import PurgeError
 from purge.core.files import read_json
 from purge.metrics.registry import METRICS
-from tests.bench.plans import plan_of, result_of
+from tests.bench.plans import plan_of, result_of, sheet_of
 
 RESULTS = sorted(file.parent for file in (Path(__file__).parents[2] / "results").glob("*/bench.json"))
 
@@ -147,10 +147,8 @@ def test_a_row_is_judged_by_the_models_it_was_compared_with(tmp_path: Path) -> N
 
 
 def test_a_goal_missed_by_less_than_is_printed_is_missed_narrowly(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, methods=["purge", "finetune", "random-label"])
-    values = {"purge": 0.948, "finetune": 0.9476, "random-label": 0.9474}
-    found = [result_of(j, {"ra": values[j.label]}) for j in plan.jobs]
-    made = sheet(Table("t", ["ra"], goals=[Goal("ra", least=0.948)]), numbers_of(found))
+    values = {"purge": {"ra": [0.948]}, "finetune": {"ra": [0.9476]}, "random-label": {"ra": [0.9474]}}
+    made = sheet_of(tmp_path, Table("t", ["ra"], goals=[Goal("ra", least=0.948)]), values)
     assert as_markdown(made).splitlines()[3:] == [
         "| purge | 94.8 % ✓ | 1 of 1 |",
         "| finetune | 94.8 % ✗ narrowly | 0 of 1 |",
@@ -159,13 +157,12 @@ def test_a_goal_missed_by_less_than_is_printed_is_missed_narrowly(tmp_path: Path
 
 
 def test_every_unit_is_printed_in_its_own_way(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, seeds=[0, 1], methods=["purge"])
     values = {
         "kl_retrain": (6.0e9, 600.9), "worst_class.class": (2.0, 4.0), "relearn_few.steps": (5.5, 8.9),
         "worst_class.accuracy": (0.5, 0.75), "lira.tpr_1pct": (0.25, 0.25), "lira.auroc": (0.5, 0.5),
+        "gated": (0.5, 0.5), "steps": (7, 7),
     }  # fmt: skip
-    found = [result_of(j, {k: v[j.seed] for k, v in values.items()}, gated=0.5, steps=7) for j in plan.jobs]
-    made = sheet(Table("t", [*values, "gated", "steps"]), numbers_of(found))
+    made = sheet_of(tmp_path, Table("t", [*values]), {"purge": values})
     words = "3e+09 (600.900 – 6e+09) | 3 (2 – 4) | 7.2 (5.5 – 8.9) | 62.5 % (50.0 – 75.0 %) | 25.0 % | 0.500"
     assert as_markdown(made).splitlines()[2] == f"| purge | {words} | 50.0 % | 7 |"
 

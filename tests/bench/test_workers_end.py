@@ -69,8 +69,14 @@ def test_busy_workers_end_with_their_parent(tmp_path: Path, number: int, everyon
 )
 def test_an_interrupted_bench_with_two_workers(tmp_path: Path, number: int, code: int) -> None:
     """All processes end, one line says how to go on, nothing half done is left, and it does go on."""
-    config = {**yaml.safe_load(SMOKE.read_text()), "seeds": [0], "retrains": 0, "metrics": ["ra"]}
-    config |= {"tables": [{"name": "t", "columns": ["ra"]}], "figures": []}
+    config = {
+        **yaml.safe_load(SMOKE.read_text()),
+        "seeds": [0],
+        "retrains": 0,
+        "metrics": ["ra"],
+        "per_class": 50,
+    }
+    config |= {"metrics": ["ra"], "tables": [{"name": "t", "columns": ["ra"]}], "figures": []}
     file, out = tmp_path / "small.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(config))
     argv = [sys.executable, "-m", "purge", "bench", str(file), "--out", str(out), "--jobs", "2", "--quiet"]
