@@ -34,17 +34,18 @@ def test_tables_and_figures_of_every_file_can_be_made(path: Path, tmp_path: Path
 
 
 def test_a_figure_shows_the_numbers_of_its_table(tmp_path: Path) -> None:
-    values = {label: {"ra": (0.5, 0.75)} for label in ("purge-paper", "finetune")}
+    values = {label: {"ra": (0.5, 0.5, 0.8)} for label in ("purge-paper", "finetune")}
     made = {"t": sheet_of(tmp_path, Table("t", ["ra"], paper="cifar10"), values)}
     (ax,) = charts.draw(Drawing("f", "t"), made).axes
-    heights = [[round(bar.get_height(), 6) for bar in c] for c in ax.containers if hasattr(c, "patches")]
-    assert heights == [[62.5, 62.5], [96.3, 99.9]]
+    bars = [[*c] for c in ax.containers if hasattr(c, "patches")]
+    assert [[round(bar.get_height(), 6) for bar in c] for c in bars] == [[60.0, 60.0], [96.3, 99.9]]
+    assert [[round(bar.get_x() + bar.get_width()) for bar in c] for c in bars] == [[0, 1], [0, 1]]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["purge-paper", "finetune"]
     ranges = [path.vertices[:, 1].tolist() for c in ax.collections for path in c.get_paths()]
-    assert ranges == [[50.0, 75.0], [50.0, 75.0]]
+    assert ranges == [pytest.approx([50.0, 80.0])] * 2
     (ax,) = charts.draw(Drawing("f", "t", kind="lines", only={"label": ["finetune"]}), made).axes
     lines = [list(line.get_ydata()) for line in ax.lines if line.get_linestyle() in ("-", "--")]
-    assert lines == [[62.5], pytest.approx([99.9])]
+    assert lines == [pytest.approx([60.0]), pytest.approx([99.9])]
     (ax,) = charts.draw(Drawing("f", "t", only={"label": ["salun"]}), made).axes
     assert [text.get_text() for text in ax.texts] == ["no job has such a row"]
 
