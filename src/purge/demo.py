@@ -12,10 +12,8 @@ from torch import nn
 from purge.api import audit
 from purge.audit_report import Report
 from purge.auditor import Auditor
-from purge.core.errors import PurgeError
 from purge.core.files import out_folder
 from purge.core.folders import claims_out
-from purge.core.settings import checked_seed
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.sources import DataSource
@@ -49,13 +47,6 @@ def example(*, epochs: int = 10, seed: int = 0) -> tuple[nn.Module, Images, Imag
     """A small trained classifier with its training and test data: something to try things on."""
     data, test = load(DATA)
     return train(fresh_model(MODEL, data, seed=seed), data, epochs=epochs, seed=seed).model, data, test
-
-
-def check_seed(seed: int) -> None:
-    """A seed for the first training; the other two take the next ones."""
-    checked_seed(seed)
-    if seed > 2**32 - 3:
-        raise PurgeError("a seed with two more after it, up to 2^32 - 3", str(seed), "pass --seed 0, say")
 
 
 def kept(out: Path) -> str:

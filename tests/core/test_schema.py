@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,46 +157,15 @@ def test_settings_are_written_and_read_again() -> None:
 # -- classes of users -----------------------------------------------------------------------------
 
 
+def made(name: str, *fields: Any, frozen: bool = True, stop: bool = True) -> type:
+    """A class of settings, as a user may write it."""
+    own = [(key, hint, field(default=default)) for key, hint, default in fields]
+    if stop:
+        own.append(("stop", Stopping, field(default=Stopping())))
+    return make_dataclass(name, own, frozen=frozen)
+
+
 class Plain:
-    stop: Stopping = Stopping()
-
-
-@dataclass
-class NotFrozen:
-    stop: Stopping = Stopping()
-
-
-@dataclass(frozen=True)
-class NoStop:
-    rate: float = 0.1
-
-
-@dataclass(frozen=True)
-class NoDefault:
-    rate: float
-    stop: Stopping = Stopping()
-
-
-@dataclass(frozen=True)
-class Inner:
-    where: Path = Path()
-
-
-@dataclass(frozen=True)
-class WithPath:
-    inner: Inner = Inner()
-    stop: Stopping = Stopping()
-
-
-@dataclass(frozen=True)
-class WithPair:
-    pair: tuple[int, str] = (1, "a")
-    stop: Stopping = Stopping()
-
-
-@dataclass(frozen=True)
-class Unresolved:
-    rate: Missing = 1  # type: ignore[name-defined]  # noqa: F821
     stop: Stopping = Stopping()
 
 
@@ -204,17 +173,20 @@ class Extended(Forgetter):
     more: int = 3
 
 
+INNER = made("Inner", ("where", Path, Path()), stop=False)
+
+
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
         (Plain, "@dataclass(frozen=True) on Plain, got a class without it"),
         (Extended, "@dataclass(frozen=True) on Extended"),
-        (NotFrozen, "@dataclass(frozen=True) on NotFrozen"),
-        (NoStop, "a field stop in NoStop"),
-        (NoDefault, "a default for rate of NoDefault"),
-        (WithPath, "for inner of WithPath, got Path"),
-        (WithPair, "for pair of WithPair, got tuple[int, str]"),
-        (Unresolved, "types of Unresolved that can be looked up, got name 'Missing'"),
+        (made("NotFrozen", frozen=False), "@dataclass(frozen=True) on NotFrozen"),
+        (made("NoStop", ("rate", float, 0.1), stop=False), "a field stop in NoStop"),
+        (made("NoDefault", ("rate", float, MISSING)), "a default for rate of NoDefault"),
+        (made("WithPath", ("inner", INNER, INNER())), "for inner of WithPath, got Path"),
+        (made("WithPair", ("pair", tuple[int, str], (1, "a"))), "for pair of WithPair, got tuple[int, str]"),
+        (made("Lost", ("rate", "Missing", 1)), "types of Lost that can be looked up, got name 'Missing'"),
     ],
 )
 def test_what_is_wrong_with_a_class_is_said_in_one_line(cls: type, words: str) -> None:

@@ -91,12 +91,11 @@ def _words(done: Unlearned, out: Path, export: Path | None) -> str:
     """What was unlearned, for people, and what comes next."""
     summary, request = done.summary, done.request
     accuracy, target, budget = (summary[key] for key in ("forget_accuracy", "forget_target", "retain_budget"))
-    above = ""
+    above, classes = "", ""
     if summary["target_missed"]:
         above = "; the forget target was not reached"
     elif target is not None and accuracy > target:
         above = "; above the target by no more than chance"
-    classes = ""
     if "forget_classes" in request:
         classes = f" ({purge.runs.request_words(request, done.names)})"
     aim = "no target" if target is None else f"target {target:.1%}"
@@ -113,10 +112,6 @@ def _words(done: Unlearned, out: Path, export: Path | None) -> str:
         left_out = purge.runs.left_out_words(summary["left_out"], export)
         lines.append(f"Exported to {export}. {left_out}".rstrip())
     new = quote(str(out))
-    return "\n".join(
-        [
-            *lines,
-            f"The reference: {done.reference} --out {new}-retrained",
-            f"Written to {out}. Next: purge audit {new} --retrained {new}-retrained",
-        ]
-    )
+    lines.append(f"The reference: {done.reference} --out {new}-retrained")
+    lines.append(f"Written to {out}. Next: purge audit {new} --retrained {new}-retrained")
+    return "\n".join(lines)

@@ -1,17 +1,4 @@
-"""Every error that purge raises on purpose.
-
-    PurgeError (a ValueError)
-    ├── DataError      forget, retain or test is not what it should be
-    ├── ModelError     the model, or what it returns
-    │   └── BrokenModelError  a model that missed a file, say, while it ran
-    ├── MethodError    an unknown method, or a setting of one
-    ├── MetricError    an unknown metric or panel
-    ├── DeviceError    a device that is not there
-    ├── FileError      a checkpoint, a run folder, an output folder
-    ├── LedgerError    a ledger of deletion requests, or what one of them may do now
-    │   ├── BusyError  another worker has the ledger
-    │   └── NumberError  a request or batch that it does not have
-    └── RunError       a run that had to be given up; nothing half done is returned
+"""Every error that purge raises on purpose; all are a PurgeError, which is a ValueError.
 
 Each message is one line: "Expected …, got …. Fix: …". What a command exits with is said by the class.
 """
