@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 import purge
 import purge.runs.folder
@@ -146,15 +145,6 @@ def other_pixels(images):
     return Images(pixels, images.labels, mean=images.mean, std=images.std)
 
 
-def resized(images):
-    return Images(images.pixels, images.labels, mean=images.mean, std=images.std, ids=images.ids, size=9)
-
-
-def same_labels(images):
-    """Other images with the same labels in the same order."""
-    return Images(images.pixels, images.labels, mean=images.mean, std=images.std, ids=images.ids + 1)
-
-
 def other_model():
     model = net()
     model[0].weight.data[0] += 1e-6
@@ -162,26 +152,18 @@ def other_model():
 
 
 CHANGES = {
-    "epochs": lambda few: {"epochs": 4},
     "lr": lambda few: {"lr": 0.06},
-    "ema": lambda few: {"ema": 0.5},
-    "augment": lambda few: {"augment": "flip"},
     "seed": lambda few: {"seed": 1},
     "model": lambda few: {"model": other_model()},
     "data: a sample less": lambda few: {"images": few.select(torch.arange(49))},
-    "data: another order": lambda few: {"images": few.select(torch.arange(49, -1, -1))},
     "data: one bit of one pixel": lambda few: {"images": other_pixels(few)},
-    "data: others with the same labels": lambda few: {"images": same_labels(few)},
-    "data: another size": lambda few: {
-        "images": resized(few), "model": nn.Sequential(nn.AdaptiveAvgPool2d(8), *net())},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_only_the_same_training_resumes(few, unfinished, change):
     before = (unfinished / STATE).read_bytes()
-    what = "model" if "size" in change else change.split(":")[0]
-    with pytest.raises(FileError, match=f"another {what}") as error:
+    with pytest.raises(FileError, match=f"another {change.split(':')[0]}") as error:
         on_images(**{"images": few, "out": unfinished, "resume": True, **CHANGES[change](few)})
     sentence(error)
     assert (unfinished / STATE).read_bytes() == before

@@ -108,8 +108,7 @@ class Ranks:
         own = [list(hashlib.sha256(repr(fact).encode()).digest()) for fact in facts.values()]
         table = torch.zeros(self.world, len(own), len(own[0]), dtype=torch.int64, device=self.device)
         table[self.rank] = torch.tensor(own)
-        different = (self.sum(table) != table[0]).any(2).nonzero().tolist()
-        if different:
+        if different := (self.sum(table) != table[0]).any(2).nonzero().tolist():
             rank, which = different[0]
             what, got = f"the same {[*facts][which]} on every rank", f"another on rank {rank} than on rank 0"
             raise RunError(what, got, "pass the same to every rank: what is shared out is shared out here")

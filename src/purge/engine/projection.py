@@ -135,6 +135,15 @@ def squared_grads(
     return total, n if per_sample else math.ceil(n / batch_size), loss / n
 
 
+def uphill(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Is the label of each sample the model's answer, and the way up its loss, like ``x``."""
+    x = x.detach().requires_grad_()
+    z = forward(model, x)
+    # A sum, in float64 where there is one: what is far from the boundary keeps its sign.
+    (g,) = torch.autograd.grad(F.cross_entropy(z.to(widest(z)), y, reduction="sum"), x)
+    return z.argmax(1) == y, g
+
+
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner product, summed in float64: a conflict of 1e-7 relative to the norms is still seen."""
     return (a * b).sum(dtype=widest(a))

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data.joined import one_after_another, samples_of
 from purge.data.samples import Samples, batches, value_range
 from purge.engine.losses import cross_entropy, mean_where
+from purge.engine.projection import uphill
 from purge.engine.run import not_finite
 from purge.methods.base import PUBLISHED, Method, Optim, Run, Split, Stopping, setting
 from purge.models.copies import frozen_copy
@@ -100,7 +100,7 @@ class Amun(Method):
         radius, moved = torch.full((len(x),), self.radius, device=x.device), x
         for _ in range(DOUBLINGS):
             for _ in range(self.attack_steps):
-                same, g = _uphill(teacher, moved, y)
+                same, g = uphill(teacher, moved, y)
                 if not bool(same.any()):
                     return moved
                 g = g * scale
@@ -109,17 +109,8 @@ class Amun(Method):
                 shorter = (radius / way.flatten(1).norm(dim=1).clamp_min(1e-30)).clamp_max(1)
                 there = torch.clamp(x + scale * (way * _rows(shorter, x)), low, high).to(x.dtype)
                 moved = torch.where(_rows(same, x), there, moved)
-            radius = torch.where(_uphill(teacher, moved, y)[0], 2 * radius, radius)
+            radius = torch.where(uphill(teacher, moved, y)[0], 2 * radius, radius)
         return moved
-
-
-def _uphill(teacher: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Is the label of each sample still the teacher's answer, and the way up its loss."""
-    x = x.detach().requires_grad_()
-    z = forward(teacher, x)
-    z = z.float() if z.device.type == "mps" else z.double()  # or what is far from a boundary has no gradient
-    (g,) = torch.autograd.grad(F.cross_entropy(z, y, reduction="sum"), x)
-    return z.argmax(1) == y, g
 
 
 def _rows(each: Tensor, like: Tensor) -> Tensor:

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge.core.errors import ModelError
 from purge.data.samples import Samples, batches, few, value_range
 from purge.engine.losses import cross_entropy
+from purge.engine.projection import uphill
 from purge.methods.base import PUBLISHED, Inputs, Method, Optim, Run, Scalars, Split, Stopping, setting
 from purge.models.copies import frozen_copy
 from purge.models.forward import EVAL_BATCH, evaluating, forward
@@ -111,11 +111,7 @@ class BoundaryShrink(Method):
         step = self.step * (high - low) if self.unit == "range" else self.step
         neighbours = []
         for x, y in batches(forget, EVAL_BATCH):
-            x = x.detach().requires_grad_()
-            # A sum, in float64 where there is one: what is far from the boundary keeps its sign.
-            z = forward(teacher, x)
-            z = z.float() if z.device.type == "mps" else z.double()
-            (g,) = torch.autograd.grad(F.cross_entropy(z, y, reduction="sum"), x)
+            _, g = uphill(teacher, x, y)
             with torch.no_grad():
                 moved = x + step * g.sign()
                 moved = torch.clamp(moved, low, high) if self.clamp else moved

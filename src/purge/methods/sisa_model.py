@@ -67,6 +67,7 @@ def train_sisa(
     function that builds an untrained one.
     ``parts``: the file of each shard. One that is there is read, one that is missing is written.
 
+    >>> from purge.engine.trainer import Recipe
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
     >>> plan = ShardPlan(shards=2, slices=2, recipe=Recipe(epochs=2))
     >>> sisa = train_sisa(nn.Linear(4, 3), (x, y), plan, progress=False)
