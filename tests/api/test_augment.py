@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
-from torchvision import transforms
 from torchvision.transforms import v2
 
 import purge
 from purge.core.errors import MethodError
 from purge.data.accept import as_samples
-from purge.data.augmented import Augment, plain
+from purge.data.augmented import Augment
 from purge.data.images import Images, draw_colours, draw_moves, recoloured
 from purge.models.checkpoint import digest
 from tests.augmenting import Augmenting
@@ -179,23 +178,10 @@ def test_random_data_is_read_plain_if_asked():
     assert torch.equal(seen["batches"][0].x, seen["plain"].take(rows)[0])
 
 
-def test_a_part_of_random_data_is_plain_too():
-    moving = as_samples(pictures(RANDOM["v1"]), CPU, "the data")
-    rows = torch.tensor([3, 5, 7])
-    found, whole = plain(moving.select(rows)), plain(moving)
-    assert torch.equal(found.take(torch.arange(3))[0], whole.take(rows)[0])
-    assert torch.equal(found.labels, moving.labels[rows])
-
-
 def test_what_cannot_be_taken_out_stays():
     data = Flipped(0.3, 60)
     _, seen = unlearned(data, model=small_mlp())
     assert seen["plain"] is seen["changed"] is seen["split"].retain
-    own = transforms.Compose([transforms.RandomHorizontalFlip(), PLAIN, lambda x: x + torch.rand(())])
-    moving = as_samples(pictures(own), CPU, "the data")
-    assert plain(moving) is moving  # its own noise is left
-    still = as_samples(pictures(PLAIN), CPU, "the data")
-    assert plain(still) is still
 
 
 # -- refusals -----------------------------------------------------------------------------------

@@ -87,6 +87,25 @@ def items_of(t: SimpleNamespace, change: Callable[[Tensor], Tensor]) -> Dataset:
     return Sized(8, lambda i: (change(t.x[i : i + 1]), 0))
 
 
+DATASETS: dict[str, tuple[str, Case]] = {
+    "a table of tensors on meta": ("meta", lambda t: TensorDataset(t.x.to("meta"), t.y)),
+    "a label of 2^40": ("got 10995", lambda t: (t.x, t.y + 2**40)),
+    "a label of 2^64 - 1": ("got -1", lambda t: (t.x, np.full(len(t.x), 2**64 - 1, np.uint64))),
+    "a late label of 2^40": (str(2**40), lambda t: Sized(40, late(2**40))),
+    "a late label of 0.5": ("the dataset", lambda t: Sized(40, late(0.5))),
+    "a length that raises": ("no length", lambda t: Sized(RuntimeError("no length"))),
+    "a length that exits": ("SystemExit", lambda t: Sized(SystemExit(0))),
+    "a length that raises, under a subset": ("no length", lambda t: Subset(
+        Sized(TypeError("no length")), [0, 1])),
+    "a length of 10^12": (str(10**12), lambda t: Sized(10**12)),
+    "a length that is too long": ("IndexError", lambda t: Sized(1000)),
+    "an item that is late missing": ("late", lambda t: Sized(40, late(IndexError("late")))),
+    "an item that exits": ("SystemExit", lambda t: Sized(40, late(SystemExit(3)))),
+    **{f"a subset by {name}": ("whole numbers as indices", lambda t, at=at: Subset(
+        TensorDataset(t.x, t.y), at)) for name, at in {
+            "words": ["a", "b"], "a mask": np.ones(96, bool), "fractions": [0.5, 1.5], "10^6": [0, 10**6],
+            "lists": [[1], [2, 3]]}.items()},
+}  # fmt: skip
 CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
     **{f"inputs {name}": (DataError, words, lambda t, c=change: train(t, dataset=(c(t.x), t.y)))
        for name, (words, change) in ODD.items()},
@@ -97,41 +116,14 @@ CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
     **{f"weights {name}": (ModelError, words, lambda t, c=change: train(t, model=with_weight(c)))
        for name, (words, change) in ODD.items() if name != "meta"},
     "weights on meta": (ModelError, "meta", lambda t: train(t, model=with_weight(lambda w: w.to("meta")))),
-    "a table of tensors on meta": (DataError, "meta", lambda t: train(
-        t, dataset=TensorDataset(t.x.to("meta"), t.y))),
     "pixels sparse": (DataError, "sparse", lambda t: images(
         pixels=torch.zeros(4, 1, 2, 2, dtype=torch.uint8).to_sparse())),
-    # labels
-    "a label of 2^40": (DataError, "got 10995", lambda t: train(t, dataset=(t.x, t.y + 2**40))),
-    "a label of 2^64 - 1": (DataError, "got -1", lambda t: train(
-        t, dataset=(t.x, np.full(len(t.x), 2**64 - 1, np.uint64)))),
-    "a late label of 2^40": (DataError, str(2**40), lambda t: train(t, dataset=Sized(40, late(2**40)))),
-    "a late label of 0.5": (DataError, "the dataset", lambda t: train(t, dataset=Sized(40, late(0.5)))),
-    # lengths and items
-    "a length that raises": (DataError, "no length", lambda t: train(
-        t, dataset=Sized(RuntimeError("no length")))),
-    "a length that exits": (DataError, "SystemExit", lambda t: train(t, dataset=Sized(SystemExit(0)))),
-    "a length that raises, under a subset": (DataError, "no length", lambda t: train(
-        t, dataset=Subset(Sized(TypeError("no length")), [0, 1]))),
-    "a length of 10^12": (DataError, str(10**12), lambda t: train(t, dataset=Sized(10**12))),
-    "a length that is too long": (DataError, "IndexError", lambda t: train(t, dataset=Sized(1000))),
-    "an item that is late missing": (DataError, "late", lambda t: train(
-        t, dataset=Sized(40, late(IndexError("late"))))),
-    "an item that exits": (DataError, "SystemExit", lambda t: train(
-        t, dataset=Sized(40, late(SystemExit(3))))),
-    # subsets
-    "a subset by words": (DataError, "whole numbers as indices", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), ["a", "b"]))),
+    **{name: (DataError, words, lambda t, make=make: train(t, dataset=make(t)))
+       for name, (words, make) in DATASETS.items()},
     "a subset of a subset by words": (DataError, "whole numbers as indices", lambda t: purge.split(
         Subset(Subset(TensorDataset(t.x, t.y), [5, 6, 7]), ["x"]), classes=0)),
-    "a subset by a mask": (DataError, "whole numbers as indices", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), np.ones(len(t.x), bool)))),
     "an empty subset": (DataError, "classes that are in the data (none)", lambda t: purge.split(
         Subset(TensorDataset(t.x, t.y), []), classes=0)),
-    "a subset by fractions": (DataError, "whole numbers as indices", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), [0.5, 1.5]))),
-    "a subset beyond its end": (DataError, "below", lambda t: train(
-        t, dataset=Subset(TensorDataset(t.x, t.y), [0, 10**6]))),
     # numbers
     "10^26 epochs": (MethodError, "epochs", lambda t: train(t, epochs=10**26)),
     "a batch of 10^18": (MethodError, "batch_size", lambda t: train(t, batch_size=10**18)),

@@ -164,13 +164,9 @@ def _of_one_length(sets: dict[str, Samples]) -> dict[str, Samples]:
 # -- forms of data ------------------------------------------------------------------------------
 
 
-def _is_stream(data: Any) -> bool:
-    return isinstance(data.dataset if isinstance(data, DataLoader) else data, IterableDataset)
-
-
 def _refuse_stream(data: Any, _form: Form, what: str) -> Samples:
     """The samples to forget are looked up by number, again and again."""
-    stream = data.dataset if isinstance(data, DataLoader) else data
+    stream = getattr(data, "dataset", data)
     raise DataError(
         f"{what} as a dataset whose items can be looked up by number",
         f"a stream ({type(stream).__name__})",
@@ -304,7 +300,7 @@ def _carried(data: Any, n: int) -> tuple[str, ...]:
 
 ADAPTERS: list[tuple[Callable[[Any], bool], Adapter]] = [  # the first that fits; add a form above the last
     (lambda data: isinstance(data, Samples), lambda data, form, what: data),
-    (_is_stream, _refuse_stream),
+    (lambda data: isinstance(getattr(data, "dataset", data), IterableDataset), _refuse_stream),
     (lambda data: isinstance(data, DataLoader), _from_loader),
     (is_frame, _from_frame),
     (lambda data: isinstance(data, list) and len(data) > 2, _from_items),  # a pair may be a list, too
