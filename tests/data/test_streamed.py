@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +18,7 @@ import purge
 from purge.core.errors import DataError, FileError, PurgeError
 from purge.data import backends, overlap, streamed
 from purge.data.accept import accepted, as_samples
-from purge.data.cache import clear, entries
+from purge.data.cache import cache_folder, clear, entries
 from purge.data.formats import tar
 from purge.data.formats.parquet import _row_group
 from purge.data.load import load
@@ -85,15 +89,10 @@ def test_what_is_too_large_is_streamed_without_being_asked(written, monkeypatch)
     assert not load(written["folder"], skip_bad=True)[0].streamed
     with pytest.raises(DataError, match="either stream or skip_bad"):
         load(written["folder"], stream=True, skip_bad=True)
+    npz = written["folder"].parent / "x.npz"
+    np.savez(npz, x=np.zeros((10, 8, 8), np.uint8), y=np.arange(10) % 2)
     with pytest.raises(DataError, match="read one by one"):
-        load(saved_npz(written["folder"].parent), stream=True)
-
-
-def saved_npz(folder: Path) -> Path:
-    import numpy as np
-
-    np.savez(folder / "x.npz", x=np.zeros((10, 8, 8), np.uint8), y=np.arange(10) % 2)
-    return folder / "x.npz"
+        load(npz, stream=True)
 
 
 def test_a_pattern_names_shards(written):
@@ -207,7 +206,7 @@ def test_an_index_is_kept_and_made_again_if_it_or_the_shard_changes(tmp_path):
     (entry,) = entries(["index"])
     assert tar.index_of(shard) == first
     assert first.label == labels
-    at = next((streamed_cache() / "index").glob("*.parquet"))
+    at = next((cache_folder() / "index").glob("*.parquet"))
     at.write_bytes(b"PAR1 nonsense")
     assert tar.index_of(shard) == first
     write_tar(shard, images[:4], labels[:4])
@@ -218,37 +217,20 @@ def test_an_index_is_kept_and_made_again_if_it_or_the_shard_changes(tmp_path):
     assert not entries(["index"])
 
 
-def streamed_cache() -> Path:
-    from purge.data.cache import cache_folder
-
-    return cache_folder()
-
-
-def damaged(folder: Path, kind: str) -> Path:
-    """A shard with something wrong in it."""
-    images, labels = jpegs(24)
-    path = folder / f"{kind}.tar"
-    with tarfile.open(path, "w") as file:
-        for i, (image, label) in enumerate(zip(images, labels, strict=True)):
-            last = i == 23
-            add(file, f"{i}.jpg", image[:200] if last and kind == "truncated image" else image)
-            if last and kind == "two images":
-                add(file, f"{i}.png", image)
-            if not (last and kind == "no label"):
-                text = {"word": "cat", "float": "1.5", "huge": "9" * 5000, "negative": "-1"}.get(kind)
-                add(file, f"{i}.cls", (text if last and text else str(label)).encode())
-    content = path.read_bytes()
-    if kind == "cut short":
-        path.write_bytes(content[: len(content) // 3])
-    if kind == "nonsense":
-        path.write_bytes(b"\xff" * 4096)
-    if kind == "empty":
-        path.write_bytes(b"")
-    if kind == "compressed":
-        import gzip
-
-        path.write_bytes(gzip.compress(content))
-    return path
+LABELS: dict[str, bytes | None] = {  # of the last image, where it is another than its class
+    "no label": None,
+    "word": b"cat",
+    "float": b"1.5",
+    "huge": b"9" * 5000,
+    "negative": b"-1",
+    "endless": b"1" + b" " * (1 << 17),
+}
+CONTENTS: dict[str, Callable[[bytes], bytes]] = {  # of the file
+    "cut short": lambda content: content[: len(content) // 3],
+    "nonsense": lambda _: b"\xff" * 4096,
+    "empty": lambda _: b"",
+    "compressed": gzip.compress,
+}
 
 
 @pytest.mark.parametrize(
@@ -260,6 +242,7 @@ def damaged(folder: Path, kind: str) -> Path:
         ("compressed", FileError, "without compression"),
         ("two images", DataError, "23.jpg and 23.png"),
         ("no label", DataError, "none for 23.jpg"),
+        ("endless", DataError, "none for 23.jpg"),  # it is not read
         ("word", DataError, "label of 23.jpg in word.tar, got 'cat'"),
         ("float", DataError, "label of 23.jpg"),
         ("huge", DataError, "label of 23.jpg"),
@@ -268,17 +251,25 @@ def damaged(folder: Path, kind: str) -> Path:
     ],
 )
 def test_a_damaged_shard_is_refused_by_name(tmp_path, kind, error, says):
-    def read() -> list[torch.Tensor]:
-        return [part.pixels for part in load(path, stream=True, mean=(0.5,), std=(0.2,))]
-
-    path = damaged(tmp_path, kind)
+    images, labels = jpegs(24)
+    texts: list[bytes | None] = [str(label).encode() for label in labels]
+    texts[-1] = LABELS.get(kind, texts[-1])
+    if kind == "truncated image":
+        images[-1] = images[-1][:200]
+    path = tmp_path / f"{kind}.tar"
+    with tarfile.open(path, "w") as file:
+        for i, (image, text) in enumerate(zip(images, texts, strict=True)):
+            add(file, f"{i}.jpg", image)
+            if text is not None:
+                add(file, f"{i}.cls", text)
+        if kind == "two images":
+            add(file, "23.png", images[-1])
+    path.write_bytes(CONTENTS.get(kind, bytes)(path.read_bytes()))
     with pytest.raises(error, match=says):
-        read()
+        _ = [part.pixels for part in load(path, stream=True, mean=(0.5,), std=(0.2,))]
 
 
 def test_an_image_that_goes_away_is_named(written, tmp_path):
-    import shutil
-
     root = tmp_path / "copy"
     shutil.copytree(written["folder"], root)
     train, _ = load(root, stream=True)

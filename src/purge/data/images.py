@@ -129,16 +129,15 @@ class Pixels(Backend):
         pixels = self.store[:2]
         try:
             once, again = self._prepared(pixels), self._prepared(pixels)
+            got = f"a batch of shape {tuple(once.shape)} for {len(pixels)} images"
+            if once.ndim == 4 and len(once) == len(pixels):
+                if torch.equal(once, again):
+                    return tuple(once.shape[1:])
+                got = "random ones"
         except (Exception, SystemExit) as error:  # whatever the user's own code may raise
-            fix = "let it take and return a float tensor (B, C, H, W)"
-            raise DataError("a transform of a batch of images", first_line(error), fix) from error
-        if once.ndim != 4 or len(once) != len(pixels):
-            got = f"{tuple(once.shape)} for {len(pixels)} images"
-            raise DataError("a batch (B, C, H, W) from the transform", got, "return an image for each")
-        if not torch.equal(once, again):
-            got, fix = "random ones", "leave what is random to augment"
-            raise DataError("the same images from the transform each time", got, fix)
-        return tuple(once.shape[1:])
+            got = first_line(error)
+        what = "the same float images (B, C, H, W) from the transform each time"
+        raise DataError(what, got, "return an image for each, and leave what is random to augment")
 
     def alike(self) -> tuple[Any, ...]:
         """What two sets of images must have in common to be one."""
