@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from purge import __version__
-from purge.core.errors import FileError, ModelError, RunError
+from purge.core.errors import ModelError, RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict
 from purge.core.store import Store, digest_of
@@ -87,13 +88,14 @@ class Ensemble:
         self._model = copied(model, torch.device("cpu"))
         fresh = None if shadows.fresh is None else check_classifier(shadows.fresh)
         self._fresh = None if fresh is None else copied(fresh, torch.device("cpu"))
-        rng, parts = np.random.default_rng(seed), AuditedModel(model, split)
-        same, kept = (
-            torch.arange(0) if split.test is None else parts.index(part)
-            for part in ("same_class_test", "kept_class_test")
-        )
+        self._test = split.forget.select(torch.arange(0)) if split.test is None else split.test
+        rng, parts = np.random.default_rng(seed), AuditedModel(model, replace(split, test=self._test))
+        same, kept = parts.index("same_class_test"), parts.index("kept_class_test")
         self.forget = _some(torch.arange(len(split.forget)), MOST, rng)  # targets in the forget set,
-        self.unseen = self._alike(same, rng)  # and in the test set
+        labels, wanted = self._test.labels[same], split.forget.labels[self.forget]
+        alike = [_some(same[labels == k], int((wanted == k).sum()), rng) for k in wanted.unique()]
+        self.unseen = torch.cat(alike).sort().values  # and in the test set
+        self.target_classes: Classes = wanted.numpy(), self._test.labels[self.unseen].numpy()
         self.population = _some(kept, MOST, rng)  # rows of the test set to compare with
         self.targets = len(self.forget) + len(self.unseen)
         self.inside = _halves(shadows.number, self.targets, seed)
@@ -103,20 +105,6 @@ class Ensemble:
         self._drawn("original", 0)  # refuses layers that cannot be drawn anew
         check_batch_size(self._model, min(shadows.recipe.batch_size, len(split.retain)))
         check_augment(split.retain, shadows.recipe.augment, shadows.recipe.colour)
-
-    def _alike(self, same: Tensor, rng: np.random.Generator) -> Tensor:
-        """Of each class at most as many unseen samples as there are forgotten ones, in order."""
-        rows = [same[:0]]
-        if self.split.test is not None:
-            labels, wanted = self.split.test.labels[same], self.split.forget.labels[self.forget]
-            rows += [_some(same[labels == k], int((wanted == k).sum()), rng) for k in wanted.unique()]
-        return torch.cat(rows).sort().values
-
-    @property
-    def target_classes(self) -> Classes:
-        """The labels of the targets: of the forgotten ones, then of the unseen ones."""
-        unseen = self.unseen if self.split.test is None else self.split.test.labels[self.unseen]
-        return self.split.forget.labels[self.forget].numpy(), unseen.numpy()
 
     def signals(self, kind: Kind) -> Array:
         """φ of the targets, then of the population, under each model: (number, samples)."""
@@ -143,8 +131,8 @@ class Ensemble:
     def _over_parts(self, scores: Callable[[Literal["forget", "test"], Tensor], Array]) -> Array:
         test = torch.cat([self.unseen, self.population])
         phi = [margins(scores("forget", self.forget), self.split.forget.labels[self.forget].numpy())]
-        if self.split.test is not None and len(test):
-            phi.append(margins(scores("test", test), self.split.test.labels[test].numpy()))
+        if len(test):
+            phi.append(margins(scores("test", test), self._test.labels[test].numpy()))
         return np.concatenate(phi)
 
     # -- training and unlearning -----------------------------------------------------------
@@ -221,8 +209,7 @@ class Ensemble:
             del self._found["original"]
             self.signals("original")
             kept = read_tensors(path)
-        if kept is None:
-            raise FileError(f"a complete model at {path}", "a damaged one, just written", FIX)
+        assert kept is not None
         return {k[2:]: v for k, v in kept.items() if k.startswith("w.")}
 
     @property
@@ -236,20 +223,18 @@ class Ensemble:
         return len(self.split.retain) + torch.from_numpy(np.flatnonzero(self.inside[i]))
 
     def _not_seen_by(self, i: int) -> Samples | None:
-        """The test set without the targets that shadow model i was trained on."""
-        if self.split.test is None:
-            return None
-        left = torch.ones(len(self.split.test), dtype=torch.bool)
+        """The test set without the targets that shadow model i was trained on; None if nothing is left."""
+        left = torch.ones(len(self._test), dtype=torch.bool)
         left[self.unseen[torch.from_numpy(self.inside[i, len(self.forget) :])]] = False
-        return self.split.test.select(left.nonzero()[:, 0]) if bool(left.any()) else None
+        return self._test.select(left.nonzero()[:, 0]) if bool(left.any()) else None
 
     @cached_property
     def _pool(self) -> Samples:
         """The retain set, then the targets."""
-        split = self.split
-        parts = [(split.retain, torch.arange(len(split.retain))), (split.forget, self.forget)]
-        if split.test is not None and len(self.unseen):
-            parts.append((split.test, self.unseen))
+        retain = self.split.retain
+        parts = [(retain, torch.arange(len(retain))), (self.split.forget, self.forget)]
+        if len(self.unseen):
+            parts.append((self._test, self.unseen))
         return joined(parts, self.device)
 
     def _drawn(self, kind: Kind, i: int) -> nn.Module:

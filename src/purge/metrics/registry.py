@@ -95,23 +95,22 @@ def resolve_metrics(
     ``extra``: which of EXTRA were given; a panel then has the metrics that need them too.
     """
     requested: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
-    if strange := [type(m).__name__ for m in requested if not isinstance(m, (str, Metric))]:
-        raise MetricError("metrics by name or as Metric", strange[0], "see purge.list_metrics()")
-    wanted = [m for one in requested for m in (_members(one, extra) if isinstance(one, str) else (one,))]
-    resolved = list(dict.fromkeys(m if isinstance(m, Metric) else find_metric(m) for m in wanted))
+    found: dict[Metric, None] = {}  # in order, each once
+    for one in requested:
+        if isinstance(one, Metric):
+            found[one] = None
+        elif isinstance(one, str):
+            more = [name for name, m in METRICS.items() if EXTRA & {*extra} & {*m.needs}]
+            found |= dict.fromkeys(map(find_metric, [*PANELS[one], *more] if one in PANELS else [one]))
+        else:
+            raise MetricError("metrics by name or as Metric", type(one).__name__, "see purge.list_metrics()")
+    resolved = [*found]
     names = [m.name for m in resolved]
     if twice := [name for name in names if names.count(name) > 1]:
         raise MetricError("metrics of different names", f"{twice[0]!r} twice", "rename yours")
     if not resolved:
         raise MetricError("at least one metric", "none", "pass metrics='standard'")
     return resolved
-
-
-def _members(name: str, extra: Collection[Need]) -> tuple[str, ...]:
-    """The names in a panel; any other name stands for itself."""
-    if name not in PANELS:
-        return (name,)
-    return *PANELS[name], *(other for other, m in METRICS.items() if EXTRA & {*extra} & {*m.needs})
 
 
 def check_value_name(name: str, where: str, metric: Metric | None = None) -> None:
