@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
@@ -14,7 +13,7 @@ from purge.engine.optimizer import Optim
 from purge.methods import amnesiac
 from purge.methods.amnesiac import take_back
 from purge.methods.update_log import updates_with
-from tests.methods.logged import Snapshots, forget, samples, train
+from tests.methods.logged import forget, samples, train
 from tests.nets import blobs, small_mlp
 from tests.properties import (
     assert_caller_untouched,
@@ -22,20 +21,6 @@ from tests.properties import (
     assert_nothing_left_when_it_raises,
     assert_same_seed_same_model,
 )
-
-
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory):
-    """A model and the folder with its full log."""
-    folder = tmp_path_factory.mktemp("log") / "updates"
-    return train(folder), folder
-
-
-@pytest.fixture(scope="module")
-def recorded():
-    seen = Snapshots()
-    train(None, more=seen)
-    return seen
 
 
 def weights(model):

@@ -23,22 +23,8 @@ from purge.methods import update_log
 from purge.methods.amnesiac import Amnesiac
 from purge.methods.update_log import UpdateLog, updates_with
 from purge.models.checkpoint import digest
-from tests.methods.logged import CPU, RECIPE, Snapshots, forget, samples, train
+from tests.methods.logged import CPU, RECIPE, forget, samples, train
 from tests.nets import blobs, small_mlp
-
-
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory):
-    """A model and the folder with its full log."""
-    folder = tmp_path_factory.mktemp("log") / "updates"
-    return train(folder), folder
-
-
-@pytest.fixture(scope="module")
-def recorded():
-    seen = Snapshots()
-    train(None, more=seen)
-    return seen
 
 
 def test_logging_changes_nothing(logged):

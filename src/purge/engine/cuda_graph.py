@@ -26,12 +26,9 @@ Scalars = dict[str, "Tensor | None"]
 class Recorded:
     """Call ``fn``, a step of a model, with inputs of always the same shapes; on a GPU, by a CUDA graph.
 
-    ``fn`` takes tensors or pytrees of them, changes what it has at hand only in place (weights, momentum),
-    reads nothing from the device, and returns tensors by name. The first calls run as they are, the next
-    one is recorded; later calls copy their inputs to where the recording expects them and replay it. A
-    step that cannot be recorded (a model that looks at its own values, say) always runs as it is, and so
-    does a call with other shapes. ``after``: another form of the same step, which runs first; its calls are
-    warm-up enough for this one, and both recordings share their memory.
+    ``fn`` changes what it has at hand only in place, reads nothing from the device, and returns tensors by
+    name. A step that cannot be recorded always runs as it is, and so does a call with other shapes.
+    ``after``: another form of the same step, which runs first, warms up for this one and shares its memory.
     """
 
     def __init__(

@@ -30,11 +30,7 @@ def mean_grad(
     ranks: Ranks = ALONE,
     rows: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of a batch, flat, and a mean over it that is shown; of at most ``micro`` samples at once.
-
-    ``loss`` gives both for a part of the batch: the mean loss, and what is shown of it. Of several ranks each
-    has its part of a batch of ``rows``, and gets what there is to know of all of it.
-    """
+    """The gradient of a batch of ``rows`` over all ranks, flat, and the mean that ``loss`` gives, too."""
     n, g, mean = inputs.count(batch[0]), torch.empty(0), torch.empty(0)
     for start in range(0, n, micro or n):
         part = [inputs.take(one, slice(start, start + micro)) for one in batch] if micro else batch

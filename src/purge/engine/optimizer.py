@@ -66,11 +66,10 @@ def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 class FlatOptimizer:
-    """SGD with momentum, or AdamW, on one flat vector, step for step as torch.optim has them.
+    """SGD with momentum, or AdamW, on one flat vector, as torch.optim has them; steps can be recorded.
 
-    The state is changed in place and nothing is read from the device, so a step can be recorded.
-    The learning rate is ``rate``, on the device, to be filled before a step. If ``relative``, it is the
-    length of the step beside that of the weights, ‖θ − θ'‖ = rate·‖θ‖, whatever the gradients are.
+    ``rate`` lies on the device, to be filled before a step. If ``relative``, it is the length of the step
+    beside that of the weights, ‖θ − θ'‖ = rate·‖θ‖, whatever the gradients are.
     """
 
     def __init__(
@@ -113,8 +112,7 @@ class FlatOptimizer:
 class FlatParameters:
     """The trainable weights as one vector, each in the order in which its numbers lie in memory.
 
-    ``halved``: those that the model keeps in bf16 from now on. The vector then is their float32 master, so
-    that steps smaller than a half can hold are not lost; :meth:`widen` gives its values back.
+    ``halved``: those that the model keeps in bf16 from now on, with the vector as their float32 master.
     """
 
     def __init__(self, params: Sequence[nn.Parameter], halved: Collection[nn.Parameter] = ()) -> None:

@@ -34,11 +34,7 @@ def arrange(model: nn.Module, layout: torch.memory_format) -> None:
 
 @contextmanager
 def laid_out(model: nn.Module, samples: Samples, *, last: bool | None = None) -> Iterator[None]:
-    """Within the block, weights of convolutions lie with channels last, as GPUs like it.
-
-    ``last=None``: on a GPU, if the model can run that way. A model that calls ``view`` on the output of a
-    convolution cannot.
-    """
+    """Within the block, weights of convolutions lie with channels last; None: on a GPU, if the model can."""
     if last is None:
         last = takes_channels_last(model, samples)
     if last:

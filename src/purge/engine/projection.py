@@ -50,11 +50,7 @@ def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = Fal
 
 
 def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of each sample's cross-entropy, (B, P), and the losses, (B,).
-
-    P counts the trainable parameters in the order of :func:`flat`; about 2·B·P numbers of memory are
-    taken. The model is to be in evaluation mode.
-    """
+    """The gradient of each sample's cross-entropy, (B, P), and the losses, (B,), in evaluation mode."""
 
     def loss(weights: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         z = forward(model, inputs.take(x, None), weights).float()
@@ -73,11 +69,7 @@ def per_sample_grads(model: nn.Module, x: Inputs, y: Tensor) -> tuple[Tensor, Te
 
 
 def of_each(fn: Callable[[Inputs, Tensor], Any], x: Inputs, y: Tensor, most: int | None = None) -> Any:
-    """``fn`` of every sample and its label, stacked; of ``most`` samples at once.
-
-    All go through the model together (``torch.func.vmap``), unless it has a branch on a value, as text
-    models of Hugging Face have on their mask: then one after the other.
-    """
+    """``fn`` of every sample and its label, stacked; one by one where a model branches on a value."""
     try:
         with sdpa_kernel(SDPBackend.MATH):  # vmap takes the fused kernels of attention one by one
             return torch.func.vmap(fn, randomness="different", chunk_size=most)(x, y)
@@ -117,11 +109,7 @@ def squared_grads(
     batch_size: int,
     per_sample: bool,
 ) -> tuple[Tensor, int, Tensor]:
-    """The sum of squared gradients of the cross-entropy, (P,), how many were summed, and the mean loss.
-
-    ``per_sample``: gradients of single samples are squared, otherwise the mean gradients of batches, which
-    depend on the ``order`` of the samples.
-    """
+    """The sum of squared gradients, of samples or of batches, (P,), their number, and the mean loss."""
     n, total, loss = len(order), torch.zeros_like(flat(params)), torch.zeros((), device=order.device)
     for x, y in batches(samples, batch_size, order):
         if per_sample:

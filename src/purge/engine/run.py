@@ -98,10 +98,9 @@ class Run:
     ) -> Iterator[tuple[int, tuple[Batch, ...]]]:
         """Number each step from 0 and hand out one batch of each part.
 
-        By default the first part is gone through ``epochs`` times in shuffled batches of ``batch_size``,
-        and each of the others beside it. ``orders`` gives the indices of each part and step instead; a
-        step may leave a part out with an empty index and then gets an empty batch. The other arguments
-        are those of :meth:`steps`. Of several ranks each gets its part of every batch.
+        The first part is gone through ``epochs`` times in shuffled batches of ``batch_size``, the others
+        beside it, unless ``orders`` gives the indices of each part and step; an empty index leaves a part
+        out. Of several ranks each gets its part of every batch.
         """
         if not orders:
             epoch = math.ceil(len(parts[0]) / batch_size)
@@ -130,8 +129,7 @@ class Run:
     def augmented(self, samples: Samples) -> Samples | None:
         """The samples changed at random as ``augment=`` says; None where it does not say how, or not at all.
 
-        Data whose items are random is augmented by itself. Changes are drawn anew for every stream, from the
-        seed of the run; the order of the samples does not depend on them.
+        Data whose items are random is augmented by itself.
         """
         if self._augment is None:
             return None if samples.steady else samples
@@ -209,10 +207,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
     def recorded(self, fn: Callable[..., Scalars], *, after: Recorded | None = None) -> Recorded:
-        """A step as a function of tensors; on a GPU it is recorded once and replayed.
-
-        ``after``: the same step with other inputs, whose first call comes before that of this one.
-        """
+        """A step as a function of tensors; on a GPU it is recorded once and replayed."""
         return Recorded(fn, model=self._model, enabled=self.context.graph, after=after)
 
     def fresh(self, model: nn.Module, *, partly: bool = False) -> nn.Module:
@@ -340,10 +335,7 @@ class Run:
 def mixed_orders(
     kept: Tensor, lost: int, *, steps: int, batch_size: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The rows of each batch in the retain set (those at ``kept``) and in the forget set, shuffled together.
-
-    How many a batch has of each varies. Every batch is full: one pass follows the other.
-    """
+    """The rows of each batch in the retain set, at ``kept``, and in the forget set, shuffled together."""
     m = len(kept)
     n = m + lost
     size = min(batch_size, n)

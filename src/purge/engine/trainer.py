@@ -107,20 +107,14 @@ def fit(
     shuffle: Callable[[int], Tensor] | None = None,
     watch: Watch | None = None,
 ) -> tuple[list[History], float]:
-    """Train models of one architecture in place, each on its own, equally many samples.
+    """Train models of one architecture in place: the losses of each epoch, for each model, and the seconds.
 
-    Returns the mean loss of each epoch, for each model, and the seconds it took. Several models are
-    stacked and trained at once: for small ones that costs little more than to train one. Each takes the
-    steps it would take alone, up to rounding (dropout draws other numbers), but ``compile``,
-    ``channels_last``, ``micro_batch`` and ``checkpoint_activations`` are ignored. The remaining arguments are
-    for a single model. Where several ranks share the batches, ``compile`` and ``graph`` are ignored.
+    Several models, each on its own samples, are stacked and trained at once. Each takes the steps it would
+    take alone, up to rounding, but ``compile``, ``channels_last``, ``micro_batch`` and
+    ``checkpoint_activations`` are ignored; with several ranks, ``compile`` and ``graph`` are.
 
-    ``context``: its progress, ranks and who hears of the mean loss of each epoch, for which the device is
-    waited for; by default nothing is shown or told.
-
-    ``state``: a file that is written after each epoch; if it exists, training resumes from it, unless
-    ``resume`` is False: then it is overwritten.
-    ``shuffle``: gives the order of the samples in an epoch; by default it is drawn from the seed.
+    ``state``: a file that is written after each epoch, and with ``resume`` gone on from if it is there.
+    ``shuffle``: gives the order of the samples in an epoch, in place of the seed.
     ``watch``: returns a context that every step is taken in.
     """
     context = context or Context(device_of(models[0]))

@@ -164,7 +164,7 @@ class SalUn(RandomLabel):
             what = f"a share that frees at least one of {n} parameters"
             raise MethodError(what, str(self.share), "raise share")
         if self.soft:
-            return nullcontext(_SoftThreshold(params, 1 - self.share, epoch, self.epochs * epoch))
+            return nullcontext(_soft_threshold(params, 1 - self.share, epoch, self.epochs * epoch))
         total, _ = summed_grad(model, params, forget, batch_size=self.batch_size)
         mask = torch.zeros_like(total, dtype=torch.bool)
         mask[total.abs().argsort(descending=True, stable=True)[: int(self.share * n)]] = (
@@ -199,22 +199,21 @@ def _masked(
             hook.remove()
 
 
-class _SoftThreshold:
+def _soft_threshold(params: list[nn.Parameter], held: float, epoch: int, total: int) -> Hold:
     """Shrinks all changes since the beginning of the epoch by the r-th smallest of them."""
-
-    def __init__(self, params: list[nn.Parameter], held: float, epoch: int, total: int) -> None:
-        self._params, self._held, self._epoch, self._total = params, held, epoch, total
-        self._start = flat(params)
+    start = flat(params)
 
     @torch.no_grad()
-    def __call__(self, i: int) -> None:
-        progress = (i - i % self._epoch + 1) / self._total
-        rank = int(self._held * (1 - progress) * len(self._start))
+    def shrink(i: int) -> None:
+        nonlocal start
+        progress = (i - i % epoch + 1) / total
+        rank = int(held * (1 - progress) * len(start))
         if rank > 0:
-            change = flat(self._params) - self._start
+            change = flat(params) - start
             size = change.abs()
             tau = size.topk(rank, largest=False, sorted=False).values.max()
-            shrunk = change.sign() * (size - tau).clamp_min(0)
-            write(self._params, self._start + shrunk)
-        if (i + 1) % self._epoch == 0:
-            self._start = flat(self._params)
+            write(params, start + change.sign() * (size - tau).clamp_min(0))
+        if (i + 1) % epoch == 0:
+            start = flat(params)
+
+    return shrink
