@@ -11,7 +11,7 @@ from torch.utils.data import Subset, TensorDataset
 
 import purge
 from purge.data.accept import accepted, as_samples
-from purge.data.identity import common, fingerprints, same_samples
+from purge.data.identity import fingerprints, same_samples
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.samples import Samples, batches
@@ -168,13 +168,6 @@ def test_a_mask_selects_like_its_positions(digits):
     mask = digits.train.labels == 3
     part, same = digits.train.select(mask), digits.train.select(mask.nonzero()[:, 0])
     assert torch.equal(part.take(torch.arange(5))[0], same.take(torch.arange(5))[0])
-
-
-@pytest.mark.parametrize("shift", [0, 10**12, -5])
-def test_common_ids_are_found_whatever_their_size(shift):
-    a, b = torch.tensor([3, 9, 4, 7]) + shift, torch.tensor([1, 7, 3, 30]) + shift
-    assert (common(a, b) - shift).tolist() == [3, 7]
-    assert common(a, b[:0]).tolist() == []
 
 
 def test_a_subset_with_an_index_that_is_not_there_is_refused():

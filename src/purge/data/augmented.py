@@ -123,26 +123,23 @@ def in_words(how: Augmentation | Change | None, samples: Samples) -> str | None:
 def check_change(change: Change, samples: Samples, what: str) -> None:
     """Refuse a function that makes of two samples something else than two samples of the same shape."""
     x = few(samples)
-    wanted = _form(x)
+
+    def form(batch: Inputs) -> str:
+        """Shape, type and device of every tensor in a batch."""
+        tensors = all(isinstance(t, Tensor) for t in inputs.leaves(batch))
+        if not tensors or tree_structure(batch) != tree_structure(x):
+            return type(batch).__name__
+        kinds = [(tuple(t.shape), str(t.dtype).partition(".")[2], t.device) for t in inputs.leaves(batch)]
+        return ", ".join(f"{shape} of {dtype} on {device}" for shape, dtype, device in kinds)
+
     try:
-        found = _changed_by(change, inputs.apply(torch.clone, x))
+        got = form(_changed_by(change, inputs.apply(torch.clone, x)))
     except Exception as error:  # whatever a user's function may raise
         fix = "pass a function of a batch of inputs on the device of the run"
-        raise MethodError(f"augment to take a batch of {what}, {wanted}", first_line(error), fix) from error
-    alike = tree_structure(found) == tree_structure(x)
-    tensors = alike and all(isinstance(t, Tensor) for t in inputs.leaves(found))
-    got = _form(found) if tensors else type(found).__name__
-    if got != wanted:
+        raise MethodError(f"augment to take a batch of {what}, {form(x)}", first_line(error), fix) from error
+    if got != form(x):
         fix = "return a batch of the same shape and type, or leave augment out"
-        raise MethodError(f"augment to return {what} like {wanted}", f"{got} from {_name(change)}", fix)
-
-
-def _form(x: Inputs) -> str:
-    """Shape, type and device of every tensor in a batch."""
-    parts = [
-        f"{tuple(t.shape)} of {str(t.dtype).removeprefix('torch.')} on {t.device}" for t in inputs.leaves(x)
-    ]
-    return ", ".join(parts)
+        raise MethodError(f"augment to return {what} like {form(x)}", f"{got} from {_name(change)}", fix)
 
 
 def _name(change: Change) -> str:

@@ -137,19 +137,7 @@ def unit(x: Tensor) -> Tensor:
 
 def same_samples(a: Samples, b: Samples) -> Tensor | None:
     """The ids that two parts of the same data have in common; None if they are of different data."""
-    return common(a.ids, b.ids) if a.origin.same(b.origin) else None
-
-
-def common(a: Tensor, b: Tensor) -> Tensor:
-    """The ids of ``a`` that are in ``b``; ids that number rows are looked up in a mask, which is faster."""
-    if not len(a) or not len(b):
-        return a[:0]
-    low, top = int(min(a.min(), b.min())), int(max(a.max(), b.max()))
-    if low < 0 or top > 64 * (len(a) + len(b)):
-        return a[torch.isin(a, b)]
-    there = torch.zeros(top + 1, dtype=torch.bool)
-    there[b] = True
-    return a[there[a]]
+    return a.ids[torch.isin(a.ids, b.ids)] if a.origin.same(b.origin) else None
 
 
 def identities(samples: Samples) -> Tensor:

@@ -48,9 +48,7 @@ def as_list(one_or_several: Any) -> list[Any]:
 
 def owners_in_columns(data: Any, name: Any) -> tuple[str, ...] | None:
     """The owner of each row of a DataFrame or of a dataset of Hugging Face; None for any other data."""
-    columns = getattr(data, "columns", None) if hasattr(data, "iloc") else None
-    if columns is None and hasattr(data, "features"):
-        columns = getattr(data, "column_names", None)
+    columns = getattr(data, "columns" if hasattr(data, "iloc") else "column_names", None)
     if columns is None:
         return None
     if name not in (names := list(columns)):

@@ -38,8 +38,10 @@ class Split:
     def __repr__(self) -> str:
         """One line: how many samples of each part, and which classes go."""
         test = "none" if self.test is None else len(self.test)
-        gone = f", classes {sorted(self.forget_classes)} of {self.classes} go" if self.forget_classes else ""
-        return f"Split(forget {len(self.forget)}, retain {len(self.retain)}, test {test}{gone})"
+        classes = (
+            f", classes {sorted(self.forget_classes)} of {self.classes} go" if self.forget_classes else ""
+        )
+        return f"Split(forget {len(self.forget)}, retain {len(self.retain)}, test {test}{classes})"
 
     @property
     def single(self) -> bool:
@@ -82,23 +84,17 @@ class Split:
 
         Both have the whole retain set. The test data of the single samples is without the classes that go.
         """
-        gone = torch.tensor(sorted(self.forget_classes), dtype=torch.long)
-        whole = self.whole
+        whole, parts, test = self.whole, {}, self.test
         if bool(whole.all()) or not bool(whole.any()):
             return {}
-        forget = [self.forget.select(at.nonzero()[:, 0]) for at in (whole, ~whole)]
-        test = self.test
+        for name, at in (("classes", whole), ("samples", ~whole)):
+            truth = None if self.truth is None else self.truth[at]
+            parts[name] = replace(self, forget=self.forget.select(at), truth=truth, copies={})
         if test is not None:
-            left = (~torch.isin(test.labels, gone)).nonzero()[:, 0]
-            test = test.select(left) if len(left) else None
-        right = [None if self.truth is None else self.truth[at] for at in (whole, ~whole)]
-        none = frozenset[int]()
-        return {
-            "classes": replace(self, forget=forget[0], truth=right[0], copies={}),
-            "samples": replace(
-                self, forget=forget[1], truth=right[1], test=test, forget_classes=none, copies={}
-            ),
-        }
+            left = ~torch.isin(test.labels, torch.tensor(sorted(self.forget_classes)))
+            test = test.select(left) if bool(left.any()) else None
+        parts["samples"] = replace(parts["samples"], test=test, forget_classes=frozenset())
+        return parts
 
 
 def matched_to(labels: Tensor, like: Tensor) -> Tensor:
