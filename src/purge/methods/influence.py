@@ -67,17 +67,17 @@ class Influence(Method):
             for x, y in split.retain.stream(drawn.split(self.batch_size)):
                 yield per_sample_grads(model, x, y)[0]
 
+        each: Rows = rows
         if len(drawn) * sum(p.numel() for p in params) * 4 <= KEPT_BYTES:
-            kept = list(rows())
-            rows = lambda: iter(kept)  # noqa: E731
+            each = list(rows()).__iter__
         for _ in run.steps(1, epoch=1):
             forget, forget_loss = summed_grad(model, params, split.forget, batch_size=EVAL_BATCH)
             retain, retain_loss = summed_grad(model, params, split.retain, batch_size=EVAL_BATCH)
             v = forget / n - n_f / (n * n_r) * retain
             if self.exact:
-                k = _inverse_times(rows, v, len(drawn), self.damping)
+                k = _inverse_times(each, v, len(drawn), self.damping)
             else:
-                k = _authors_recursion(rows, v, self.samples, self.damping)
+                k = _authors_recursion(each, v, self.samples, self.damping)
             write(params, flat(params) + self.alpha * k)
             run.log(retain_loss=retain_loss / n_r, forget_loss=forget_loss / n_f)
 
