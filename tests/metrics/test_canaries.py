@@ -54,17 +54,6 @@ def test_the_p_value_is_that_of_the_theorem(right, guesses, canaries, epsilon, d
     assert p_value(right, guesses, canaries, epsilon, delta) == pytest.approx(expected, rel=1e-9)
 
 
-def test_delta_makes_the_bound_smaller_and_more_guesses_larger():
-    bounds = [epsilon_bound(95, 100, 1000, 0.95, delta) for delta in (0.0, 1e-6, 1e-4, 1e-2)]
-    assert bounds == sorted(bounds, reverse=True)
-    assert bounds[0] > bounds[2] > bounds[3] == 0
-    assert (
-        epsilon_bound(10, 10, 10, 0.95)
-        < epsilon_bound(100, 100, 100, 0.95)
-        < epsilon_bound(10**6, 10**6, 10**6, 0.95)
-    )
-
-
 # -- mechanisms whose ε is known ---------------------------------------------------------------
 
 
@@ -173,15 +162,9 @@ def test_confidence_and_delta_are_settings(task):
     assert "lower bound" in purge.epsilon_canaries(task.planted).explain()
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"confidence": 1.0}, "confidence"), ({"confidence": 0.05}, "confidence"), ({"delta": -0.1}, "delta")],
-)
-def test_settings_out_of_range_are_refused(task, settings, said):
-    with pytest.raises(MetricError, match=said):
-        purge.epsilon_canaries(task.planted, **settings)
-
-
-def test_something_else_than_a_record_is_refused(task):
+def test_settings_out_of_range_and_something_else_than_a_record_are_refused(task):
+    for settings in ({"confidence": 1.0}, {"confidence": 0.05}, {"delta": -0.1}):
+        with pytest.raises(MetricError, match=next(iter(settings))):
+            purge.epsilon_canaries(task.planted, **settings)
     with pytest.raises(MetricError, match="plant_canaries"):
         purge.epsilon_canaries(task.forget)

@@ -184,10 +184,9 @@ def test_what_the_function_returns_must_fit_what_the_metric_says(parts, found, w
     assert "own" in str(caught.value)
 
 
-@pytest.mark.parametrize("parts", [(), ("a", "b"), "classes", "layers"])
-def test_one_reason_may_stand_for_all_parts(parts):
-    own = purge.Metric("own", "o", "mine", lambda s: NONE, parts=parts)
-    assert audit(own)["own"] == NONE
+def test_one_reason_may_stand_for_all_parts():
+    for parts in ((), ("a", "b"), "classes", "layers"):
+        assert audit(purge.Metric("own", "o", "mine", lambda s: NONE, parts=parts))["own"] == NONE
 
 
 def test_what_the_metric_did_not_say_it_needs_is_missing_with_a_reason_all_the_same():

@@ -118,7 +118,7 @@ def test_another_retrained_model_is_not_suspected(task):
     assert 0.6 < report["relearn_ratio"].value < 1.6
 
 
-@pytest.mark.parametrize("strength", [20, 1e4, 3e38])
+@pytest.mark.parametrize("strength", [20, 3e38])
 def test_a_mask_in_the_last_layer_neither_blocks_nor_hides_relearning(task, strength):
     masked = copy.deepcopy(task.original)
     with torch.no_grad():
@@ -589,16 +589,6 @@ def test_values_after_a_change_are_those_of_the_changed_model(loose):
     assert {k: noisy[k].value for k in ("1pct", "5pct")} == pytest.approx(expected)
     assert noisy["delta"].value == pytest.approx(max(expected.values()) - before)
     assert len({before, *expected.values()}) > 1  # the noise was seen
-
-
-def test_a_relearning_run_is_made_once_for_all_metrics_that_use_it(loose, monkeypatch):
-    runs, plain = [], robustness.balanced
-    monkeypatch.setattr(robustness, "balanced", lambda *given: (runs.append(given), plain(*given))[1])
-    ours, theirs = (audited(loose.model, loose.forget, loose.retain, loose.test) for _ in range(2))
-    ours.retrained = theirs
-    for case, name in ((ours, "relearn_few"), (ours, "relearn_ratio"), (theirs, "relearn_few")):
-        assert case.value(METRICS[name]) == case.value(METRICS[name])
-    assert len(runs) == 2
 
 
 def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeypatch):

@@ -9,6 +9,8 @@ import torch
 
 import purge
 from purge.engine.trainer import Recipe
+from purge.methods import FineTune
+from purge.metrics.index import RATES
 from purge.metrics.registry import METRICS, PANELS
 from purge.models.checkpoint import digest
 from tests.sequences import bert, distilbert, pictures, resnet, roberta, sentences, vit, wav2vec2, waves
@@ -48,17 +50,35 @@ def check_every_metric(report, reasons, panel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ASKED)
-def test_a_text_classifier_forgets_with_every_metric_of_the_standard_audit(text, kind):
+def test_a_text_classifier_forgets_with_every_metric(text, kind):
+    """A class also with those that train shadow models, or need right labels or samples with a trigger."""
     model, data, test = text
     forget, retain = purge.split(data, **ASKED[kind])
     before = digest(model)
     retrained = trained(bert(1), retain, seed=1)
     result = purge.unlearn(model, forget, retain, test=test, progress=False)
+    more, reasons, names = {}, MISSING[kind], [*PANELS["standard"]]
+    if kind == "class":
+        x, y = sentences(30, seed=2)
+        triggered = {name: t[y != 1] for name, t in x.items()}, torch.ones(int((y != 1).sum())).long()
+        fine = FineTune(epochs=1, batch_size=32)
+        shadows = purge.Shadows(number=6, recipe=Recipe(epochs=2, batch_size=32), method=fine)
+        more = {"shadows": shadows, "truth": torch.ones(len(forget[1])).long(), "triggered": triggered}
+        rates = {f"{k}.{rate}": "non-members" for k in ("lira", "rmia", "u_lira") for rate in RATES[1:]}
+        names, reasons = [*METRICS], reasons | rates
     report = purge.audit(
-        result, forget, retain, test, original=model, retrained=retrained, metrics="standard", progress=False
+        result,
+        forget,
+        retain,
+        test,
+        original=model,
+        retrained=retrained,
+        metrics=names,
+        progress=False,
+        **more,
     )
     assert digest(model) == before != digest(result.model)
-    check_every_metric(report, MISSING[kind], PANELS["standard"])
+    check_every_metric(report, reasons, names)
     assert report["ra"].value >= 0.95
     assert report["ta_retain"].value >= 0.9
     assert report.original["fa_train"].value >= 0.9
@@ -66,26 +86,6 @@ def test_a_text_classifier_forgets_with_every_metric_of_the_standard_audit(text,
     if kind == "class":
         assert report["fa_test"].value == report.retrained["fa_test"].value == 0
         assert abs(report["mia"].value - 0.5) < 0.15
-
-
-@pytest.mark.slow
-def test_every_metric_takes_text(text):
-    """Also those that train shadow models, or need right labels or samples with a trigger."""
-    model, data, test = text
-    forget, retain = purge.split(data, classes=[0])
-    result = purge.unlearn(model, forget, retain, method="finetune", epochs=1, batch_size=32, progress=False)
-    x, y = sentences(30, seed=2)
-    own = y != 1
-    triggered = {name: t[own] for name, t in x.items()}, torch.ones(int(own.sum()), dtype=torch.long)
-    shadows = purge.Shadows(number=6, recipe=Recipe(epochs=2, batch_size=32), method=result.method)
-    report = purge.audit(
-        result, forget, retain, test, original=model, retrained=trained(bert(1), retain), metrics=[*METRICS],
-        shadows=shadows, truth=torch.ones(len(forget[1]), dtype=torch.long), triggered=triggered,
-        progress=False,
-    )  # fmt: skip
-    missing = {name: value.why for name, value in report.values.items() if value.value is None}
-    assert {name.partition(".")[0] for name in report.values} == set(METRICS)
-    assert all("non-members" in why or why == NO_NORM for why in missing.values()), missing
 
 
 OTHERS = {
