@@ -43,6 +43,7 @@ from purge.engine.trainer import diverged, fit
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array, Classes
 from purge.metrics.likelihood import Flags, margins
+from purge.metrics.value import Missing
 from purge.models.checkpoint import digest, tensors_digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import copied, keep_frozen, reinitialised
@@ -99,7 +100,7 @@ class Ensemble:
         self.population = _some(kept, MOST, rng)  # rows of the test set to compare with
         self.targets = len(self.forget) + len(self.unseen)
         self.inside = _halves(shadows.number, self.targets, seed)
-        self._found: dict[Kind, Array | RunError] = {}
+        self._found: dict[Kind, Array | str] = {}
         if fresh is not None:
             check_same_shapes(self._model, fresh)
         self._drawn("original", 0)  # refuses layers that cannot be drawn anew
@@ -108,20 +109,20 @@ class Ensemble:
 
     def signals(self, kind: Kind) -> Array:
         """φ of the targets, then of the population, under each model: (number, samples)."""
+        if kind == "unlearned":
+            if self.shadows.method is None:
+                raise Missing(NO_METHOD)
+            self.signals("original")  # which they start from
         if kind not in self._found:
             try:
-                if kind == "unlearned":
-                    if self.shadows.method is None:
-                        raise RunError(NO_METHOD)
-                    self.signals("original")  # which they start from
                 self._found[kind] = Store(self._folder, FIX).get(
                     self._name(kind), lambda _: self._read_all(kind), lambda _: self._make_missing(kind)
                 )
             except RunError as error:
-                self._found[kind] = error
+                self._found[kind] = str(error)
         phi = self._found[kind]
-        if isinstance(phi, RunError):
-            raise phi
+        if isinstance(phi, str):
+            raise Missing(phi)
         return phi
 
     def of(self, audited: AuditedModel) -> Array:

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from purge.core.errors import MethodError, RunError
+from purge.core.errors import MethodError
 from purge.core.settings import normalise, setting
 from purge.engine.precision import Precision
 from purge.engine.trainer import Recipe
@@ -79,38 +79,32 @@ class Shadows:
             )
 
 
-def _with_shadows(attack: Callable[[AuditedModel, Ensemble], Measured]) -> Callable[[AuditedModel], Measured]:
-    """The metric of an attack; missing, with the reason, if the shadow models cannot be made."""
-
-    def metric(audited: AuditedModel) -> Measured:
-        assert audited.shadows is not None
-        try:
-            return attack(audited, audited.shadows)
-        except RunError as error:
-            return Value.missing(str(error))
-
-    return metric
+def _ensemble(audited: AuditedModel) -> Ensemble:
+    assert audited.shadows is not None  # the metrics say that they need it
+    return audited.shadows
 
 
-def _of_targets(name: str, scores: Array, audited: AuditedModel, ensemble: Ensemble) -> dict[str, Value]:
+def _of_targets(name: str, scores: Array, audited: AuditedModel) -> dict[str, Value]:
     """How well scores of the targets tell forgotten from unseen samples."""
+    ensemble = _ensemble(audited)
     inside, outside = np.split(scores, [len(ensemble.forget)])
     return told_apart(audited, name, inside, outside, ensemble.target_classes)
 
 
-def _lira(name: str, kind: Kind, audited: AuditedModel, ensemble: Ensemble) -> Measured:
+def _lira(audited: AuditedModel, name: str, kind: Kind) -> Measured:
+    ensemble = _ensemble(audited)
     n, shadows = ensemble.targets, ensemble.signals(kind)
     scores = likelihood_ratio(ensemble.of(audited)[:n], shadows[:, :n], ensemble.inside)
-    return _of_targets(name, scores, audited, ensemble)
+    return _of_targets(name, scores, audited)
 
 
-lira = _with_shadows(partial(_lira, "lira", "original"))
-u_lira = _with_shadows(partial(_lira, "u_lira", "unlearned"))
+lira = partial(_lira, name="lira", kind="original")
+u_lira = partial(_lira, name="u_lira", kind="unlearned")
 
 
-@_with_shadows
-def rmia(audited: AuditedModel, ensemble: Ensemble) -> Measured:
+def rmia(audited: AuditedModel) -> Measured:
     """The relative attack: each target against a population of unseen samples."""
+    ensemble = _ensemble(audited)
     n, shadows = ensemble.targets, ensemble.signals("original")
     x, z = np.split(ensemble.of(audited), [n])
     # A sample of the population may also be a target: then half of the models have seen it.
@@ -120,11 +114,11 @@ def rmia(audited: AuditedModel, ensemble: Ensemble) -> Measured:
         if row in where:
             seen[:, at] = ensemble.inside[:, where[row]]
     typical = typical_probability(shadows, np.concatenate([ensemble.inside, seen], 1))
-    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited, ensemble)
+    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited)
 
 
 def _compared(
-    audited: AuditedModel, ensemble: Ensemble, name: str, least: int, between: Callable[[Array, Array], Value]
+    audited: AuditedModel, name: str, least: int, between: Callable[[Array, Array], Value]
 ) -> Measured:
     """Compare unlearned models that had seen a sample with retrained ones, and retrained with retrained.
 
@@ -133,6 +127,7 @@ def _compared(
     """
     if audited.retrained is audited:
         return Value.missing("this is about the unlearning method, not about one model")
+    ensemble = _ensemble(audited)
     number, forget = ensemble.shadows.number, len(ensemble.forget)
     if number < least:
         return Value.missing(f"this needs at least {least} shadow models, and there are {number}")
@@ -144,18 +139,16 @@ def _compared(
     return {name: between(unlearned, retrained), "retrain": between(perfect, retrained)}
 
 
-@_with_shadows
-def forgetting_score(audited: AuditedModel, ensemble: Ensemble) -> Measured:
+def forgetting_score(audited: AuditedModel) -> Measured:
     """How hard unlearned models are to tell from retrained ones, sample by sample."""
 
     def between(a: Array, b: Array) -> Value:
         return mean_value(forgetting_scores(a, b), audited.seed)
 
-    return _compared(audited, ensemble, "score", 6, between)  # two models of a kind cannot be graded
+    return _compared(audited, "score", 6, between)  # two models of a kind cannot be graded
 
 
-@_with_shadows
-def klom(audited: AuditedModel, ensemble: Ensemble) -> Measured:
+def klom(audited: AuditedModel) -> Measured:
     """KL of the margins of unlearned and retrained models: the 95th percentile over the samples."""
 
     def between(a: Array, b: Array) -> Value:
@@ -163,4 +156,4 @@ def klom(audited: AuditedModel, ensemble: Ensemble) -> Measured:
         drawn = np.random.default_rng(audited.seed).integers(len(x), size=(DRAWS, len(x)))
         return Value(float(np.quantile(x, 0.95)), *interval(np.quantile(x[drawn], 0.95, axis=1)), len(x))
 
-    return _compared(audited, ensemble, "p95", 4, between)
+    return _compared(audited, "p95", 4, between)
