@@ -213,10 +213,13 @@ class Samples:
     # -- reading ---------------------------------------------------------------------------------
 
     def take(self, index: Tensor) -> tuple[Inputs, Tensor]:
-        """Inputs and labels at some rows, on the device where batches are delivered.
+        """The samples at some rows.
 
         Args:
             index: which rows.
+
+        Returns:
+            Inputs and labels, on the device where batches are delivered.
         """
         if self.change:
             return next(iter(self.stream([index])))
@@ -228,6 +231,9 @@ class Samples:
         Args:
             order: the rows of each batch.
             own: the part of each batch that is wanted; an image is changed as if all of it were.
+
+        Returns:
+            An iterator over inputs and labels.
         """
         if self.change:
             return self.change.stream(self.replaced(change=None), order, own)
@@ -239,6 +245,9 @@ class Samples:
         Args:
             order: the rows of each batch.
             moves: how the images of each batch are moved, as ``draw_moves`` gives it; by default not at all.
+
+        Returns:
+            An iterator over inputs and labels.
         """
         rows = order if self.rows is None else (self._at(index) for index in order)
         each = iter(self.backend.stream(rows, moves))
@@ -254,6 +263,9 @@ class Samples:
 
         Args:
             index: which rows, or a mask.
+
+        Returns:
+            Those samples.
         """
         index = index.cpu()
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
@@ -271,6 +283,9 @@ class Samples:
 
         Args:
             **changes: attributes and their values; with a ``backend`` also ``rows``, None for all of it.
+
+        Returns:
+            A copy that shares the data.
         """
         there = copy.copy(self)
         there.__dict__.update(changes)
@@ -296,6 +311,9 @@ class Samples:
         Args:
             device: where batches are delivered.
             dtype: the type of the floats that images, and tables of NumPy or pandas, are given out as.
+
+        Returns:
+            A copy.
         """
         device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         here = self.kept()
