@@ -27,7 +27,7 @@ from purge.metrics.bootstrap import (
 )
 from purge.metrics.damage import calibration_error, variation_distance
 from purge.metrics.membership import GRID, roc, threshold_attacks
-from tests.metrics.numbers import assert_like_scipy, audit, made, pick, probs, right
+from tests.metrics.numbers import assert_like_scipy, audit, made, probs
 
 # -- means and differences ---------------------------------------------------------------------
 
@@ -190,13 +190,6 @@ def test_variation_distance_is_a_bounded_symmetric_distance_of_histograms(pairs)
     assert variation_distance(a, np.roll(a, 1), 4, 0).value == pytest.approx(0)  # the same histogram
     assert variation_distance(a, a, 4, 0) == purge.Value(0.0, 0.0, 0.0, len(a))
     assert variation_distance(a % 2, b % 2 + 2, 4, 0).value == pytest.approx(1)  # no class in common
-
-
-def test_the_paired_interval_is_the_one_of_the_report():
-    c = made(classes=[0])
-    data = pick(c.test, c.test[1] == 2)
-    after, before = right(c.model, data), right(c.original, data)
-    assert_like_scipy(audit(c, "class_change")["class_change.2"], after.astype(float) - before)
 
 
 # -- AUROC, TPR and ROC ------------------------------------------------------------------------
