@@ -10,9 +10,9 @@ from torch import nn
 
 from purge.core.threads import threads_for
 from purge.data.samples import Samples
-from purge.metrics.audited import NOT_GIVEN, AuditedModel, Hits, Part
+from purge.metrics.audited import AuditedModel, Hits, Part
 from purge.metrics.bootstrap import DRAWS, Array, interval
-from purge.metrics.value import Missing, Value
+from purge.metrics.value import Value
 from purge.models.forward import logits
 from purge.models.inspect import device_of
 
@@ -55,8 +55,7 @@ def clean_label(audited: AuditedModel) -> Value:
     ``fa_train``; a sample whose label was right all along counts in both. Even a retrained model does not
     get all of them right: compare with its number.
     """
-    if audited.split.truth is None:
-        raise Missing(NOT_GIVEN["truth"])
+    assert audited.split.truth is not None  # the metric says that it needs it
     return audited.mean(audited.guesses("forget") == audited.split.truth.numpy())
 
 

@@ -87,8 +87,6 @@ def aus(audited: AuditedModel) -> Value:
     forgotten, aim, weights = audited.hits("forget"), np.zeros(1, dtype=bool), np.ones(1)
     if classes:
         forgotten = audited.hits("test")[np.isin(audited.labels("test"), classes)]
-    elif why := audited.why_not("same_class_test"):
-        raise Missing(why)
     else:
         aim, weights = audited.hits("same_class_test"), audited.matched()
     if not len(forgotten):
