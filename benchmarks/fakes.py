@@ -25,7 +25,7 @@ from torch import nn
 import purge
 from purge.auditor import Auditor
 from purge.core.files import write_json
-from purge.report.findings import title_of
+from purge.report.sentences import title_of
 from purge.result import environment
 from purge.verdict.judge import verdict_of
 

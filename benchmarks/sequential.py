@@ -26,8 +26,8 @@ from torch import Tensor, nn
 import purge
 from purge.core.files import write_json
 from purge.data.sources import DataSource
-from purge.ledger.audits import Group, answers, audit_rows
 from purge.ledger.data import OwnedData
+from purge.ledger.version_audits import Group, answers, audit_rows
 from purge.models.checks import training_data
 from purge.models.forward import logits
 from purge.result import environment

@@ -53,7 +53,7 @@ def made(source: str) -> str:
         return glossary()
     if source.startswith("results/"):
         from purge.bench.layout import as_markdown
-        from purge.bench.tables import sheets
+        from purge.bench.results import sheets
 
         folder, name, *chosen = re.fullmatch(CHOSEN, source).groups()  # type: ignore[union-attr]
         sheet = sheets(ROOT / folder)[name]
@@ -85,8 +85,8 @@ def _of_requests(
 ) -> str:
     """Rows of requests by their label, each from the jobs of the bench that has it."""
     from purge.bench.layout import laid_out
+    from purge.bench.results import numbers_of, sheet
     from purge.bench.schema import Table
-    from purge.bench.tables import numbers_of, sheet
 
     by_key, origins = {}, {}
     for folder, labels in rows.items():

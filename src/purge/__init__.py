@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from purge.audit_report import Report
     from purge.core.errors import PurgeError
     from purge.data.augmented import Augmentation
-    from purge.data.canaries import plant_canaries
     from purge.data.catalog import list_datasets
     from purge.data.images import Images
     from purge.data.load import load
+    from purge.data.planting import plant_canaries
     from purge.data.request import DeletionRequest
     from purge.data.split import split
     from purge.engine.stopping import Stopping
@@ -49,7 +49,7 @@ _HOMES = {
     "epsilon_canaries": "metrics.canaries", "export": "models.export", "from_sklearn": "models.sklearn",
     "list_datasets": "data.catalog",
     "list_methods": "methods.registry", "list_metrics": "metrics.registry", "list_models": "models.zoo",
-    "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.canaries",
+    "load": "data.load", "load_weights": "models.checkpoint", "plant_canaries": "data.planting",
     "split": "data.split", "train": "training", "train_sharded": "training", "unlearn": "api",
 }  # fmt: skip
 _ROOMS = {
@@ -69,13 +69,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        found = getattr(importlib.import_module(f"purge.{_HOMES[name]}"), name)
+        value = getattr(importlib.import_module(f"purge.{_HOMES[name]}"), name)
     elif name in _ROOMS:
-        found = importlib.import_module(f"purge.{_ROOMS[name]}")
+        value = importlib.import_module(f"purge.{_ROOMS[name]}")
     else:
         raise AttributeError(f"module 'purge' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

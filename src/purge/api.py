@@ -175,7 +175,7 @@ def unlearn(
             Form(label, id_of, adapt), order, data,
         )  # fmt: skip
         split = _checked_split(edited, sets, how, before, at)
-        asked, augmented = described(split), in_words(how, split.retain)
+        request_facts, augmented = described(split), in_words(how, split.retain)
         parts = split.forget, split.retain, split.test
         context.ranks.begin([edited, fresh], parts, (chosen, seed, context.precision, augmented))
         if check:
@@ -202,7 +202,7 @@ def unlearn(
     narrowed(edited, model).zero_grad(set_to_none=True)
 
     info = {
-        "preset": name, "seed": seed, "precision": context.precision, "graph": context.graph, **asked,
+        "preset": name, "seed": seed, "precision": context.precision, "graph": context.graph, **request_facts,
         **split.sizes(), "augment": augmented if chosen.augments else None, **flop_of(rows, per_row),
         **_how_it_ended(run, model, parts, request),
     }  # fmt: skip

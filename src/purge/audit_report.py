@@ -133,7 +133,7 @@ class Report:
     @property
     def headline(self) -> str:
         """The whole verdict in one sentence, as the page has it on top."""
-        from purge.report.findings import headline_of
+        from purge.report.sentences import headline_of
 
         return str(headline_of(self.verdict))
 
@@ -146,7 +146,7 @@ class Report:
         Returns:
             What was shown, what failed and what is not known.
         """
-        from purge.report.findings import sentence_of
+        from purge.report.sentences import sentence_of
 
         report = self._numbers()
         findings = self.verdict.findings if findings is None else findings
@@ -166,7 +166,7 @@ class Report:
         Raises:
             MetricError: no condition, or one of a metric that is not known.
         """
-        from purge.report.findings import broken_words
+        from purge.report.sentences import broken_words
 
         if not conditions:
             raise MetricError("at least one condition", "none", "pass 'fa_test > 2', say")
@@ -278,12 +278,12 @@ class Report:
             FileError: it is something else.
         """
         content = read_json(Path(path))
-        found = build(cls, content, str(path), ignore_unknown=True)
+        report = build(cls, content, str(path), ignore_unknown=True)
         build(AuditInfo, content.get("info"), f"info of {path}", ignore_unknown=True)
-        check_curves(found.curves, str(path))
-        for name, about in found.metrics.items():
+        check_curves(report.curves, str(path))
+        for name, about in report.metrics.items():
             build(Described, about, f"{name} of metrics of {path}", ignore_unknown=True)
-        return found
+        return report
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from purge.metrics.registry import number
 from purge.metrics.value import Value
 from purge.report.tables import plain_table
 from purge.result import Result
+from purge.runs.evidence import write_report
 from purge.runs.folder import RunFile
 from purge.runs.make import facts_for, fresh_model, train_run, unlearn_run
-from purge.runs.record import write_report
 from purge.runs.requests import Request
 from purge.training import train
 
@@ -57,7 +57,7 @@ def kept(out: Path) -> str:
     )
 
 
-class Row(NamedTuple):
+class ModelRow(NamedTuple):
     """One model of the demo."""
 
     name: str
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 @claims_out
 def run_demo(
     *, out: Path, quick: bool, seed: int, force: bool, progress: bool, say: Callable[[str], None]
-) -> list[Row]:
+) -> list[ModelRow]:
     """Train, retrain, unlearn in three ways and audit all; one row and one folder per model."""
     out_folder(out, force=force)
     choice, request = DataSource(DATA), Request({"forget_classes": [FORGET]})
@@ -116,19 +116,19 @@ def run_demo(
                 retrained=retrained.model if result is not retrained else None, seed=seed, progress=progress,
             )  # fmt: skip
         report.to_json(out / name / "audit.json")
-        rows.append(Row(name, result.seconds, result.stopped_by, report, out / name))
+        rows.append(ModelRow(name, result.seconds, result.stopped_by, report, out / name))
     write_report({"purge": out / "purge"}, out / REPORT)
     return rows
 
 
-def as_record(row: Row) -> dict[str, Any]:
+def as_record(row: ModelRow) -> dict[str, Any]:
     """A row as plain JSON values."""
     numbers = {key: row.report[key].value for _, key in COLUMNS}
     how = {"method": row.name, "seconds": row.seconds, "stopped_by": row.stopped_by}
     return {**how, **numbers, "folder": str(row.folder)}
 
 
-def table(rows: list[Row]) -> Table:
+def table(rows: list[ModelRow]) -> Table:
     """The rows as a table."""
     body = [
         [row.name, f"{row.seconds:.1f}", *(number(key, row.report[key].value) for _, key in COLUMNS)]
@@ -137,14 +137,14 @@ def table(rows: list[Row]) -> Table:
     return plain_table(["method", "seconds", *(title for title, _ in COLUMNS)], body)
 
 
-def sentences(rows: list[Row]) -> list[str]:
+def sentences(rows: list[ModelRow]) -> list[str]:
     """Three sentences that say what the table shows, from its numbers alone."""
     at = {row.name: row for row in rows}
 
     def value(name: str, key: str) -> float:
-        found: Value = at[name].report[key]
-        assert found.value is not None, found.why
-        return 100 * found.value
+        number: Value = at[name].report[key]
+        assert number.value is not None, number.why
+        return 100 * number.value
 
     def beside_retrained(name: str) -> str:
         points = value(name, "ta_retain") - value("retrain", "ta_retain")

@@ -209,8 +209,8 @@ def module_of(model: Any) -> Any:
 def columns(history: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """A history by quantity instead of by step, without quantities that were never measured."""
     names = history[0] if history else {}
-    found = {name: [row.get(name) for row in history] for name in names}
-    return {name: column for name, column in found.items() if any(v is not None for v in column)}
+    by_name = {name: [row.get(name) for row in history] for name in names}
+    return {name: column for name, column in by_name.items() if any(v is not None for v in column)}
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

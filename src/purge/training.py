@@ -130,9 +130,8 @@ def train(
         check_differentiable(trained, samples)
         per_row = flop_per_row(trained, few(samples))
 
-    log = None
-    if log_updates is not None:
-        log = UpdateLog(log_updates, trained, samples, chosen, only=parts.get("log_only"))
+    only = parts.get("log_only")
+    log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
     state = None if folder is None else _state_in(folder)
     context = Context(at, seed, progress=progress, tell=listeners.during(seed, at), ranks=ranks)
     threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
@@ -286,8 +285,8 @@ def _recordable(record: Mapping[str, Any] | None) -> dict[str, Any]:
     """What goes into run.json, checked before a training that may take days."""
     if record is not None and not isinstance(record, Mapping):
         raise DataError("keys and values as record", type(record).__name__, "pass record={'ticket': 7}, say")
-    found = dict(record or {})
-    if odd := [k for k in found if not isinstance(k, str) or k in ("self", "folder", "force")]:
+    facts = dict(record or {})
+    if odd := [k for k in facts if not isinstance(k, str) or k in ("self", "folder", "force")]:
         raise DataError("other words as keys of record", brief(odd[0]), "rename it")
-    as_json(found)
-    return found
+    as_json(facts)
+    return facts

@@ -11,9 +11,9 @@ import yaml
 
 from purge.bench import runner as suite
 from purge.bench.jobs import Job, Plan, read_plan
+from purge.bench.models import Place
+from purge.bench.results import Sheet, numbers_of, sheet
 from purge.bench.schema import NUMBERS, Table
-from purge.bench.store import Place
-from purge.bench.tables import Sheet, numbers_of, sheet
 from purge.core.files import write_json
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

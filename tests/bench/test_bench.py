@@ -20,8 +20,8 @@ import yaml
 
 import purge
 from purge.bench.jobs import Job, read_plan
+from purge.bench.models import Place, finished, sound, trained
 from purge.bench.runner import commit, run_job
-from purge.bench.store import Place, finished, sound, trained
 from purge.data.load import load
 from purge.models.checkpoint import digest
 from purge.runs.folder import read_model
@@ -229,7 +229,7 @@ def test_a_failed_job_is_recorded_and_the_others_run(smoke: Killed, tmp_path: Pa
 DEADLY = """
 import os
 
-from purge.bench import store
+from purge.bench import models as store
 from purge.cli import app
 from purge.methods.finetune import FineTune
 

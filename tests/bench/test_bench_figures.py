@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 from purge.bench import figures as charts
 from purge.bench import runner as suite
 from purge.bench.layout import as_markdown
+from purge.bench.results import numbers_of, sheet, sheets
 from purge.bench.schema import Drawing, Goal, Table
-from purge.bench.tables import numbers_of, sheet, sheets
 from purge.core.errors import PurgeError
 from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of, sheet_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from purge.bench.dry_run import steps_of
 from purge.bench.jobs import Plan, read_plan
+from purge.bench.results import paper_rows
 from purge.bench.schema import PARTS, paper
-from purge.bench.tables import paper_rows
 from purge.methods.registry import METHODS, resolve_method
 from tests.bench.plans import CONFIGS, NAMES, place_of
 

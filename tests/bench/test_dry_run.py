@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from purge.bench.dry_run import Step, as_table, steps_of
-from purge.bench.store import cached
+from purge.bench.models import cached
 from purge.core.files import write_json
 from tests.bench.plans import place_of, plan_of, result_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from purge.bench.store import images, request_of
+from purge.bench.models import images, request_of
 from purge.core.errors import PurgeError
 from purge.methods.registry import METHODS
 from tests.bench.plans import place_of, plan_of

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from purge.bench.jobs import read_plan
+from purge.bench.results import sheets
 from purge.bench.runner import bench
-from purge.bench.tables import sheets
 from purge.core.errors import PurgeError
 from tests.bench.plans import place_of, plan_of
 

@@ -19,10 +19,10 @@ import yaml
 
 from purge.bench import runner
 from purge.bench.jobs import read_plan
+from purge.bench.models import Place
 from purge.bench.on_ray import Seat
 from purge.bench.schema import Resources
-from purge.bench.store import Place
-from purge.bench.workers import KILLED, THREADS, Done, Item, each, workers_on
+from purge.bench.workers import KILLED, THREADS, Done, WorkItem, each, workers_on
 from tests.bench.plans import processes_of, until
 
 pytestmark = [
@@ -168,9 +168,13 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder was imported')")
     environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
     with workers_on("ray", 2, 10, Resources(cpus=3), None) as workers:
-        items = [Item("fragile", "a"), Item("killer", "b"), *(Item(name, "d") for name in ("x", "y", "z"))]
+        items = [
+            WorkItem("fragile", "a"),
+            WorkItem("killer", "b"),
+            *(WorkItem(name, "d") for name in ("x", "y", "z")),
+        ]
         done = {d.what: d for d in each(workers, partial(deadly, folder=tmp_path), items)}
-        again = [*each(workers, about, [Item(i, str(i)) for i in range(4)])]
+        again = [*each(workers, about, [WorkItem(i, str(i)) for i in range(4)])]
         assert signal.getsignal(signal.SIGTERM) is handler
     assert len(workers) == 2
     assert done["killer"] == Done("killer", KILLED, killed=True)
@@ -208,7 +212,7 @@ def test_two_nodes_and_a_folder_of_models(
     assert json.loads(bench.stdout)["trained"] == MODELS
     assert weights(shared) == weights(plain / "models")
 
-    monkeypatch.setattr("purge.bench.store.train_run", None)
+    monkeypatch.setattr("purge.bench.models.train_run", None)
     plan = read_plan(config)
     done = runner.bench(plan, runner.locate(plan, out, shared, None, None), resume=True, progress=False)
     assert (done.ran, done.trained, done.failed) == (2, 0, {})

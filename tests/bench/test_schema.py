@@ -11,8 +11,8 @@ import torch
 
 from purge.auditor import Auditor
 from purge.bench.jobs import Data, read_plan
+from purge.bench.models import images
 from purge.bench.schema import PARTS
-from purge.bench.store import images
 from purge.core.errors import PurgeError
 from purge.engine.seeding import seeded
 from purge.metrics.registry import METRICS, check_value_name

@@ -10,9 +10,9 @@ import yaml
 
 from purge.bench import runner
 from purge.bench.jobs import Plan
+from purge.bench.models import Place, is_done
+from purge.bench.results import result_in
 from purge.bench.search import score_of, waves, winners
-from purge.bench.store import Place, is_done
-from purge.bench.tables import result_in
 from purge.core.errors import PurgeError
 from purge.core.files import write_json
 from tests.bench.plans import place_of, plan_of, result_of

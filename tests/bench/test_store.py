@@ -11,7 +11,7 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from purge.bench.jobs import Data
-from purge.bench.store import cached, drawn_per_class, images, trained
+from purge.bench.models import cached, drawn_per_class, images, trained
 from purge.core.errors import PurgeError
 from tests.bench.plans import place_of, plan_of
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from purge.bench import tables
+from purge.bench import results as tables
 from purge.bench.layout import FORMS, as_csv, as_latex, as_markdown
+from purge.bench.results import Sheet, numbers_of, paper_rows, sheet, sheets
 from purge.bench.schema import NUMBERS, Goal, Table, paper
-from purge.bench.tables import Sheet, numbers_of, paper_rows, sheet, sheets
 from purge.core.errors import PurgeError
 from purge.core.files import read_json
 from purge.metrics.registry import METRICS

@@ -15,7 +15,7 @@ import torch
 
 from purge.bench.on_ray import room
 from purge.bench.schema import Resources
-from purge.bench.workers import KILLED, THREADS, Done, Item, each, workers_on
+from purge.bench.workers import KILLED, THREADS, Done, WorkItem, each, workers_on
 from purge.core.errors import PurgeError
 from tests.bench.plans import plan_of
 
@@ -37,7 +37,7 @@ def one_breaks(what: Any) -> Done:
     return Done(what, "broken" * (what == "a1"))
 
 
-ITEMS = [Item(f"{group}{i}", group) for group in "ab" for i in range(3)]
+ITEMS = [WorkItem(f"{group}{i}", group) for group in "ab" for i in range(3)]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
@@ -83,10 +83,10 @@ def test_an_item_that_kills_its_process_has_failed_and_the_others_are_done() -> 
     """Each is tried once. Afterwards there are still two workers, also if one dies while it is idle."""
     names = ["killer a", "b", "killer c", "d", "e"]
     with workers_on("processes", 2, 5, Resources(), None) as workers:
-        done = {d.what: d for d in each(workers, deadly, [Item(name, name) for name in names])}
+        done = {d.what: d for d in each(workers, deadly, [WorkItem(name, name) for name in names])}
         os.kill(done["e"].result, signal.SIGKILL)
         time.sleep(1)
-        again = list(each(workers, deadly, [Item(name, name) for name in "xyz"]))
+        again = list(each(workers, deadly, [WorkItem(name, name) for name in "xyz"]))
     assert {name: (d.error, d.killed) for name, d in done.items()} == {
         name: (KILLED, True) if "killer" in name else ("", False) for name in names
     }
@@ -112,7 +112,7 @@ def test_each_worker_has_its_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     before, environment = torch.get_num_threads(), dict(os.environ)
     with workers_on("processes", n, 1, Resources(cpus), None) as workers:
-        (done,) = each(workers, threads, [Item("x", "x")])
+        (done,) = each(workers, threads, [WorkItem("x", "x")])
     assert done == Done("x", result=(expected, dict.fromkeys(THREADS, str(expected))))
     assert (torch.get_num_threads(), dict(os.environ)) == (before, environment)
 

@@ -20,7 +20,7 @@ BUSY = """
 import sys, time
 from pathlib import Path
 from purge.bench.schema import Resources
-from purge.bench.workers import Done, Item, each, workers_on
+from purge.bench.workers import Done, WorkItem, each, workers_on
 
 def work(what):
     Path(sys.argv[1], what).touch()
@@ -29,7 +29,7 @@ def work(what):
 
 if __name__ == "__main__":
     with workers_on("processes", 2, 2, Resources(), None) as workers:
-        list(each(workers, work, [Item("a", "a"), Item("b", "b")]))
+        list(each(workers, work, [WorkItem("a", "a"), WorkItem("b", "b")]))
 """
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 

@@ -20,7 +20,7 @@ class Demo(NamedTuple):
 
     folder: Path
     done: Done
-    rows: list[demo.Row]
+    rows: list[demo.ModelRow]
     seconds: float  # of processor time, on one thread: what a machine with nothing else to do takes
 
     def value(self, name: str, key: str) -> float:
@@ -44,10 +44,10 @@ class Demo(NamedTuple):
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The demo, run once; its rows are kept as they come."""
     folder = tmp_path_factory.mktemp("demo") / "runs"
-    rows: list[demo.Row] = []
+    rows: list[demo.ModelRow] = []
     run_demo = demo.run_demo
 
-    def keep(*args: Any, **more: Any) -> list[demo.Row]:
+    def keep(*args: Any, **more: Any) -> list[demo.ModelRow]:
         rows.extend(run_demo(*args, **more))
         return rows
 

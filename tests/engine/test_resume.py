@@ -16,7 +16,7 @@ import purge.runs.folder
 from purge.core import threads
 from purge.core.errors import FileError, RunError
 from purge.data.images import Images
-from purge.engine import store
+from purge.engine import tensor_files as store
 from purge.engine import trainer as training
 from purge.engine.resume import STATE
 from purge.models.checkpoint import digest, load_weights, save_weights

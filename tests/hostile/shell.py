@@ -101,7 +101,7 @@ def serve() -> None:
     for name in [
         "cli.app",
         "ledger.worker",
-        "runs.record",
+        "runs.evidence",
         "bench.runner",
         "bench.figures",
         "report.figures",

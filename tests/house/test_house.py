@@ -86,23 +86,13 @@ def test_import_arrows_point_down():
             assert there == here or RANK[there] < RANK[here], f"{path} imports {module}"
 
 
-# A wing uses purge as its users do: public names, and core; and of a room (purge.engine, purge.runs) what its
-# __all__ publishes. What it still takes from inside is listed here, and nothing may be added: whoever
-# publishes or moves one of these, or does without it, takes it off.
-BORROWED = {
-    "bench": set(),
-    "cli": set(),
-    "ledger": set(),
-    "serve": set(),
-}
-BESIDE = {  # serve shows the ledger: one wing
-    "cli": {"cli", "bench", "ledger", "serve"}, "serve": {"serve", "ledger"},
-}  # fmt: skip
+# The wings use purge as its users do: public names, core, and what rooms publish in their __all__.
+WINGS = {"bench": {"bench"}, "cli": {"cli", "bench", "ledger", "serve"}, "ledger": {"ledger"},
+         "serve": {"serve", "ledger"}}  # fmt: skip
 
 
-@pytest.mark.parametrize("wing", BORROWED)
+@pytest.mark.parametrize("wing", WINGS)
 def test_a_wing_uses_the_core_as_a_user_would(wing):
-    """By the names that rooms publish and core alone, but for what is listed."""
     inside = set()
     for path in (SRC / wing).rglob("*.py"):
         nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
@@ -110,9 +100,20 @@ def test_a_wing_uses_the_core_as_a_user_would(wing):
             published = getattr(importlib.import_module(str(node.module)), "__all__", ())
             if str(node.module).count(".") > 1 or not {a.name for a in node.names} <= {*published}:
                 inside.add(str(node.module).removeprefix("purge."))
-    beside = BESIDE.get(wing, {wing}) | {"core"}
-    inside = {module for module in inside if room_of(module) not in beside}
-    assert inside == BORROWED[wing], (sorted(inside - BORROWED[wing]), sorted(BORROWED[wing] - inside))
+    assert {module for module in inside if room_of(module) not in WINGS[wing] | {"core"}} == set()
+
+
+# Modules and classes have names of their own, but for these, which do the same in their rooms. A module of
+# cli is called like its command.
+ALIKE = {"__init__", "app", "audits", "figures", "registry", "schema", "words"}
+
+
+def test_no_two_modules_or_classes_share_a_name():
+    modules = [p.stem for p in SRC.rglob("*.py") if p.parent.name != "cli" and p.stem not in ALIKE]
+    trees = [ast.parse(p.read_text()) for p in SRC.rglob("*.py")]
+    classes = [n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    for names in (modules, classes):
+        assert sorted(name for name in {*names} if names.count(name) > 1) == []
 
 
 def test_an_option_of_data_is_a_field():

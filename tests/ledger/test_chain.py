@@ -17,7 +17,7 @@ from purge.core.errors import FileError, LedgerError, PurgeError
 from purge.ledger.batches import add_audit, add_version, finish_batch, start_batch
 from purge.ledger.chain import TABLES, Kind, Link
 from purge.ledger.ledger import Ledger, verify_export
-from purge.ledger.tables import TRIGGERS
+from purge.ledger.sql import TRIGGERS
 
 FIELDS = ("at", "kind", "payload", "previous", "hash")
 LAST = 11  # entries of what `filled` writes

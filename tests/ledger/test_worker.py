@@ -16,12 +16,12 @@ import torch
 from purge.core.errors import BusyError, DataError, FileError, LedgerError, MetricError, PurgeError
 from purge.data.sources import DataSource
 from purge.ledger import worker
-from purge.ledger.audits import Group, measure
 from purge.ledger.data import OwnedData, deliver
 from purge.ledger.ledger import Ledger
 from purge.ledger.plan import HookFailed, Outcome, Plan
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
+from purge.ledger.version_audits import Group, measure
 from purge.ledger.worker import init
 from purge.runs.folder import facts_of, read_data, read_model
 from purge.runs.make import fresh_model

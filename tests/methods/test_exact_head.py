@@ -10,9 +10,9 @@ from torch import nn
 
 import purge
 from purge.core.errors import MethodError, ModelError
-from purge.report.findings import exact_words
 from purge.report.record import record_of
-from purge.runs.record import audited, record
+from purge.report.sentences import exact_words
+from purge.runs.evidence import audited, record
 from tests.nets import blobs, plain_mlp, small_mlp
 
 KINDS = ("ridge", "logistic")

@@ -16,7 +16,7 @@ import purge
 from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.data.identity import identities
 from purge.data.split import split
-from purge.engine import store
+from purge.engine import tensor_files as store
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe, fit
 from purge.methods import update_log

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from purge.models.channels import channels_first, fed_to
 from purge.models.hooks import capture, pooled
-from purge.models.layout import channels_first, fed_to
 
 
 def seen(model: nn.Module, name: str, x: Tensor) -> tuple[Tensor, Tensor]:

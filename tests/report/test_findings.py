@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purge.metrics.registry import number
-from purge.report.findings import Sentence, headline_of, sentence_of
+from purge.report.sentences import Sentence, headline_of, sentence_of
 from purge.report.tables import MANY, as_text, audit_table, ordered, value_words
 from purge.verdict.judge import verdict_of
 from purge.verdict.rules import Level

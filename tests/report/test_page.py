@@ -22,9 +22,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import purge
 from purge.report import figures as plots
 from purge.report import page as html
-from purge.report.findings import Sentence, headline_of, quotable, sentence_of
 from purge.report.glossary import TERMS as TERMS_OF_THE_PAGE
 from purge.report.glossary import glosses
+from purge.report.sentences import Sentence, headline_of, quotable, sentence_of
 from purge.verdict.judge import verdict_of
 from tests.cli.commands import command, read
 from tests.report.test_figures import full_report

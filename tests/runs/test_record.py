@@ -15,8 +15,8 @@ from purge.core.files import read_json, write_json
 from purge.models.checkpoint import digest
 from purge.report import page as html
 from purge.report.record import NOT, record_of, rows_in_words
+from purge.runs.evidence import audited, record
 from purge.runs.folder import RunFile, first_of, read_facts, shown_path
-from purge.runs.record import audited, record
 from tests.cli.commands import ANY_TARGET, FEW_STEPS, command, good, read, refusal
 
 pytestmark = pytest.mark.slow

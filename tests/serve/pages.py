@@ -18,9 +18,9 @@ from starlette.testclient import TestClient
 
 from purge.ledger.ledger import Ledger
 from purge.serve.app import make_app
+from purge.serve.background import Runner
 from purge.serve.desk import Desk
 from purge.serve.guard import Doors
-from purge.serve.runner import Runner
 from purge.serve.sessions import Brake, Once, Sessions
 from purge.serve.tokens import ROLES, Token, Tokens, hashed
 

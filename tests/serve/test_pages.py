@@ -19,8 +19,8 @@ from purge.ledger.batches import add_version
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
 from purge.serve import desk as desk_module
+from purge.serve.background import Runner, read_end
 from purge.serve.desk import MOST_IDS, SHOWN
-from purge.serve.runner import Runner, read_end
 from tests.cli.commands import command
 from tests.serve.conftest import TODAY
 from tests.serve.pages import ROOT, Site, csrf, site

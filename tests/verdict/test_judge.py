@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import purge
 from purge.auditor import Auditor
 from purge.verdict import rules
-from purge.verdict.findings import Finding, Headline, Help, Missing
+from purge.verdict.findings import Finding, Headline, Help, WhyOpen
 from purge.verdict.judge import judge, verdict_of
 from purge.verdict.numbers import Number, Numbers
 from purge.verdict.rules import Level, Part, Question, Rule, Topic
@@ -216,18 +216,18 @@ def test_learned_attacks_are_judged_for_single_samples_alone():
 def test_an_attack_without_a_retrained_model_is_told_but_not_judged():
     found = on("membership", {"mia_loss": (0.9, 0.89, 0.91)})[0].evidence
     assert found.measured is not None
-    assert (found.measured.value, found.missing, found.help) == (0.9, Missing.REFERENCE, Help.RETRAINED)
+    assert (found.measured.value, found.missing, found.help) == (0.9, WhyOpen.REFERENCE, Help.RETRAINED)
 
 
 def test_a_model_that_never_forgot_is_not_called_robust():
     values = {**KNEW, "bn_recal.after": KNOWS}
     (found,) = on("robustness", values, {**FORGOT, "bn_recal.after": 0.0}, values)
-    assert (found.level, found.evidence.missing) == ("unknown", Missing.FORGETTING)
+    assert (found.level, found.evidence.missing) == ("unknown", WhyOpen.FORGETTING)
 
 
 def test_treatments_judged_by_classes_say_nothing_about_single_samples():
     (found,) = on("robustness", {"bn_recal.after": 0.9}, {"bn_recal.after": 0.9}, forget_classes=[])
-    assert (found.level, found.evidence.missing) == ("unknown", Missing.METHOD)
+    assert (found.level, found.evidence.missing) == ("unknown", WhyOpen.METHOD)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from purge.bench.jobs import Job, Plan, forget_words
-from purge.bench.store import Place, finished, missing
-from purge.bench.tables import result_in
+from purge.bench.models import Place, finished, missing
+from purge.bench.results import result_in
 from purge.runs import read_facts
 
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from purge.bench.results import Row, Sheet, chosen
 from purge.bench.schema import Drawing
-from purge.bench.tables import Row, Sheet, chosen
 from purge.report import theme
 from purge.verdict import scaled
 
 WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unless they are shares
 
 
-class Look(NamedTuple):
+class LabelStyle(NamedTuple):
     """How the bars and points of one label are drawn."""
 
     colour: str
@@ -25,12 +25,12 @@ class Look(NamedTuple):
 
 
 LOOKS = (  # of labels that have none in reports
-    Look(theme.BLUE, "", "o"),
-    Look(theme.VERMILION, "\\\\", "s"),
-    Look(theme.GREEN, "xx", "D"),
-    Look(theme.PURPLE, "..", "^"),
-    Look(theme.SKY, "++", "v"),
-    Look(theme.ORANGE, "oo", "P"),
+    LabelStyle(theme.BLUE, "", "o"),
+    LabelStyle(theme.VERMILION, "\\\\", "s"),
+    LabelStyle(theme.GREEN, "xx", "D"),
+    LabelStyle(theme.PURPLE, "..", "^"),
+    LabelStyle(theme.SKY, "++", "v"),
+    LabelStyle(theme.ORANGE, "oo", "P"),
 )
 
 
@@ -38,7 +38,7 @@ class Series(NamedTuple):
     """Bars of one look, or one line."""
 
     words: str
-    look: Look  # of the paper's bars, which are white, the colour is that of the edge
+    look: LabelStyle  # of the paper's bars, which are white, the colour is that of the edge
     paper: bool
     points: list[tuple[int, float, float, float]]  # place, number, and how far its range goes down and up
 
@@ -93,10 +93,10 @@ def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart:
     for label in dict.fromkeys(row.keys["label"] if apart else "ours" for _, row in placed):
         known = theme.MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
         if known is not None:
-            look = Look(known.colour, known.hatch, known.marker)
+            look = LabelStyle(known.colour, known.hatch, known.marker)
         else:
             turn = LOOKS[(new + new // 6) % 6]  # colours come again with another hatch
-            look = Look(LOOKS[new % 6].colour, turn.hatch, turn.marker)
+            look = LabelStyle(LOOKS[new % 6].colour, turn.hatch, turn.marker)
             new += 1
         own = [(place, row.cells[column]) for place, row in placed if not apart or row.keys["label"] == label]
         ours = [
@@ -109,7 +109,7 @@ def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart:
         words = theme.plain(label, 28)
         series.append(Series(words, look, False, ours))
         if theirs:
-            other = Look(look.colour if apart else theme.GREY, "////", "x")
+            other = LabelStyle(look.colour if apart else theme.GREY, "////", "x")
             series.append(Series(f"{words}, paper" if apart else "paper", other, True, theirs))
     return series
 

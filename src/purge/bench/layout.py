@@ -6,8 +6,8 @@ import csv
 import io
 import re
 
+from purge.bench.results import Cell, Column, Sheet
 from purge.bench.schema import KEYS, Goal
-from purge.bench.tables import Cell, Column, Sheet
 from purge.core.errors import printable
 
 

@@ -26,11 +26,11 @@ import purge
 from purge import Result
 from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
 from purge.bench.layout import FORMS
+from purge.bench.models import Place, images, is_done, missing, request_of, train_shard, trained
+from purge.bench.results import manifest, result_in, sheets
 from purge.bench.schema import PARTS
 from purge.bench.search import score_of, spent_in, waves, winners
-from purge.bench.store import Place, images, is_done, missing, request_of, train_shard, trained
-from purge.bench.tables import manifest, result_in, sheets
-from purge.bench.workers import PROCESSES, Done, Item, Worker, each, workers_on
+from purge.bench.workers import PROCESSES, Done, Worker, WorkItem, each, workers_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
@@ -230,13 +230,13 @@ def _wave(
     """Shards, then models, then jobs. ``tried`` learns what went wrong with each model, if anything."""
     attempt = partial(_attempt, place=place)
     models = [model for model in models if model.spec not in tried]
-    shards = [Item(shard, shard.training.spec) for shard in _shards(missing(models, place), place)]
+    shards = [WorkItem(shard, shard.training.spec) for shard in _shards(missing(models, place), place)]
     for done in each(workers, attempt, shards):
         if done.error:
             tried[done.what.training.spec] = done.error
         yield done
     yield from (Done(model, tried[model.spec]) for model in models if model.spec in tried)
-    whole = [Item(model, model.spec) for model in models if model.spec not in tried]
+    whole = [WorkItem(model, model.spec) for model in models if model.spec not in tried]
     for done in each(workers, attempt, whole):
         tried[done.what.spec] = done.error
         yield done
@@ -245,7 +245,7 @@ def _wave(
         if error := next(filter(None, (tried[t.spec] for t in job.trainings)), ""):
             yield Done(job, error, _record(job, place, {"error": error, "kind": "no model"}))
         else:
-            ready.append(Item(job, _scene_key(job, place)))
+            ready.append(WorkItem(job, _scene_key(job, place)))
     for done in each(workers, attempt, ready):
         if done.killed:
             failure = {"error": done.error, "kind": "process ended"}
@@ -340,27 +340,27 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         )  # fmt: skip
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
-    found = {k: v for k, v in result.to_dict().items() if k not in LEFT_OUT}
+    result_facts = {k: v for k, v in result.to_dict().items() if k not in LEFT_OUT}
     if job.base.logged:  # no path of this machine
-        found["settings"]["log"] = f"{scene.folders[0].name}/updates"
+        result_facts["settings"]["log"] = f"{scene.folders[0].name}/updates"
 
-    found["numbers"] = {
+    result_facts["numbers"] = {
         **_costs(scene.facts[1] if job.retrained else None, result, seconds),
         **_shares(result),
         "score": score_of(job.score, report) if job.score else None,
     }
-    found["spent_seconds"] = sum(seconds)
+    result_facts["spent_seconds"] = sum(seconds)
     checks = ("step", "check_forget_accuracy", "check_retain_loss")
-    found["checks"] = [
+    result_facts["checks"] = [
         {name.removeprefix("check_"): row.get(name) for name in checks}
         for row in result.history if row.get("check_forget_accuracy") is not None
     ]  # fmt: skip
     about = ("digest", "seconds", "seed", "test_accuracy", "source")
-    found["models"] = [
+    result_facts["models"] = [
         {"folder": folder.name, **{key: facts.get(key) for key in about}}
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
-    return {**found, **{part: report[part] for part in ("values", *PARTS)}}
+    return {**result_facts, **{part: report[part] for part in ("values", *PARTS)}}
 
 
 def _costs(retraining: RunFile | None, result: Result, seconds: Sequence[float]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ KILLED = expected(
 )  # fmt: skip
 
 
-class Item(NamedTuple):
+class WorkItem(NamedTuple):
     """Something to do; what is of one group shares data and models."""
 
     what: Any
@@ -65,12 +65,12 @@ class Worker(Protocol):
         """Do something; BrokenProcessPool if the process died of it."""
 
 
-def each(workers: Sequence[Worker], work: Work, items: Sequence[Item]) -> Iterator[Done]:
+def each(workers: Sequence[Worker], work: Work, items: Sequence[WorkItem]) -> Iterator[Done]:
     """Do all items, and yield what came of each when it is done."""
     waiting = [*items]
     at: dict[int, str] = {}  # the group that each worker is at
     idle = {i for i, worker in enumerate(workers) if not worker.started}
-    running: dict[Future[Any], tuple[int, Item | None]] = {}  # no item: it is starting
+    running: dict[Future[Any], tuple[int, WorkItem | None]] = {}  # no item: it is starting
     running |= {w.started: (i, None) for i, w in enumerate(workers) if w.started}
     while waiting or any(item for _, item in running.values()):
         for i in sorted(idle)[: len(waiting)]:

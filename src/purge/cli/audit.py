@@ -21,7 +21,7 @@ from purge.report import audit_table, broken_words
 def audit(
     context: typer.Context,
     run: Annotated[Path, Argument(help="The run folder of an unlearned model.")],
-    given: opt.Given,
+    options: opt.Given,
     model: opt.ModelName = None,
     retrained: Annotated[
         list[Path] | None,
@@ -66,7 +66,7 @@ def audit(
     running = running_in(context)
     running.kept = lambda: "Nothing was written."
     audited = purge.runs.audit_folder(
-        run, given, model=model, original=original, retrained=retrained or [], metrics=metrics,
+        run, options, model=model, original=original, retrained=retrained or [], metrics=metrics,
         shadows=shadows, fail_if=fail_if or [], forget_classes=forget_class or [], forget_ids=forget_ids,
         truth=truth, seed=seed, device=opt.pick_device(device), trust=trust, progress=not quiet,
     )  # fmt: skip

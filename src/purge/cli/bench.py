@@ -68,7 +68,7 @@ def bench(
         done = runner.bench(
             plan, place, only=only or (), at_once=jobs, on=on, resume=resume, progress=not quiet, say=say
         )
-        found = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
-        show(found, "\n".join(runner.in_words(done, place)), json_)
+        facts = {**done._asdict(), "out": str(place.out), "files": list(map(str, done.files))}
+        show(facts, "\n".join(runner.in_words(done, place)), json_)
         if done.failed:
             raise typer.Exit(Exit.BROKE)

@@ -50,8 +50,8 @@ def demo(
     seconds = time.perf_counter() - started
     words = demo.sentences(rows)
     page = folder / demo.REPORT
-    found = {"rows": [demo.as_record(row) for row in rows], "sentences": words, "folder": str(folder)}
-    show({**found, "seconds": seconds, "report": str(page)}, demo.table(rows), json_)
+    facts = {"rows": [demo.as_record(row) for row in rows], "sentences": words, "folder": str(folder)}
+    show({**facts, "seconds": seconds, "report": str(page)}, demo.table(rows), json_)
     if not json_:
         say("\n".join(words))
         say(f"\nRun folders (weights, history, audits) in {folder}; the demo took {seconds:.0f} s.")

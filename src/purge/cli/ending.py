@@ -111,8 +111,8 @@ def _failed(error: BaseException, names: Container[str], running: Running) -> En
         said = re.sub(r"\b(by|with) (force|resume)\b", r"\1 --\2", str(error))  # arguments as options
     elif isinstance(error, ParserError):
         said = error.format_message().rstrip(".")
-        asked = next((f"purge {word}" for word in sys.argv[1:] if word in names), "purge")
-        said = f"{said}{'' if said.endswith('?') else '.'} Fix: see {asked} --help."
+        command = next((f"purge {word}" for word in sys.argv[1:] if word in names), "purge")
+        said = f"{said}{'' if said.endswith('?') else '.'} Fix: see {command} --help."
     elif isinstance(raised, OSError) and raised.errno == errno.EPIPE:  # the reader of stdout is gone
         _drop_output()
         return Ended(PIPE, kind)

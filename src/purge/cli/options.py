@@ -65,7 +65,7 @@ DataDir = Annotated[Path | None, Option(help=DataSource.__dataclass_fields__["da
 def with_data(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each field of :class:`DataSource`.
 
-    They stand where its argument ``given`` does, which gets the fields whose options were passed. A field
+    They stand where its argument ``options`` does, which gets the fields whose options were passed. A field
     that the command has an argument for itself is left to it.
     """
     signature = inspect.signature(command, eval_str=True)
@@ -73,12 +73,14 @@ def with_data(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def called(**arguments: Any) -> None:
-        given = {f.name: _value(f, arguments.pop(f.name)) for f in fields}
-        command(**arguments, given={name: value for name, value in given.items() if value not in (None, "")})
+        options = {f.name: _value(f, arguments.pop(f.name)) for f in fields}
+        command(
+            **arguments, options={name: value for name, value in options.items() if value not in (None, "")}
+        )
 
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.name != "given":
+        if parameter.name != "options":
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
         for field in fields:

@@ -26,9 +26,9 @@ def show(content: Any, text: str | Table, as_json: bool) -> None:
         return
     if isinstance(text, Table):
         console = _console()
-        found = fitted(text, console.width)
-        if isinstance(found, Table) and console.color_system:
-            console.print(found)
+        text_or_table = fitted(text, console.width)
+        if isinstance(text_or_table, Table) and console.color_system:
+            console.print(text_or_table)
             return
         text = as_text(text, console.width)
     say(text)

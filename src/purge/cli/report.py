@@ -52,8 +52,8 @@ def report(
     warnings = [warning for one in reports.values() if (warning := one["info"]["warning"])]
     for warning in warnings:
         print(f"Warning: {warning}.", file=sys.stderr)
-    found = {"file": str(file), "bytes": size, "figures": [str(p) for p in written], "warnings": warnings}
-    show(found, text, json_)
+    facts = {"file": str(file), "bytes": size, "figures": [str(p) for p in written], "warnings": warnings}
+    show(facts, text, json_)
 
 
 def _by_name(folders: list[Path]) -> dict[str, Path]:

@@ -87,11 +87,11 @@ def add(
     from purge.ledger.intake import checked_request, id_texts
 
     names = None if ids is None else ids_in(ids)
-    given = {"ids": names, "classes": classes or None, "received": received, "due": due}
-    given |= {"basis": basis, "note": note}
-    checked_request(given, id_texts)  # a bad request makes no ledger
+    new = {"ids": names, "classes": classes or None, "received": received, "due": due}
+    new |= {"basis": basis, "note": note}
+    checked_request(new, id_texts)  # a bad request makes no ledger
     with open_ledger(ledger, key, sign, must_exist=False) as book:
-        request = book.add_many([given])[0]
+        request = book.add_many([new])[0]
         show(request.to_dict(), f"Request {request.number} is due on {request.due}.", json_)
 
 
@@ -110,18 +110,18 @@ def list_(
     from purge.report import listing
 
     with open_ledger(ledger) as book:
-        found, today = book.requests(state=state, due_by=due_by), date.today()
-        records = [shown(one, today) for one in found]
+        requests, today = book.requests(state=state, due_by=due_by), date.today()
+        records = [shown(one, today) for one in requests]
         rows = [
             [
                 str(one.number), str(one.received), str(one.due), days_left(record), one.state, about(record),
                 one.hold or one.why or one.note or "",
             ]
-            for one, record in zip(found, records, strict=True)
+            for one, record in zip(requests, records, strict=True)
         ]  # fmt: skip
         head = ["request", "received", "due", "days left", "state", "about", "remark"]
-        late = sum(one.waits() and one.days_left(today) < 0 for one in found)
-        show(records, listing(head, rows) if found else "No such requests.", json_)
+        late = sum(one.waits() and one.days_left(today) < 0 for one in requests)
+        show(records, listing(head, rows) if requests else "No such requests.", json_)
         if not json_ and late:
             say(f"{late} overdue.")
 

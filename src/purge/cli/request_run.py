@@ -102,7 +102,7 @@ def run(
     running = running_in(context)
     from purge.core.files import write_json
     from purge.ledger import worker
-    from purge.ledger.audits import METRICS
+    from purge.ledger.version_audits import METRICS
     from purge.metrics import PANELS
 
     outcome: Outcome | None = None
@@ -175,7 +175,7 @@ def deliver(
     data: Annotated[
         str, Option(help="The whole training data from now on: a name, folder, file or module:function.")
     ],
-    given: opt.Given,
+    options: opt.Given,
     leave_out: Annotated[
         bool, Option("--leave-out", help="Take the data; never use rows of people who asked to be forgotten.")
     ] = False,
@@ -193,10 +193,14 @@ def deliver(
     from purge.ledger.data import deliver
 
     with open_ledger(ledger, key, sign) as book:
-        found = deliver(book, data, options=given, leave_out=leave_out, trust=trust, wait=wait)
-    left = f" {found.came_back} rows of {found.people} forgotten people are left out." if found.people else ""
-    text = f"The training data has {found.rows} rows now, {found.before} before.{left}"
-    show(dataclasses.asdict(found), text, json_)
+        delivery = deliver(book, data, options=options, leave_out=leave_out, trust=trust, wait=wait)
+    left = (
+        f" {delivery.came_back} rows of {delivery.people} forgotten people are left out."
+        if delivery.people
+        else ""
+    )
+    text = f"The training data has {delivery.rows} rows now, {delivery.before} before.{left}"
+    show(dataclasses.asdict(delivery), text, json_)
 
 
 @app.command("watch")
@@ -223,15 +227,15 @@ def watch(
 
     while True:
         with open_ledger(ledger, key, sign, must_exist=False) as book:
-            found = take_in(book, folder, keep=keep)
-        numbers = ", ".join(map(str, found.requests))
-        if every is None or found.requests:
-            content = {"requests": found.requests, "known": found.known, "refused": found.refused}
+            taken = take_in(book, folder, keep=keep)
+        numbers = ", ".join(map(str, taken.requests))
+        if every is None or taken.requests:
+            content = {"requests": taken.requests, "known": taken.known, "refused": taken.refused}
             show(content, f"Added request {numbers}." if numbers else "No new request.", json_)
-        for name, why in found.refused.items():
+        for name, why in taken.refused.items():
             complain(f"{name} is left where it is. {why}")
         if every is None:
-            if found.refused:
+            if taken.refused:
                 raise typer.Exit(Exit.REFUSED)
             return
         time.sleep(every)

@@ -83,8 +83,8 @@ def serve(
         fix = "pip install 'purge-unlearning[serve]'"
         raise LedgerError(f"the package {error.name}, for the page", "none", fix) from None
     from purge.serve.app import make_app
+    from purge.serve.background import Runner
     from purge.serve.desk import Desk
-    from purge.serve.runner import Runner
 
     options = [f"--method={method}", *(f"--set={one}" for one in set_ or [])]
     options += [f"--fail-if={one}" for one in fail_if or []]

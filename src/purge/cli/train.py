@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def train(
     context: typer.Context,
     out: Annotated[Path, opt.place("Folder for the model; must be empty.")],
-    given: opt.Given,
+    options: opt.Given,
     model: Annotated[str | None, Option(help="See purge list models.")] = None,
     like: Annotated[Path | None, Option(help="Run folder whose data, model and recipe to use.")] = None,
     without_class: Annotated[
@@ -61,7 +61,7 @@ def train(
     resumable = shards is None and log_updates is None
     running.kept = lambda: purge.runs.kept_epochs(out, resumable=resumable)
     done = purge.runs.train_folder(
-        out, given, model=model, like=like, without_classes=without_class or [], without_ids=without_ids,
+        out, options, model=model, like=like, without_classes=without_class or [], without_ids=without_ids,
         pretrained=pretrained, settings=opt.settings_from(set_), seed=seed, device=opt.pick_device(device),
         trust=trust, shards=shards, slices=slices, vote=vote, log_updates=log_updates,
         log_only_ids=log_only_ids, resume=resume, force=force, progress=not quiet,

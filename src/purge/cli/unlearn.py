@@ -25,7 +25,7 @@ def unlearn(
     context: typer.Context,
     checkpoint: Annotated[Path, Argument(help="A run folder, or a file of weights.")],
     out: Annotated[Path, opt.place("Folder for the new model; must be empty.")],
-    given: opt.Given,
+    options: opt.Given,
     model: opt.ModelName = None,
     forget_class: Annotated[
         list[str] | None, Option(help="A class to forget, by number or name; repeatable.")
@@ -72,7 +72,7 @@ def unlearn(
         id=request_id, received=received, done=done, by=by, model_version=model_version
     )
     unlearned = purge.runs.unlearn_folder(
-        checkpoint, out, given, model=model, forget_classes=forget_class or [], forget_ids=forget_ids,
+        checkpoint, out, options, model=model, forget_classes=forget_class or [], forget_ids=forget_ids,
         method=method, settings=opt.settings_from(set_), augment=augment, seed=seed,
         device=opt.pick_device(device), trust=trust, precision=precision, graph=graph, record=record,
         export_to=export, force=force, progress=not quiet,

@@ -90,9 +90,9 @@ def imported_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], A
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, other = homes[name].partition(":")
-        found = getattr(importlib.import_module(f"purge.{module}"), other or name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(importlib.import_module(f"purge.{module}"), other or name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return find
 

@@ -18,13 +18,13 @@ from purge.core.errors import DataError, brief
 from purge.data import inputs
 from purge.data.backends import Items, Tensors
 from purge.data.classes import as_numbers, names_of, numbered
+from purge.data.dataframes import frame_values, is_frame, label_column
 from purge.data.foreign import are_arrays, check_pair, known_labels, length, unwrap
 from purge.data.ids import as_text, owners_in_columns
 from purge.data.items import Form, owner_in
 from purge.data.prefetch import say_once
 from purge.data.ragged import pads_of, stretched, widest
 from purge.data.samples import Data, Origin, Samples
-from purge.data.tables import frame_values, is_frame, label_column
 
 Adapter: TypeAlias = Callable[[Any, Form, str], Samples]
 
@@ -40,7 +40,7 @@ class Accepted:
 
 
 def accepted(
-    given: Mapping[str, Data], form: Form | None = None, order: Sequence[str] = (),
+    raw_sets: Mapping[str, Data], form: Form | None = None, order: Sequence[str] = (),
     before: Accepted | None = None,
 ) -> dict[str, Samples]:  # fmt: skip
     """Each set as samples, with labels as numbers in one common order.
@@ -53,13 +53,13 @@ def accepted(
     {'forget': [1], 'retain': [0]}
     """
     form, before, sets = form or Form(), before or Accepted(), {}
-    for what, data in given.items():
+    for what, data in raw_sets.items():
         samples = next((s for one, how, s in before.known if one is data and how.same(form)), None)
         if samples is None:
             samples = converted(data, form, what)
             before.known.append((data, form, samples))
         sets[what] = samples
-    raw = {what for what, one in sets.items() if one is not given[what]}
+    raw = {what for what, one in sets.items() if one is not raw_sets[what]}
     return _of_one_length(_of_one_table(_of_one_order(sets, raw, form, order)))
 
 

@@ -74,7 +74,7 @@ def places_of(*kept: Any) -> list[str]:
     return sorted({place for one in kept if (place := getattr(one, "cached", ""))})
 
 
-class Entry(NamedTuple):
+class KeptItem(NamedTuple):
     """Something that is kept."""
 
     kind: Kind
@@ -84,7 +84,7 @@ class Entry(NamedTuple):
     path: str  # within the cache
 
 
-def entries(kinds: Collection[Kind] = KINDS) -> list[Entry]:
+def entries(kinds: Collection[Kind] = KINDS) -> list[KeptItem]:
     """What the user's cache holds, kind by kind, the largest first."""
     listed = []
     for kind in (kind for kind in KINDS if kind in kinds):
@@ -104,12 +104,12 @@ def entries(kinds: Collection[Kind] = KINDS) -> list[Entry]:
                     about = "unfinished"
             size = sum(s.st_size for s in stats if not stat.S_ISDIR(s.st_mode))
             age = max(0.0, time.time() - max(s.st_mtime for s in stats))
-            of_kind.append(Entry(kind, about, size, age, path.relative_to(user_folder()).as_posix()))
+            of_kind.append(KeptItem(kind, about, size, age, path.relative_to(user_folder()).as_posix()))
         listed += sorted(of_kind, key=lambda entry: -entry.bytes)
     return listed
 
 
-def clear(kinds: Collection[Kind]) -> list[Entry]:
+def clear(kinds: Collection[Kind]) -> list[KeptItem]:
     """Remove what is kept of these kinds, and return it; other files in the folder are left alone."""
     removed = entries(kinds)
     for entry in removed:

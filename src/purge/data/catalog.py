@@ -50,8 +50,8 @@ def _reader(module: str, function: str) -> Callable[[list[Path]], Read]:
     """A reader in ``data/formats``, imported when it is called: listing names must be fast."""
 
     def read(paths: list[Path]) -> Read:
-        found: Read = getattr(importlib.import_module(f"purge.data.formats.{module}"), function)(paths)
-        return found
+        reader: Read = getattr(importlib.import_module(f"purge.data.formats.{module}"), function)(paths)
+        return reader
 
     return read
 
@@ -160,18 +160,18 @@ def __getattr__(name: str) -> Any:
     """Build DATASETS on first use: other packages import this module before theirs are defined."""
     if name != "DATASETS":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()["DATASETS"] = dict(BUILT_IN)
+    table = globals()["DATASETS"] = dict(BUILT_IN)
     for point in entry_points(group=GROUP):
         try:
             entry = point.load()
         except (Exception, SystemExit) as error:  # a broken package must not stop the others
             entry = error
-        if isinstance(entry, DatasetEntry) and point.name not in found:
-            found[point.name] = entry
+        if isinstance(entry, DatasetEntry) and point.name not in table:
+            table[point.name] = entry
         else:
-            why = "the name is taken" if point.name in found else f"not a DatasetEntry: {entry!r}"
+            why = "the name is taken" if point.name in table else f"not a DatasetEntry: {entry!r}"
             logging.getLogger("purge").warning("Data set %s (%s) ignored: %s", point.name, point.value, why)
-    return found
+    return table
 
 
 def list_datasets() -> dict[str, str]:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from purge.core.errors import DataError, brief
 from purge.data import inputs
+from purge.data.dataframes import is_frame
 from purge.data.images import as_labels
 from purge.data.items import LABEL_KEYS, native
-from purge.data.tables import is_frame
 
 
 def numbered(y: Any, n: int, what: str, names: Sequence[str] = ()) -> tuple[Tensor, tuple[str, ...], bool]:
@@ -94,12 +94,12 @@ def names_of(data: Any, label: str | None = None) -> tuple[str, ...]:
     """The names of the classes in their order, where data tells them."""
     if hasattr(data, "iloc"):  # a DataFrame, whose attributes are columns
         return ()
-    found = getattr(data, "names", None) or getattr(data, "classes", None)
+    known = getattr(data, "names", None) or getattr(data, "classes", None)
     features = getattr(data, "features", None)
-    if not found and isinstance(features, Mapping):
+    if not known and isinstance(features, Mapping):
         keys = (label,) if label else LABEL_KEYS
-        found = next((getattr(features[key], "names", None) for key in keys if key in features), None)
-    if found is None or isinstance(found, str) or not isinstance(found, Iterable):
+        known = next((getattr(features[key], "names", None) for key in keys if key in features), None)
+    if known is None or isinstance(known, str) or not isinstance(known, Iterable):
         return ()
-    names = tuple(found)
+    names = tuple(known)
     return names if all(isinstance(name, str) for name in names) else ()

@@ -37,7 +37,7 @@ DEFAULT_SIZE = 224  # all others are resized to this, unless another size is ask
 CHUNK = 64  # images that a thread decodes at a time
 
 
-class Form(NamedTuple):
+class PixelForm(NamedTuple):
     """How pixels are stored."""
 
     channels: int
@@ -122,7 +122,7 @@ def _written(
     folder: Path,
     source: str,
     parts: Parts,
-    form: Form,
+    form: PixelForm,
     workers: int,
     names: tuple[str, ...],
     progress: bool,
@@ -175,13 +175,13 @@ def mean_and_std(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
 # -- how it is decoded --------------------------------------------------------------------------
 
 
-def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]:
+def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[PixelForm, bool]:
     """The form in which to store all images, and whether that is the form they already have."""
-    seen: set[Form | None] = set()
+    seen: set[PixelForm | None] = set()
     with progress_line("read image headers", sum(len(p.labels) for p in parts.values()), progress) as on:
         for part in parts.values():
             if isinstance(part, Decoded):
-                seen.add(Form(*channels_first(part.pixels).shape[1:]))
+                seen.add(PixelForm(*channels_first(part.pixels).shape[1:]))
                 continue
             on_disk = isinstance(part.item(0), Path)  # opening files is mostly waiting
             for forms in _in_parallel(header, part.items(), os.cpu_count() or 1 if on_disk else 1):
@@ -190,22 +190,22 @@ def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[Form, bool]
     return form_from(seen, size)
 
 
-def form_from(seen: Collection[Form | None], size: int | None) -> tuple[Form, bool]:
+def form_from(seen: Collection[PixelForm | None], size: int | None) -> tuple[PixelForm, bool]:
     """The form in which to store images of these forms (None: one that cannot be read)."""
     channels = max((f.channels for f in seen if f), default=1)
     sides = {(f.height, f.width) for f in seen if f}
     if len(sides) == 1 and max(next(iter(sides))) <= NATIVE:
-        return Form(channels, *sides.pop()), True
+        return PixelForm(channels, *sides.pop()), True
     side = size or DEFAULT_SIZE
-    return Form(channels, side, side), False
+    return PixelForm(channels, side, side), False
 
 
-def threads(form: Form, *, native: bool) -> int:
+def threads(form: PixelForm, *, native: bool) -> int:
     """The fastest number of threads; on CIFAR-10 a second thread made decoding 50% slower."""
     return 1 if native and form.height * form.width <= TINY else os.cpu_count() or 1
 
 
-def _pixels(part: Encoded | Decoded, form: Form, workers: int) -> Iterator[Sequence[Array | None]]:
+def _pixels(part: Encoded | Decoded, form: PixelForm, workers: int) -> Iterator[Sequence[Array | None]]:
     """The pixels of a part in chunks, in order; None for an image that cannot be read."""
     if isinstance(part, Encoded):
         yield from _in_parallel(lambda item: decode(item, form), part.items(), workers)
@@ -233,7 +233,7 @@ def _in_parallel(work: Callable[[Any], Any], items: Iterable[Any], workers: int)
             yield waiting.popleft().result()
 
 
-def header(item: bytes | Path) -> Form | None:
+def header(item: bytes | Path) -> PixelForm | None:
     """Size and channels from the header of an image file; None if it cannot be read."""
     try:
         with _opened(item) as image:
@@ -244,7 +244,7 @@ def header(item: bytes | Path) -> Form | None:
             if image.mode == "P":  # its palette tells
                 colours = np.reshape(image.getpalette() or [], (-1, 3))
                 grey = bool((colours == colours[:, :1]).all())
-            return Form(1 if grey else 3, h, w)
+            return PixelForm(1 if grey else 3, h, w)
     except Exception:  # Pillow raises many kinds of errors on a damaged file
         return None
 
@@ -255,7 +255,7 @@ def _opened(item: bytes | Path) -> Image.Image:
     return Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
 
 
-def decode(item: bytes | Path, form: Form) -> Array | None:
+def decode(item: bytes | Path, form: PixelForm) -> Array | None:
     """The pixels of an image in the given form; None if it cannot be read."""
     try:
         with _opened(item) as image:
@@ -280,7 +280,7 @@ def eight_bit(image: Image.Image) -> Image.Image:
     return image.convert("L" if image.mode in GREY else "RGB")
 
 
-def _fitted(image: Image.Image, form: Form) -> Array:
+def _fitted(image: Image.Image, form: PixelForm) -> Array:
     """An 8-bit image as pixels of the given form: the shorter side resized, the centre cropped."""
     image = image.convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.width, form.height):

@@ -79,12 +79,12 @@ class Pixels(Backend):
     def _copied_to(self, rows: Tensor | None, device: torch.device) -> Tensor:
         """The pixels on another device, moved in parts: the store may be a file mapped into memory."""
         n = len(self) if rows is None else len(rows)
-        found = torch.empty(n, *self.pixel_shape, dtype=torch.uint8, device=device)
+        copies = torch.empty(n, *self.pixel_shape, dtype=torch.uint8, device=device)
         part = max(1, (64 << 20) // math.prod(self.pixel_shape))
         for at in range(0, n, part):
             some = slice(at, at + part) if rows is None else rows[at : at + part]
-            found[at : at + part] = self.store[some].to(device)
-        return found
+            copies[at : at + part] = self.store[some].to(device)
+        return copies
 
     def bytes(self, rows: int) -> int:
         """How many bytes the pixels of so many images take."""
@@ -269,10 +269,10 @@ def _check_images(pixels: Any, size: Any, channels: Any, ids: Any) -> None:
         raise DataError(f"{own} channels, as the images have", str(channels), fix)
 
 
-def per_channel(given: Any, what: str, n: int | None = None, of: str = "channel") -> tuple[float, ...]:
+def per_channel(values: Any, what: str, n: int | None = None, of: str = "channel") -> tuple[float, ...]:
     """The ``mean`` or ``std`` of each channel, or one for all; n: how many channels there are, if known."""
     try:
-        constants = tuple(map(float, given))
+        constants = tuple(map(float, values))
     except (TypeError, ValueError):
         constants = ()
     lowest = 0.0 if what == "std" else -math.inf
@@ -280,7 +280,7 @@ def per_channel(given: Any, what: str, n: int | None = None, of: str = "channel"
     if not constants or not right or (n is not None and len(constants) not in (1, n)):
         count, above = "" if n is None else f" ({n})", ", above 0" if what == "std" else ""
         fix = f"pass {what} with a number for each, or with one for all"
-        raise DataError(f"one finite {what} per {of}{count}{above}", brief(given), fix)
+        raise DataError(f"one finite {what} per {of}{count}{above}", brief(values), fix)
     return constants
 
 

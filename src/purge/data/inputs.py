@@ -16,8 +16,8 @@ Inputs: TypeAlias = Any  # a tensor, or a pytree of tensors with one row per sam
 
 def leaves(inputs: Inputs) -> list[Tensor]:
     """The tensors of the inputs."""
-    found: list[Tensor] = tree_leaves(inputs)
-    return found
+    tensors: list[Tensor] = tree_leaves(inputs)
+    return tensors
 
 
 def apply(fn: Callable[..., Tensor], *inputs: Inputs) -> Inputs:

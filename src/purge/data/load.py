@@ -21,9 +21,9 @@ from purge.data.catalog import DATASETS, DatasetEntry
 from purge.data.decode import channels_first, decoded
 from purge.data.download import fetch
 from purge.data.formats import parquet
+from purge.data.formats.columns import is_table, read_table
 from purge.data.formats.readers import own_source
 from purge.data.formats.source import Decoded, Read, Source, held_out
-from purge.data.formats.tables import is_table, read_table
 from purge.data.images import Images, per_channel
 from purge.data.own import from_function
 from purge.data.prefetch import DEVICE_FRACTION, say_once
@@ -192,11 +192,11 @@ def _find(
 ) -> _Loaded:
     if entry is not None and not entry.layouts:  # without files: read every time, never cached
         parts, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
-        found = {
+        known = {
             which: (torch.from_numpy(channels_first(part.pixels)), part.labels, (), f"{source.data}-{which}")
             for which, part in parts.items()
         }
-        return _Loaded({**found}, entry.names or names)
+        return _Loaded({**known}, entry.names or names)
     files = _named_source(source, entry, progress) if entry else own_source(Path(source.data))
     if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
         return _streamed(files, size, source.skip_bad, measure)

@@ -138,7 +138,7 @@ def option_type(field: Field) -> Any:
 
 
 def choose_data(
-    run: DataSource, given: Mapping[str, Any], *, trust: bool = False, model: str = "", trains: bool = False
+    run: DataSource, options: Mapping[str, Any], *, trust: bool = False, model: str = "", trains: bool = False
 ) -> DataSource:
     """The data that is named, or else the run's; paths become absolute.
 
@@ -152,38 +152,38 @@ def choose_data(
         model: the architecture, whose folder has the tokenizer of texts.
         trains: will a model be trained on it now? Otherwise one was trained before.
     """
-    data = _named_data(run, given, trust)
+    data = _named_data(run, options, trust)
     same = data == run.data and not is_function(data)  # other data has another mean
     values: dict[str, Any] = {}
     for f in OPTIONS:
-        if f.name in given:
-            values[f.name] = str(Path(given[f.name]).absolute()) if f.metadata["path"] else given[f.name]
+        if f.name in options:
+            values[f.name] = str(Path(options[f.name]).absolute()) if f.metadata["path"] else options[f.name]
         elif same or f.metadata["kept"] == "run":
             values[f.name] = getattr(run, f.name)
-    if "transform" not in given and values.get("transform") is not None:
+    if "transform" not in options and values.get("transform") is not None:
         trusted(values["transform"], "run.json", trust, option="--transform")
-    if "text_column" not in given and values.get("label_column") != run.label_column:
+    if "text_column" not in options and values.get("label_column") != run.label_column:
         values["text_column"] = None  # the run's other columns say nothing about another one of labels
     if values.get("text_column") is not None and model.startswith("hf:"):
         values["tokenizer"] = model.removeprefix("hf:")
-    held_out = _held_out(run, given, same=same, trains=trains)
+    held_out = _held_out(run, options, same=same, trains=trains)
     return DataSource(**{**values, "data": data, "held_out": held_out})
 
 
-def _named_data(run: DataSource, given: Mapping[str, Any], trust: bool) -> str:
-    data = given.get("data") or run.data
+def _named_data(run: DataSource, options: Mapping[str, Any], trust: bool) -> str:
+    data = options.get("data") or run.data
     if not data:
         raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
-    if "data" not in given and is_function(data):
+    if "data" not in options and is_function(data):
         trusted(data, "run.json", trust, option="--data")
-    if "data" in given and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
+    if "data" in options and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
         data = str(Path(data).absolute())
     return str(data)
 
 
-def _held_out(run: DataSource, given: Mapping[str, Any], *, same: bool, trains: bool) -> bool | None:
+def _held_out(run: DataSource, options: Mapping[str, Any], *, same: bool, trains: bool) -> bool | None:
     """Is a fifth of data without a test part held out? None: a checkpoint from elsewhere does not say."""
-    all_trained, test = given.get("held_out") is False, "test_file" in given
+    all_trained, test = options.get("held_out") is False, "test_file" in options
     if all_trained and test:
         raise DataError("either --test or --all-trained", "both", "leave one of them out")
     if all_trained and same and run.held_out:
@@ -193,7 +193,7 @@ def _held_out(run: DataSource, given: Mapping[str, Any], *, same: bool, trains: 
         return False
     if run.data and (same or run.held_out):
         return run.held_out or test
-    return True if trains or test or "split_seed" in given else None
+    return True if trains or test or "split_seed" in options else None
 
 
 def is_pattern(path: Path) -> bool:

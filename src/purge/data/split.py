@@ -14,11 +14,11 @@ from torch import Tensor
 from purge.core.errors import DataError, MethodError, brief, did_you_mean
 from purge.core.settings import checked_seed
 from purge.data.accept import accepted, known_names
+from purge.data.dataframes import counts_rows, row_names, rows_named
 from purge.data.forgotten import forgotten_by
 from purge.data.ids import IdOf, as_list, rows_of_ids
 from purge.data.items import Adapt, Form
 from purge.data.samples import Data, Samples
-from purge.data.tables import counts_rows, row_names, rows_named
 
 
 @dataclass(frozen=True)

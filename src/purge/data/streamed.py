@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError
-from purge.data.decode import Form, decode, form_from, header, histogram, mean_and_std, threads
+from purge.data.decode import PixelForm, decode, form_from, header, histogram, mean_and_std, threads
 from purge.data.formats.source import Array, Encoded, Source
 
 SAMPLE = 1024  # images that stand for all of them
@@ -30,7 +30,7 @@ class Shelf:
 
     device, decodes = torch.device("cpu"), True
 
-    def __init__(self, part: Encoded, form: Form, workers: int) -> None:
+    def __init__(self, part: Encoded, form: PixelForm, workers: int) -> None:
         self.part, self._form, self._workers = part, form, workers
         self.shape, self.reads = (len(part.labels), *form), 0  # reads: images that were decoded so far
 
@@ -50,11 +50,11 @@ class Shelf:
         return torch.from_numpy(pixels)[place]
 
     def _pixels(self, row: int) -> Array:
-        found = decode(self.part.item(row), self._form)
-        if found is None:
+        pixels = decode(self.part.item(row), self._form)
+        if pixels is None:
             got, fix = f"{self.part.paths[row]}, which cannot be read", "repair or remove it"
             raise DataError("images that can be decoded", got, fix)
-        return found
+        return pixels
 
 
 def is_large(source: Source) -> bool:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from purge.core.errors import DataError, brief
 from purge.data.backends import Tensors
+from purge.data.formats.columns import TableFile, read_table
 from purge.data.formats.source import class_names, held_out
-from purge.data.formats.tables import Table, read_table
 from purge.data.images import per_channel
 from purge.data.inputs import Inputs, take
 from purge.data.samples import Origin, Samples
@@ -65,7 +65,7 @@ def load_table(
     return parts[0], parts[1] if len(parts) > 1 else None
 
 
-def _owners(tables: list[Table], id: str | None) -> list[list[str]]:
+def _owners(tables: list[TableFile], id: str | None) -> list[list[str]]:
     """Whose each row of each table is; empty where no column says so."""
     owners = [[] if id is None else table.texts(id, "--id") for table in tables]
     for owner in (owner for part in owners for owner in part):
@@ -100,7 +100,7 @@ def _numbered(
     return order, [torch.tensor([number[cell] for cell in column]) for column in columns]
 
 
-def _tokens(tables: list[Table], text: str, encode: Encode | None) -> list[Inputs]:
+def _tokens(tables: list[TableFile], text: str, encode: Encode | None) -> list[Inputs]:
     """The tokens of each table, all padded to one length."""
     if encode is None:
         fix = "name a folder with a tokenizer as --model hf:DIR, or leave out --text"
@@ -111,7 +111,7 @@ def _tokens(tables: list[Table], text: str, encode: Encode | None) -> list[Input
     return [take(tokens, slice(*ends[i : i + 2])) for i in range(len(columns))]
 
 
-def _features(tables: list[Table], others: list[str]) -> list[Inputs]:
+def _features(tables: list[TableFile], others: list[str]) -> list[Inputs]:
     """All other columns, which must be numbers, of each table: (N, columns)."""
     names = [name for name in tables[0].columns if name not in others]
     if not names:

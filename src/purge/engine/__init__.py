@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from purge.engine.precision import Precision, choose_device
     from purge.engine.resume import STATE, kept_epochs, training_folder
     from purge.engine.seeding import seeded
-    from purge.engine.store import read_tensors
+    from purge.engine.tensor_files import read_tensors
     from purge.engine.trainer import Recipe
 
 __all__ = [
@@ -26,6 +26,6 @@ __getattr__ = imported_on_use(
     {
         "STATE": "engine.resume", "Precision": "engine.precision", "Recipe": "engine.trainer",
         "choose_device": "engine.precision", "kept_epochs": "engine.resume",
-        "read_tensors": "engine.store", "seeded": "engine.seeding", "training_folder": "engine.resume",
+        "read_tensors": "engine.tensor_files", "seeded": "engine.seeding", "training_folder": "engine.resume",
     },
 )  # fmt: skip

@@ -19,7 +19,7 @@ from purge.core.files import out_folder
 from purge.core.settings import as_dict
 from purge.data.samples import Samples
 from purge.engine.context import Context
-from purge.engine.store import cpu_copies, data_digest, read_tensors, write_tensors
+from purge.engine.tensor_files import cpu_copies, data_digest, read_tensors, write_tensors
 from purge.models.checkpoint import digest, tensors_of
 from purge.models.inspect import device_of
 

@@ -10,7 +10,7 @@ from purge.core.errors import LedgerError
 from purge.ledger import words
 from purge.ledger.chain import Kind
 from purge.ledger.intake import text
-from purge.ledger.records import Audit, Batch, Request, Version
+from purge.ledger.records import Audit, DeletionBatch, Request, Version
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 
-def start_batch(ledger: Ledger, numbers: Iterable[int], about: Json | None = None) -> Batch:
+def start_batch(ledger: Ledger, numbers: Iterable[int], about: Json | None = None) -> DeletionBatch:
     """Begin to do open requests together; ``about``: further facts for the record."""
     members = sorted(set(numbers))
     with ledger.together():
@@ -38,19 +38,19 @@ def start_batch(ledger: Ledger, numbers: Iterable[int], about: Json | None = Non
 def finish_batch(
     ledger: Ledger, number: int, *, version: str | None = None, about: Json | None = None,
     without_rows: Iterable[int] = (),
-) -> Batch:  # fmt: skip
+) -> DeletionBatch:  # fmt: skip
     """Mark a batch and its requests done; ``without_rows``: those of which no row was left to forget."""
     more = {"version": version, "without_rows": sorted(without_rows)}
     return _end(ledger, number, Kind.BATCH_DONE, more, about)
 
 
-def fail_batch(ledger: Ledger, number: int, reason: str, *, about: Json | None = None) -> Batch:
+def fail_batch(ledger: Ledger, number: int, reason: str, *, about: Json | None = None) -> DeletionBatch:
     """Mark a batch failed; its requests are open again and carry the reason."""
     short = reason if len(reason) <= 900 else f"{reason[:900]}…"
     return _end(ledger, number, Kind.BATCH_FAILED, {"reason": short}, about)
 
 
-def _end(ledger: Ledger, number: int, kind: Kind, more: dict[str, Any], about: Json | None) -> Batch:
+def _end(ledger: Ledger, number: int, kind: Kind, more: dict[str, Any], about: Json | None) -> DeletionBatch:
     with ledger.together():
         batch = ledger.batch(number)
         if batch.state != "running":

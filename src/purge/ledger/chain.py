@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from purge.core.errors import FileError, LedgerError, brief, first_line
 from purge.ledger.keys import checker
-from purge.ledger.records import Head, Verification
+from purge.ledger.records import ChainHead, Verification
 
 START = "0" * 64  # what the first entry carries as the hash of the one before
 TABLES = ("requests", "subjects", "batches", "versions", "audits")  # that follow from the chain
@@ -200,7 +200,7 @@ class Walk:
         anchor: an end of the chain that was kept elsewhere.
     """
 
-    def __init__(self, public: str | None = None, anchor: Head | None = None) -> None:
+    def __init__(self, public: str | None = None, anchor: ChainHead | None = None) -> None:
         self.public, self.anchor = public, anchor
         self.signer: str | None = None  # the key that the ledger names
         self.count, self.last = 0, START
@@ -267,7 +267,9 @@ class Walk:
         """What was found; ``why`` is something wrong beside the chain."""
         signed = self._right is not None and self.public is not None
         first, why = (self.bad[0], f"entry {self.bad[0]}: {self.bad[1]}") if self.bad else (None, why)
-        return Verification(why is None, self.count, first, why, str(Head(self.count, self.last)), signed)
+        return Verification(
+            why is None, self.count, first, why, str(ChainHead(self.count, self.last)), signed
+        )
 
 
 # -- exports ----------------------------------------------------------------------------------
@@ -275,14 +277,14 @@ class Walk:
 
 def export_lines(links: Iterable[Link]) -> Iterable[str]:
     """The entries as JSON, one a line, and the end of the chain as the last line."""
-    last = Head(0, START)
+    last = ChainHead(0, START)
     for link in links:
         yield canonical({**link._asdict(), "payload": json.loads(link.payload)})
-        last = Head(link.seq, link.hash)
+        last = ChainHead(link.seq, link.hash)
     yield canonical({LAST_LINE: str(last)})
 
 
-def check_export(path: Path, public: str | None = None, anchor: Head | None = None) -> Verification:
+def check_export(path: Path, public: str | None = None, anchor: ChainHead | None = None) -> Verification:
     """Check a file that a ledger was exported to, without the ledger."""
     walk = Walk(public, anchor)
     ends: list[str] = []
@@ -291,7 +293,7 @@ def check_export(path: Path, public: str | None = None, anchor: Head | None = No
             walk.along(_links(file, ends))
     except OSError as error:
         raise FileError(f"an export at {path}", error.strerror or "an error", "check the path") from None
-    if walk.bad is None and ends != [str(Head(walk.count, walk.last))]:
+    if walk.bad is None and ends != [str(ChainHead(walk.count, walk.last))]:
         walk.bad = walk.count + 1, "the file ends without a last line that names the end of the chain"
     return walk.verdict()
 
@@ -312,12 +314,12 @@ def _links(lines: Iterable[str], ends: list[str]) -> Iterable[Link]:
             yield broken
 
 
-def read_head(head: Head | str | None) -> Head | None:
+def read_head(head: ChainHead | str | None) -> ChainHead | None:
     """The end of a chain from its text, ``COUNT:HASH``."""
-    if head is None or isinstance(head, Head):
+    if head is None or isinstance(head, ChainHead):
         return head
     count, _, digest = str(head).strip().partition(":")
     if not count.isdecimal() or len(digest) != len(START):
         fix = "pass what verify or export has told, COUNT:HASH"
         raise LedgerError("the end of a chain as head", brief(head), fix)
-    return Head(int(count), digest)
+    return ChainHead(int(count), digest)

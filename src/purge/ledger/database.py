@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
 from purge.core.errors import BusyError, FileError, LedgerError, PurgeError
 from purge.core.files import file_errors
-from purge.ledger import tables
+from purge.ledger import sql
 from purge.ledger.chain import now
 
 WAIT = 60  # seconds for another process that writes
@@ -61,17 +61,17 @@ class Database:
         if self.file and not self.file.exists():
             return None
         with self.reading() as connection:
-            return tables.version_of(connection)
+            return sql.version_of(connection)
 
     def make(self, connection: Connection) -> bool:
         """Make the tables of a ledger; False if another process was first."""
         if self.file is None:  # two processes would make the same tables
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-        if tables.version_of(connection) is not None:
+        if sql.version_of(connection) is not None:
             return False
         if self.file and inspect(connection).get_table_names():
             raise LedgerError(f"a ledger at {self.name}", "another database", "choose another file")
-        tables.create(connection)
+        sql.create(connection)
         return True
 
     def mark(self) -> tuple[Any, ...] | None:
@@ -115,8 +115,8 @@ class Database:
             raise FileError(f"a ledger at {self.name}", "a damaged file", fix) from None
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
-            if isinstance(error, DatabaseError) and tables.REFUSAL in str(cause):
-                raise LedgerError("entries to be added", "a change of an entry", tables.REFUSAL) from None
+            if isinstance(error, DatabaseError) and sql.REFUSAL in str(cause):
+                raise LedgerError("entries to be added", "a change of an entry", sql.REFUSAL) from None
             first = (str(cause) or type(cause).__name__).partition("\n")[0].rstrip(".")
             fix = "check the path, the permissions and whether the file is whole"
             if self.file is None:
@@ -132,13 +132,13 @@ class Database:
         with self._file_lock(self.file, patience) if self.file else self._server_lock(patience):
             who = f"process {os.getpid()} on {platform.node() or 'this machine'}"
             with self.writing() as connection:
-                connection.execute(tables.worker.delete())
-                connection.execute(tables.worker.insert().values(one=1, who=who, since=now()))
+                connection.execute(sql.worker.delete())
+                connection.execute(sql.worker.insert().values(one=1, who=who, since=now()))
             try:
                 yield
             finally:
                 with suppress(PurgeError), self.writing() as connection:  # the row only tells others
-                    connection.execute(tables.worker.delete())
+                    connection.execute(sql.worker.delete())
 
     @contextmanager
     def _file_lock(self, file: Path, wait: float) -> Iterator[None]:
@@ -178,7 +178,7 @@ class Database:
 
     def _busy(self) -> BusyError:
         with self.reading() as connection:
-            row = connection.execute(select(tables.worker.c.who, tables.worker.c.since)).first()
+            row = connection.execute(select(sql.worker.c.who, sql.worker.c.since)).first()
         got = f"{row.who}, at work since {row.since}" if row else "another that is just beginning or ending"
         return BusyError(f"{self.name} for this worker alone", got, "wait for it to end, or pass wait")
 

@@ -17,15 +17,15 @@ from sqlalchemy.exc import DatabaseError
 
 from purge.core.errors import FileError, LedgerError, brief
 from purge.core.files import atomically, file_errors
-from purge.ledger import chain, tables
+from purge.ledger import chain, sql
 from purge.ledger.chain import Kind
 from purge.ledger.database import WAIT, Database
 from purge.ledger.intake import text
 from purge.ledger.keys import IdKey, Signer, public_key
-from purge.ledger.records import Entry, Head, Verification
+from purge.ledger.records import ChainHead, Entry, Verification
 
 KEY = "PURGE_LEDGER_KEY"  # names the file of the key
-Place = str | os.PathLike[str]
+Where = str | os.PathLike[str]
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ class Journal:
     """A chain of entries in a database, and the tables that follow from it."""
 
     def __init__(
-        self, url: Place, key: Place | None = None, *, sign: Place | None = None, must_exist: bool = False,
+        self, url: Where, key: Where | None = None, *, sign: Where | None = None, must_exist: bool = False,
         patience: float = WAIT,
     ) -> None:  # fmt: skip
         self._db = Database(url, patience)
@@ -67,8 +67,8 @@ class Journal:
         """Make the ledger and its key, if there is none."""
         version = self._db.version()
         if version is not None:
-            if version != tables.VERSION:
-                what, got = f"a ledger of version {tables.VERSION} at {self.name}", f"one of {version}"
+            if version != sql.VERSION:
+                what, got = f"a ledger of version {sql.VERSION} at {self.name}", f"one of {version}"
                 raise LedgerError(what, got, "use the version of purge that wrote it")
             return
         if must_exist:
@@ -82,8 +82,8 @@ class Journal:
             if not self._db.make(connection):
                 return
             key = IdKey.made(self._key_file)
-            start = {"one": 1, "version": tables.VERSION, "entries": 0, "hash": chain.START, "signer": None}
-            connection.execute(tables.head.insert().values(start))
+            start = {"one": 1, "version": sql.VERSION, "entries": 0, "hash": chain.START, "signer": None}
+            connection.execute(sql.head.insert().values(start))
             about = {"ledger": secrets.token_hex(8), "ids": "hmac-sha256", "check": key.check()}
             self._append(connection, [(Kind.LEDGER, about)])
 
@@ -107,7 +107,7 @@ class Journal:
             if self._key_file is None:
                 raise LedgerError("the key of the ledger", "none", f"pass key, or set ${KEY}")
             key = IdKey(self._key_file)
-            query = select(*tables.entries.c).where(tables.entries.c.seq == 1)
+            query = select(*sql.entries.c).where(sql.entries.c.seq == 1)
             first = chain.Link(*self._rows(lambda c: c.execute(query).one()))
             if first.right_hash() != first.hash:
                 fix = "see purge request verify; restore the ledger from a backup"
@@ -119,7 +119,7 @@ class Journal:
         return self._key
 
     def _sign_with(self, file: Path) -> None:
-        query = select(tables.head.c.signer)
+        query = select(sql.head.c.signer)
         known = self._rows(lambda c: c.execute(query).scalar_one())
         signer = Signer(file) if known else Signer.made(file)
         if known is None:
@@ -127,7 +127,7 @@ class Journal:
                 known = connection.execute(query).scalar_one()
                 if known is None:
                     self._signer = signer
-                    connection.execute(tables.head.update().values(signer=signer.public))
+                    connection.execute(sql.head.update().values(signer=signer.public))
                     self._append(connection, [(Kind.SIGNER, {"public": signer.public})])
                     known = signer.public
         if known != signer.public:
@@ -150,7 +150,7 @@ class Journal:
             return
         with self._db.writing() as connection:
             # The row of the head first: on a server, it keeps other writers waiting until this one ends.
-            connection.execute(select(tables.head.c.entries).with_for_update()).scalar_one()
+            connection.execute(select(sql.head.c.entries).with_for_update()).scalar_one()
             self._thread.connection = connection
             try:
                 yield connection
@@ -163,9 +163,9 @@ class Journal:
         with self._db.reading() as connection:
             return read(connection)
 
-    def _append(self, connection: Connection, new: Sequence[tuple[str, Mapping[str, Any]]]) -> Head:
+    def _append(self, connection: Connection, new: Sequence[tuple[str, Mapping[str, Any]]]) -> ChainHead:
         """Add entries to the chain, and what follows from them to the tables."""
-        head = connection.execute(select(*tables.head.c)).one()
+        head = connection.execute(select(*sql.head.c)).one()
         if head.signer and (self._signer is None or self._signer.public != head.signer):
             got = "one without the key that signs"
             raise LedgerError(f"a writer of {self.name}, which is signed", got, "pass sign with its key")
@@ -178,10 +178,10 @@ class Journal:
             links.append(link._replace(signature=signature)._asdict())
             rows.extend(chain.changes(kind, at, payload))
             last = link.hash
-        connection.execute(tables.entries.insert(), links)
-        tables.apply(connection, rows)
-        connection.execute(tables.head.update().values(entries=seq, hash=last))
-        return Head(seq, last)
+        connection.execute(sql.entries.insert(), links)
+        sql.apply(connection, rows)
+        connection.execute(sql.head.update().values(entries=seq, hash=last))
+        return ChainHead(seq, last)
 
     def append(self, kind: str, payload: Mapping[str, Any]) -> Entry:
         """Add an entry of a kind of your own: it stands in the chain and changes no request.
@@ -226,7 +226,7 @@ class Journal:
         Returns:
             The entries in their order.
         """
-        t = tables.entries.c
+        t = sql.entries.c
         query = select(t.seq, t.at, t.kind, t.payload, t.hash).where(t.seq >= start).order_by(t.seq)
         query = query if kind is None else query.where(t.kind == str(kind))
         query = query if end is None else query.where(t.seq <= end)
@@ -235,10 +235,10 @@ class Journal:
             Entry(seq, at, kind, self._sound(json.loads, said), hash_) for seq, at, kind, said, hash_ in rows
         ]
 
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The end of the chain. Keep it elsewhere: ``verify(head=…)`` then finds what was cut off."""
-        h = tables.head.c
-        return Head(*self._rows(lambda c: c.execute(select(h.entries, h.hash)).one()))
+        h = sql.head.c
+        return ChainHead(*self._rows(lambda c: c.execute(select(h.entries, h.hash)).one()))
 
     def mark(self) -> tuple[Any, ...] | None:
         """Equal to an earlier one if nothing was written in between; None: ask the ledger itself."""
@@ -260,7 +260,7 @@ class Journal:
         """
         return self._db.working(wait)
 
-    def verify(self, *, public: Place | None = None, head: Head | str | None = None) -> Verification:
+    def verify(self, *, public: Where | None = None, head: ChainHead | str | None = None) -> Verification:
         """Walk the chain and say whether anything was touched since it was written.
 
         Args:
@@ -274,11 +274,11 @@ class Journal:
         anchor = chain.read_head(head)
         with self._db.reading() as connection:
             try:
-                return tables.verify_database(connection, wanted, anchor)
+                return sql.verify_database(connection, wanted, anchor)
             except (DatabaseError, UnicodeError):
                 return Verification(False, 0, None, "the database is damaged: it cannot be read to its end")
 
-    def export(self, path: Place, *, force: bool = False) -> Head:
+    def export(self, path: Where, *, force: bool = False) -> ChainHead:
         """Write the chain to a file of JSON lines, which :func:`verify_export` checks without the ledger.
 
         Args:
@@ -294,7 +294,7 @@ class Journal:
         if self._db.file and file.exists() and file.samefile(self._db.file):
             raise FileError("another file than the ledger itself", str(file), "choose another name")
         with self._db.reading() as connection, file_errors(file):
-            lines = chain.export_lines(tables.links(connection))
+            lines = chain.export_lines(sql.links(connection))
 
             def write(temporary: Path) -> None:
                 with temporary.open("w", encoding="utf-8", newline="\n") as out:
@@ -328,7 +328,7 @@ class Journal:
 
 
 def verify_export(
-    path: Place, *, public: Place | None = None, head: Head | str | None = None
+    path: Where, *, public: Where | None = None, head: ChainHead | str | None = None
 ) -> Verification:
     """Check a file that a ledger was exported to: nothing was touched, and it is whole."""
     return chain.check_export(Path(path), public_key(Path(public)) if public else None, chain.read_head(head))

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import func, select
 
 from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
-from purge.ledger import tables
+from purge.ledger import sql
 from purge.ledger.chain import Kind
 from purge.ledger.intake import checked_request, day, id_texts, text
 from purge.ledger.journal import Journal, verify_export
-from purge.ledger.records import STATES, Audit, Batch, Entry, Request, Version
+from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Request, Version
 
 __all__ = ["Ledger", "verify_export"]
 
@@ -83,7 +83,7 @@ class Ledger(Journal):
         if not new:
             return []
         with self._writing() as connection:
-            first = tables.next_number(connection, tables.requests)
+            first = sql.next_number(connection, sql.requests)
             for number, one in enumerate(new, first):
                 one["request"] = number
             self._append(connection, [(Kind.REQUEST, one) for one in new])
@@ -109,8 +109,8 @@ class Ledger(Journal):
         for one in states:
             if one not in STATES:
                 raise LedgerError("a state of requests", brief(one), did_you_mean(str(one), STATES))
-        where = [tables.requests.c.state.in_(states), *_due(due_by)]
-        rows = self._table(tables.requests, *where, newest=newest, skip=skip, at_most=at_most)
+        where = [sql.requests.c.state.in_(states), *_due(due_by)]
+        rows = self._table(sql.requests, *where, newest=newest, skip=skip, at_most=at_most)
         return [Request(**row) for row in rows]
 
     def count(self, due_by: date | str | None = None) -> dict[str, int]:
@@ -122,7 +122,7 @@ class Ledger(Journal):
         Returns:
             The number for each state.
         """
-        state = tables.requests.c.state
+        state = sql.requests.c.state
         query = select(state, func.count()).where(*_due(due_by)).group_by(state)
         counts = self._rows(lambda c: {row[0]: int(row[1]) for row in c.execute(query)})
         return {name: counts.get(name, 0) for name in STATES}
@@ -144,8 +144,8 @@ class Ledger(Journal):
         odd = [one for one in wanted if type(one) is not int or not 0 < one < MOST]
         known: dict[int, Request] = {}
         if wanted and not odd:  # a range: an odd thousand of numbers is more than a query can name
-            within = tables.requests.c.number.between(min(wanted), max(wanted))
-            known = {row["number"]: Request(**row) for row in self._table(tables.requests, within)}
+            within = sql.requests.c.number.between(min(wanted), max(wanted))
+            known = {row["number"]: Request(**row) for row in self._table(sql.requests, within)}
         if missing := odd or [one for one in wanted if one not in known]:
             raise NumberError("the number of a request", brief(missing[0]), "see purge request list")
         return [known[one] for one in wanted]
@@ -233,8 +233,8 @@ class Ledger(Journal):
         Returns:
             Whether each is among the requests, in the same order.
         """
-        s, r = tables.subjects.c, tables.requests.c
-        query = select(s.hash).distinct().join_from(tables.subjects, tables.requests, s.request == r.number)
+        s, r = sql.subjects.c, sql.requests.c
+        query = select(s.hash).distinct().join_from(sql.subjects, sql.requests, s.request == r.number)
         query = query.where(r.state != "withdrawn")
         known = self._rows(lambda c: set(c.execute(query).scalars()))
         return [one in known for one in self._hashes_of_rows(ids)]
@@ -250,7 +250,7 @@ class Ledger(Journal):
             Whether each row does, in the same order.
         """
         wanted = {one.number for one in self._some([numbers] if isinstance(numbers, int) else numbers)}
-        query = select(tables.subjects.c.request, tables.subjects.c.hash)
+        query = select(sql.subjects.c.request, sql.subjects.c.hash)
         named = self._rows(lambda c: c.execute(query).all()) if wanted else []
         known = {one for number, one in named if number in wanted}
         return [one in known for one in self._hashes_of_rows(subjects)]
@@ -260,7 +260,7 @@ class Ledger(Journal):
 
     # -- batches, versions, audits ----------------------------------------------------------
 
-    def batch(self, number: int) -> Batch:
+    def batch(self, number: int) -> DeletionBatch:
         """One batch.
 
         Args:
@@ -270,23 +270,23 @@ class Ledger(Journal):
             The batch.
         """
         here = type(number) is int and 0 < number < MOST
-        where = tables.batches.c.number == (number if here else 0)
-        for row in self._table(tables.batches, where):
-            return Batch(**row)
+        where = sql.batches.c.number == (number if here else 0)
+        for row in self._table(sql.batches, where):
+            return DeletionBatch(**row)
         raise NumberError("the number of a batch", brief(number), "see purge request list")
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[DeletionBatch]:
         """All batches in their order."""
-        return [Batch(**row) for row in self._table(tables.batches)]
+        return [DeletionBatch(**row) for row in self._table(sql.batches)]
 
-    def unfinished_batch(self) -> Batch | None:
+    def unfinished_batch(self) -> DeletionBatch | None:
         """The batch that is neither done nor failed: one runs, or its worker was killed."""
-        running = self._table(tables.batches, tables.batches.c.state == "running")
-        return Batch(**running[0]) if running else None
+        running = self._table(sql.batches, sql.batches.c.state == "running")
+        return DeletionBatch(**running[0]) if running else None
 
     def versions(self) -> list[Version]:
         """All versions of the model in their order."""
-        return [Version(**row) for row in self._table(tables.versions)]
+        return [Version(**row) for row in self._table(sql.versions)]
 
     def current(self) -> Version | None:
         """The newest version of the model."""
@@ -294,9 +294,9 @@ class Ledger(Journal):
 
     def audits(self) -> list[Audit]:
         """All audits in their order."""
-        rows = self._table(tables.audits)
+        rows = self._table(sql.audits)
         return [Audit(**{**r, "passed": None if r["passed"] is None else bool(r["passed"])}) for r in rows]
 
 
 def _due(by: date | str | None) -> list[Any]:
-    return [] if by is None else [tables.requests.c.due <= day(by, "due_by").isoformat()]
+    return [] if by is None else [sql.requests.c.due <= day(by, "due_by").isoformat()]

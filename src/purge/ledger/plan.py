@@ -37,7 +37,7 @@ def settings_of(ledger: Ledger) -> tuple[Path, bool]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How a batch is carried out. It stands in the record of the batch: who goes on with it does the same."""
 
     method: str
@@ -56,7 +56,7 @@ class Plan:
     def make(
         cls, method: str, settings: Mapping[str, Any] | None, metrics: Any, fail_if: Sequence[str],
         policy: Any, retrain: bool, seed: int, device: str | None, trust: bool, progress: bool,
-    ) -> Plan:  # fmt: skip
+    ) -> BatchPlan:  # fmt: skip
         """The plan; everything that can be refused without data is refused."""
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         named = any(isinstance(name, str) and ":" in name for name in (method, *names))

@@ -49,7 +49,7 @@ class Request(Record):
 
 
 @dataclass(frozen=True)
-class Batch(Record):
+class DeletionBatch(Record):
     """Requests that are done together, by one unlearning."""
 
     number: int
@@ -102,7 +102,7 @@ class Entry(Record):
 
 
 @dataclass(frozen=True)
-class Head(Record):
+class ChainHead(Record):
     """The end of the chain. Kept elsewhere, it shows later that no entry was cut off or replaced."""
 
     entries: int
@@ -131,5 +131,5 @@ class Verification(Record):
     entries: int  # how many were walked
     first_bad: int | None = None  # the first entry that was touched
     why: str | None = None
-    head: str | None = None  # the end of the chain as it was found, see Head
+    head: str | None = None  # the end of the chain as it was found, see ChainHead
     signed: bool = False  # were signatures checked, with a key from outside of the ledger?

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from purge import DeletionRequest
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
 from purge.engine import STATE, choose_device
-from purge.ledger.audits import Group, audit_rows, measure, returned
 from purge.ledger.chain import Kind
 from purge.ledger.data import OwnedData, choice_of, expected_of, missing_ids
 from purge.ledger.policy import Spent
-from purge.ledger.records import Batch, Request, Version
+from purge.ledger.records import DeletionBatch, Request, Version
+from purge.ledger.version_audits import Group, audit_rows, measure, returned
 from purge.methods import resolve_method
 from purge.models import copied, logits, training_data
 from purge.report import broken_words
@@ -46,7 +46,7 @@ from purge.verdict import broken
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
-    from purge.ledger.plan import Plan
+    from purge.ledger.plan import BatchPlan
 
 STAGES = UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
 
@@ -83,7 +83,7 @@ class Order:
             raise LedgerError("other weights than those of the version before", got, fix)
 
 
-def entry_of(ledger: Ledger, batch: Batch) -> str:
+def entry_of(ledger: Ledger, batch: DeletionBatch) -> str:
     """The hash of the entry that began a batch."""
     return next(one.hash for one in ledger.entries(Kind.BATCH) if one.payload["batch"] == batch.number)
 
@@ -116,7 +116,7 @@ class NextVersion:
     """A batch and all that is needed to carry it out."""
 
     ledger: Ledger
-    plan: Plan
+    plan: BatchPlan
     requests: list[Request]  # of this batch
     missing: dict[int, int]  # request that is left out → how many of its ids are in no data
     before: list[Request]  # that were done before it
@@ -130,7 +130,7 @@ class NextVersion:
 
     @classmethod
     def begin(
-        cls, ledger: Ledger, plan: Plan, requests: list[Request], *, keep: bool, today: date,
+        cls, ledger: Ledger, plan: BatchPlan, requests: list[Request], *, keep: bool, today: date,
         at_most: int | None = None,
     ) -> NextVersion:  # fmt: skip
         """Look at data and requests; what cannot be carried out is refused before anything is written.
@@ -217,7 +217,7 @@ class NextVersion:
 
     # -- making --------------------------------------------------------------------------------
 
-    def order(self, batch: Batch) -> Order:
+    def order(self, batch: DeletionBatch) -> Order:
         """What a batch of these requests orders, from the chain and the data as they are now."""
         parts = [f"{len(self.rows)} rows"]
         for mask in (self.rows, self.forgotten):

@@ -20,14 +20,23 @@ from purge import Metric
 from purge.core.errors import LedgerError, PurgeError
 from purge.core.files import file_errors, read_json, write_json
 from purge.ledger import words
-from purge.ledger.audits import METRICS
 from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, not_found, start_batch
 from purge.ledger.chain import Kind
 from purge.ledger.data import checked_version
-from purge.ledger.plan import Hook, Outcome, Plan, call_hook, check_days, checked_hook, chosen, settings_of
+from purge.ledger.plan import (
+    BatchPlan,
+    Hook,
+    Outcome,
+    call_hook,
+    check_days,
+    checked_hook,
+    chosen,
+    settings_of,
+)
 from purge.ledger.policy import Policy, Spent
-from purge.ledger.records import Batch, Version
+from purge.ledger.records import DeletionBatch, Version
 from purge.ledger.version import STAGES, NextVersion, entry_of, ordered_by, trained_last, unknown, whole
+from purge.ledger.version_audits import METRICS
 from purge.runs import check_weights
 
 if TYPE_CHECKING:
@@ -100,7 +109,7 @@ def run(
         after: likewise, after it has ended.
         progress: show progress on stderr.
     """
-    plan = Plan.make(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
+    plan = BatchPlan.make(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
     for value, name, low in ((due, "due", 0), (at_most, "at_most", 1), (every, "every", 1)):
         check_days(value, name, low)
     before, after = checked_hook(before, "before"), checked_hook(after, "after")
@@ -157,8 +166,8 @@ def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
 
 
 def _unfinished(
-    ledger: Ledger, plan: Plan, folder: Path, *, keep: bool, today: date
-) -> tuple[NextVersion, Batch] | tuple[None, None]:
+    ledger: Ledger, plan: BatchPlan, folder: Path, *, keep: bool, today: date
+) -> tuple[NextVersion, DeletionBatch] | tuple[None, None]:
     """The batch of a worker that was killed, if this one would do the same; otherwise it is given up."""
     batch = ledger.unfinished_batch()
     if batch is None:
@@ -180,7 +189,7 @@ def _unfinished(
     return None, None
 
 
-def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
+def _given_up(ledger: Ledger, batch: DeletionBatch, folder: Path, why: str) -> None:
     """End a batch that nobody goes on with, and remove its work."""
     fail_batch(ledger, batch.number, why)
     shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
@@ -189,7 +198,7 @@ def _given_up(ledger: Ledger, batch: Batch, folder: Path, why: str) -> None:
         shutil.rmtree(left)
 
 
-def _stage(ledger: Ledger, folder: Path, batch: Batch) -> Path:
+def _stage(ledger: Ledger, folder: Path, batch: DeletionBatch) -> Path:
     return folder / f".batch-{entry_of(ledger, batch)[:16]}"
 
 
@@ -200,7 +209,7 @@ def _target(ledger: Ledger, folder: Path) -> Path:
 # -- carrying out ------------------------------------------------------------------------------
 
 
-def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -> Outcome:
+def _carried_out(ledger: Ledger, batch: DeletionBatch, new: NextVersion, folder: Path) -> Outcome:
     """Make the version that a batch ordered, or take what a worker that was killed has made of it."""
     stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
     order = new.order(batch)
@@ -240,7 +249,7 @@ def _carried_out(ledger: Ledger, batch: Batch, new: NextVersion, folder: Path) -
     return Outcome("missed", batch.requests, batch.number, kind=kind, reasons=tuple(reasons), found=found)
 
 
-def _finished(ledger: Ledger, batch: Batch, new: NextVersion, target: Path, stage: Path) -> Outcome:
+def _finished(ledger: Ledger, batch: DeletionBatch, new: NextVersion, target: Path, stage: Path) -> Outcome:
     """Tell the ledger about a version that is in its place: version, audit and batch at once."""
     about = read_json(target / ABOUT)
     check_weights(target, about["digest"], whole=False)

@@ -24,7 +24,7 @@ GROUP = "purge.methods"  # entry points of installed packages that bring methods
 
 
 @dataclass(frozen=True)
-class Entry:
+class MethodRow:
     """A method with the settings that its name stands for."""
 
     cls: str  # module:Class
@@ -46,151 +46,151 @@ class Entry:
         return replace(cls(), self.settings)
 
 
-METHODS: dict[str, Entry] = {  # name: class, what it does, where it is from, settings of this name
-    "purge": Entry(
+METHODS: dict[str, MethodRow] = {  # name: class, what it does, where it is from, settings of this name
+    "purge": MethodRow(
         "purge:Purge", "restart on the retained data, nothing left of the rest: our default",
         "PURGE, extended"),
-    "purge-paper": Entry(
+    "purge-paper": MethodRow(
         "purge_paper:PurgePaper", "projected erasure as published, CIFAR-10 settings",
         "PURGE, Jawandhia et al."),
-    "purge-close": Entry(
+    "purge-close": MethodRow(
         "purge:Purge", "a longer restart, nearer to a retrained model: budget=close", "PURGE, extended",
         {"budget": "close"}),
-    "retrain": Entry(
+    "retrain": MethodRow(
         "retrain:Retrain", "a fresh model trained without the forget set: the reference",
         "the training recipe"),
-    "finetune": Entry(
+    "finetune": MethodRow(
         "finetune:FineTune", "train on with the retain set", "FT; Golatkar et al., arXiv:1911.04933"),
-    "l1-sparse": Entry(
+    "l1-sparse": MethodRow(
         "finetune:FineTune", "train on with the retain set and a penalty on all weights",
         "Jia et al., arXiv:2304.04934",
         {"l1": 0.0001}),
-    "not": Entry(
+    "not": MethodRow(
         "finetune:FineTune", "negate the first convolution, then train on with the retain set",
         "NoT; Khalil et al., arXiv:2503.05657",
         {"negate": True, "epochs": 50}),
-    "gradient-ascent": Entry(
+    "gradient-ascent": MethodRow(
         "ascent:GradientAscent", "climb the loss of the forget set, nothing else",
         "GA; Thudi et al., arXiv:2109.13398"),
-    "neggrad-plus": Entry(
+    "neggrad-plus": MethodRow(
         "ascent:NegGradPlus", "descend on the retain set and climb on the forget set in one step",
         "NegGrad+; Kurmanji et al., arXiv:2302.09880"),
-    "neggrad-plus-small": Entry(
+    "neggrad-plus-small": MethodRow(
         "ascent:NegGradPlus", "NegGrad+ for small data, with a pull back to the original weights",
         "NegGrad+; Kurmanji et al., arXiv:2302.09880",
         {"alpha": 0.95, "pull": 0.1, "forget_batch_size": 64, "norm": "frozen"}),
-    "random-label": Entry(
+    "random-label": MethodRow(
         "relabel:RandomLabel", "train on, with random labels for the forget set",
         "RL; Golatkar et al., arXiv:1911.04933"),
-    "salun": Entry(
+    "salun": MethodRow(
         "relabel:SalUn", "random labels, learnt by the weights that matter most for the forget set",
         "Fan et al., arXiv:2310.12508"),
-    "salun-soft": Entry(
+    "salun-soft": MethodRow(
         "relabel:SalUn", "random labels, with the smallest changes taken back after each step",
         "Fan et al., arXiv:2310.12508",
         {"soft": True}),
-    "amnesiac-relabel": Entry(
+    "amnesiac-relabel": MethodRow(
         "relabel:RandomLabel", "train on, with a wrong label for each forgotten sample, drawn once",
         "Graves et al., arXiv:2010.10981",
         {"epochs": 3, "batch_size": 128, "wrong": True, "redraw": False, "optimizer": "adam", "lr": 0.0001,
          "weight_decay": 0.0}),
-    "scrub": Entry(
+    "scrub": MethodRow(
         "scrub:Scrub", "climb away from the original on the forget set, return to it on the rest, in turns",
         "Kurmanji et al., arXiv:2302.09880"),
-    "scrub-small": Entry(
+    "scrub-small": MethodRow(
         "scrub:Scrub", "SCRUB with its authors' settings for small data",
         "Kurmanji et al., arXiv:2302.09880",
         {"optimizer": "adam", "weight_decay": 0.1, "gamma": 1.0, "alpha": 0.5, "temperature": 2.0,
          "max_steps": 3, "epochs": 10, "decay_after": (5, 8, 9), "batch_size": 32, "forget_batch_size": 64}),
-    "scrub-r": Entry(
+    "scrub-r": MethodRow(
         "scrub:Scrub", "SCRUB, then back to the epoch that forgot about as much as test data is unknown",
         "SCRUB+R; Kurmanji et al., arXiv:2302.09880",
         {"gamma": 1.0, "alpha": 0.5, "max_steps": 3, "epochs": 5, "batch_size": 32, "forget_batch_size": 16,
          "rewind": "nearest"}),
-    "bad-teacher": Entry(
+    "bad-teacher": MethodRow(
         "badteacher:BadTeacher",
         "distil what must go from an untrained network, what must stay from the original",
         "Chundawat et al., arXiv:2205.08096"),
-    "delete": Entry(
+    "delete": MethodRow(
         "delete:Delete", "distil the original without each sample's own label, on the forget set alone",
         "DELETE; Zhou et al., arXiv:2503.23751"),
-    "boundary-expand": Entry(
+    "boundary-expand": MethodRow(
         "boundary:BoundaryExpand", "send the forget set to a class of its own, then drop that class",
         "BE; Chen et al., arXiv:2303.11570"),
-    "boundary-shrink": Entry(
+    "boundary-shrink": MethodRow(
         "boundary:BoundaryShrink", "teach each forget sample the label across its nearest boundary",
         "BS; Chen et al., arXiv:2303.11570"),
-    "influence": Entry(
+    "influence": MethodRow(
         "influence:Influence", "one Newton step that takes the forget set's influence away",
         "IU; Jia et al., arXiv:2304.04934"),
-    "fisher": Entry(
+    "fisher": MethodRow(
         "fisher:FisherForgetting", "noise on the weights that the retain set does not need",
         "Golatkar et al., arXiv:1911.04933"),
-    "fisher-large": Entry(
+    "fisher-large": MethodRow(
         "fisher:FisherForgetting", "the same with less noise, as published for all of CIFAR-10",
         "Golatkar et al., arXiv:1911.04933; Kurmanji et al., arXiv:2302.09880",
         {"alpha": 1e-07}),
-    "ssd": Entry(
+    "ssd": MethodRow(
         "ssd:SelectiveDampening", "shrink the weights that matter more to the forget set",
         "SSD; Foster et al., arXiv:2308.07707"),
-    "amnesiac": Entry(
+    "amnesiac": MethodRow(
         "amnesiac:Amnesiac",
         "take back the logged updates of batches with forgotten samples (purge train --log-updates)",
         "Graves et al., arXiv:2010.10981"),
-    "sisa": Entry(
+    "sisa": MethodRow(
         "sisa:Sisa", "exact deletion from a model that was trained in shards (purge train --shards)",
         "SISA; Bourtoule et al., arXiv:1912.03817"),
-    "exact-head": Entry(
+    "exact-head": MethodRow(
         "exact_head:ExactHead",
         "solve for the linear head again without the forget set: exact if the rest is frozen",
         "ridge or logistic regression on fixed features"),
-    "unsir": Entry(
+    "unsir": MethodRow(
         "unsir:UNSIR", "impair with noise that stands for the class, repair with retained samples",
         "Tarun et al., arXiv:2111.08947"),
-    "coun": Entry(
+    "coun": MethodRow(
         "coun:CoUn", "train on with the retain set and two views of each sample, drawn together",
         "Khalil et al., arXiv:2509.16391"),
-    "amun": Entry(
+    "amun": MethodRow(
         "amun:Amun", "learn the wrong answers that the model gives right beside the forgotten samples",
         "Ebrahimpour-Boroojeny et al., arXiv:2503.00917"),
-    "mu-mis": Entry(
+    "mu-mis": MethodRow(
         "mumis:MuMis", "make each forgotten sample's own logit less sensitive to it, without retained data",
         "Cheng et al., arXiv:2402.15109"),
-    "trw": Entry(
+    "trw": MethodRow(
         "trw:TiltedReweighting",
         "send the samples of a class where its neighbouring classes would take them",
         "Ebrahimpour-Boroojeny et al., arXiv:2506.20893"),
-    "scissorhands": Entry(
+    "scissorhands": MethodRow(
         "scissorhands:Scissorhands", "draw the weights anew that matter most to the forget set, then repair",
         "Wu and Harandi, arXiv:2401.06187"),
-    "rum": Entry(
+    "rum": MethodRow(
         "rum:Rum", "divide the forget set by memorisation, run a method on each part in turn",
         "Zhao et al., arXiv:2406.01257"),
-    "iewp": Entry(
+    "iewp": MethodRow(
         "iewp:IEWP", "raise the entropy of influential forget samples, between retain steps",
         "IEWPv2; PURGE's predecessor, Jawandhia et al."),
-    "munba": Entry(
+    "munba": MethodRow(
         "munba:Munba", "steps along which forgetting and retaining agree, by Nash bargaining",
         "Wu and Harandi, arXiv:2411.15537"),
-    "sfron": Entry(
+    "sfron": MethodRow(
         "sfron:SFRon", "climb on the forget set by salient weights, between steps on the retain set",
         "SFR-on; Huang et al., arXiv:2409.19732"),
-    "msg": Entry(
+    "msg": MethodRow(
         "msg:MaskedSmallGradients", "draw the weights anew that neither set needs, then train on",
         "NeurIPS 2023 competition; Cadet et al., arXiv:2410.01276"),
-    "convolution-transpose": Entry(
+    "convolution-transpose": MethodRow(
         "convolution_transpose:ConvolutionTranspose", "turn all convolution kernels over, then train on",
         "CT; NeurIPS 2023 competition; Cadet et al., arXiv:2410.01276"),
-    "lotus": Entry(
+    "lotus": MethodRow(
         "lotus:LoTUS", "distil smoothed answers of the original until the forget set looks unseen",
         "Spartalis et al., arXiv:2503.18314"),
 }  # fmt: skip
 
 
-def all_methods() -> dict[str, Entry]:
+def all_methods() -> dict[str, MethodRow]:
     """The methods of this package, and those of installed ones by the entry point ``purge.methods``."""
     outside = {
-        name: Entry(
+        name: MethodRow(
             point.value,
             f"{point.attr}, from the package {point.dist.name if point.dist else '?'}",
             package="",
@@ -216,7 +216,9 @@ def list_methods() -> dict[str, str]:
 def resolve_method(method: str | Method, settings: Mapping[str, Any]) -> Method:
     """The method of that name, or the given one, with the settings changed as asked."""
     if isinstance(method, str):
-        entry = all_methods().get(method) or (Entry(method, method, package="") if ":" in method else None)
+        entry = all_methods().get(method) or (
+            MethodRow(method, method, package="") if ":" in method else None
+        )
         if entry is None:
             what = "the name of a method, or module:Class for one of your own"
             raise MethodError(what, repr(method), did_you_mean(method, all_methods(), "purge list methods"))

@@ -33,7 +33,7 @@ from purge.data.samples import Data, Samples, few
 from purge.engine.context import Context
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
-from purge.engine.store import cpu_copies, read_tensors, write_tensors
+from purge.engine.tensor_files import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import diverged, fit
 from purge.methods.sisa_plan import TRAINING, WEIGHTS, ShardPlan
 from purge.models import checks

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from purge.core.errors import MetricError
-from purge.data.canaries import Canaries
+from purge.data.planting import Canaries
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array
 from purge.metrics.likelihood import margins

@@ -33,7 +33,7 @@ from purge.engine.context import Context
 from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
-from purge.engine.store import (
+from purge.engine.tensor_files import (
     cpu_copies,
     data_digest,
     read_tensors,

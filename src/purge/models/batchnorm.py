@@ -29,7 +29,7 @@ Norm = Literal["frozen", "shared", "train"]
 Sum = Callable[[Tensor], Tensor]  # adds up a tensor over the processes that have a part of a batch each
 
 
-class Moments(NamedTuple):
+class BatchMoments(NamedTuple):
     """What one call of a BatchNorm layer saw, per channel."""
 
     mean: Tensor
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
     link: Tensor  # (2, C): its gradient takes back how later calls depend on the two above
 
 
-Seen = dict[_BatchNorm, list[Moments]]  # of each layer, one entry per call
+Seen = dict[_BatchNorm, list[BatchMoments]]  # of each layer, one entry per call
 
 
 def batchnorms(model: nn.Module) -> list[_BatchNorm]:
@@ -66,7 +66,7 @@ def statistics(
         try:
             for m in layers:
                 m.train(kind == "train")
-                compute: Callable[[_BatchNorm, list[Moments], Tensor], Tensor]
+                compute: Callable[[_BatchNorm, list[BatchMoments], Tensor], Tensor]
                 if over is not None and (kind != "frozen" or m.running_mean is None):
                     # Without running statistics, a layer looks at the batch whatever the kind is.
                     compute = partial(_joint, over, leading)
@@ -84,23 +84,23 @@ def statistics(
                 m.__dict__.pop("forward", None)
 
 
-def _own(bn: _BatchNorm, _seen: list[Moments], x: Tensor) -> Tensor:
+def _own(bn: _BatchNorm, _seen: list[BatchMoments], x: Tensor) -> Tensor:
     if x.numel() > x.shape[1] or bn.running_mean is None:
         return _quick(bn, x)
     # One value per channel has no variance: the running statistics serve.
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
 
 
-def _as_seen(bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+def _as_seen(bn: _BatchNorm, seen: list[BatchMoments], x: Tensor) -> Tensor:
     return _then(bn, _AsSeen.apply(x, bn.weight, bn.bias, bn.eps, _kernels_of(bn), *seen.pop(0)))
 
 
-def _led(leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+def _led(leading: float, bn: _BatchNorm, seen: list[BatchMoments], x: Tensor) -> Tensor:
     n, kernels = round(leading * len(x)), _kernels_of(bn)
     y, *moments = _Seeing.apply(x if leading == 1 else x[:n], bn.weight, bn.bias, bn.eps, kernels)
     if leading < 1:
         y = torch.cat([y, _AsSeen.apply(x[n:], bn.weight, bn.bias, bn.eps, kernels, *moments)])
-    seen.append(Moments(*moments))
+    seen.append(BatchMoments(*moments))
     return _then(bn, y)
 
 
@@ -151,7 +151,7 @@ def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:
     running = None
     if bn.track_running_stats and mean is not None and batches is not None:
         batches.add_(1)
-        running = kernels.Running(mean, var, bn.momentum, batches)
+        running = kernels.RunningStatistics(mean, var, bn.momentum, batches)
     return _Seeing.apply(x, bn.weight, bn.bias, bn.eps, kernels, running)[0]  # type: ignore[no-any-return]
 
 
@@ -254,10 +254,10 @@ def _through_statistics(
     return torch.addcmul(shift, x, slope)
 
 
-def _joint(over: Sum, leading: float, bn: _BatchNorm, seen: list[Moments], x: Tensor) -> Tensor:
+def _joint(over: Sum, leading: float, bn: _BatchNorm, seen: list[BatchMoments], x: Tensor) -> Tensor:
     """The layer by the statistics of the whole batch; in training mode, these update the running ones."""
     *moments, variance, count = _Jointly.apply(x, bn.weight, bn.eps, leading, over)
-    seen.append(Moments(*moments))
+    seen.append(BatchMoments(*moments))
     if bn.training and bn.track_running_stats and bn.running_mean is not None and bn.running_var is not None:
         with torch.no_grad():
             share = torch.tensor(bn.momentum or 0.0, dtype=torch.float64, device=x.device)

@@ -44,7 +44,7 @@ PARTS = 512  # at most, in the first stage; a power of two, as the second stage 
 CHANNELS = 8  # per program of the second stage: 32 bytes, the least that memory hands out
 
 
-class Running(NamedTuple):
+class RunningStatistics(NamedTuple):
     """The running statistics of a layer, which are updated in place."""
 
     mean: Tensor
@@ -99,7 +99,7 @@ def _try(device: torch.device) -> None:
         backward_input(x, x, mean, rstd, one, sums)
 
 
-def moments(x: Tensor, eps: float, running: Running | None = None) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, eps: float, running: RunningStatistics | None = None) -> tuple[Tensor, Tensor]:
     """Mean and 1/√(variance + eps) of each channel, (C,) in float32; updates the running statistics."""
     cut = _cut_of(x, REDUCE)
     parts = torch.empty(2, cut.parts, cut.c, device=x.device, dtype=torch.float32)

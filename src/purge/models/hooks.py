@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from purge.models.layout import channels_first, fed_to, makers_of
+from purge.models.channels import channels_first, fed_to, makers_of
 
 REAL = ("attention_mask",)  # names of arguments that are 1 where a sequence has something, 0 where padding is
 PADDED = ("key_padding_mask", "src_key_padding_mask")  # and the other way round

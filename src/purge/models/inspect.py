@@ -12,9 +12,9 @@ from purge.core.errors import ModelError
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.data.samples import Samples, few
+from purge.models.channels import channels_first, makers_of
 from purge.models.forward import evaluating, raw_logits
 from purge.models.hooks import first_tensor, removed
-from purge.models.layout import channels_first, makers_of
 
 
 class Anatomy(NamedTuple):

@@ -50,7 +50,7 @@ class Stored:
     refused: tuple[str, ...] = ()  # classes in it that stand as Inert objects
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where in a checkpoint the weights of a model are, and what does not fit."""
 
     way: tuple[str, ...]  # the keys of nested dicts that lead to them
@@ -108,7 +108,7 @@ def inside(content: Any, way: tuple[str, ...]) -> dict[str, Any]:
     return dict(content)
 
 
-def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Place:
+def place(stored: Stored, own: Mapping[str, Tensor], what: str) -> Placement:
     """Where the weights of a model with the tensors ``own`` are; refused if they are not all there.
 
     ``what`` names the model in the message. Of several places that fit, one under a usual key is taken.
@@ -146,7 +146,7 @@ def _ways(content: Any, way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
                 yield from _ways(value, (*way, key))
 
 
-def _places(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tensor]) -> Iterator[Place]:
+def _places(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tensor]) -> Iterator[Placement]:
     """The places that the weights may have in a dict of tensors: several if their prefix is not clear.
 
     Wrappers and trainers put a prefix there, such as ``module.`` or ``model._orig_mod.``; any other is
@@ -166,7 +166,7 @@ def _places(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tenso
                 if n in names and tensors[names[n]].shape != t.shape
             ],
         }
-        yield Place(way, prefix, names, odd, [*(tensors.keys() - set(names.values()))])
+        yield Placement(way, prefix, names, odd, [*(tensors.keys() - set(names.values()))])
 
 
 def _prefixes(names: Iterable[str], own: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Entry(NamedTuple):
+class ModelEntry(NamedTuple):
     """A model that can be built by name; one with GroupNorm in place of BatchNorm ends in -gn."""
 
     about: str
@@ -24,24 +24,24 @@ class Entry(NamedTuple):
     weights: bool = False  # whether there are published weights
 
 
-MODELS: dict[str, Entry] = {
-    "small-resnet": Entry(
+MODELS: dict[str, ModelEntry] = {
+    "small-resnet": ModelEntry(
         "four residual blocks with BatchNorm, for images of 8 to 32 pixels", "small_resnet"
     ),
-    "small-resnet-gn": Entry("small-resnet with GroupNorm instead of BatchNorm", "small_resnet"),
-    "mlp": Entry("two hidden layers of 64, for tables", "mlp"),
-    "resnet18": Entry("11 million weights; with BatchNorm", "resnet", weights=True),
-    "resnet34": Entry("21 million weights; with BatchNorm", "resnet", weights=True),
-    "resnet50": Entry("24 million weights; with BatchNorm", "resnet", weights=True),
-    "resnet101": Entry("43 million weights; with BatchNorm", "resnet", weights=True),
-    "resnet152": Entry("58 million weights; with BatchNorm", "resnet", weights=True),
-    "resnet18-gn": Entry("resnet18 with GroupNorm", "resnet"),
-    "resnet34-gn": Entry("resnet34 with GroupNorm", "resnet"),
-    "resnet50-gn": Entry("resnet50 with GroupNorm", "resnet"),
-    "vgg11_bn": Entry("8 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
-    "vgg13_bn": Entry("10 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
-    "vgg16_bn": Entry("13 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
-    "vgg19_bn": Entry("16 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "small-resnet-gn": ModelEntry("small-resnet with GroupNorm instead of BatchNorm", "small_resnet"),
+    "mlp": ModelEntry("two hidden layers of 64, for tables", "mlp"),
+    "resnet18": ModelEntry("11 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet34": ModelEntry("21 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet50": ModelEntry("24 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet101": ModelEntry("43 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet152": ModelEntry("58 million weights; with BatchNorm", "resnet", weights=True),
+    "resnet18-gn": ModelEntry("resnet18 with GroupNorm", "resnet"),
+    "resnet34-gn": ModelEntry("resnet34 with GroupNorm", "resnet"),
+    "resnet50-gn": ModelEntry("resnet50 with GroupNorm", "resnet"),
+    "vgg11_bn": ModelEntry("8 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "vgg13_bn": ModelEntry("10 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "vgg16_bn": ModelEntry("13 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
+    "vgg19_bn": ModelEntry("16 convolutions with BatchNorm, from 32 pixels", "vgg", weights=True),
 }
 
 FORMS: dict[str, str] = {

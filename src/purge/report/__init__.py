@@ -8,9 +8,9 @@ from purge.core.plugins import imported_on_use
 
 if TYPE_CHECKING:
     from purge.report import theme
-    from purge.report.findings import broken_words
     from purge.report.page import page as html_page
     from purge.report.page import script_digest
+    from purge.report.sentences import broken_words
     from purge.report.tables import (
         WIDTH,
         as_text,
@@ -32,7 +32,7 @@ __getattr__ = imported_on_use(
     __name__,
     {
         "WIDTH": "report.tables", "as_text": "report.tables", "audit_table": "report.tables",
-        "broken_words": "report.findings", "class_words": "report.tables", "fitted": "report.tables",
+        "broken_words": "report.sentences", "class_words": "report.tables", "fitted": "report.tables",
         "flop_words": "report.tables", "html_page": "report.page:page", "listing": "report.tables",
         "plain_table": "report.tables", "script_digest": "report.page", "shown": "report.tables",
     },

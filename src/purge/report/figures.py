@@ -17,7 +17,7 @@ from purge.report import theme
 from purge.report.dots import draw_dot, draw_rows, rows_there
 from purge.report.labels import curves, rows_of
 from purge.report.run_figures import percent, steps, trajectory
-from purge.report.theme import MODELS, Look, empty_axes, legend_below, plain, save
+from purge.report.theme import MODELS, SeriesStyle, empty_axes, legend_below, plain, save
 from purge.verdict.numbers import Numbers, Report, scaled
 
 MOST_CLASSES = 20  # more bars than this cannot be read
@@ -25,14 +25,14 @@ MARKERS, LINES = "os^DvXP*<>hdp", ("-", "--", "-.", ":")
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small
 
 UNTREATED = "fa_test"  # stands beside what treatments of the weights make of it
-UNKNOWN = Look("", theme.GREY, "", "-", "")  # of a curve that no metric of the report says it leaves
+UNKNOWN = SeriesStyle("", theme.GREY, "", "-", "")  # of a curve that no metric of the report says it leaves
 
 
-def looks(report: Report) -> dict[str, Look]:
+def looks(report: Report) -> dict[str, SeriesStyle]:
     """How each attack's curve is drawn, however many there are: no two have the same colour and marker."""
     n = len(theme.COLOURS)
     return {
-        key: Look(words, theme.COLOURS[i % n], MARKERS[(i + i // n) % len(MARKERS)], LINES[i % 4], "")
+        key: SeriesStyle(words, theme.COLOURS[i % n], MARKERS[(i + i // n) % len(MARKERS)], LINES[i % 4], "")
         for i, (key, words) in enumerate(curves(report).items())
     }
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from purge.report import theme
 from purge.report.dots import draw_rows, rows_there
 from purge.report.figures import UNTREATED
-from purge.report.findings import why_missing
 from purge.report.labels import rows_of
+from purge.report.sentences import why_missing
 from purge.report.theme import MODELS, empty_axes
 from purge.verdict.numbers import Numbers, Report
 

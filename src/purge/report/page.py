@@ -21,10 +21,10 @@ from markupsafe import Markup
 from purge.core.errors import MetricError
 from purge.report import tables
 from purge.report.figures import PLOTS, comparison
-from purge.report.findings import Sentence, quotable, sentence_of
 from purge.report.glossary import glosses
 from purge.report.labels import main_values
 from purge.report.record import NOT
+from purge.report.sentences import Sentence, quotable, sentence_of
 from purge.report.tables import class_words
 from purge.report.theme import as_inline_svg
 from purge.report.words import LEVELS, SIGNS

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from purge.core.errors import FileError
-from purge.report.findings import exact_words
+from purge.report.sentences import exact_words
 from purge.report.tables import class_words, whose_words
 
 NOT = "not recorded"

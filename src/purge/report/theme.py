@@ -27,7 +27,7 @@ WIDTH = 7.2  # inches
 NARROW = 4.2  # of the figures of a page: a phone shows their letters at nearly full size
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """How one model is drawn in every figure."""
 
     words: str
@@ -38,13 +38,13 @@ class Look(NamedTuple):
 
 
 MODELS = {
-    "original": Look("original", GREY, "^", ":", "//"),
-    "audited": Look("this model", BLUE, "o", "-", ""),
-    "retrained": Look("retrained", ORANGE, "s", "--", ".."),
+    "original": SeriesStyle("original", GREY, "^", ":", "//"),
+    "audited": SeriesStyle("this model", BLUE, "o", "-", ""),
+    "retrained": SeriesStyle("retrained", ORANGE, "s", "--", ".."),
 }
 
 
-class Drawing(Figure):
+class NotebookFigure(Figure):
     """A figure that a notebook displays, without pyplot and its global state."""
 
     def _repr_png_(self) -> bytes:
@@ -61,7 +61,7 @@ def empty_axes(
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with empty axes in the common style."""
-    fig = Drawing(figsize=(width, height), layout="constrained")
+    fig = NotebookFigure(figsize=(width, height), layout="constrained")
     axes = list(fig.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)

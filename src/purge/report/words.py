@@ -5,7 +5,7 @@ They decide nothing: reword one, and no level, exit code or gate changes.
 
 from __future__ import annotations
 
-from purge.verdict.findings import Headline, Help, Missing
+from purge.verdict.findings import Headline, Help, WhyOpen
 from purge.verdict.rules import Level, Part
 
 SIGNS = {Level.SHOWN: "✔", Level.FAILED: "✘", Level.UNKNOWN: "?"}
@@ -13,10 +13,10 @@ LEVELS = {Level.SHOWN: "Shown", Level.FAILED: "Failed", Level.UNKNOWN: "Not know
 PARTS = {Part.CLASSES: "The classes", Part.SAMPLES: "The single samples"}
 
 SHOWN, FAILED, UNKNOWN = Level.SHOWN, Level.FAILED, Level.UNKNOWN
-NOT_MEASURED = Missing.MEASUREMENT
+NOT_MEASURED = WhyOpen.MEASUREMENT
 
 
-def _stays(when: str) -> dict[Level | Missing, str]:
+def _stays(when: str) -> dict[Level | WhyOpen, str]:
     """The titles of a treatment that may bring back what was forgotten."""
     return {
         SHOWN: f"It stays forgotten when {when}",
@@ -25,7 +25,7 @@ def _stays(when: str) -> dict[Level | Missing, str]:
     }
 
 
-TITLES: dict[str, dict[Level | Missing, str]] = {  # rule → level, or what is missing → title
+TITLES: dict[str, dict[Level | WhyOpen, str]] = {  # rule → level, or what is missing → title
     "recognised": {
         SHOWN: "It no longer recognises what was to be forgotten",
         FAILED: "It still recognises what was to be forgotten",
@@ -97,8 +97,8 @@ TITLES: dict[str, dict[Level | Missing, str]] = {  # rule → level, or what is 
     "trained_on": _stays("training continues on retained data alone"),
     "lasts": {
         NOT_MEASURED: "Whether the forgetting lasts was not measured",
-        Missing.FORGETTING: "There is no forgetting that could last",
-        Missing.METHOD: "Whether single samples come back was not measured",
+        WhyOpen.FORGETTING: "There is no forgetting that could last",
+        WhyOpen.METHOD: "Whether single samples come back was not measured",
     },
     "exact": {
         SHOWN: "The deletion is exact, on features that were declared frozen",
@@ -114,7 +114,7 @@ TITLES: dict[str, dict[Level | Missing, str]] = {  # rule → level, or what is 
         SHOWN: "It is as close to the retrained model as another retraining",
         FAILED: "It is further from the retrained model than another retraining is",
         UNKNOWN: "It may be further from the retrained model than another retraining is",
-        Missing.FLOOR: "Whether it is as close as another retraining was not measured",
+        WhyOpen.FLOOR: "Whether it is as close as another retraining was not measured",
     },
     "copies_stay": {UNKNOWN: "Copies of forgotten samples were retained"},
     "copies_tested": {UNKNOWN: "Some test samples were trained on"},

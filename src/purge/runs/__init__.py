@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from purge.report.figures import save_all as save_figures
     from purge.result import environment
     from purge.runs.commands import Trained, Unlearned, audit_folder, train_folder, unlearn_folder
+    from purge.runs.evidence import write_report
     from purge.runs.folder import (
         RunFile,
         build_for,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         same_scale,
     )
     from purge.runs.make import check_recorded, facts_for, fresh_model, train_run, unlearn_run
-    from purge.runs.record import write_report
     from purge.runs.requests import Request, cut
     from purge.runs.weights import WEIGHTS, check_weights
     from purge.runs.words import request_words
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Auditor": "auditor", "environment": "result", "Recipe": "engine.trainer", "kept_epochs": "engine.resume",
     "left_out_words": "models.export:words", "save_figures": "report.figures:save_all",
-    "request_words": "runs.words", "write_report": "runs.record",
+    "request_words": "runs.words", "write_report": "runs.evidence",
     **dict.fromkeys(
         ("Trained", "Unlearned", "audit_folder", "train_folder", "unlearn_folder"), "runs.commands"
     ),

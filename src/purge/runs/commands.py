@@ -176,8 +176,8 @@ def unlearn_folder(
     same_scale(facts, source, "given")
     check_recorded(checkpoint, facts, trained, data, test, device)
     request = needed(request_of(data, forget_classes, forget_ids, words="forget"))
-    gone = gone_before(checkpoint, facts)  # it must not be taught again
-    forget, retain = cut(data, request, gone)
+    before = gone_before(checkpoint, facts)  # it must not be taught again
+    forget, retain = cut(data, request, before)
     left_out: list[str] = []
     with claimed(out):
         out_folder(out, force=force)  # another process may have been here since
@@ -187,7 +187,7 @@ def unlearn_folder(
             checkpoint=checkpoint, augment=augment,
         )  # fmt: skip
         first = first_of(checkpoint, facts, result.info["original_digest"])
-        about = facts_for(name, source, data, request, original=checkpoint, gone=gone, deployed=first)
+        about = facts_for(name, source, data, request, original=checkpoint, gone=before, deployed=first)
         result.save(out, force=force, **about)
         if export_to is not None and writes():
             left_out = export(result.model, export_to, like=form, force=force)
@@ -201,8 +201,8 @@ def unlearn_folder(
         **({} if export_to is None else {"export": str(export_to), "left_out": left_out}),
         "target_missed": _missed(result, last["check_forget_accuracy"], request, len(forget)),
     }  # fmt: skip
-    reference = reference_command(like_first(checkpoint, facts, source, name), both(gone, request))
-    if forget_ids is not None and not gone:
+    reference = reference_command(like_first(checkpoint, facts, source, name), both(before, request))
+    if forget_ids is not None and not before:
         reference = reference.replace("FILE", quote(str(forget_ids)))
     return Unlearned(summary, request, len(forget), data.names, reference)
 

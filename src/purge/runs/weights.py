@@ -15,7 +15,7 @@ def check_weights(folder: Path, recorded: str | None, *, whole: bool = True) -> 
 
     ``whole``: the file is all that a command needs of the folder, so it can be named itself.
     """
-    if recorded is None or (found := file_digest(folder / WEIGHTS)) == recorded:
+    if recorded is None or (digest := file_digest(folder / WEIGHTS)) == recorded:
         return
     fix = (
         "restore that file"
@@ -23,7 +23,7 @@ def check_weights(folder: Path, recorded: str | None, *, whole: bool = True) -> 
     )
     raise FileError(
         f"the weights that {folder / 'run.json'} recorded (digest {recorded[:12]}…)",
-        f"others in {WEIGHTS} ({found[:12]}…)",
+        f"others in {WEIGHTS} ({digest[:12]}…)",
         fix,
     )
 

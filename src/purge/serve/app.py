@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 import purge
 from purge.core.errors import PurgeError, expected
-from purge.serve import api, pages
+from purge.serve import pages, rest
 from purge.serve.answers import STATIC, refused, status_of
 from purge.serve.desk import Desk
 from purge.serve.guard import Doors, Guard, broke
@@ -40,7 +40,7 @@ def make_app(desk: Desk, doors: Doors) -> Guard:
         docs_url=None, redoc_url=None, openapi_url="/openapi.json", redirect_slashes=False,
         telemetry=SILENT,
     )  # fmt: skip
-    app.include_router(api.routes(desk))
+    app.include_router(rest.routes(desk))
     app.include_router(pages.routes(desk, doors))
     app.mount("/static", Static(directory=STATIC), name="static")
     app.add_exception_handler(PurgeError, _purge_error)

@@ -19,7 +19,7 @@ from purge.ledger.intake import text
 from purge.ledger.ledger import Ledger
 from purge.ledger.plan import settings_of
 from purge.ledger.records import STATES, Request, Verification, Version
-from purge.serve.runner import Runner
+from purge.serve.background import Runner
 
 WAITING = ("open", "held", "running")
 SHOWN = ("all", *STATES, "waiting", "overdue")  # what the list can be narrowed to

@@ -16,9 +16,9 @@ from purge.ledger.certificate import certificate_page, hashes_of
 from purge.ledger.intake import ids_from
 from purge.ledger.words import verified
 from purge.serve.answers import needs, page, refused, status_of, visitor
-from purge.serve.api import Number, PageNumber, described
 from purge.serve.desk import SHOWN, Desk, readable
 from purge.serve.guard import LARGEST, Doors
+from purge.serve.rest import Number, PageNumber, described
 
 FIELDS = ("received", "due", "basis", "note")
 STEPS = {"hold": "reason", "release": None, "withdraw": "reason"}

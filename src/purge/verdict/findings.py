@@ -20,7 +20,7 @@ class Against(StrEnum):
     FLOOR = "floor"  # further retrained models
 
 
-class Missing(StrEnum):
+class WhyOpen(StrEnum):
     """Why a question could not be judged."""
 
     MEASUREMENT = "measurement"  # it was not measured
@@ -80,7 +80,7 @@ class Evidence:
 
     compared: tuple[Compared, ...] = ()
     measured: Number | None = None  # without anything to compare it with
-    missing: Missing | None = None
+    missing: WhyOpen | None = None
     help: Help | None = None
     not_computed: tuple[str, ...] = ()  # names of values
 

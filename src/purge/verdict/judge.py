@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from purge.verdict import rules
-from purge.verdict.findings import Against, Compared, Evidence, Finding, Headline, Help, Missing, Verdict
+from purge.verdict.findings import Against, Compared, Evidence, Finding, Headline, Help, Verdict, WhyOpen
 from purge.verdict.numbers import Number, Numbers, Report, beyond, described
 from purge.verdict.rules import Level, Part, Rule, Topic
 
@@ -134,12 +134,12 @@ def _not_judged(numbers: Numbers, rule: Rule) -> list[Finding]:
     """Nothing to compare: was it not measured, or is there no retrained model?"""
     measured = [v for name in rule.numbers if (v := numbers.get(name))]
     if measured and not numbers.report["retrained"]:
-        evidence = Evidence(measured=measured[0], missing=Missing.REFERENCE, help=Help.RETRAINED)
+        evidence = Evidence(measured=measured[0], missing=WhyOpen.REFERENCE, help=Help.RETRAINED)
         return [Finding(rule, Level.UNKNOWN, evidence)]
-    return [_open(rule, Missing.MEASUREMENT)] if rule.expected else []
+    return [_open(rule, WhyOpen.MEASUREMENT)] if rule.expected else []
 
 
-def _open(rule: Rule, missing: Missing) -> Finding:
+def _open(rule: Rule, missing: WhyOpen) -> Finding:
     return Finding(rule, Level.UNKNOWN, Evidence(missing=missing))
 
 
@@ -197,12 +197,12 @@ def _worst_class(numbers: Numbers) -> list[Finding]:
 def _robustness(numbers: Numbers, kind: Part, forgot: Level) -> list[Finding]:
     """Does the forgetting last? Treatments are judged by the accuracy on whole classes."""
     if kind is Part.SAMPLES:
-        return [_open(rules.LASTS, Missing.METHOD)]
+        return [_open(rules.LASTS, WhyOpen.METHOD)]
     treated = [one for rule in rules.TREATMENTS for one in judge(numbers, rule)]
     if forgot is Level.FAILED and treated:  # what is still recognised cannot come back
-        treated = [_open(rules.LASTS, Missing.FORGETTING)]
+        treated = [_open(rules.LASTS, WhyOpen.FORGETTING)]
     findings = [*treated, *_relearning(numbers), *judge(numbers, rules.INSIDE)]
-    return findings or [_open(rules.LASTS, Missing.MEASUREMENT)]
+    return findings or [_open(rules.LASTS, WhyOpen.MEASUREMENT)]
 
 
 def _relearning(numbers: Numbers) -> list[Finding]:
@@ -240,7 +240,7 @@ def _distance(numbers: Numbers) -> list[Finding]:
             )
     if not compared:
         main, help_ = numbers.get("agreement"), Help.SECOND_RETRAINED
-        evidence = Evidence(measured=main, missing=Missing.FLOOR, help=help_)
+        evidence = Evidence(measured=main, missing=WhyOpen.FLOOR, help=help_)
         return [Finding(rules.DISTANCE, Level.UNKNOWN, evidence)]
     telling = {c.level for c in compared if c.tells}
     level = Level.FAILED if Level.FAILED in {c.level for c in compared} else Level.UNKNOWN

@@ -75,9 +75,9 @@ def read_cifar(paths: list[Path]) -> Read:
     }
 
     def part(*files: str) -> Decoded:
-        found = [batches[n] for n in files]
-        labels = [int(y) for b in found for y in b.get("labels", b.get("fine_labels"))]
-        return Decoded(labels, np.concatenate([b["data"] for b in found]).reshape(-1, 3, 32, 32))
+        parts = [batches[n] for n in files]
+        labels = [int(y) for b in parts for y in b.get("labels", b.get("fine_labels"))]
+        return Decoded(labels, np.concatenate([b["data"] for b in parts]).reshape(-1, 3, 32, 32))
 
     if "train" not in batches:
         return {"train": part(*(f"data_batch_{i}" for i in range(1, 6))), "test": part("test_batch")}, ()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from purge.core.errors import DataError, did_you_mean
 from purge.data.catalog import DATASETS
-from purge.data.formats import folder, npz, parquet, tar
+from purge.data.formats import image_folder, npz, parquet, tar
 from purge.data.formats.source import Source
 from purge.data.sources import is_pattern
 
-FORMATS = (npz.find, parquet.find, tar.find, folder.find)
+FORMATS = (npz.find, parquet.find, tar.find, image_folder.find)
 
 
 def own_source(path: Path) -> Source:

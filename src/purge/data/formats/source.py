@@ -135,11 +135,11 @@ def whole_labels(labels: list[Any], path: Path) -> list[int]:
 def class_names(names: Sequence[Any], what: str) -> tuple[str, ...]:
     """The names of classes, which must be text; whole numbers are taken as text. Two may be the same."""
     try:
-        found = tuple(names)
+        classes = tuple(names)
     except TypeError:
-        found = (None,)  # no names at all
-    wrong = [n for n in found if isinstance(n, bool) or not isinstance(n, (str, int, np.integer))]
-    words = tuple(map(str, found)) if not wrong else ()
+        classes = (None,)  # no names at all
+    wrong = [n for n in classes if isinstance(n, bool) or not isinstance(n, (str, int, np.integer))]
+    words = tuple(map(str, classes)) if not wrong else ()
     wrong += [w for w in words if not w.strip() or len(w) > LONGEST_NAME or len(w.splitlines()) > 1]
     if wrong:
         fix = "give every class a name, or leave all of them out"

@@ -19,7 +19,7 @@ from purge.core.errors import DataError, FileError, brief
 from purge.core.files import atomically, file_errors
 from purge.core.store import Store, digest_of
 from purge.data.cache import cache_folder
-from purge.data.formats.folder import SUFFIXES
+from purge.data.formats.image_folder import SUFFIXES
 from purge.data.formats.source import Encoded, Shard, Source, sharded, whole_labels
 
 LABELS = (".cls", ".json")  # where the label of an image may be, best first

@@ -21,7 +21,7 @@ from purge.core.settings import as_dict, normalise, replace, setting
 from purge.models.heads import logistic
 from purge.models.heads.logistic import Problem, Solution
 from purge.models.heads.moments import Moments, joined, moments_of, parted, solved
-from purge.models.heads.rows import Ledger, checked, numbers
+from purge.models.heads.rows import KeptRows, checked, numbers
 
 Kind = Literal["ridge", "logistic"]
 TOLERANCE = 1e-8  # how far, relative to its size, a head may be from that of the same rows in one go
@@ -53,7 +53,7 @@ class Head(ABC):
     bias: Tensor
     counts: Tensor
 
-    def __init__(self, settings: HeadSettings, classes: int, ledger: Ledger | None) -> None:
+    def __init__(self, settings: HeadSettings, classes: int, ledger: KeptRows | None) -> None:
         self.settings, self.classes, self._ledger = settings, classes, ledger
 
     def add(self, features: Any, labels: Any) -> None:
@@ -148,7 +148,9 @@ class RidgeHead(Head):
 
     error: float = 0.0
 
-    def __init__(self, settings: HeadSettings, classes: int, ledger: Ledger | None, moments: Moments) -> None:
+    def __init__(
+        self, settings: HeadSettings, classes: int, ledger: KeptRows | None, moments: Moments
+    ) -> None:
         super().__init__(settings, classes, ledger)
         self._take(moments)
 
@@ -180,7 +182,9 @@ class RidgeHead(Head):
 class LogisticHead(Head):
     """Multinomial logistic regression. It keeps its rows; see :mod:`~.logistic`."""
 
-    def __init__(self, settings: HeadSettings, ledger: Ledger, problem: Problem, solution: Solution) -> None:
+    def __init__(
+        self, settings: HeadSettings, ledger: KeptRows, problem: Problem, solution: Solution
+    ) -> None:
         super().__init__(settings, problem.classes, ledger)
         self._take(problem, solution)
 
@@ -254,7 +258,7 @@ def fitted(
     k = int(y.max()) + 1 if classes is None else classes
     if type(k) is not int or k < 2:
         raise DataError("2 or more classes, a whole number", brief(k), "pass classes=10, say")
-    ledger = Ledger()
+    ledger = KeptRows()
     if track or settings.kind == "logistic":  # which finds its rows by them
         ledger.digests = ledger.of(x, y)
     if settings.kind == "ridge":
@@ -286,7 +290,7 @@ def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
     """The head in a file, or some error: its parts may not fit each other."""
     settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
     key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
-    ledger = None if key is None or digests is None else Ledger.read(key, digests)
+    ledger = None if key is None or digests is None else KeptRows.read(key, digests)
     floats = [t for t in tensors.values() if t.is_floating_point()]
     fits = about["format"] == FORMAT
     fits &= all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
@@ -302,7 +306,7 @@ def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
         problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
         fits &= ledger is not None and weight.shape == (k, x.shape[1])
         solution = Solution(weight, logistic.curvature_at(problem, weight))
-        head = LogisticHead(settings, ledger or Ledger(), problem, solution)
+        head = LogisticHead(settings, ledger or KeptRows(), problem, solution)
     if not fits or (ledger is not None and len(ledger.digests) != head.rows):
         raise ValueError
     return head

@@ -50,7 +50,7 @@ def chunks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield part.double(), labels
 
 
-class Ledger:
+class KeptRows:
     """Which rows a head has learned, as a keyed digest of each; nothing else of a row is kept.
 
     The key is drawn for each head, so that digests of two heads cannot be compared.
@@ -92,7 +92,7 @@ class Ledger:
         }
 
     @classmethod
-    def read(cls, key: Tensor, digests: Tensor) -> Ledger:
+    def read(cls, key: Tensor, digests: Tensor) -> KeptRows:
         """The ledger that a file holds."""
         if key.dtype != torch.uint8 or digests.dtype != torch.uint8 or digests.shape[1:] != (DIGEST,):
             raise ValueError(brief(tuple(digests.shape)))

@@ -37,7 +37,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Described:
+class MetricColumn:
     """What a column needs of what a metric says about itself."""
 
     symbol: str
@@ -57,7 +57,7 @@ def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
     own = METRICS[kind].describe() if kind in METRICS else (described or {}).get(kind)
     known = [*NUMBERS, *METRICS, *(described or {})]
     check_known("a column that is a metric or a number of a job", [kind], known)
-    about = build(Described, own, f"metrics of bench.json, {kind}", ignore_unknown=True)
+    about = build(MetricColumn, own, f"metrics of bench.json, {kind}", ignore_unknown=True)
     return Column(f"{about.symbol} {part}".strip(), about.units.get(part, about.unit))
 
 
@@ -95,7 +95,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Outcome(Keys):
+class JobNumbers(Keys):
     """What a table needs of the file of a job."""
 
     error: str = ""
@@ -124,7 +124,7 @@ def result_in(file: Path) -> dict[str, Any] | None:
     try:
         content = read_json(file)
         there = {key: value for key, value in content.items() if value is not None}
-        outcome = build(Outcome, there, str(file), ignore_unknown=True)
+        outcome = build(JobNumbers, there, str(file), ignore_unknown=True)
         for value in (v for part in ("values", *PARTS) for v in getattr(outcome, part).values()):
             fit(value["value"], float | None, "value", str(file))
     except (PurgeError, OSError, KeyError):
@@ -135,7 +135,7 @@ def result_in(file: Path) -> dict[str, Any] | None:
 # -- from results to cells ----------------------------------------------------------------------
 
 
-class Entry(NamedTuple):
+class ModelNumbers(NamedTuple):
     """The numbers of one model: of a job, or of a model that jobs were compared with."""
 
     keys: Mapping[By, str]
@@ -180,7 +180,7 @@ class Sheet(NamedTuple):
         return tuple(row.keys[by] for by in self.table.rows)
 
 
-def numbers_of(results: Iterable[Mapping[str, Any]]) -> list[Entry]:
+def numbers_of(results: Iterable[Mapping[str, Any]]) -> list[ModelNumbers]:
     """The numbers of jobs and of the models that each was compared with; a job that failed has none."""
     entries = []
     for result in results:
@@ -192,18 +192,18 @@ def numbers_of(results: Iterable[Mapping[str, Any]]) -> list[Entry]:
         beside = dict(zip(PARTS, others, strict=True))
         beside["retrained"] |= {name: numbers.get(f"retrain_{name}") for name in ("seconds", "pflop")}
         keys = {by: str(result[by]) for by in KEYS}
-        entries.append(Entry(keys, result["seed"], None, values | numbers, beside))
+        entries.append(ModelNumbers(keys, result["seed"], None, values | numbers, beside))
     return entries
 
 
 def sheet(
-    table: Table, numbers: Sequence[Entry], note: str = "", described: Mapping[str, Any] | None = None
+    table: Table, numbers: Sequence[ModelNumbers], note: str = "", described: Mapping[str, Any] | None = None
 ) -> Sheet:
     """The numbers of a table: each row has all jobs, or all models beside them, with its keys."""
     columns = {name: column_of(name, described) for name in table.columns}
     kept: dict[By, list[str]] = {by: words for by, words in table.only.items() if by != "label"}
     models = [model for model in _models(numbers, table) if chosen(model.keys, kept)]
-    members: dict[tuple[Any, ...], list[Entry]] = {}
+    members: dict[tuple[Any, ...], list[ModelNumbers]] = {}
     for model in models:
         if model.part in table.also or (model.part is None and chosen(model.keys, table.only)):
             members.setdefault((*(model.keys[by] for by in table.rows), model.part), []).append(model)
@@ -229,7 +229,7 @@ def chosen(keys: Mapping[By, str], only: Mapping[By, Sequence[str]]) -> bool:
     return all(keys[by] in words for by, words in only.items())
 
 
-def _models(jobs: Sequence[Entry], table: Table) -> Iterator[Entry]:
+def _models(jobs: Sequence[ModelNumbers], table: Table) -> Iterator[ModelNumbers]:
     """The jobs, and after each the models that it was compared with, once for the jobs of a seed."""
     seen = set()
     for job in jobs:
@@ -239,10 +239,10 @@ def _models(jobs: Sequence[Entry], table: Table) -> Iterator[Entry]:
             once = part, job.keys["data"], job.keys["forget"], job.seed
             if once not in seen and any(value is not None for value in values.values()):
                 seen.add(once)
-                yield Entry({**job.keys, "label": label}, job.seed, part, values, {})
+                yield ModelNumbers({**job.keys, "label": label}, job.seed, part, values, {})
 
 
-def _cell(members: Sequence[Entry], column: str, paper: float | None) -> Cell:
+def _cell(members: Sequence[ModelNumbers], column: str, paper: float | None) -> Cell:
     values = [value for m in members if (value := m.values.get(column)) is not None]
     beside = {part: _mean(m.beside.get(part, {}).get(column) for m in members) for part in PARTS}
     low, high = min(values, default=None), max(values, default=None)
@@ -255,7 +255,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(there) if there else None
 
 
-def _judge(rows: Sequence[Row], models: Sequence[Entry], table: Table) -> dict[str, float]:
+def _judge(rows: Sequence[Row], models: Sequence[ModelNumbers], table: Table) -> dict[str, float]:
     """Write into each cell of a job how far it misses its goal; return the aims by column."""
     aims: dict[str, float] = {}
     for goal in table.goals:

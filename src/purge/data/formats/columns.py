@@ -30,7 +30,7 @@ LARGEST_CELL = 1 << 26  # bytes
 MOST_SHOWN = 20  # columns in a message
 
 
-class Table(NamedTuple):
+class TableFile(NamedTuple):
     """The columns of a file, and a digest of its bytes."""
 
     path: Path
@@ -84,7 +84,7 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in FORMS and not path.is_dir()
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TableFile:
     """Read a file by its ending; a CSV file must have a line of names."""
     if not path.is_file():
         raise FileError(f"a table at {path}", "no such file", "check the path")
@@ -111,7 +111,7 @@ def read_table(path: Path) -> Table:
         got = f"{brief(odd[0])} {names.count(odd[0])} times"
         fix = "rename or remove the others (pandas: to_csv(…, index=False))"
         raise DataError(f"a name of its own for each column of {path.name}", got, fix)
-    return Table(path, dict(zip(names, columns, strict=True)), hashlib.sha256(content).hexdigest())
+    return TableFile(path, dict(zip(names, columns, strict=True)), hashlib.sha256(content).hexdigest())
 
 
 def _separated(text: str, comma: str) -> tuple[list[str], list[pa.Array]]:

@@ -15,7 +15,7 @@ from purge.report.tables import class_words, copies_words, shown
 from purge.report.words import HEADLINES, HELP, LEVELS, PARTS, SIGNS, TEXTS, TITLES
 from purge.verdict import rules
 from purge.verdict.compare import Broken
-from purge.verdict.findings import Against, Finding, Missing, Verdict
+from purge.verdict.findings import Against, Finding, Verdict, WhyOpen
 from purge.verdict.judge import exactly_forgotten
 from purge.verdict.numbers import Number, Numbers, Report
 from purge.verdict.rules import Level, Part
@@ -121,7 +121,7 @@ def _text(finding: Finding, numbers: Numbers) -> str:
             f"{_capital(in_a_sentence(numbers.report, ours.name))}: {number_words(ours)}{interval}. "
             "What a model that never saw the data would reach is not known."
         )
-    if evidence.missing is Missing.MEASUREMENT:
+    if evidence.missing is WhyOpen.MEASUREMENT:
         return why_missing(numbers.report, finding.rule.numbers[0])
     one = evidence.compared[0]
     which_way = f" It is {numbers.raw(one.name)['why']}." if one.bound else ""
@@ -151,8 +151,8 @@ def _compared(finding: Finding, report: Report) -> str:
         elif one.tells:
             text += f" The original's is {_range(one.original_difference)}, so this test can tell."
         else:
-            few = f"these {_samples(one.ours)} are too few, or there is nothing to tell: " * bool(one.ours.n)
-            text += f" The original's is {_range(one.original_difference)}: {few}the test does not tell the "
+            why = f"these {_samples(one.ours)} are too few, or there is nothing to tell: " * bool(one.ours.n)
+            text += f" The original's is {_range(one.original_difference)}: {why}the test does not tell the "
             text += "original either."
     if (n_all := len(finding.evidence.compared)) > 1:
         telling = sum(c.tells for c in finding.evidence.compared)
@@ -182,9 +182,9 @@ def _worst_class(finding: Finding, numbers: Numbers) -> str:
 
 
 def _lasts(finding: Finding, numbers: Numbers) -> str:
-    if finding.evidence.missing is Missing.FORGETTING:
+    if finding.evidence.missing is WhyOpen.FORGETTING:
         return TEXTS["no_forgetting"]
-    if finding.evidence.missing is Missing.METHOD:
+    if finding.evidence.missing is WhyOpen.METHOD:
         return TEXTS["no_method"]
     attacks = (*rules.TREATMENTS, rules.RELEARNED, rules.INSIDE)
     raw = [numbers.raw(name) for rule in attacks for name in rule.numbers]
@@ -196,7 +196,7 @@ def _lasts(finding: Finding, numbers: Numbers) -> str:
 
 def _distance(finding: Finding, _: Numbers) -> str:
     compared = finding.evidence.compared
-    if finding.evidence.missing is Missing.FLOOR:
+    if finding.evidence.missing is WhyOpen.FLOOR:
         main = finding.evidence.measured
         agrees = (
             f"It agrees with the retrained model on {number_words(main)} of the forget set. " if main else ""

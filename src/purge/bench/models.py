@@ -16,7 +16,7 @@ from torch import Tensor
 import purge
 from purge import load
 from purge.bench.jobs import Data, Forget, Job, Shard, Training
-from purge.bench.tables import result_in
+from purge.bench.results import result_in
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, read_json
 from purge.core.schema import fit

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from purge.ledger.chain import TABLES, Change, Link, Walk
-from purge.ledger.records import Head, Verification
+from purge.ledger.records import ChainHead, Verification
 
 VERSION = 2  # of the tables
 
@@ -150,7 +150,7 @@ def links(connection: Connection) -> Iterator[Link]:
 # -- is all as the chain says? ----------------------------------------------------------------
 
 
-def verify_database(connection: Connection, public: str | None, anchor: Head | None) -> Verification:
+def verify_database(connection: Connection, public: str | None, anchor: ChainHead | None) -> Verification:
     """Check the chain in a database, its head, the tables that follow from it, and its triggers."""
     walk = Walk(public, anchor)
     walk.along(links(connection))
