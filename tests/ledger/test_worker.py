@@ -18,7 +18,7 @@ from purge.data.sources import DataSource
 from purge.ledger import worker
 from purge.ledger.data import OwnedData, deliver
 from purge.ledger.ledger import Ledger
-from purge.ledger.plan import HookFailed, Outcome, Plan
+from purge.ledger.plan import BatchPlan, HookFailed, Outcome
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
 from purge.ledger.version_audits import Group, measure
@@ -225,7 +225,7 @@ def test_the_retain_budget_is_counted_from_the_first_version(ledger: Ledger):
     ask(ledger, 1)
     run(ledger, settings={"steps": 40})
     number = ask(ledger, 2)
-    plan = Plan.make("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
+    plan = BatchPlan.make("purge", STEPS, ("fa_train",), [], LAX, False, 0, None, True, False)
     making = NextVersion.begin(ledger, plan, [ledger.request(number)], keep=True, today=TODAY)
     data = making.data.train.select(~making.all_forgotten)
     x, y = data.take(torch.arange(len(data)))
