@@ -21,7 +21,7 @@ from tests.cli.commands import Done, names, read, refusal
 from tests.nets import blobs
 
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
-TRAIN = ("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=6", "--quiet")
+TRAIN = ("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet")
 FILES = ["history.parquet", "model.safetensors", "run.json"]
 
 
@@ -89,7 +89,6 @@ def test_of_two_that_want_one_folder_one_gets_it(tmp_path: Path) -> None:
     forgetting = ("unlearn", tmp_path / "base", "--forget-class", 3, "--set", "forget_target=1", "--quiet")
     one_wins(both(*[(*forgetting, "--out", tmp_path / "less", "--seed", seed) for seed in (1, 2)]))
     assert names(tmp_path / "less") == FILES
-    one_wins(both(*[("demo", "--quick", "--quiet", "--out", tmp_path / "demo")] * 2))
 
 
 @pytest.mark.slow

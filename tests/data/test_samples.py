@@ -10,12 +10,13 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import purge
+from purge.core.errors import DataError
 from purge.data.accept import accepted, as_samples
 from purge.data.identity import fingerprints, same_samples
 from purge.data.images import Images
 from purge.data.load import load
 from purge.data.samples import Samples, batches
-from tests.nets import blobs, small_mlp
+from tests.nets import blobs, plain_mlp, small_mlp
 
 CPU = torch.device("cpu")
 
@@ -283,3 +284,14 @@ def test_a_fresh_model_of_other_shapes_is_refused_before_it_is_trained():
         purge.unlearn(
             small_mlp(0, 8, 4), *parts, method="retrain", fresh=torch.nn.Linear(8, 4), progress=False
         )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_look_finds_the_first_row_that_is_not_finite(bad):
+    x, y = torch.zeros(5, 6), torch.arange(5) % 3
+    x[2, 1] = x[4, 0] = bad
+    samples = accepted({"the dataset": (x, y)})["the dataset"]
+    assert samples.look().not_finite == 2
+    assert samples.select(torch.tensor([0, 1, 3])).look().not_finite is None
+    with pytest.raises(DataError, match="NaN or infinity in sample 2"):
+        purge.unlearn(plain_mlp(), (x, y), blobs(), progress=False)
