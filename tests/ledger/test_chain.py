@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purge.core.errors import FileError, LedgerError, PurgeError
 from purge.ledger.batches import add_audit, add_version, finish_batch, start_batch
-from purge.ledger.chain import TABLES, Kind, Link
+from purge.ledger.chain import TABLES, Kind, Link, write_witness
 from purge.ledger.ledger import Ledger, verify_export
 from purge.ledger.sql import TRIGGERS
 
@@ -259,6 +259,54 @@ def test_a_trigger_that_is_missing_or_does_nothing_is_told(copy, name):
     assert name in verdict(copy).why
     rows(copy, f"CREATE TRIGGER {name} BEFORE UPDATE ON purge_entries WHEN 0 BEGIN SELECT 1; END")
     assert name in verdict(copy).why
+
+
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        (["CREATE TRIGGER ours AFTER INSERT ON purge_requests BEGIN DELETE FROM purge_requests; END"],
+         "the trigger ours is not of the ledger"),
+        (["ALTER TABLE purge_audits RENAME TO kept", "CREATE VIEW purge_audits AS SELECT * FROM kept"],
+         "the table purge_audits is missing"),
+        (["CREATE VIEW purge_more AS SELECT 1"], "the view purge_more is not of the ledger"),
+        (["ALTER TABLE purge_worker ADD COLUMN x TEXT"], "the table purge_worker is missing, or not as"),
+        (["DROP INDEX purge_requests_by_deadline"], "the index purge_requests_by_deadline is missing"),
+    ],
+)  # fmt: skip
+def test_a_database_that_is_made_otherwise_is_told(copy, statements, words):
+    for statement in statements:
+        rows(copy, statement)
+    assert words in verdict(copy).why
+
+
+# -- a witness elsewhere ----------------------------------------------------------------------
+
+
+def test_a_witness_tells_that_entries_were_cut_off_or_others_put_in_their_place(copy, tmp_path):
+    witness, before = tmp_path / "witness.txt", tmp_path / "before.db"
+    shutil.copy(copy, before)
+    with Ledger(copy) as ledger:
+        write_witness(witness, ledger.head())
+        ledger.append("note", {"n": 1})
+        write_witness(witness, ledger.head())
+        assert ledger.verify(witness=witness).ok
+        ledger.append("note", {"n": 2})  # it may have grown since
+        assert ledger.verify(witness=witness).ok
+        end = ledger.export(tmp_path / "chain.jsonl")
+    assert verify_export(tmp_path / "chain.jsonl", witness=witness).ok
+    with Ledger(before) as ledger:  # a backup, put back
+        found = ledger.verify(witness=witness)
+        assert "the chain ends after" in found.why
+        ledger.append("note", {"n": 3})  # and gone on with: a fork
+        assert "its hash is not the one that was kept" in ledger.verify(witness=witness).why
+        write_witness(witness, ledger.head())
+        with pytest.raises(FileError, match="two hashes of one entry"):
+            ledger.verify(witness=witness)
+    for content, words in (("12:abc", "the end of a chain"), (b"\xff", "a witness of the chain")):
+        witness.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises((FileError, LedgerError), match=words):
+            verify_export(tmp_path / "chain.jsonl", witness=witness)
+    assert end.entries > 3
 
 
 # -- signatures -------------------------------------------------------------------------------

@@ -116,6 +116,9 @@ def test_the_server_refuses_to_change_an_entry_and_what_was_changed_is_named(led
     body = "$$ BEGIN RETURN COALESCE(NEW, OLD); END $$"
     sql(url, f"CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS {body}")
     assert "trigger" in ledger.verify().why
+    made = "CREATE TRIGGER more AFTER INSERT ON purge_requests FOR EACH ROW EXECUTE FUNCTION purge_refuse()"
+    sql(url, made)
+    assert "trigger" in ledger.verify().why
     sql(url, "ALTER TABLE purge_entries DISABLE TRIGGER ALL")
     assert "trigger" in ledger.verify().why
     sql(url, "UPDATE purge_entries SET payload = replace(payload, '2026-02-28', '2027-02-28') WHERE seq = 3")

@@ -193,6 +193,34 @@ def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger):
     assert run(ledger, policy=replace(once, action="retrain")).kind == "unlearned"  # the chain begins anew
 
 
+def test_a_policy_counts_entries_and_not_what_clocks_say(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    times = (f"2020-01-{31 - i // 60:02d}T00:{59 - i % 60:02d}:00.000Z" for i in range(600))
+    monkeypatch.setattr("purge.ledger.chain.now", lambda: next(times))  # goes back with every entry
+    ask(ledger, 1)
+    run(ledger)
+    ask(ledger, 2)
+    assert "2 requests since the last training" in run(ledger, policy=replace(LAX, max_requests=1)).reasons[0]
+
+
+def test_a_run_writes_a_witness_and_refuses_an_older_ledger(ledger: Ledger, tmp_path: Path):
+    witness, backup = tmp_path / "elsewhere.txt", tmp_path / "backup.db"
+    place = Path(ledger.name)
+    ask(ledger, 1)
+    shutil.copy(place, backup)
+    run(ledger, witness=witness)
+    assert witness.read_text().split() == [witness.read_text().split()[0], str(ledger.head())]
+    shutil.copy(place, tmp_path / "newest.db")
+    shutil.copy(backup, place)
+    with Ledger(place) as older:
+        before = older.head()
+        with pytest.raises(LedgerError, match=r"the chain that elsewhere\.txt has seen in"):
+            run(older, witness=witness)
+        assert older.head() == before
+        assert "the chain ends after" in str(older.verify(witness=witness).why)
+    shutil.copy(tmp_path / "newest.db", place)
+    assert run(Ledger(place), witness=witness).state == "nothing"
+
+
 def test_a_chain_grows_old_without_a_request(ledger: Ledger):
     later, policy = TODAY + timedelta(days=31), Policy(max_age=30)
     assert run(ledger, policy=policy, today=later).state == "nothing", "no deletion, no chain"

@@ -193,6 +193,9 @@ def verify(
     head: Annotated[
         str | None, Option(metavar="COUNT:HASH", help="The end of the chain, as it was told before.")
     ] = None,
+    witness: Annotated[
+        Path | None, Option(metavar="FILE", help="The ends of the chain that runs wrote into this file.")
+    ] = None,
     public: PublicAt = None,
     ledger: LedgerAt = None,
     json_: opt.Json = False,
@@ -200,17 +203,18 @@ def verify(
 ) -> None:
     """Say whether anything in the ledger was touched since it was written; exits 1 if so.
 
-    Keep the end of the chain that it prints somewhere else: --head then shows that nothing was cut off.
+    Keep the end of the chain that it prints somewhere else: --head then shows that nothing was cut off. Runs
+    with --witness FILE do that by themselves.
     """
     from purge.ledger.words import verified
 
     if export is not None:
         from purge.ledger.ledger import verify_export
 
-        verdict = verify_export(export, public=public, head=head)
+        verdict = verify_export(export, public=public, head=head, witness=witness)
     else:
         with open_ledger(ledger) as book:
-            verdict = book.verify(public=public, head=head)
+            verdict = book.verify(public=public, head=head, witness=witness)
     show(verdict.to_dict(), verified(verdict), json_)
     if not verdict.ok:
         raise typer.Exit(Exit.MISSED)

@@ -79,6 +79,10 @@ def run(
         str | None, Option(metavar="COMMAND", help="Run this before a batch; if it fails, nothing begins.")
     ] = None,
     after: Annotated[str | None, Option(metavar="COMMAND", help="Run this after a batch.")] = None,
+    witness: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write the end of the chain here, on another disk, say."),
+    ] = None,
     wait: Wait = 0,
     seed: opt.Seed = 0,
     device: opt.Device = None,
@@ -119,7 +123,7 @@ def run(
             book, due=due, everything=everything, at_most=at_most, every=every, wait=wait, method=method,
             settings=opt.settings_from(set_), metrics=names, fail_if=fail_if or [], policy=policy,
             retrain=retrain, seed=seed, device=opt.pick_device(device), trust=trust, before=before,
-            after=after, progress=not quiet,
+            after=after, witness=witness, progress=not quiet,
         )  # fmt: skip
     show(outcome.facts(), _words(outcome), json_)
     if outcome.code:

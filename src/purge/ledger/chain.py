@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purge.core.errors import FileError, LedgerError, brief, first_line
+from purge.core.files import file_errors
 from purge.ledger.keys import checker
 from purge.ledger.records import ChainHead, Verification
 
@@ -197,11 +199,11 @@ class Walk:
     Args:
         public: the key that signatures are checked with, from outside of the ledger; without one, they are
             checked with the key that the ledger itself names, which somebody who forges all of it replaces.
-        anchor: an end of the chain that was kept elsewhere.
+        kept: ends of the chain that were kept elsewhere.
     """
 
-    def __init__(self, public: str | None = None, anchor: ChainHead | None = None) -> None:
-        self.public, self.anchor = public, anchor
+    def __init__(self, public: str | None = None, kept: Iterable[ChainHead] = ()) -> None:
+        self.public, self.kept = public, {head.entries: head.hash for head in kept}
         self.signer: str | None = None  # the key that the ledger names
         self.count, self.last = 0, START
         self.tables: Tables = {name: {} for name in TABLES}
@@ -216,9 +218,8 @@ class Walk:
                 self.bad = self.count + 1, why
                 return
             self.count, self.last = self.count + 1, link.hash
-        if self.anchor and self.count < self.anchor.entries:
-            got = f"the chain ends after {self.count} of {self.anchor.entries} entries that it once had"
-            self.bad = self.count + 1, got
+        if self.kept and self.count < (once := max(self.kept)):
+            self.bad = self.count + 1, f"the chain ends after {self.count} of {once} entries that it once had"
         elif self.public and not self.signer:
             self.bad = 1, "no entry is signed"
 
@@ -227,12 +228,12 @@ class Walk:
         texts = (link.at, link.kind, link.payload, link.previous, link.hash)
         if not all(isinstance(one, str) for one in texts) or not isinstance(link.seq, int):
             return "a field is not text"
-        kept = self.anchor if self.anchor and link.seq == self.anchor.entries else None
+        kept = self.kept.get(link.seq, link.hash)
         for right, why in (
             (link.seq == self.count + 1, f"it is missing; number {link.seq} comes next"),
             (link.previous == self.last, "it does not carry the hash of the one before"),
             (link.right_hash() == link.hash, "its content does not have its hash"),
-            (kept is None or link.hash == kept.hash, "its hash is not the one that was kept"),
+            (link.hash == kept, "its hash is not the one that was kept"),
         ):
             if not right:
                 return why
@@ -284,9 +285,9 @@ def export_lines(links: Iterable[Link]) -> Iterable[str]:
     yield canonical({LAST_LINE: str(last)})
 
 
-def check_export(path: Path, public: str | None = None, anchor: ChainHead | None = None) -> Verification:
+def check_export(path: Path, public: str | None = None, kept: Iterable[ChainHead] = ()) -> Verification:
     """Check a file that a ledger was exported to, without the ledger."""
-    walk = Walk(public, anchor)
+    walk = Walk(public, kept)
     ends: list[str] = []
     try:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
@@ -314,12 +315,38 @@ def _links(lines: Iterable[str], ends: list[str]) -> Iterable[Link]:
             yield broken
 
 
-def read_head(head: ChainHead | str | None) -> ChainHead | None:
+def read_head(head: ChainHead | str) -> ChainHead:
     """The end of a chain from its text, ``COUNT:HASH``."""
-    if head is None or isinstance(head, ChainHead):
+    if isinstance(head, ChainHead):
         return head
     count, _, digest = str(head).strip().partition(":")
     if not count.isdecimal() or len(digest) != len(START):
         fix = "pass what verify or export has told, COUNT:HASH"
         raise LedgerError("the end of a chain as head", brief(head), fix)
     return ChainHead(int(count), digest)
+
+
+# -- a witness: a file elsewhere, with a line for each end that the chain once had -------------
+
+
+def read_witness(path: Path) -> list[ChainHead]:
+    """The ends of a chain in a file of witness; two that cannot both be true are refused."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        got = getattr(error, "strerror", None) or "something else"
+        fix = "name the file that purge request run --witness writes"
+        raise FileError(f"a witness of the chain at {path}", got, fix) from None
+    heads = [read_head(line.rpartition(" ")[2]) for line in lines if line.strip()]
+    if len({head.entries for head in heads}) < len({(head.entries, head.hash) for head in heads}):
+        got, fix = f"two hashes of one entry in {path.name}", "find out which ledgers wrote into it"
+        raise FileError("the ends of one chain in a witness", got, fix)
+    return heads
+
+
+def write_witness(path: Path, head: ChainHead) -> None:
+    """Add a line with the time and the end of the chain, on the disk before this returns."""
+    with file_errors(path), path.open("a", encoding="utf-8") as file:
+        file.write(f"{now()} {head}\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -260,21 +260,27 @@ class Journal:
         """
         return self._db.working(wait)
 
-    def verify(self, *, public: Where | None = None, head: ChainHead | str | None = None) -> Verification:
+    def verify(
+        self, *, public: Where | None = None, head: ChainHead | str | None = None,
+        witness: Where | None = None,
+    ) -> Verification:  # fmt: skip
         """Walk the chain and say whether anything was touched since it was written.
 
         Args:
             public: a PEM file with the public key of a signed ledger; default: that of ``sign``.
             head: an end of the chain that was kept elsewhere, as ``head()`` gives it or as its text.
+            witness: a file elsewhere into which runs wrote the ends that the chain had: it shows that
+                entries were cut off, or an older ledger put back.
 
         Returns:
             ``ok``, or the first entry that was touched.
         """
         wanted = public_key(Path(public)) if public else self._signer.public if self._signer else None
-        anchor = chain.read_head(head)
+        kept = [] if witness is None else chain.read_witness(Path(witness))
+        kept += [] if head is None else [chain.read_head(head)]
         with self._db.reading() as connection:
             try:
-                return sql.verify_database(connection, wanted, anchor)
+                return sql.verify_database(connection, wanted, kept)
             except (DatabaseError, UnicodeError):
                 return Verification(False, 0, None, "the database is damaged: it cannot be read to its end")
 
@@ -328,7 +334,10 @@ class Journal:
 
 
 def verify_export(
-    path: Where, *, public: Where | None = None, head: ChainHead | str | None = None
-) -> Verification:
+    path: Where, *, public: Where | None = None, head: ChainHead | str | None = None,
+    witness: Where | None = None,
+) -> Verification:  # fmt: skip
     """Check a file that a ledger was exported to: nothing was touched, and it is whole."""
-    return chain.check_export(Path(path), public_key(Path(public)) if public else None, chain.read_head(head))
+    kept = [] if witness is None else chain.read_witness(Path(witness))
+    kept += [] if head is None else [chain.read_head(head)]
+    return chain.check_export(Path(path), public_key(Path(public)) if public else None, kept)

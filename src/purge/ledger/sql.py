@@ -7,7 +7,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -150,9 +150,9 @@ def links(connection: Connection) -> Iterator[Link]:
 # -- is all as the chain says? ----------------------------------------------------------------
 
 
-def verify_database(connection: Connection, public: str | None, anchor: ChainHead | None) -> Verification:
-    """Check the chain in a database, its head, the tables that follow from it, and its triggers."""
-    walk = Walk(public, anchor)
+def verify_database(connection: Connection, public: str | None, kept: Iterable[ChainHead]) -> Verification:
+    """Check the chain in a database, its head, the tables that follow from it, and how they are made."""
+    walk = Walk(public, kept)
     walk.along(links(connection))
     if walk.bad:
         return walk.verdict()
@@ -186,21 +186,52 @@ def _differs(connection: Connection, walk: Walk) -> str | None:
 
 
 def _unsafe(connection: Connection) -> str | None:
-    """A trigger that is missing, switched off or not as it was made; or a file that is damaged."""
+    """A table, index or trigger that is missing, added, switched off or made otherwise; a damaged file."""
     dialect = connection.dialect.name
-    if dialect == "sqlite":
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'purge_entries'"
-        triggers = {row.name: row.sql for row in connection.execute(text(query))}
-        missing = [name for name, sql in TRIGGERS[dialect].items() if triggers.get(name) != sql]
-    else:
-        query = (
-            "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
-            "WHERE tgrelid = 'purge_entries'::regclass AND tgenabled IN ('O', 'A') AND prosrc = :body"
-        )
-        there = set(connection.execute(text(query), {"body": BODY}).scalars())
-        missing = [name for name in TRIGGERS[dialect] if name not in there]
-    if missing:
-        return f"the trigger {missing[0]}, which keeps entries from being changed, is missing or changed"
+    made = {**_relations(connection), **_triggers(connection)}
+    kept = {(t.name, "table"): str([(c.name, str(c.type), c.nullable) for c in t.columns]) for t in OURS}
+    kept |= {(str(i.name), "index"): str([c.name for c in i.columns]) for t in OURS for i in t.indexes}
+    kept |= {(name, "trigger"): sql for name, sql in TRIGGERS[dialect].items()}
+    for (name, kind), how in kept.items():
+        if made.get((name, kind)) != how:
+            return f"the {kind} {name} is missing, or not as the ledger made it"
+    if more := sorted(made.keys() - kept.keys()):
+        return f"the {more[0][1]} {more[0][0]} is not of the ledger"
     if dialect == "sqlite" and connection.execute(text("PRAGMA integrity_check(1)")).scalar() != "ok":
         return "the file is damaged: SQLite finds its pages or indexes wrong"
     return None
+
+
+OURS = metadata.tables.values()
+Relations = dict[tuple[str, str], str]  # name and kind → how it was made
+
+
+def _relations(connection: Connection) -> Relations:
+    """The tables, views and indexes of our names, with their columns."""
+    there = inspect(connection)
+    made: Relations = {}
+    for kind, names in (("table", there.get_table_names()), ("view", there.get_view_names())):
+        for name in (name for name in names if name.startswith("purge_")):
+            columns = there.get_columns(name)
+            made[name, kind] = str([(c["name"], str(c["type"]), c["nullable"]) for c in columns])
+            if kind == "table":
+                made |= {(str(i["name"]), "index"): str(i["column_names"]) for i in there.get_indexes(name)}
+    return made
+
+
+def _triggers(connection: Connection) -> Relations:
+    """The triggers of our tables; of one on a server that does something else, or nothing, what is empty."""
+    if connection.dialect.name == "sqlite":
+        query = (
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND substr(tbl_name, 1, 6) = 'purge_'"
+        )
+        return {(row.name, "trigger"): row.sql for row in connection.execute(text(query))}
+    query = (
+        "SELECT tgname, prosrc = :body AND tgenabled IN ('O', 'A') AS sound "
+        "FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid JOIN pg_class ON pg_class.oid = tgrelid "
+        "WHERE NOT tgisinternal AND relnamespace = current_schema()::regnamespace "
+        "AND starts_with(relname, 'purge_')"
+    )
+    known = TRIGGERS["postgresql"]
+    rows = connection.execute(text(query), {"body": BODY})
+    return {(row.tgname, "trigger"): known.get(row.tgname, "") if row.sound else "" for row in rows}

@@ -198,8 +198,11 @@ class NextVersion:
 
     def spent(self, measured: Mapping[str, Any] | None = None) -> Spent:
         """How far the chain would have gone with this batch; ``measured``: what was measured, if it was."""
-        since = [b for b in self.ledger.batches() if b.state == "done" and b.started > self.first.added]
-        numbers = {n for batch in since for n in batch.requests} | {r.number for r in self.requests}
+        numbers = {r.number for r in self.requests}
+        for entry in reversed(self.ledger.entries(Kind.BATCH_DONE)):  # as the chain has them: clocks go back
+            if entry.payload.get("version") == self.first.digest:
+                break
+            numbers |= {*entry.payload["requests"]}
         earlier = [r for r in self.before if r.number not in numbers]
         rows = self.all_forgotten & ~self.data.rows(self.ledger, earlier)
         if measured is None:  # as far as the version before had gone

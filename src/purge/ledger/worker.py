@@ -21,7 +21,7 @@ from purge.core.errors import LedgerError, PurgeError
 from purge.core.files import file_errors, read_json, write_json
 from purge.ledger import words
 from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, not_found, start_batch
-from purge.ledger.chain import Kind
+from purge.ledger.chain import Kind, write_witness
 from purge.ledger.data import checked_version
 from purge.ledger.plan import (
     BatchPlan,
@@ -83,7 +83,7 @@ def run(
     settings: Mapping[str, Any] | None = None, metrics: str | Metric | Sequence[str | Metric] = METRICS,
     fail_if: Sequence[str] = (), policy: Policy | str | os.PathLike[str] | None = None, retrain: bool = False,
     seed: int = 0, device: str | None = None, trust: bool = False, before: Hook | None = None,
-    after: Hook | None = None, progress: bool = False,
+    after: Hook | None = None, witness: str | os.PathLike[str] | None = None, progress: bool = False,
 ) -> Outcome:  # fmt: skip
     """Carry out the requests that are due, all of them by one unlearning.
 
@@ -107,6 +107,8 @@ def run(
         trust: may code that run folders and the ledger name be imported?
         before: a command or a function, called before a batch begins; if it fails, nothing is begun.
         after: likewise, after it has ended.
+        witness: a file elsewhere (another disk, a git repository) that the end of the chain is written into.
+            A ledger that does not hold what stands there, since an older one was put back, is refused.
         progress: show progress on stderr.
     """
     plan = BatchPlan.make(method, settings, metrics, fail_if, policy, retrain, seed, device, trust, progress)
@@ -116,6 +118,7 @@ def run(
     day = today or datetime.now(UTC).date()
     with ledger.working(wait):
         folder, keep = settings_of(ledger)
+        _check_witness(ledger, witness)
         new, batch = _unfinished(ledger, plan, folder, keep=keep, today=day)
         reasons: list[str] = []
         if new is None:
@@ -142,8 +145,22 @@ def run(
                 batch = start_batch(ledger, taken, plan.record(ledger))
             outcome = _carried_out(ledger, batch, new, folder)
             outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=missing)
+        if witness is not None:
+            write_witness(Path(witness), ledger.head())
     call_hook(after, "after", outcome.facts())
     return outcome
+
+
+def _check_witness(ledger: Ledger, witness: str | os.PathLike[str] | None) -> None:
+    """Refuse a ledger that lacks entries which it once had; a new witness begins with what there is."""
+    if witness is None or not Path(witness).exists():
+        return
+    verdict = ledger.verify(witness=witness)
+    if not verdict.ok:
+        fix = "put the newest ledger in its place, or find out who changed this one: purge request verify"
+        raise LedgerError(
+            f"the chain that {Path(witness).name} has seen in {ledger.name}", str(verdict.why), fix
+        )
 
 
 def _left_out(ledger: Ledger, new: NextVersion) -> list[str]:
