@@ -91,8 +91,8 @@ OTHER_MODEL: list[dict[str, Any]] = [
     {"holdout": 0.2},
 ]  # fmt: skip
 SAME_MODEL: list[dict[str, Any]] = [
-    {"methods": {"purge": {"rate": 0.5}}}, {"metrics": ["ra"]}, {"retrains": 2}, {"forget": [1]},
-    {"repeats": 2},
+    {"methods": [{"method": "purge", "set": {"rate": 0.5}}]}, {"metrics": ["ra"]}, {"retrains": 2},
+    {"forget": [1]}, {"repeats": 2},
 ]  # fmt: skip
 
 

@@ -36,14 +36,8 @@ TINY = {
 }  # fmt: skip
 JOBS, MODELS = 6, 4
 SECONDS = {
-    "seconds",
-    "first_seconds",
-    "retrain_seconds",
-    "speedup",
-    "spent_seconds",
-    "wall_seconds",
-    "at_once",
-}
+    "seconds", "first_seconds", "retrain_seconds", "speedup", "spent_seconds", "wall_seconds", "at_once",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +121,7 @@ def test_interrupted_killed_and_robbed_of_a_worker(
         assert stdout == ""
         if code > 0:
             assert stderr.startswith("Interrupted by SIGINT. ")
+            assert stderr.endswith(f"jobs are done in {out}; --resume runs the rest.\n")
             assert len(stderr.splitlines()) == 1
         assert until(lambda: not working(bench.pid), 30)  # noqa: B023
         assert 0 < files() < JOBS

@@ -107,7 +107,8 @@ def ray_workers(
     Without ``n``, there are as many as the nodes have room for. All get the same number of threads, on which
     the last bits of a result depend.
     """
-    device, cpus, memory = _device(device, resources), resources.cpus or 1, resources.memory_bytes
+    device, cpus = _device(device, resources), resources.cpus or 1
+    memory = None if resources.memory is None else int(resources.memory * 1e9)
     threads = dict.fromkeys(THREADS, str(cpus))
     with ExitStack() as stack:
         stack.enter_context(environment({**QUIET, **threads}))
