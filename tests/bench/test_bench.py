@@ -306,14 +306,6 @@ def test_a_sharded_model_counts_only_with_all_of_its_files(tmp_path: Path) -> No
     assert sound(trained(training, place))
 
 
-def test_missing_data_fails_only_its_own_jobs(tmp_path: Path) -> None:
-    file = smaller(tmp_path, ["finetune"], per_class=100_000, seeds=[0])
-    bench(file, "--out", tmp_path / "out", code=3)
-    results = [read(f) for f in (tmp_path / "out" / "jobs").iterdir()]
-    assert {r["kind"] for r in results} == {"no model"}
-    assert all("Expected 100000 training images of each class" in r["error"] for r in results)
-
-
 def test_a_search_writes_the_best_settings(tmp_path: Path) -> None:
     config = {
         "data": "digits", "model": "small-resnet", "recipe": {"epochs": 1}, "forget": [0],

@@ -362,6 +362,10 @@ def test_shards_without_samples_are_refused(trained):
     gone, kept = split(data, indices=(shard == 1).nonzero()[:, 0])
     with pytest.raises(MethodError, match=r"0 for shard 1.*without what must be forgotten"):
         forget(trained, gone, kept)
+    ids = identities(samples(blobs(30)))
+    plans = (ShardPlan(15, 1, seed) for seed in range(2000))
+    full = next(plan for plan in plans if len(plan.places(ids)[0].unique()) == 15)
+    assert train(blobs(30), nn.Linear(6, 3), shards=15, slices=1, seed=full.seed), "one is enough for Linear"
 
 
 def test_settings_out_of_range_are_refused():

@@ -19,9 +19,13 @@ WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unl
 
 # Of labels that have none in reports: colour, hatch of bars, marker of points.
 LOOKS = (
-    (theme.BLUE, "", "o"), (theme.VERMILION, "\\\\", "s"), (theme.GREEN, "xx", "D"),
-    (theme.PURPLE, "..", "^"), (theme.SKY, "++", "v"), (theme.ORANGE, "oo", "P"),
-)  # fmt: skip
+    (theme.BLUE, "", "o"),
+    (theme.VERMILION, "\\\\", "s"),
+    (theme.GREEN, "xx", "D"),
+    (theme.PURPLE, "..", "^"),
+    (theme.SKY, "++", "v"),
+    (theme.ORANGE, "oo", "P"),
+)
 
 
 class Series(NamedTuple):

@@ -49,9 +49,13 @@ FIX = "choose another folder"
 
 
 def train_sisa(
-    model: Build, dataset: Data, plan: ShardPlan, *, device: torch.device | str | None = None,
+    model: Build,
+    dataset: Data,
+    plan: ShardPlan,
+    *,
+    device: torch.device | str | None = None,
     progress: bool = True,
-) -> SisaModel:  # fmt: skip
+) -> SisaModel:
     """An ensemble from which samples can be deleted exactly.
 
     ``model``: a network whose layers draw new weights for every shard (it is not changed), or a
