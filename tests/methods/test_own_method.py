@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import purge
 from purge.methods import registry
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 CLEAR = """
 from dataclasses import dataclass
@@ -94,10 +90,3 @@ def test_an_installed_package_brings_methods(module, tmp_path, toy):
     model, forget, retain, _ = toy
     result = purge.unlearn(model, forget, retain, method="clear", progress=False)
     assert not result.model[-1].bias.any()
-
-
-@pytest.mark.slow
-def test_the_example_runs():
-    done = subprocess.run([sys.executable, EXAMPLES / "own_method.py"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "fa_test" in done.stdout
