@@ -131,7 +131,7 @@ def result_in(file: Path) -> JobResult | None:
         result = build(JobResult, there, str(file), ignore_unknown=True)
     except (PurgeError, OSError, KeyError, TypeError, AttributeError):
         return None
-    return result if result.error or result.skipped or result.values else None
+    return result if result.error or result.skipped or content.get("values") is not None else None
 
 
 def is_done(file: Path) -> bool:

@@ -35,7 +35,6 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data.joined import joined, one_after_another
-from purge.data.samples import Samples
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.methods.registry import resolve_method
 from purge.models.forward import logits
