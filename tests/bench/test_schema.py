@@ -105,7 +105,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "one size for all tasks of digits, got 8 and 16": [{"tasks": [{"size": 8}, {"size": 16}]}],
     "one holdout for all tasks": [{"tasks": [{"holdout": 0.1}, {}]}],
     "one lr for all tasks": [{"tasks": [{"recipe": {"lr": 0.5}}, {"recipe": {"epochs": 30}}]}],
-    "no shards in base of purge": [based("purge", shards=5), based("purge", vote="majority")],
+    "a setting of Recipe": [based("purge", shards=5), based("purge", vote="majority")],
     "shards >= 2": [based("sisa", shards=1)],
     "a metric of the jobs": [tables({"columns": ["ta"]})],
     "a number of ra in table a": [tables({"columns": ["ra.after"]})],

@@ -61,20 +61,25 @@ def draw(drawing: Drawing, sheets: Mapping[str, Sheet]) -> Figure:
     for name, ax in zip(columns, axes, strict=False):
         unit = sheet.columns[name].unit
         panel(ax, unit, _series(placed, name, scaled(1.0, unit), apart), drawing.kind)
-        words = [theme.plain(group, 28) for group in groups]
-        angle, end = (45, "right") if sum(map(len, words)) > 30 else (0, "center")
-        ax.set_xticks(range(len(words)), words, rotation=angle, ha=end)
-        ax.set_xlim(-0.7, len(words) - 0.3)
-        ax.set_ylabel(sheet.columns[name].heading + (" (%)" if unit == "share" else ""))
-        if name.startswith("mia") and unit == "number":  # an AUROC: 0.5 is chance
-            ax.axhline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
-        if name in sheet.aims:
-            aim = scaled(sheet.aims[name], unit)
-            ax.axhline(aim, color=theme.INK, linewidth=0.8, linestyle="--", label="goal")
+        _explain(ax, name, sheet, [theme.plain(group, 28) for group in groups])
     legend = max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
     if legend.get_legend_handles_labels()[1] != ["ours"]:  # which needs no explanation
         theme.legend_below(fig, legend)
     return fig
+
+
+def _explain(ax: Axes, name: str, sheet: Sheet, words: Sequence[str]) -> None:
+    """What a panel shows, the words below its bars, and lines for chance and for the goal."""
+    column = sheet.columns[name]
+    angle, end = (45, "right") if sum(map(len, words)) > 30 else (0, "center")
+    ax.set_xticks(range(len(words)), words, rotation=angle, ha=end)
+    ax.set_xlim(-0.7, len(words) - 0.3)
+    ax.set_ylabel(column.heading + (" (%)" if column.unit == "share" else ""))
+    if name.startswith("mia") and column.unit == "number":  # an AUROC: 0.5 is chance
+        ax.axhline(0.5, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 3)))
+    if name in sheet.aims:
+        aim = scaled(sheet.aims[name], column.unit)
+        ax.axhline(aim, color=theme.INK, linewidth=0.8, linestyle="--", label="goal")
 
 
 def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart: bool) -> list[Series]:

@@ -237,16 +237,14 @@ def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterato
                 variant = trial.variant
                 changes = {**variant.set, **task.set.get(variant.label, {}), **trial.drawn}
                 needs = resolve_method(variant.method, changes).needs
-                base = dict(variant.base)
-                own = {key: base.pop(key) for key in ("shards", "slices", "vote") if key in base}
-                if own and "shards" not in needs:
-                    got = ", ".join(f"{key}: {value}" for key, value in own.items())
-                    raise MethodError(f"no shards in base of {variant.label}", got, "leave it out")
-                parts = build(Shards, own, f"base of {variant.label}")
+                # What is not about shards is about the recipe, which refuses what it does not know.
+                own = {f.name for f in dataclasses.fields(Shards)} if "shards" in needs else set()
+                parts = {key: value for key, value in variant.base.items() if key in own}
+                shards = build(Shards, parts, f"base of {variant.label}")
                 begin = Training(
-                    data, task.model, _recipe(task, base), seed, {},
-                    parts.shards if "shards" in needs else 0, parts.slices,
-                    forget if "updates" in needs else {}, parts.vote,
+                    data, task.model, _recipe(task, {k: v for k, v in variant.base.items() if k not in own}),
+                    seed, {}, shards.shards if own else 0, shards.slices,
+                    forget if "updates" in needs else {}, shards.vote,
                 )  # fmt: skip
                 yield Job(
                     data, forget, trial.label, variant.method, changes, seed, metrics, begin, retrained,

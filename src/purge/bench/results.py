@@ -303,19 +303,19 @@ def sheets(out: Path) -> dict[str, Sheet]:
         keys = dataclasses.asdict(job)
         result = result_in(below(out / "jobs", job.id, ending=".json"))
         results.append(JobResult(**keys) if result is None else dataclasses.replace(result, **keys))
+    numbers = numbers_of(result for result in results if not result.skipped)
+    return {t.name: sheet(t, numbers, _note(t, results), about.metrics) for t in about.tables}
+
+
+def _note(table: Table, results: Sequence[JobResult]) -> str:
+    """What the numbers are, the hardware and the commit they come from, and where the paper's are from."""
     late, failed = (sum(bool(getattr(r, key)) for r in results) for key in ("skipped", "error"))
     done = [r for r in results if r.hardware and not (r.error or r.skipped)]
-    machines = dict.fromkeys(
-        str(r.hardware.get("gpu") or f"{r.hardware.get('machine')}, {r.hardware.get('cpus')} cores")
-        for r in done
-    )
-    commits = ", ".join(dict.fromkeys(r.commit for r in done))
+    on = [r.hardware for r in done]
+    machines = dict.fromkeys(str(h.get("gpu") or f"{h.get('machine')}, {h.get('cpus')} cores") for h in on)
     jobs = f"{len(done)} jobs" + (f", {failed} failed" if failed else "")
     jobs += f", {late} not begun for lack of seconds" if late else ""
+    commits = ", ".join(dict.fromkeys(r.commit for r in done))
     where = f"{jobs}; {', '.join(machines) or 'no hardware'}; commit {commits}"
-    note = f"Ours: mean (lowest – highest) over seeds and requests; {where}."
-    numbers, made = numbers_of(r for r in results if not r.skipped), {}
-    for table in about.tables:
-        beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
-        made[table.name] = sheet(table, numbers, note + beside, about.metrics)
-    return made
+    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
+    return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"

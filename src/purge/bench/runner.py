@@ -23,6 +23,7 @@ import yaml
 from torch import nn
 
 import purge
+from purge import Result
 from purge.bench.jobs import Job, Plan, Training
 from purge.bench.layout import FORMS
 from purge.bench.models import Place, images, missing, request_of, trained
@@ -200,7 +201,6 @@ def _outcomes(workers: Sequence[Worker], plan: Plan, place: Place) -> Iterator[D
     limit = math.inf if plan.seconds is None else plan.seconds
     spent: dict[str, float] = defaultdict(float)
     tried: dict[str, str] = {}  # what went wrong with each model, if anything
-    attempt = partial(_attempt, place=place)
     waves = [plan.jobs]
     if plan.seconds is not None:
         trials = sorted({job.trial for job in plan.jobs})
@@ -215,24 +215,31 @@ def _outcomes(workers: Sequence[Worker], plan: Plan, place: Place) -> Iterator[D
                 yield Done(job, "no seconds left", _record(job, place, {"skipped": why}))
             else:
                 todo.append(job)
-        models = [WorkItem(t, t.spec) for t in plan.trainings(todo) if t.spec not in tried]
-        for done in each(workers, attempt, models):
-            tried[done.what.spec] = done.error
-            yield done
-        ready = []
-        for job in todo:
-            if error := next(filter(None, (tried[t.spec] for t in job.trainings)), ""):
-                yield Done(job, error, _record(job, place, {"error": error, "kind": "no model"}))
-            else:
-                ready.append(WorkItem(job, _scene_key(job, place)))
-        for done in each(workers, attempt, ready):
-            if done.killed:
-                failure = {"error": done.error, "kind": "process ended"}
-                done = done._replace(result=_record(done.what, place, failure))
-            yield done
+        yield from _wave(workers, todo, plan.trainings(todo), tried, place)
         for job in wave if limit < math.inf else ():
             result = result_in(place.file(job))
             spent[job.trial_of] += result.spent_seconds if result else 0.0
+
+
+def _wave(
+    workers: Sequence[Worker], jobs: list[Job], models: list[Training], tried: dict[str, str], place: Place
+) -> Iterator[Done]:
+    """Models, then jobs. ``tried`` learns what went wrong with each model, if anything."""
+    attempt = partial(_attempt, place=place)
+    for done in each(workers, attempt, [WorkItem(t, t.spec) for t in models if t.spec not in tried]):
+        tried[done.what.spec] = done.error
+        yield done
+    ready = []
+    for job in jobs:
+        if error := next(filter(None, (tried[t.spec] for t in job.trainings)), ""):
+            yield Done(job, error, _record(job, place, {"error": error, "kind": "no model"}))
+        else:
+            ready.append(WorkItem(job, _scene_key(job, place)))
+    for done in each(workers, attempt, ready):
+        if done.killed:
+            failure = {"error": done.error, "kind": "process ended"}
+            done = done._replace(result=_record(done.what, place, failure))
+        yield done
 
 
 def _attempt(what: Training | Job, place: Place) -> Done:
@@ -318,29 +325,8 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
     if job.base.logged:  # no path of this machine
         kept["settings"]["log"] = f"{scene.folders[0].name}/updates"
 
-    took = flop = None  # by a retraining: its seconds, unless it ran side by side with others, and its work
-    if job.retrained:
-        retraining = scene.facts[1]
-        took, flop = retraining["seconds"] if retraining.get("at_once") == 1 else None, retraining.flop
-    flops = {"pflop": result.info["flop"], "retrain_pflop": flop}
-
-    def logged(name: str) -> list[float]:
-        return [row[name] for row in result.history if row.get(name) is not None]
-
-    shares: dict[str, list[float]] = {
-        "projected": logged("projected"), "gated": logged("gated"),
-        "raising": [cosine < -1e-6 for cosine in logged("displacement_cosine")],  # to first order
-    }  # fmt: skip
-    kept["numbers"] = {
-        "seconds": seconds[-1],
-        "first_seconds": seconds[0],
-        "steps": result.steps,
-        "retrain_seconds": took,
-        "speedup": None if took is None else took / seconds[-1],
-        **{name: None if number is None else number / 1e15 for name, number in flops.items()},
-        **{name: statistics.fmean(values) if values else None for name, values in shares.items()},
-        "score": score_of(job.score, report) if job.score else None,
-    }
+    numbers = _numbers(result, seconds, scene.facts[1] if job.retrained else None)
+    kept["numbers"] = {**numbers, "score": score_of(job.score, report) if job.score else None}
     kept["spent_seconds"] = sum(seconds)
     checks = ("step", "check_forget_accuracy", "check_retain_loss")
     kept["checks"] = [
@@ -353,3 +339,23 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
     return {**kept, **{part: report[part] for part in ("values", *PARTS)}}
+
+
+def _numbers(result: Result, seconds: Sequence[float], retraining: RunFile | None) -> dict[str, Any]:
+    """Seconds, operations, and the shares of steps: projected, gated, and those that raise the retain loss."""
+    took = flop = None
+    if retraining is not None:  # which took longer if it ran side by side with others
+        took, flop = retraining["seconds"] if retraining.get("at_once") == 1 else None, retraining.flop
+    flops = {"pflop": result.info["flop"], "retrain_pflop": flop}
+    names = {"projected": "projected", "gated": "gated", "raising": "displacement_cosine"}
+    of = {k: [row[name] for row in result.history if row.get(name) is not None] for k, name in names.items()}
+    of["raising"] = [cosine < -1e-6 for cosine in of["raising"]]
+    return {
+        "seconds": seconds[-1],
+        "first_seconds": seconds[0],
+        "steps": result.steps,
+        "retrain_seconds": took,
+        "speedup": None if took is None else took / seconds[-1],
+        **{name: None if number is None else number / 1e15 for name, number in flops.items()},
+        **{name: statistics.fmean(values) if values else None for name, values in of.items()},
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -292,28 +292,35 @@ def read_bench(path: Path) -> Bench:
     check_known(f"a key of {where}", content, of_task | of_bench)
     above = {key: value for key, value in content.items() if key in of_task}
     rest = {key: value for key, value in content.items() if key not in of_task}
-    tasks = []
-    for own in fit(content.get("tasks") or [{}], list[dict[str, Any]], "tasks", where):
-        requests = {"forget", "fraction", "ids"}
-        left_out = requests if requests & own.keys() else ()  # a request replaces the one above
-        task = {key: value for key, value in above.items() if key not in left_out} | own
-        names = task["data"] if isinstance(task.get("data"), list) else [task.get("data")]
-        for name in names:
-            if isinstance(name, str) and name not in DATASETS:
-                if not Path(name).exists():
-                    fix = did_you_mean(name, DATASETS)
-                    raise DataError("the name of a data set, or a path", repr(name), fix)
-                name = str(Path(name).absolute())
-            tasks.append(build(Task, {**task, "data": name}, where))
+    written = fit(content.get("tasks") or [{}], list[dict[str, Any]], "tasks", where)
+    tasks = [build(Task, task, where) for own in written for task in _tasks(above, own)]
     methods = fit(rest.get("methods") or [], list[str | Variant], "methods", where)
     variants = [Variant(one) if isinstance(one, str) else one for one in methods]
     if not (variants and tasks and all(task.seeds for task in tasks)):
         raise FileError(f"data, methods and seeds in {where}", "none of one kind", "add one")
-    if rest.get("presets") is not None:  # the settings that a search has written for labels
-        file = path.parent / fit(rest["presets"], str, "presets", where)
-        rows = fit(read_yaml(file).get("methods"), list[Any], "methods", str(file))
-        best = [build(Variant, row, f"methods of {file}", ignore_unknown=True) for row in rows]
-        found = {variant.label: variant.set for variant in best}
-        check_known("a label of methods in presets", found, [variant.label for variant in variants])
-        variants = [dataclasses.replace(v, set={**found.get(v.label, {}), **v.set}) for v in variants]
+    if rest.get("presets") is not None:
+        variants = _preset(variants, path.parent / fit(rest["presets"], str, "presets", where))
     return build(Bench, {**rest, "tasks": tasks, "methods": variants}, where)
+
+
+def _tasks(above: dict[str, Any], own: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A task for each data set that is named; the keys of a task replace those above it."""
+    requests = {"forget", "fraction", "ids"}
+    if requests & own.keys():
+        above = {key: value for key, value in above.items() if key not in requests}
+    task = {**above, **own}
+    for name in task["data"] if isinstance(task.get("data"), list) else [task.get("data")]:
+        if isinstance(name, str) and name not in DATASETS:
+            if not Path(name).exists():
+                raise DataError("the name of a data set, or a path", repr(name), did_you_mean(name, DATASETS))
+            name = str(Path(name).absolute())
+        yield {**task, "data": name}
+
+
+def _preset(variants: list[Variant], file: Path) -> list[Variant]:
+    """The variants with the settings that a search has written for their labels."""
+    rows = fit(read_yaml(file).get("methods"), list[Any], "methods", str(file))
+    best = [build(Variant, row, f"methods of {file}", ignore_unknown=True) for row in rows]
+    found = {variant.label: variant.set for variant in best}
+    check_known("a label of methods in presets", found, [variant.label for variant in variants])
+    return [dataclasses.replace(v, set={**found.get(v.label, {}), **v.set}) for v in variants]
