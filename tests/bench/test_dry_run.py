@@ -34,16 +34,12 @@ def test_times_are_those_measured_in_the_folder_and_otherwise_unknown(tmp_path: 
     assert steps[f"train {plan.trainings()[1]}"][1:] == (1, 0, 60.0)  # ten epochs
     assert steps["digits 0: purge"][1:] == (2, 1, 7.0)
     assert steps["digits 0: finetune"][1:] == (2, 0, None)
+    write_json(place.file(plan.jobs[0]), {**plan.jobs[0].keys, "error": "no room", "kind": "OSError"})
+    failed = next(step for step in steps_of(plan, place) if step.what == "digits 0: purge")
+    assert failed[1:] == (2, 0, None)
     other = {**facts, "model": "resnet18"}
     write_json(folder / "run.json", other)
     assert steps_of(plan, place)[1].seconds is None  # another model was measured
-
-
-def test_a_failed_job_is_not_done(tmp_path: Path) -> None:
-    plan, place = plan_of(tmp_path, methods=["purge"]), place_of(tmp_path)
-    (tmp_path / "jobs").mkdir()
-    write_json(place.file(plan.jobs[0]), {**plan.jobs[0].keys, "error": "no room", "kind": "OSError"})
-    assert steps_of(plan, place)[-1] == Step("digits 0: purge", 1, 0, None)
 
 
 def test_the_table_has_a_sum_if_every_time_is_known() -> None:

@@ -89,9 +89,7 @@ def test_the_best_trial_wins_unless_it_failed_somewhere(tmp_path: Path) -> None:
     assert {key: winner[key] for key in facts} == pytest.approx(facts)
 
 
-@pytest.mark.parametrize(
-    "left", [None, "", "{", '{"numbers": {"score": NaN}}', '{"numbers": {"score": "0"}}', "{}"]
-)
+@pytest.mark.parametrize("left", [None, "{", '{"numbers": {"score": "0"}}'])
 def test_a_trial_with_a_result_that_cannot_be_read_does_not_win(tmp_path: Path, left: str | None) -> None:
     """Its other seed alone would have won; with --only it is not run again."""
     plan, place = search(tmp_path, 3, ONE, seeds=[0, 1]), place_of(tmp_path / "out")
@@ -117,9 +115,8 @@ def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["{method: purge, set: }", "{method: purge, set: 5}", "{method: purge, label: 5, set: {}}",
-     "{method: purge, label: [purge], set: {}}", "{method: purge, set: {5: 1}}", "{set: {}}", "5"],
-)  # fmt: skip
+    ["{method: purge, set: 5}", "{method: purge, label: [purge], set: {}}", "{set: {}}", "5"],
+)
 def test_malformed_presets_are_refused(tmp_path: Path, row: str) -> None:
     (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")
     with pytest.raises(PurgeError, match=r"methods of .*presets\.yaml"):

@@ -342,7 +342,7 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
 
 
 def _numbers(result: Result, seconds: Sequence[float], retraining: RunFile | None) -> dict[str, Any]:
-    """Seconds, operations, and the shares of steps: projected, gated, and those that raise the retain loss."""
+    """Seconds, operations, and shares of steps: projected, gated, and those that raise the retain loss."""
     took = flop = None
     if retraining is not None:  # which took longer if it ran side by side with others
         took, flop = retraining["seconds"] if retraining.get("at_once") == 1 else None, retraining.flop
