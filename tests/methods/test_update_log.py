@@ -137,7 +137,7 @@ def test_samples_that_were_not_trained_on_are_refused(logged):
 
 
 @pytest.mark.parametrize("what", ["missing", "short", "flipped", "foreign", "index", "samples"])
-def test_damaged_logs_are_refused_before_anything_is_done(logged, tmp_path, what):
+def test_damaged_logs_are_refused(logged, tmp_path, what):
     model, folder = logged
     copied = tmp_path / "log"
     shutil.copytree(folder, copied)
