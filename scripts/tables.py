@@ -85,14 +85,16 @@ def _of_requests(
 ) -> str:
     """Rows of requests by their label, each from the jobs of the bench that has it."""
     from purge.bench.layout import laid_out
-    from purge.bench.results import numbers_of, sheet
+    from purge.bench.results import numbers_of, result_in, sheet
     from purge.bench.schema import Table
 
     by_key, origins = {}, {}
     for folder, labels in rows.items():
-        jobs = [json.loads(file.read_text()) for file in sorted((ROOT / folder).glob("jobs/*.json"))]
+        files = sorted((ROOT / folder).glob("jobs/*.json"))
+        jobs = [json.loads(file.read_text()) for file in files]
+        results = [result for file in files if (result := result_in(file))]
         table = Table("rows", metrics, rows=["forget", "label"], also=["original", "retrained", "floor"])
-        heads, body = laid_out(sheet(table, numbers_of(jobs)))
+        heads, body = laid_out(sheet(table, numbers_of(results)))
         by_key |= {(folder, *row[:2]): row for row in body}
         origins[folder] = _origin([j for j in jobs if j["forget"] in forgotten and j["label"] in labels])
     shown = [by_key[folder, of, label] for of in forgotten for folder in rows for label in rows[folder]]

@@ -187,7 +187,6 @@ def train_sharded(
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     record: Mapping[str, Any] | None = None,
-    parts: Callable[[int], Path] | None = None,
     label: str | None = None,
     id_of: IdOf = None,
     adapt: Adapt | None = None,
@@ -211,8 +210,6 @@ def train_sharded(
         out: a folder, in which a run folder is written, with all that deletions need.
         force: replace an old run in ``out``, when the new one is whole.
         record: keys and values that go into run.json.
-        parts: gives the file of each shard by its number; a shard that has one is read from it, one that has
-            none is written to it, so that shards can be trained apart.
         label: the column or key of the label.
         id_of: the column, key or position of the user's own ids.
         adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
@@ -239,8 +236,8 @@ def train_sharded(
     with seeded(plan.seed, torch.device("cpu")):
         sets = accepted(_sets(dataset, test=test), Form(label, id_of, adapt), class_order(model))
     samples = sets["the dataset"]
-    trained = train_sisa(model, samples, plan, device=device, progress=progress, parts=parts)
-    seconds = time.perf_counter() - started + trained.seconds_before
+    trained = train_sisa(model, samples, plan, device=device, progress=progress)
+    seconds = time.perf_counter() - started
     unseen = None
     if test is not None:
         unseen = training_data(trained, sets["test"], choose_device(device, trained))

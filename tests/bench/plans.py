@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -12,7 +13,8 @@ import yaml
 from purge.bench import runner as suite
 from purge.bench.jobs import Job, Plan, read_plan
 from purge.bench.models import Place
-from purge.bench.results import Sheet, numbers_of, sheet
+from purge.bench.results import JobResult, ModelNumbers, Sheet, result_in, sheet
+from purge.bench.results import numbers_of as numbers_of_results
 from purge.bench.schema import NUMBERS, Table
 from purge.core.files import write_json
 
@@ -50,6 +52,17 @@ def result_of(job: Job, values: dict[str, float | None], **numbers: float) -> di
         "numbers": {"seconds": 2.0, "retrain_seconds": 8.0, **numbers}, "trial_of": "",
         "hardware": {"gpu": "G1", "machine": "m", "cpus": 1}, "commit": "abc",
     }  # fmt: skip
+
+
+def numbers_of(results: Iterable[Mapping[str, Any]]) -> list[ModelNumbers]:
+    """The numbers of results, each read from its file."""
+    read: list[JobResult | None] = []
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "job.json"
+        for result in results:
+            write_json(file, result)
+            read.append(result_in(file))
+    return numbers_of_results(result for result in read if result is not None)
 
 
 def sheet_of(

@@ -9,12 +9,10 @@ import pytest
 from matplotlib.colors import to_hex
 
 from purge.bench import figures as charts
-from purge.bench import runner as suite
 from purge.bench.layout import as_markdown
-from purge.bench.results import numbers_of, sheet, sheets
+from purge.bench.results import sheet, sheets
 from purge.bench.schema import Drawing, Goal, Table
-from purge.core.errors import PurgeError
-from tests.bench.plans import CONFIGS, NAMES, finished, plan_of, result_of, sheet_of
+from tests.bench.plans import CONFIGS, NAMES, finished, numbers_of, plan_of, result_of, sheet_of
 
 
 @pytest.mark.slow
@@ -100,23 +98,3 @@ def test_units_decide_about_percent_goals_and_axes(tmp_path: Path) -> None:
     levels = [[line.get_ydata()[0] for line in ax.lines if line.get_label() == "goal"] for ax in axes]
     assert levels == [[5.0], [], [], [], [87.5], [], []]
     assert [ax.get_yscale() for ax in axes[4:]] == ["linear", "log", "linear"]
-
-
-def test_files_are_made_from_the_results_alone(tmp_path: Path) -> None:
-    """The folder may have been copied: it needs no configuration, model or data."""
-    out = tmp_path / "out"
-    finished(CONFIGS[NAMES.index("sweep_budget")], out)
-    files = suite.make(out)
-    assert sorted(str(f.relative_to(out)) for f in files) == [
-        "figures/sweep_budget.png", "figures/sweep_budget.svg", "tables/sweep_budget.csv",
-        "tables/sweep_budget.md", "tables/sweep_budget.tex",
-    ]  # fmt: skip
-    assert files[-2].read_bytes()[1:4] == b"PNG"
-    before = {f: f.read_bytes() for f in files}
-    assert {f: f.read_bytes() for f in suite.make(out)} == before
-    text = (out / "tables" / "sweep_budget.md").read_text()
-    assert "| α = 1.5 |" in text
-    assert "85.4 %" in text  # the paper's
-    (out / "bench.json").write_text("{}")
-    with pytest.raises(PurgeError, match=r"another bench\.json"):
-        suite.make(out)

@@ -45,7 +45,7 @@ def test_rows_of_the_paper_are_rows_of_ours(name: str) -> None:
             for label in (job.label, *(PARTS[part] for part in table.also)):
                 keys = {**job.keys, "label": label}
                 rows.add(", ".join(str(keys[by]) for by in table.rows))
-        theirs = paper_rows(table.paper)
+        theirs = paper_rows(table.paper) if table.paper else {}
         assert theirs.keys() <= rows, table.name
         assert all(cells.keys() <= set(table.columns) for cells in theirs.values()), table.name
 
@@ -103,13 +103,3 @@ def test_no_method_of_a_search_has_more_trials_than_another(name: str, count: in
     assert {len(changes) for changes in trials.values()} == {count}
     assert all(any(other != first for other in others) for first, *others in trials.values())
     assert all(job.data.holdout for job in plan_of(name).jobs)
-
-
-def test_seeds_and_files_share_their_models() -> None:
-    samples, requests = plan_of("samples"), plan_of("requests")
-    for plan, seeds, count in ((samples, 1, 2), (requests, 3, 5)):
-        assert len({str(job.forget) for job in plan.jobs}) == count
-        assert len(plan.trainings()) == seeds + 3 * count  # a base each, and three references per request
-        assert {len({t.seed for t in job.retrained}) for job in plan.jobs} == {3}
-    ready = {t.spec for t in requests.trainings()}
-    assert all({job.base.spec, job.retrained[0].spec} <= ready for job in samples.jobs)

@@ -91,8 +91,8 @@ OTHER_MODEL: list[dict[str, Any]] = [
     {"holdout": 0.2},
 ]  # fmt: skip
 SAME_MODEL: list[dict[str, Any]] = [
-    {"methods": {"purge": {"rate": 0.5}}}, {"metrics": ["ra"]}, {"retrains": 2}, {"forget": [1]},
-    {"repeats": 2},
+    {"methods": [{"method": "purge", "set": {"rate": 0.5}}]}, {"metrics": ["ra"]}, {"retrains": 2},
+    {"forget": [1]}, {"repeats": 2},
 ]  # fmt: skip
 
 
@@ -136,28 +136,6 @@ def test_a_changed_default_and_an_edited_method_are_other_jobs(
         sys.modules.pop("method_that_is_edited", None)
         ids.add(plan_of(tmp_path, methods=["method_that_is_edited:Mine"], trust=True).jobs[0].id)
     assert len(ids) == 2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"methods": ["own_code:Mine"]}, {"methods": [{"method": "own_code:Mine", "label": "mine"}]},
-        {"model": "own_code:build"}, {"metrics": ["ra", "own_code:metric"]},
-        {"tasks": [{"metrics": "own_code:metric"}]},
-        {"search": {"trials": 2, "score": {"own_code:metric": 1}}, "holdout": 0.1},
-    ],
-)  # fmt: skip
-def test_code_that_a_file_names_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    (tmp_path / "own_code.py").write_text("raise SystemExit('executed')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    words = r"Expected --trust on this command line, got 'own_code:\w+' from small"
-    with pytest.raises(PurgeError, match=words):
-        plan_of(tmp_path, **changes)
-    assert "own_code" not in sys.modules
-    plan_of(tmp_path, model="own_code:build", trust=True)  # imported once it is trained
 
 
 def test_keys_of_a_task_replace_those_above_it(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ import pytest
 from purge.bench import runner
 from purge.bench.jobs import Plan
 from purge.bench.layout import as_csv, as_latex, as_markdown
-from purge.bench.models import is_done
-from purge.bench.results import numbers_of, sheet
+from purge.bench.results import is_done, sheet
 from purge.bench.schema import Table
 from purge.core.errors import FileError, PurgeError
 from purge.core.files import write_json
-from tests.bench.plans import place_of, plan_of, result_of
+from tests.bench.plans import numbers_of, place_of, plan_of, result_of
 from tests.refusals import assert_sentence, tree
 
 TABLE = {"name": "t", "columns": ["ra"]}

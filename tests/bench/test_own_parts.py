@@ -63,14 +63,6 @@ def test_the_examples_run_through_a_bench(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| method | RA | sure forget |" in (place.out / "tables" / "t.md").read_text()
 
 
-def test_code_that_a_file_names_is_not_imported_without_trust(folder: Path) -> None:
-    done = purge(folder)
-    assert done.returncode == 2
-    assert "'own_method:NoisyHead' from own.yaml" in done.stderr  # the first of them
-    assert "--trust" in done.stderr
-    assert not (folder / "out").exists()
-
-
 @pytest.mark.slow
 def test_own_parts_run_in_other_processes_and_get_their_row_and_column(folder: Path) -> None:
     done = purge(folder, "--trust", "--jobs", "2")

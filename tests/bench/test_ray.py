@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 
+import purge
 from purge.bench import runner
 from purge.bench.jobs import read_plan
 from purge.bench.models import Place
@@ -36,14 +37,8 @@ TINY = {
 }  # fmt: skip
 JOBS, MODELS = 6, 4
 SECONDS = {
-    "seconds",
-    "first_seconds",
-    "retrain_seconds",
-    "speedup",
-    "spent_seconds",
-    "wall_seconds",
-    "at_once",
-}
+    "seconds", "first_seconds", "retrain_seconds", "speedup", "spent_seconds", "wall_seconds", "at_once",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +122,7 @@ def test_interrupted_killed_and_robbed_of_a_worker(
         assert stdout == ""
         if code > 0:
             assert stderr.startswith("Interrupted by SIGINT. ")
+            assert stderr.endswith(f"jobs are done in {out}; --resume runs the rest.\n")
             assert len(stderr.splitlines()) == 1
         assert until(lambda: not working(bench.pid), 30)  # noqa: B023
         assert 0 < files() < JOBS
@@ -233,6 +229,8 @@ def test_an_address_at_which_nobody_answers(config: Path, tmp_path: Path) -> Non
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_node_with_another_version_is_refused() -> None:
+def test_a_node_with_another_version_or_without_the_device_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Expected purge 0\.0 on"):
         Seat(1, [], "").started("0.0", "cpu")
+    with pytest.raises(ValueError, match=r"Expected a device that is here .* got 'cuda:99'"):
+        Seat(1, [], "").started(purge.__version__, "cuda:99")

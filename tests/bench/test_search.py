@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import yaml
 
 from purge.bench import runner
 from purge.bench.jobs import Plan
-from purge.bench.models import Place, is_done
-from purge.bench.results import result_in
-from purge.bench.search import score_of, waves, winners
+from purge.bench.models import Place
+from purge.bench.results import JobResult, is_done, result_in
+from purge.bench.search import score_of, winners
 from purge.core.errors import PurgeError
 from purge.core.files import write_json
 from tests.bench.plans import place_of, plan_of, result_of
@@ -78,16 +79,17 @@ def test_the_best_trial_wins_unless_it_failed_somewhere(tmp_path: Path) -> None:
     }  # fmt: skip
     jobs = search(tmp_path, 3, ONE, seeds=[0, 1]).jobs
     each = [scores[job.label][job.seed] for job in jobs]
-    results = [{"error": "x"} if score is None else {"numbers": {"score": score}} for score in each]
+    results = [
+        JobResult(**job.keys, error="x" * (score is None), numbers={"score": score})
+        for job, score in zip(jobs, each, strict=True)
+    ]
     _, winner = winners(zip(jobs, results, strict=True))
     assert winner["set"] == next(job.changes for job in jobs if job.label == "a #2")
     facts = {"label": "a", "trial": "a #2", "score": 0.4, "first_score": 0.5, "trials": 3}
     assert {key: winner[key] for key in facts} == pytest.approx(facts)
 
 
-@pytest.mark.parametrize(
-    "left", [None, "", "{", '{"numbers": {"score": NaN}}', '{"numbers": {"score": "0"}}', "{}"]
-)
+@pytest.mark.parametrize("left", [None, "{", '{"numbers": {"score": "0"}}'])
 def test_a_trial_with_a_result_that_cannot_be_read_does_not_win(tmp_path: Path, left: str | None) -> None:
     """Its other seed alone would have won; with --only it is not run again."""
     plan, place = search(tmp_path, 3, ONE, seeds=[0, 1]), place_of(tmp_path / "out")
@@ -113,9 +115,8 @@ def test_presets_are_settings_of_a_later_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    ["{method: purge, set: }", "{method: purge, set: 5}", "{method: purge, label: 5, set: {}}",
-     "{method: purge, label: [purge], set: {}}", "{method: purge, set: {5: 1}}", "{set: {}}", "5"],
-)  # fmt: skip
+    ["{method: purge, set: 5}", "{method: purge, label: [purge], set: {}}", "{set: {}}", "5"],
+)
 def test_malformed_presets_are_refused(tmp_path: Path, row: str) -> None:
     (tmp_path / "presets.yaml").write_text(f"methods:\n  - {row}\n")
     with pytest.raises(PurgeError, match=r"methods of .*presets\.yaml"):
@@ -159,9 +160,8 @@ def test_a_method_gets_no_trial_after_its_seconds(tmp_path: Path) -> None:
     assert "2 not begun, as their search has no seconds left" in runner.in_words(done, place)[-1]
     late = [job for job in plan.jobs if not is_done(place.file(job))]
     words = "3 trials took 12.0 s; the search allows 10 s"
-    assert [(job.label, (result_in(place.file(job)) or {})["skipped"]) for job in late] == [
-        ("finetune #3", words), ("finetune #3", words),
-    ]  # fmt: skip
+    skipped = [(job.label, getattr(result_in(place.file(job)), "skipped", None)) for job in late]
+    assert skipped == [("finetune #3", words)] * 2
     assert best_of(place, "trial", "trials", "seconds", "ended") == [
         ("finetune #2", 3, 12.0, "seconds"), ("delete #3", 4, 4.0, "trials"),
     ]  # fmt: skip
@@ -186,17 +186,9 @@ def test_the_first_trial_runs_however_little_time_there_is(tmp_path: Path, at_on
     plan, place = timed(tmp_path, 1e-6, [calm, wild], **few), place_of(tmp_path / "out")
     done = runner.bench(plan, place, at_once=at_once, progress=False)
     assert (done.ran, done.over, len(done.failed)) == (2, 6, 1)
-    results = {job.label: result_in(place.file(job)) or {} for job in plan.jobs}
+    results = {job.label: json.loads(place.file(job).read_text()) for job in plan.jobs}
     first = results["finetune #0"]
     assert first["spent_seconds"] == pytest.approx(first["numbers"]["seconds"])
     assert results["wild #0"]["spent_seconds"] > 0
     assert all("skipped" in results[f"{label} #{i}"] for label in ("finetune", "wild") for i in (1, 2, 3))
     assert best_of(place, "trial", "ended") == [("finetune #0", "seconds")]
-
-
-def test_without_a_limit_every_trial_is_run_in_one_go(tmp_path: Path) -> None:
-    jobs = timed(tmp_path, None).jobs
-    assert waves(jobs, None) == [jobs]
-    ordered = waves(jobs, 5.0)
-    assert [{job.trial for job in wave} for wave in ordered] == [{0}, {1}, {2}, {3}]
-    assert sorted(job.id for wave in ordered for job in wave) == sorted(job.id for job in jobs)

@@ -59,16 +59,6 @@ def test_the_plain_implementation_unlearns(base, digits, pictures):
     assert (few.steps, few.of, few.stopped_by) == (2, 45, "limit")
 
 
-@pytest.mark.parametrize("budget", [None, 1e-9])
-def test_the_plain_implementation_stops_at_the_retain_budget(base, pictures, budget):
-    from plain import plain
-
-    changes = {"epochs": 2, "batch_size": 64, "retain_floor": 0.0, "forget_target": 0.0}
-    settings = replace(METHODS["purge-paper"].method, {**changes, "retain_budget": budget})
-    done = plain(base, *pictures, settings, device=CPU, workers=0)
-    assert (done.stopped_by, done.steps) == (("schedule", 6) if budget is None else ("retain_budget", 3))
-
-
 def test_its_steps_are_those_of_purge_paper(base, digits):
     """Each batch is a whole set, so the order of the samples does not matter; later steps have momentum."""
     from plain import Pictures, plain
@@ -83,23 +73,3 @@ def test_its_steps_are_those_of_purge_paper(base, digits):
     start = flat([*base.parameters()])
     here, there = (flat([*model.parameters()]) - start for model in (done.model, ours.model))
     assert float((here - there).norm()) < 1e-3 * float(there.norm())
-
-
-def test_enlarged_pictures_are_what_purge_gives(digits):
-    from plain import Pictures
-
-    train, _ = purge.load("digits", size=24)
-    (x, y), (picture, label) = train[5], Pictures(train)[5]
-    assert picture.shape == x.shape == (1, 24, 24)
-    assert label == y
-    assert float((picture - x).abs().max()) <= 1 / 255 / train.std[0], "PIL rounds, once per axis"
-
-
-def test_tiled_images_have_ids_of_their_own(digits):
-    from scaling import some, tiled
-
-    many = tiled(digits.retain, 3)
-    assert len(many) == 3 * len(digits.retain) == len(many.ids.unique())
-    assert torch.equal(many[len(digits.retain) + 4][0], digits.retain[4][0])
-    assert many.source != digits.retain.source
-    assert len(some(digits.retain, 0.1).ids.unique()) == round(0.1 * len(digits.retain))

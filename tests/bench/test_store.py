@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from purge.bench.jobs import Data
 from purge.bench.models import cached, drawn_per_class, images, trained
 from purge.core.errors import PurgeError
+from purge.core.files import write_json
+from purge.models.checkpoint import file_digest
 from tests.bench.plans import place_of, plan_of
 
 
@@ -69,11 +71,10 @@ def test_the_state_of_a_training_is_no_model(tmp_path: Path) -> None:
     folder = tmp_path / f"{base.spec}-12345678"
     folder.mkdir()
     save_file({}, folder / "model.safetensors")
-    assert cached(base, tmp_path) is None
-    (folder / "run.json").write_text("{}")
-    assert cached(base, tmp_path) == folder
     (folder / "state.safetensors").write_text("")
     assert cached(base, tmp_path) is None
+    write_json(folder / "run.json", {"digest": file_digest(folder / "model.safetensors")})
+    assert cached(base, tmp_path) == folder
 
 
 def test_a_model_with_other_weights_than_its_run_recorded_is_trained_again(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,7 +19,7 @@ from purge.bench.on_ray import room
 from purge.bench.schema import Resources
 from purge.bench.workers import KILLED, THREADS, Done, WorkItem, each, workers_on
 from purge.core.errors import PurgeError
-from tests.bench.plans import plan_of
+from tests.bench.plans import plan_of, processes_of, until
 
 
 class AtOnce:
@@ -121,39 +123,23 @@ def test_each_worker_has_its_threads(
 
 
 @pytest.mark.parametrize(
-    ("on", "device", "words"),
+    ("on", "words"),
     [
-        *((on, None, "a place to run jobs on") for on in ("rai", "ray:", "processes:4", "", "Ray")),
-        ("ray://nowhere", None, "a Ray cluster at ray://nowhere, got no HOST:PORT"),
-        ("ray:nowhere", None, "a Ray cluster at nowhere, got no HOST:PORT"),
-        ("ray", "cuda", "gpus in resources, for --device cuda, got none"),
-        ("ray", "cuda:1", "--device cpu or cuda on a cluster, got 'cuda:1'"),
+        *((on, "a place to run jobs on") for on in ("rai", "ray:", "processes:4", "", "Ray")),
+        ("ray://nowhere", "a Ray cluster at ray://nowhere, got no HOST:PORT"),
+        ("ray:nowhere", "a Ray cluster at nowhere, got no HOST:PORT"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused(on: str, device: str | None, words: str, tmp_path: Path) -> None:
-    with pytest.raises(PurgeError, match=f"Expected {words}"), workers_on(on, 1, 1, Resources(), device):
+def test_a_place_that_cannot_be_is_refused(on: str, words: str) -> None:
+    with pytest.raises(PurgeError, match=f"Expected {words}"), workers_on(on, 1, 1, Resources(), None):
         pass
 
 
 def test_resources_of_a_file(tmp_path: Path) -> None:
     assert plan_of(tmp_path).resources == Resources()
-    plan = plan_of(tmp_path, resources={"cpus": 2, "gpus": 0.25, "memory": "4GB"})
-    assert plan.resources == Resources(2, 0.25, "4GB")
+    plan = plan_of(tmp_path, resources={"cpus": 2, "gpus": 0.25, "memory": 4})
+    assert plan.resources == Resources(2, 0.25, 4.0)
     assert plan.jobs[0].id == plan_of(tmp_path).jobs[0].id  # the results are the same
-    amounts = {5: 5, "7": 7, "1.5GB": 1_500_000_000, "2 MiB": 2**21, "3kB": 3000}
-    assert {memory: Resources(memory=memory).memory_bytes for memory in amounts} == amounts
-
-
-@pytest.mark.parametrize(
-    "resources",
-    [
-        {"cpus": 0}, {"cpus": 1.5}, {"gpus": -1}, {"gpus": 1.5}, {"memory": "4 bananas"}, {"memory": 0},
-        {"gpu": 1}, [1],
-    ],
-)  # fmt: skip
-def test_bad_resources_are_refused(tmp_path: Path, resources: Any) -> None:
-    with pytest.raises(PurgeError, match=r"Expected .*, got .*\. Fix: "):
-        plan_of(tmp_path, resources=resources)
 
 
 def test_room_on_the_nodes() -> None:
@@ -164,3 +150,52 @@ def test_room_on_the_nodes() -> None:
     assert room(nodes, {"CPU": 1, "GPU": 0, "memory": 4e9}) == 2
     with pytest.raises(PurgeError, match=r"room for a job, \{'CPU': 5\}, got at most \{'CPU': 4\}"):
         room(nodes, {"CPU": 5, "GPU": 0, "memory": 0})
+
+
+# -- the end of all of them ------------------------------------------------------------------------
+
+# Two workers that say that they are there and are then busy for longer than any test.
+BUSY = """
+import sys, time
+from pathlib import Path
+from purge.bench.schema import Resources
+from purge.bench.workers import Done, WorkItem, each, workers_on
+
+def work(what):
+    Path(sys.argv[1], what).touch()
+    time.sleep(300)
+    return Done(what)
+
+if __name__ == "__main__":
+    with workers_on("processes", 2, 2, Resources(), None) as workers:
+        list(each(workers, work, [WorkItem("a", "a"), WorkItem("b", "b")]))
+"""
+
+
+def ended(leader: int) -> bool:
+    """Whether all processes of a group end by themselves; those that do not are killed."""
+    all_did = until(lambda: not processes_of(leader), 20)
+    for left, _ in processes_of(leader):
+        os.kill(left, signal.SIGKILL)
+    return bool(all_did)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen in /proc")
+@pytest.mark.parametrize("everyone", [False, True], ids=["parent", "group"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_busy_workers_end_with_their_parent(tmp_path: Path, number: int, everyone: bool) -> None:
+    """``everyone``: a terminal sends Ctrl-C to the workers too; it is the parent that ends them."""
+    if everyone and number == signal.SIGKILL:
+        pytest.skip("nobody is left to end the others")
+    script, at = tmp_path / "busy.py", tmp_path / "at"
+    script.write_text(BUSY)
+    at.mkdir()
+    argv = [sys.executable, script, at]
+    with subprocess.Popen(argv, start_new_session=True, stderr=subprocess.PIPE, text=True) as parent:
+        assert until(lambda: len(list(at.iterdir())) == 2, 60)
+        assert len(processes_of(parent.pid)) == 4  # and the tracker
+        (os.killpg if everyone else os.kill)(parent.pid, number)
+        _, err = parent.communicate(timeout=30)
+    assert ended(parent.pid)
+    assert parent.returncode == -number
+    assert "SpawnProcess" not in err  # no worker has a traceback to show

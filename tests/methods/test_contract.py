@@ -17,7 +17,7 @@ import purge
 from purge.core.errors import RunError
 from purge.core.settings import flat_fields
 from purge.demo import ASCENT_ON_DIGITS
-from purge.methods.registry import METHODS, resolve_method
+from purge.methods.registry import METHODS
 from tests.nets import blobs, folded_conv
 from tests.properties import (
     assert_caller_untouched,
@@ -325,14 +325,3 @@ PAPER = {
 def test_the_list_has_a_line_for_each():
     assert set(purge.list_methods()) == set(METHODS)
     assert all(line and "\n" not in line for line in purge.list_methods().values())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_settings_survive_json_and_the_command_line(name):
-    method = METHODS[name].method
-    flat = {f.name: value for f, value in flat_fields(method)}
-    as_words = {
-        k: "none" if v is None else ",".join(map(str, v)) if isinstance(v, tuple) else str(v)
-        for k, v in flat.items()
-    }
-    assert resolve_method(name, as_words) == method

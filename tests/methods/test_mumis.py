@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import purge
-from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import MuMis
 from tests.reference import WHOLE, assert_weights, net, sgd, trained, weights_of
@@ -54,11 +53,3 @@ def test_it_ends_when_other_classes_are_sensitive_enough():
         for recovery in (None, between, 1e6)
     }
     assert steps == {None: 9, between: 6, 1e6: 9}
-
-
-def test_inputs_without_gradients_are_refused():
-    ids = torch.randint(6, (40, 4))
-    model = torch.nn.Sequential(torch.nn.EmbeddingBag(6, 8), torch.nn.Linear(8, 2))
-    data = purge.split((ids, ids[:, 0] % 2), fraction=0.3)
-    with pytest.raises(MethodError, match="one tensor of floats as inputs for mu-mis"):
-        purge.unlearn(model, *data, method="mu-mis", check=False, progress=False)

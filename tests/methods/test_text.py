@@ -20,7 +20,7 @@ REFUSED = {  # method → why, where a class is to be forgotten
 }
 ONLY_CLASSES = {"fisher": "fisher", "fisher-large": "fisher", "trw": "trw", "unsir": "unsir"}
 SETTINGS = {**QUICK, "fisher": {"samples": 12}, "fisher-large": {"samples": 12}}
-AT_ONCE = {"purge", "purge-paper", "influence", "amun"}  # others are slow tests
+AT_ONCE = {"purge", "purge-paper", "influence", "trw", *REFUSED}  # others are slow tests
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import purge
-from purge.core.errors import MethodError
 from purge.engine.optimizer import Optim
 from purge.methods import TiltedReweighting
 from tests.reference import WHOLE, assert_weights, log_softmax, net, sgd, trained, weights_of
@@ -45,9 +44,3 @@ def test_a_step_goes_to_the_tilted_answer_of_the_original(gone, components):
         return -(torch.cat([label, q]) * log_softmax(z)).sum(1).mean()
 
     assert_weights(result, sgd(weights_of(model), loss, rates=[0.05, 0.05]))
-
-
-def test_single_samples_are_refused():
-    model, data = trained()
-    with pytest.raises(MethodError, match=r"Expected whole classes.*Fix: .*purge"):
-        purge.unlearn(model, *purge.split(data, fraction=0.1), method="trw", progress=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import shutil
 
 import pyarrow.parquet as pq
@@ -60,23 +59,19 @@ def test_a_log_of_some_samples_still_lists_all_steps(tmp_path, logged, recorded)
         forget(model, *split(blobs(), indices=[5]), tmp_path / "log")
 
 
-def test_the_expected_size_is_announced_before_training(tmp_path, monkeypatch, caplog):
-    model, data = small_mlp(), samples(blobs())
+def test_a_log_that_the_disk_has_no_room_for_is_refused_before_training(tmp_path, monkeypatch):
+    model, data, usage = small_mlp(), samples(blobs()), shutil.disk_usage(tmp_path)
     size = 4 * sum(p.numel() for p in model.parameters())
-    full = UpdateLog(tmp_path / "a", model, data, RECIPE)
-    assert full.expected_bytes(model, RECIPE) == size * 18
-    few = UpdateLog(tmp_path / "b", model, data, RECIPE, only=samples(split(blobs(), indices=[1])[0]))
-    assert few.expected_bytes(model, RECIPE) == round(size * 18 * (1 - (95 / 96) ** 16))
-    assert not caplog.records
-    monkeypatch.setattr(update_log, "LARGE", 100)
-    with caplog.at_level(logging.WARNING, "purge"):
-        UpdateLog(tmp_path / "c", model, data, RECIPE)
-    assert "will take about 0.0 GB" in caplog.text
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(update_log.shutil, "disk_usage", lambda _: usage._replace(free=10))
-    with pytest.raises(FileError, match=r"room for a log of about .* GB"):
-        UpdateLog(tmp_path / "d", model, data, RECIPE)
-    assert not (tmp_path / "d").exists()
+    one = samples(split(blobs(), indices=[1])[0])
+    for only, wanted in ((None, size * 18), (one, size * 18 * (1 - (95 / 96) ** 16))):
+        free = usage._replace(free=round(wanted) + 1)
+        monkeypatch.setattr(update_log.shutil, "disk_usage", lambda _, free=free: free)
+        UpdateLog(tmp_path / str(wanted), model, data, RECIPE, only=only)
+        less = usage._replace(free=round(wanted) - 2)
+        monkeypatch.setattr(update_log.shutil, "disk_usage", lambda _, less=less: less)
+        with pytest.raises(FileError, match=r"room for a log of about .* GB"):
+            UpdateLog(tmp_path / "no", model, data, RECIPE, only=only)
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_log_that_cannot_be_right_is_not_started(tmp_path):
@@ -142,7 +137,7 @@ def test_samples_that_were_not_trained_on_are_refused(logged):
 
 
 @pytest.mark.parametrize("what", ["missing", "short", "flipped", "foreign", "index", "samples"])
-def test_damaged_logs_are_refused_before_anything_is_done(logged, tmp_path, what):
+def test_damaged_logs_are_refused(logged, tmp_path, what):
     model, folder = logged
     copied = tmp_path / "log"
     shutil.copytree(folder, copied)

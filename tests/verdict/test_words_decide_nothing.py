@@ -13,7 +13,7 @@ from purge.ledger.policy import Policy, Spent
 from purge.metrics.value import Value
 from purge.report import words
 from purge.report.labels import words_of
-from purge.verdict import rules
+from purge.verdict import missed_by, rules
 from purge.verdict.judge import verdict_of
 from purge.verdict.rules import Rule
 from tests.cli.commands import command, good
@@ -41,7 +41,7 @@ def decided() -> list[Any]:
         *([f.to_dict() for f in one.failed] for one in (good_one, bad)),
         Policy(max_requests=1).exceeded(Spent(requests=2, share=0.5)),
         len(Policy(max_requests=1).reasons(Spent(requests=2, share=0.5))),
-        *(goal.missed_by(value, 0.9) for value in (0.8, 0.95)),
+        *(missed_by(value, goal.side, 0.9, goal.slack) for value in (0.8, 0.95)),
     ]
 
 

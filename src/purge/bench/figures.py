@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -16,21 +17,14 @@ from purge.verdict import scaled
 WIDE = 100  # numbers that differ by a larger factor get a logarithmic axis, unless they are shares
 
 
-class LabelStyle(NamedTuple):
-    """How the bars and points of one label are drawn."""
-
-    colour: str
-    hatch: str
-    marker: str
-
-
-LOOKS = (  # of labels that have none in reports
-    LabelStyle(theme.BLUE, "", "o"),
-    LabelStyle(theme.VERMILION, "\\\\", "s"),
-    LabelStyle(theme.GREEN, "xx", "D"),
-    LabelStyle(theme.PURPLE, "..", "^"),
-    LabelStyle(theme.SKY, "++", "v"),
-    LabelStyle(theme.ORANGE, "oo", "P"),
+# Of labels that have none in reports: colour, hatch of bars, marker of points.
+LOOKS = (
+    (theme.BLUE, "", "o"),
+    (theme.VERMILION, "\\\\", "s"),
+    (theme.GREEN, "xx", "D"),
+    (theme.PURPLE, "..", "^"),
+    (theme.SKY, "++", "v"),
+    (theme.ORANGE, "oo", "P"),
 )
 
 
@@ -38,7 +32,9 @@ class Series(NamedTuple):
     """Bars of one look, or one line."""
 
     words: str
-    look: LabelStyle  # of the paper's bars, which are white, the colour is that of the edge
+    colour: str  # of the paper's bars, which are white, that of the edge
+    hatch: str
+    marker: str
     paper: bool
     points: list[tuple[int, float, float, float]]  # place, number, and how far its range goes down and up
 
@@ -89,15 +85,14 @@ def _explain(ax: Axes, name: str, sheet: Sheet, words: Sequence[str]) -> None:
 def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart: bool) -> list[Series]:
     """Ours, one look for each label if ``apart``, and the paper's in the same colour."""
     series: list[Series] = []
-    new = 0
+    new = count()
     for label in dict.fromkeys(row.keys["label"] if apart else "ours" for _, row in placed):
         known = theme.MODELS.get({"retrain": "retrained"}.get(label, label))  # coloured as in every report
         if known is not None:
-            look = LabelStyle(known.colour, known.hatch, known.marker)
-        else:
-            turn = LOOKS[(new + new // 6) % 6]  # colours come again with another hatch
-            look = LabelStyle(LOOKS[new % 6].colour, turn.hatch, turn.marker)
-            new += 1
+            colour, hatch, marker = known.colour, known.hatch, known.marker
+        else:  # colours come again with another hatch
+            i = next(new)
+            colour, (_, hatch, marker) = LOOKS[i % 6][0], LOOKS[(i + i // 6) % 6]
         own = [(place, row.cells[column]) for place, row in placed if not apart or row.keys["label"] == label]
         ours = [
             # The mean of equal numbers may round past them.
@@ -107,32 +102,32 @@ def _series(placed: Sequence[tuple[int, Row]], column: str, scale: float, apart:
         ]
         theirs = [(place, scale * c.paper, 0.0, 0.0) for place, c in own if c.paper is not None]
         words = theme.plain(label, 28)
-        series.append(Series(words, look, False, ours))
+        series.append(Series(words, colour, hatch, marker, False, ours))
         if theirs:
-            other = LabelStyle(look.colour if apart else theme.GREY, "////", "x")
-            series.append(Series(f"{words}, paper" if apart else "paper", other, True, theirs))
+            edge, words = (colour, f"{words}, paper") if apart else (theme.GREY, "paper")
+            series.append(Series(words, edge, "////", "x", True, theirs))
     return series
 
 
 def panel(ax: Axes, unit: str, series: Sequence[Series], kind: str) -> None:
     """One column of a table: a group of bars, or a point of each line, per row."""
     width = min(0.8 / len(series), 0.3)
-    for i, (label, look, paper, points) in enumerate(series):
-        if not points:
+    for i, one in enumerate(series):
+        if not one.points:
             continue
-        places, numbers, below, above = zip(*points, strict=True)
-        spread = None if paper else [below, above]
+        places, numbers, below, above = zip(*one.points, strict=True)
+        spread = None if one.paper else [below, above]
         if kind == "lines":
             ax.errorbar(
-                places, numbers, spread, fmt=look.marker + ("--" if paper else "-"), color=look.colour,
-                capsize=3, label=label, markersize=5,
+                places, numbers, spread, fmt=one.marker + ("--" if one.paper else "-"), color=one.colour,
+                capsize=3, label=one.words, markersize=5,
             )  # fmt: skip
         else:
             left = (i - (len(series) - 1) / 2) * width
             ax.bar(
-                [place + left for place in places], numbers, width, color="white" if paper else look.colour,
-                hatch=look.hatch, edgecolor=look.colour if paper else theme.INK, linewidth=0.5, label=label,
-                yerr=spread, error_kw={"capsize": 2, "elinewidth": 0.8},
+                [place + left for place in places], numbers, width, yerr=spread, label=one.words,
+                color="white" if one.paper else one.colour, edgecolor=one.colour if one.paper else theme.INK,
+                hatch=one.hatch, linewidth=0.5, error_kw={"capsize": 2, "elinewidth": 0.8},
             )  # fmt: skip
     heights = [number for one in series for _, number, _, _ in one.points]
     if unit != "share" and heights and 0 < WIDE * min(heights) < max(heights):

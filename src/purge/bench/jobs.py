@@ -7,9 +7,7 @@ with and are compared with are trainings, which jobs share.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ from purge.bench.schema import (
     Drawing,
     Resources,
     Search,
+    Shards,
     Table,
     Task,
     check_known,
@@ -35,7 +34,9 @@ from purge.bench.search import Trial, check_search, trials_of
 from purge.core.errors import DataError, MethodError, brief
 from purge.core.files import LONGEST
 from purge.core.plugins import trusted
+from purge.core.schema import build
 from purge.core.settings import as_dict, replace
+from purge.core.store import digest_of
 from purge.data import DATASETS
 from purge.engine import Recipe
 from purge.methods import resolve_method, source_digest
@@ -86,17 +87,6 @@ class Training:
         without = f" without {forget_words(self.forget)}" if self.forget else ""
         kind = f", {self.shards} shards" if self.shards else ", with a log" if self.logged else ""
         return f"{self.model} on {self.data}{without}, seed {self.seed}{kind}"
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A part of a model that is trained in shards."""
-
-    training: Training
-    number: int
-
-    def __str__(self) -> str:
-        return f"shard {self.number + 1} of {self.training.shards} of {self.training}"
 
 
 @dataclass(frozen=True)
@@ -172,11 +162,6 @@ class Plan:
         return list({t.spec: t for t in wanted}.values())
 
 
-def digest_of(content: Any) -> str:
-    """SHA-256 of JSON with sorted keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
-
-
 def forget_words(forget: Forget) -> str:
     """A request in one word.
 
@@ -227,7 +212,7 @@ def _check_tasks(bench: Bench) -> None:
         check_known("a label of methods in set", task.set, [variant.label for variant in bench.methods])
         # Tasks that share rows of tables must be of one kind: a mean over several kinds says nothing.
         kind = {key: getattr(task, key) for key in ("data", "model", "size", "holdout")} | _recipe(task, {})
-        name = str(_data(task))
+        name = str(Data(task.data, task.size, task.per_class, task.holdout))
         first = kinds.setdefault(name, kind)
         if apart := [key for key in kind if kind[key] != first[key]]:
             got = f"{first[apart[0]]} and {kind[apart[0]]}"
@@ -236,7 +221,8 @@ def _check_tasks(bench: Bench) -> None:
 
 def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterator[Job]:
     """A job for each seed, request and variant of a task."""
-    data, recipe, metrics = _data(task), _recipe(task, {}), [*task.resolved_metrics()]
+    data = Data(task.data, task.size, task.per_class, task.holdout)
+    recipe, metrics = _recipe(task, {}), [*task.resolved_metrics()]
     seeds = list(dict.fromkeys(task.seeds))
     for seed in seeds:
         # The second retrained model of a seed is the first of the next one, so that fewer are trained.
@@ -250,20 +236,21 @@ def _jobs(task: Task, trials: Sequence[Trial], search: Search | None) -> Iterato
             for trial in trials:
                 variant = trial.variant
                 changes = {**variant.set, **task.set.get(variant.label, {}), **trial.drawn}
-                base, more = variant.split_base(resolve_method(variant.method, changes).needs)
+                needs = resolve_method(variant.method, changes).needs
+                # What is not about shards is about the recipe, which refuses what it does not know.
+                own = {f.name for f in dataclasses.fields(Shards)} if "shards" in needs else set()
+                parts = {key: value for key, value in variant.base.items() if key in own}
+                shards = build(Shards, parts, f"base of {variant.label}")
                 begin = Training(
-                    data, task.model, _recipe(task, more), seed, {}, base.shards, base.slices,
-                    forget if base.log_updates else {}, base.vote,
+                    data, task.model, _recipe(task, {k: v for k, v in variant.base.items() if k not in own}),
+                    seed, {}, shards.shards if own else 0, shards.slices,
+                    forget if "updates" in needs else {}, shards.vote,
                 )  # fmt: skip
                 yield Job(
                     data, forget, trial.label, variant.method, changes, seed, metrics, begin, retrained,
                     task.repeats, search.score if search else {}, variant.label if search else "",
                     trial.number,
                 )  # fmt: skip
-
-
-def _data(task: Task) -> Data:
-    return Data(task.data, task.size, task.per_class, task.holdout)
 
 
 def _recipe(task: Task, changes: dict[str, Any]) -> dict[str, Any]:
@@ -278,29 +265,23 @@ def _requests(task: Task, seed: int) -> list[Forget]:
     if task.ids is not None:
         return [{"ids": sorted(set(task.ids))}]
     count = len(DATASETS[task.data].names) if task.data in DATASETS else 0  # 0: not known yet
-    if task.forget != "each":
-        return [{"classes": _classes(one, count, task.data)} for one in task.forget or ()]
-    if not count:
-        raise DataError(f"the classes of {task.data} by number", "'each'", "write forget: [0, 1, 2], say")
-    return [{"classes": [c]} for c in range(count)]
-
-
-def _classes(wanted: int | list[int], count: int, data: str) -> list[int]:
-    """The classes of a request, if the data has them and others too."""
-    classes = sorted(set(wanted)) if isinstance(wanted, list) else [wanted]
-    if len(classes) in (0, count) or classes[0] < 0 or 0 < count <= classes[-1]:
-        most = f" to {count - 1}" if count else ""
-        raise DataError(f"some classes, but not all, from 0{most} of {data}", brief(classes), "change forget")
-    return classes
+    requests: list[Forget] = []
+    for one in task.forget or ():
+        classes = sorted(set(one)) if isinstance(one, list) else [one]
+        if len(classes) in (0, count) or classes[0] < 0 or 0 < count <= classes[-1]:
+            wanted = f"some classes, but not all, from 0{f' to {count - 1}' if count else ''} of {task.data}"
+            raise DataError(wanted, brief(classes), "change forget")
+        requests.append({"classes": classes})
+    return requests
 
 
 def _check_tables(plan: Plan, metrics: Mapping[str, Metric]) -> None:
     """Refuse tables and figures of other metrics, data, requests or labels than the jobs have."""
     words = {by: {job.keys[by] for job in plan.jobs} for by in KEYS}
     words["label"] |= set(PARTS.values())
-    parts: list[Table | Drawing] = [*plan.tables, *plan.figures]
-    for by, wanted in (one for part in parts for one in part.only.items()):
-        check_known(f"a {by} of the jobs in only", wanted, words[by])
+    for only in [*(table.only for table in plan.tables), *(drawing.only for drawing in plan.figures)]:
+        for by, wanted in only.items():
+            check_known(f"a {by} of the jobs in only", wanted, words[by])
     for table in plan.tables:
         for column in (c for c in table.columns if c not in NUMBERS):
             kind = column.partition(".")[0]

@@ -107,7 +107,8 @@ def ray_workers(
     Without ``n``, there are as many as the nodes have room for. All get the same number of threads, on which
     the last bits of a result depend.
     """
-    device, cpus, memory = _device(device, resources), resources.cpus or 1, resources.memory_bytes
+    device, cpus = device or ("cuda" if resources.gpus else "cpu"), resources.cpus or 1
+    memory = None if resources.memory is None else int(resources.memory * 1e9)
     threads = dict.fromkeys(THREADS, str(cpus))
     with ExitStack() as stack:
         stack.enter_context(environment({**QUIET, **threads}))
@@ -126,15 +127,6 @@ def ray_workers(
         for future in wait(starts, return_when=FIRST_COMPLETED).done:
             future.result()
         yield workers
-
-
-def _device(wanted: str | None, resources: Resources) -> str:
-    """The device of a worker, which sees no other GPUs than its own."""
-    if wanted not in (None, "cpu", "cuda"):
-        raise DeviceError("--device cpu or cuda on a cluster", repr(wanted), "Ray chooses among the GPUs")
-    if wanted == "cuda" and not resources.gpus:
-        raise DeviceError("gpus in resources, for --device cuda", "none", "write resources: {gpus: 1}")
-    return wanted or ("cuda" if resources.gpus else "cpu")
 
 
 def _connected(stack: ExitStack, address: str, cpus: int) -> Any:

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from purge.bench.schema import KEYS, NUMBERS, PARTS, By, Drawing, Part, Table, check_known, paper
 from purge.core.errors import FileError, PurgeError
 from purge.core.files import below, read_json
-from purge.core.schema import build, fit
+from purge.core.schema import build
 from purge.metrics import METRICS, Unit
 from purge.report import shown
+from purge.verdict import missed_by
 
 
 class Column(NamedTuple):
@@ -61,10 +62,8 @@ def column_of(name: str, described: Mapping[str, Any] | None = None) -> Column:
     return Column(f"{about.symbol} {part}".strip(), about.units.get(part, about.unit))
 
 
-def paper_rows(name: str | None) -> dict[str, dict[str, float]]:
+def paper_rows(name: str) -> dict[str, dict[str, float]]:
     """A table of the paper: row → column → number, shares as fractions."""
-    if name is None:
-        return {}
     rows: dict[str, dict[str, float]] = paper()[name]["rows"]
     shares = {c for cells in rows.values() for c in cells if column_of(c).unit == "share"}
     return {row: {c: v / 100 if c in shares else v for c, v in cells.items()} for row, cells in rows.items()}
@@ -95,17 +94,20 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class JobNumbers(Keys):
-    """What a table needs of the file of a job."""
+class JobResult(Keys):
+    """What tables, searches and times need of the file of a job."""
 
-    error: str = ""
+    error: str = ""  # of a job that failed
+    skipped: str = ""  # why a job did not begin
+    values: dict[str, float | None] = field(default_factory=dict)
+    original: dict[str, float | None] = field(default_factory=dict)
+    retrained: dict[str, float | None] = field(default_factory=dict)
+    floor: dict[str, float | None] = field(default_factory=dict)
     numbers: dict[str, float | None] = field(default_factory=dict)
-    values: dict[str, dict[str, Any]] = field(default_factory=dict)
-    original: dict[str, dict[str, Any]] = field(default_factory=dict)
-    retrained: dict[str, dict[str, Any]] = field(default_factory=dict)
-    floor: dict[str, dict[str, Any]] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
-    spent_seconds: float | None = None
+    commit: str = ""
+    spent_seconds: float = 0.0  # of unlearning, also if it failed then
+    wall_seconds: float | None = None
 
 
 def manifest(out: Path) -> Manifest:
@@ -119,17 +121,23 @@ def manifest(out: Path) -> Manifest:
     return about
 
 
-def result_in(file: Path) -> dict[str, Any] | None:
+def result_in(file: Path) -> JobResult | None:
     """The result of a job, which may have failed or not begun; None if the file is missing or unreadable."""
     try:
         content = read_json(file)
         there = {key: value for key, value in content.items() if value is not None}
-        outcome = build(JobNumbers, there, str(file), ignore_unknown=True)
-        for value in (v for part in ("values", *PARTS) for v in getattr(outcome, part).values()):
-            fit(value["value"], float | None, "value", str(file))
-    except (PurgeError, OSError, KeyError):
+        for part in ("values", *PARTS):
+            there[part] = {name: value["value"] for name, value in there.get(part, {}).items()}
+        result = build(JobResult, there, str(file), ignore_unknown=True)
+    except (PurgeError, OSError, KeyError, TypeError, AttributeError):
         return None
-    return content if {"error", "skipped"} & content.keys() or "values" in there else None
+    return result if result.error or result.skipped or content.get("values") is not None else None
+
+
+def is_done(file: Path) -> bool:
+    """Whether there is the result of a job that succeeded."""
+    result = result_in(file)
+    return result is not None and not (result.error or result.skipped)
 
 
 # -- from results to cells ----------------------------------------------------------------------
@@ -180,19 +188,15 @@ class Sheet(NamedTuple):
         return tuple(row.keys[by] for by in self.table.rows)
 
 
-def numbers_of(results: Iterable[Mapping[str, Any]]) -> list[ModelNumbers]:
+def numbers_of(results: Iterable[JobResult]) -> list[ModelNumbers]:
     """The numbers of jobs and of the models that each was compared with; a job that failed has none."""
     entries = []
     for result in results:
-        numbers = result.get("numbers") or {}
-        values, *others = (
-            {name: value["value"] for name, value in (result.get(part) or {}).items()}
-            for part in ("values", *PARTS)
-        )
-        beside = dict(zip(PARTS, others, strict=True))
-        beside["retrained"] |= {name: numbers.get(f"retrain_{name}") for name in ("seconds", "pflop")}
-        keys = {by: str(result[by]) for by in KEYS}
-        entries.append(ModelNumbers(keys, result["seed"], None, values | numbers, beside))
+        beside: dict[Part, dict[str, float | None]] = {part: dict(getattr(result, part)) for part in PARTS}
+        for name in ("seconds", "pflop"):
+            beside["retrained"][name] = result.numbers.get(f"retrain_{name}")
+        keys = {by: str(getattr(result, by)) for by in KEYS}
+        entries.append(ModelNumbers(keys, result.seed, None, result.values | result.numbers, beside))
     return entries
 
 
@@ -207,7 +211,7 @@ def sheet(
     for model in models:
         if model.part in table.also or (model.part is None and chosen(model.keys, table.only)):
             members.setdefault((*(model.keys[by] for by in table.rows), model.part), []).append(model)
-    printed = paper_rows(table.paper)
+    printed = paper_rows(table.paper) if table.paper else {}
     rows = []
     for (*words, part), some in members.items():
         theirs = printed.get(", ".join(words), {})
@@ -260,18 +264,18 @@ def _judge(rows: Sequence[Row], models: Sequence[ModelNumbers], table: Table) ->
     aims: dict[str, float] = {}
     for goal in table.goals:
         column, aim = goal.column, goal.aim
-        if isinstance(aim, str):
-            mean = _mean(model.values.get(column) for model in models if model.part == aim)
-        else:
-            mean = aim
+        part, mean = (aim, None) if isinstance(aim, str) else (None, aim)
+        if part is not None:
+            mean = _mean(model.values.get(column) for model in models if model.part == part)
         if mean is None:
             continue
         aims[column] = goal.times * mean
         for row in rows:
             cell = row.cells[column]
             if row.part is None and cell.mean is not None:  # judged by the models that its jobs had beside
-                own = cell.beside[aim] if isinstance(aim, str) else None
-                missed = goal.missed_by(cell.mean, goal.times * (mean if own is None else own))
+                own = None if part is None else cell.beside[part]
+                wanted = goal.times * (mean if own is None else own)
+                missed = missed_by(cell.mean, goal.side, wanted, goal.slack)
                 row.cells[column] = cell._replace(missed_by=missed)
     return aims
 
@@ -294,23 +298,24 @@ def _compared_with_others(row: Row, rows: Sequence[Row]) -> bool:
 def sheets(out: Path) -> dict[str, Sheet]:
     """Every table of a bench, by name."""
     about = manifest(out)
-    results: list[dict[str, Any]] = []
+    results = []
     for job in about.jobs:
-        result = result_in(below(out / "jobs", job.id, ending=".json")) or {}
-        results.append(result | dataclasses.asdict(job))
-    numbers = numbers_of(result for result in results if "skipped" not in result)
+        keys = dataclasses.asdict(job)
+        result = result_in(below(out / "jobs", job.id, ending=".json"))
+        results.append(JobResult(**keys) if result is None else dataclasses.replace(result, **keys))
+    numbers = numbers_of(result for result in results if not result.skipped)
     return {t.name: sheet(t, numbers, _note(t, results), about.metrics) for t in about.tables}
 
 
-def _note(table: Table, results: Sequence[Mapping[str, Any]]) -> str:
+def _note(table: Table, results: Sequence[JobResult]) -> str:
     """What the numbers are, the hardware and the commit they come from, and where the paper's are from."""
-    late, failed = (sum(key in result for result in results) for key in ("skipped", "error"))
-    done = [result for result in results if "hardware" in result and not {"error", "skipped"} & result.keys()]
-    on = [result["hardware"] for result in done]
+    late, failed = (sum(bool(getattr(r, key)) for r in results) for key in ("skipped", "error"))
+    done = [r for r in results if r.hardware and not (r.error or r.skipped)]
+    on = [r.hardware for r in done]
     machines = dict.fromkeys(str(h.get("gpu") or f"{h.get('machine')}, {h.get('cpus')} cores") for h in on)
-    commits = dict.fromkeys(str(result.get("commit")) for result in done)
     jobs = f"{len(done)} jobs" + (f", {failed} failed" if failed else "")
     jobs += f", {late} not begun for lack of seconds" if late else ""
-    where = f"{jobs}; {', '.join(machines) or 'no hardware'}; commit {', '.join(commits)}"
-    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper in paper() else ""
+    commits = ", ".join(dict.fromkeys(r.commit for r in done))
+    where = f"{jobs}; {', '.join(machines) or 'no hardware'}; commit {commits}"
+    beside = f" Paper: {paper()[table.paper]['by']}." if table.paper else ""
     return f"Ours: mean (lowest – highest) over seeds and requests; {where}.{beside}"

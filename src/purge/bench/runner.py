@@ -24,16 +24,17 @@ from torch import nn
 
 import purge
 from purge import Result
-from purge.bench.jobs import Job, Plan, Shard, Training, digest_of
+from purge.bench.jobs import Job, Plan, Training
 from purge.bench.layout import FORMS
-from purge.bench.models import Place, images, is_done, missing, request_of, train_shard, trained
-from purge.bench.results import manifest, result_in, sheets
+from purge.bench.models import Place, images, missing, request_of, trained
+from purge.bench.results import is_done, manifest, result_in, sheets
 from purge.bench.schema import PARTS
-from purge.bench.search import score_of, spent_in, waves, winners
+from purge.bench.search import score_of, winners
 from purge.bench.workers import PROCESSES, Done, Worker, WorkItem, each, workers_on
 from purge.core.errors import FileError
 from purge.core.files import below, out_folder, own_folder, write_json, write_text
 from purge.core.progress import progress_line
+from purge.core.store import digest_of
 from purge.data import Samples
 from purge.metrics import METRICS, find_metric
 from purge.runs import Auditor, RunFile, cut, environment, read_facts, read_model, unlearn_run
@@ -48,7 +49,6 @@ class Summary(NamedTuple):
     trained: int
     failed: dict[str, str]  # job → what went wrong
     files: list[Path]  # tables, figures and presets
-    unread: int = 0  # of those left: files that cannot be read
     over: int = 0  # jobs of trials that did not begin: the seconds of their search were used up
 
 
@@ -61,7 +61,11 @@ def bench(
     ``on``: where they run, see :func:`workers_on`; ``at_once``: how many of them at the same time.
     """
     part = plan.only(only)
-    _check_folders(place, resume)
+    for folder in (place.out, place.models):
+        out_folder(folder, force=True)
+    if not resume and place.out.is_dir() and any(place.out.iterdir()):
+        fix = "continue with --resume, or choose another"
+        raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
     todo = [job for job in part.jobs if not is_done(place.file(job))]
     wanted = plan.trainings(todo)
     absent = missing(wanted, place)
@@ -73,14 +77,13 @@ def bench(
         place = dataclasses.replace(place, at_once=len(workers), models=place.models.absolute())
         write_manifest(plan, place.out)
         say(f"{len(todo)} of {len(plan.jobs)} jobs to run; {len(absent)} of {len(wanted)} models to train.")
-        total += len(_shards(absent, place))
         began = time.perf_counter()
         with progress_line("bench", total, progress) as advance:
             for count, done in enumerate(_outcomes(workers, part, place), 1):
                 if isinstance(done.what, Job):
                     write_json(place.file(done.what), done.result)
                     over += "skipped" in done.result
-                elif done.error and isinstance(done.what, Training):  # a shard's error is its model's
+                elif done.error:
                     broken.add(done.what.spec)
                 advance(1, str(done.what))
                 note = f": {done.error}" if done.error else ""
@@ -95,20 +98,10 @@ def bench(
         skipped=len(part.jobs) - len(todo),
         left=len(plan.jobs) - len(part.jobs),
         trained=sum(t.spec not in broken for t in absent),
-        failed={str(job): str(result["error"]) for job, result in results if result and "error" in result},
+        failed={str(job): result.error for job, result in results if result and result.error},
         files=[*presets, *make(place.out)],
-        unread=sum(result is None and place.file(job).is_file() for job, result in results),
         over=over,
     )
-
-
-def _check_folders(place: Place, resume: bool) -> None:
-    """Refuse folders that cannot be written to, or that have the results of another bench."""
-    for folder in (place.out, place.models):
-        out_folder(folder, force=True)
-    if not resume and place.out.is_dir() and any(place.out.iterdir()):
-        fix = "continue with --resume, or choose another"
-        raise FileError(f"an empty folder at {place.out}", "one with files in it", fix)
 
 
 def locate(
@@ -123,8 +116,7 @@ def locate(
 def in_words(done: Summary, place: Place) -> list[str]:
     """What a bench did as text, failures first."""
     lines = [f"Failed: {job}: {error}" for job, error in done.failed.items()]
-    unread = f" ({done.unread} with a file that cannot be read)" if done.unread else ""
-    rest = f", {done.left} left out{unread}" if done.left else ""
+    rest = f", {done.left} left out" if done.left else ""
     rest += f", {done.over} not begun, as their search has no seconds left" if done.over else ""
     here = f"{done.ran} jobs run, {done.skipped} were there{rest}, {done.trained} models trained"
     again = " Run what failed again with --resume." if done.failed else ""
@@ -201,15 +193,19 @@ def make(out: Path) -> list[Path]:
 
 
 def _outcomes(workers: Sequence[Worker], plan: Plan, place: Place) -> Iterator[Done]:
-    """Do all that has no result yet, and yield what was done, failed or did not begin.
+    """Do all that has no result yet, models first, and yield what was done, failed or did not begin.
 
     In a search with a limit of seconds, a method's trials follow one another: only when the jobs of one have
     ended is it known whether there is time for the next. The first always begins.
     """
     limit = math.inf if plan.seconds is None else plan.seconds
     spent: dict[str, float] = defaultdict(float)
-    tried: dict[str, str] = {}
-    for wave in waves(plan.jobs, plan.seconds):
+    tried: dict[str, str] = {}  # what went wrong with each model, if anything
+    waves = [plan.jobs]
+    if plan.seconds is not None:
+        trials = sorted({job.trial for job in plan.jobs})
+        waves = [[job for job in plan.jobs if job.trial == number] for number in trials]
+    for wave in waves:
         todo = []
         for job in wave:
             if is_done(place.file(job)):
@@ -221,23 +217,16 @@ def _outcomes(workers: Sequence[Worker], plan: Plan, place: Place) -> Iterator[D
                 todo.append(job)
         yield from _wave(workers, todo, plan.trainings(todo), tried, place)
         for job in wave if limit < math.inf else ():
-            spent[job.trial_of] += spent_in(result_in(place.file(job)))
+            result = result_in(place.file(job))
+            spent[job.trial_of] += result.spent_seconds if result else 0.0
 
 
 def _wave(
     workers: Sequence[Worker], jobs: list[Job], models: list[Training], tried: dict[str, str], place: Place
 ) -> Iterator[Done]:
-    """Shards, then models, then jobs. ``tried`` learns what went wrong with each model, if anything."""
+    """Models, then jobs. ``tried`` learns what went wrong with each model, if anything."""
     attempt = partial(_attempt, place=place)
-    models = [model for model in models if model.spec not in tried]
-    shards = [WorkItem(shard, shard.training.spec) for shard in _shards(missing(models, place), place)]
-    for done in each(workers, attempt, shards):
-        if done.error:
-            tried[done.what.training.spec] = done.error
-        yield done
-    yield from (Done(model, tried[model.spec]) for model in models if model.spec in tried)
-    whole = [WorkItem(model, model.spec) for model in models if model.spec not in tried]
-    for done in each(workers, attempt, whole):
+    for done in each(workers, attempt, [WorkItem(t, t.spec) for t in models if t.spec not in tried]):
         tried[done.what.spec] = done.error
         yield done
     ready = []
@@ -253,20 +242,12 @@ def _wave(
         yield done
 
 
-def _shards(absent: Sequence[Training], place: Place) -> list[Shard]:
-    """The shards of models that are missing: each is a task of its own where several run at once."""
-    return [Shard(t, i) for t in absent for i in range(t.shards) if place.at_once > 1]
-
-
-def _attempt(what: Training | Shard | Job, place: Place) -> Done:
-    """Train a model or a shard, or run a job; return its result, or what went wrong."""
+def _attempt(what: Training | Job, place: Place) -> Done:
+    """Train a model, or run a job; return its result, or what went wrong."""
     began = ready = time.perf_counter()
     try:
         if isinstance(what, Training):
             trained(what, place)
-            return Done(what)
-        if isinstance(what, Shard):
-            train_shard(what, place)
             return Done(what)
         _scene(what, place)
         ready = time.perf_counter()
@@ -275,7 +256,7 @@ def _attempt(what: Training | Shard | Job, place: Place) -> Done:
         return Done(what, "", _record(what, place, outcome))
     except (Exception, SystemExit) as error:  # whatever it is, the other jobs go on
         words = " ".join((str(error) or type(error).__name__).split())[:500]
-        if not isinstance(what, Job):
+        if isinstance(what, Training):
             return Done(what, words)
         spent = time.perf_counter() - ready if ready > began else 0.0  # a trial that failed took its time too
         failure = {"error": words, "kind": type(error).__name__, "spent_seconds": spent}
@@ -340,35 +321,35 @@ def run_job(job: Job, place: Place) -> dict[str, Any]:
         )  # fmt: skip
         seconds.append(result.seconds)
     report = scene.auditor.audit(result, metrics=job.metrics, progress=False).to_dict()
-    result_facts = {k: v for k, v in result.to_dict().items() if k not in LEFT_OUT}
+    kept = {key: value for key, value in result.to_dict().items() if key not in LEFT_OUT}
     if job.base.logged:  # no path of this machine
-        result_facts["settings"]["log"] = f"{scene.folders[0].name}/updates"
+        kept["settings"]["log"] = f"{scene.folders[0].name}/updates"
 
-    result_facts["numbers"] = {
-        **_costs(scene.facts[1] if job.retrained else None, result, seconds),
-        **_shares(result),
-        "score": score_of(job.score, report) if job.score else None,
-    }
-    result_facts["spent_seconds"] = sum(seconds)
+    numbers = _numbers(result, seconds, scene.facts[1] if job.retrained else None)
+    kept["numbers"] = {**numbers, "score": score_of(job.score, report) if job.score else None}
+    kept["spent_seconds"] = sum(seconds)
     checks = ("step", "check_forget_accuracy", "check_retain_loss")
-    result_facts["checks"] = [
+    kept["checks"] = [
         {name.removeprefix("check_"): row.get(name) for name in checks}
         for row in result.history if row.get("check_forget_accuracy") is not None
     ]  # fmt: skip
     about = ("digest", "seconds", "seed", "test_accuracy", "source")
-    result_facts["models"] = [
+    kept["models"] = [
         {"folder": folder.name, **{key: facts.get(key) for key in about}}
         for folder, facts in zip(scene.folders, scene.facts, strict=True)
     ]
-    return {**result_facts, **{part: report[part] for part in ("values", *PARTS)}}
+    return {**kept, **{part: report[part] for part in ("values", *PARTS)}}
 
 
-def _costs(retraining: RunFile | None, result: Result, seconds: Sequence[float]) -> dict[str, Any]:
-    """Seconds and operations; those of a retraining that ran side by side with others took longer."""
+def _numbers(result: Result, seconds: Sequence[float], retraining: RunFile | None) -> dict[str, Any]:
+    """Seconds, operations, and shares of steps: projected, gated, and those that raise the retain loss."""
     took = flop = None
-    if retraining is not None:
+    if retraining is not None:  # which took longer if it ran side by side with others
         took, flop = retraining["seconds"] if retraining.get("at_once") == 1 else None, retraining.flop
     flops = {"pflop": result.info["flop"], "retrain_pflop": flop}
+    names = {"projected": "projected", "gated": "gated", "raising": "displacement_cosine"}
+    of = {k: [row[name] for row in result.history if row.get(name) is not None] for k, name in names.items()}
+    of["raising"] = [cosine < -1e-6 for cosine in of["raising"]]
     return {
         "seconds": seconds[-1],
         "first_seconds": seconds[0],
@@ -376,12 +357,5 @@ def _costs(retraining: RunFile | None, result: Result, seconds: Sequence[float])
         "retrain_seconds": took,
         "speedup": None if took is None else took / seconds[-1],
         **{name: None if number is None else number / 1e15 for name, number in flops.items()},
+        **{name: statistics.fmean(values) if values else None for name, values in of.items()},
     }
-
-
-def _shares(result: Result) -> dict[str, float | None]:
-    """The shares of steps that were projected, were gated, and raise the retain loss to first order."""
-    names = {"projected": "projected", "gated": "gated", "raising": "displacement_cosine"}
-    of = {k: [row[name] for row in result.history if row.get(name) is not None] for k, name in names.items()}
-    of["raising"] = [cosine < -1e-6 for cosine in of["raising"]]
-    return {name: statistics.fmean(values) if values else None for name, values in of.items()}

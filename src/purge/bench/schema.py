@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from purge.core.schema import build, fit
 from purge.core.settings import setting
 from purge.data import DATASETS
 from purge.metrics import resolve_metrics
-from purge.verdict import GoalSide, missed_by
+from purge.verdict import GoalSide
 
 By = Literal["data", "forget", "label"]
 Part = Literal["original", "retrained", "floor"]
@@ -58,12 +58,6 @@ def check_distinct(what: str, names: Sequence[str]) -> None:
         raise FileError(f"different {what}", f"{twice[0]!r} twice", "rename one, or leave it out")
 
 
-def check_some(what: str, values: Collection[Any]) -> None:
-    """Refuse an empty list."""
-    if not values:
-        raise FileError(f"at least one of {what}", "none", "add one")
-
-
 # -- jobs ---------------------------------------------------------------------------------------
 
 REQUESTS = (["forget"], ["fraction"], ["fraction", "draw"], ["ids"])  # the keys that make one
@@ -81,7 +75,7 @@ class Task:
         None, "this share of each class is held out and replaces the test images", low=0.01, high=0.5
     )
     recipe: dict[str, Any] = setting({}, "settings of training")
-    forget: list[int | list[int]] | Literal["each"] | None = setting(
+    forget: list[int | list[int]] | None = setting(
         None, "a request for each class, or for each list of classes"
     )
     fraction: float | None = setting(None, "or: this share of all samples, drawn", above=0, high=0.999)
@@ -102,7 +96,6 @@ class Task:
     set: dict[str, dict[str, Any]] = setting({}, "settings on this data, by label")
 
     def __post_init__(self) -> None:
-        check_some("seeds", self.seeds)
         keys = ("forget", "fraction", "draw", "ids")
         request = {key: value for key in keys if (value := getattr(self, key)) is not None}
         if [*request] not in REQUESTS or not all(request[key] for key in request if key != "draw"):
@@ -122,16 +115,12 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Base:
-    """How the model that a method begins with was trained, beside the settings of its recipe."""
+class Shards:
+    """How the model was trained that a method such as SISA begins with, beside the settings of its recipe."""
 
-    shards: int = setting(0, "train this many models on a part of the data each; 0: one model", low=2)
+    shards: int = setting(5, "models that are trained on a part of the data each", low=2)
     slices: int = setting(1, "slices of each shard", low=1)
     vote: Literal["mean", "majority"] = setting("mean", "how shards decide: mean of the softmax, or majority")
-    log_updates: bool = setting(False, "write down the updates that involve forgotten samples")
-
-
-SERVES = {"shards": "shards", "slices": "shards", "vote": "shards", "log_updates": "updates"}  # what needs it
 
 
 @dataclass(frozen=True)
@@ -141,23 +130,11 @@ class Variant:
     method: str
     label: str = ""  # default: the method's name
     set: dict[str, Any] = setting({})
-    base: dict[str, Any] = setting({}, "the fields of Base, and changes to the recipe of its base model")
+    base: dict[str, Any] = setting({}, "changes to the recipe of its base model, and the fields of Shards")
     search: dict[str, Any] = setting({}, "setting → choices or {low, high, log}")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.method)
-
-    def split_base(self, needs: Collection[str]) -> tuple[Base, dict[str, Any]]:
-        """The base and the changes to its recipe; a method that ``needs`` a base of its kind must have it."""
-        own = {k: v for k, v in self.base.items() if k in SERVES}
-        base = build(Base, own, f"base of {self.label}")
-        for key, need in SERVES.items():
-            if key in own and need not in needs:
-                raise MethodError(f"no {key} in base of {self.label}", f"{key}: {own[key]}", "leave it out")
-        for key, need, usual in (("shards", "shards", "5"), ("log_updates", "updates", "true")):
-            if need in needs and not own.get(key):
-                raise MethodError(f"{key} in base of {self.label}", "none", f"write base: {{{key}: {usual}}}")
-        return base, {k: v for k, v in self.base.items() if k not in own}
 
 
 @dataclass(frozen=True)
@@ -172,9 +149,6 @@ class Search:
         above=0,
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        check_some("score in search", self.score)
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -184,29 +158,11 @@ class Resources:
         None, "threads of each worker, everywhere; on a cluster 1 by default", low=1, high=1024
     )
     gpus: float = setting(0.0, "GPUs, on a cluster alone: 0.25 lets four workers share one", low=0, high=64)
-    memory: str | int | None = setting(None, "memory, on a cluster alone: bytes, or 4GB; none: not counted")
+    memory: float | None = setting(None, "GB of memory, on a cluster alone; none: not counted", above=0)
 
     def __post_init__(self) -> None:
         if self.gpus > 1 and self.gpus % 1:
             raise MethodError("a part of one GPU, or a whole number of them", str(self.gpus), "change gpus")
-        _ = self.memory_bytes
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """The memory as a number.
-
-        >>> Resources(memory="4GB").memory_bytes, Resources(memory="1.5 GiB").memory_bytes
-        (4000000000, 1610612736)
-        """
-        if self.memory is None:
-            return None
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?", str(self.memory))
-        number = 0.0
-        if match:
-            number = float(match[1]) * (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
-        if number < 1:
-            raise MethodError("an amount of memory in resources", repr(self.memory), "write memory: 4GB, say")
-        return int(number)
 
 
 # -- tables and figures -------------------------------------------------------------------------
@@ -246,10 +202,6 @@ class Goal:
         aim: float | Part = getattr(self, self.side)
         return aim
 
-    def missed_by(self, value: float, aim: float) -> float:
-        """How far a value misses the goal; 0 if it meets it."""
-        return missed_by(value, self.side, aim, self.slack)
-
 
 @dataclass(frozen=True)
 class Table:
@@ -266,8 +218,8 @@ class Table:
 
     def __post_init__(self) -> None:
         where = f"table {check_name(self.name, 'tables')}"
-        check_some(f"rows of {where}", self.rows)
-        check_some(f"columns of {where}", self.columns)
+        if not (self.rows and self.columns):
+            raise FileError(f"rows and columns of {where}", "none", "add one")
         check_distinct(f"rows in {where}", self.rows)
         check_distinct(f"columns of goals in {where}", [goal.column for goal in self.goals])
         check_known(f"a goal for a column of {where}", [goal.column for goal in self.goals], self.columns)
@@ -340,44 +292,35 @@ def read_bench(path: Path) -> Bench:
     check_known(f"a key of {where}", content, of_task | of_bench)
     above = {key: value for key, value in content.items() if key in of_task}
     rest = {key: value for key, value in content.items() if key not in of_task}
-    tasks = fit(content.get("tasks") or [{}], list[dict[str, Any]], "tasks", where)
-    rest["tasks"] = [build(Task, task, where) for own in tasks for task in _tasks(above, own, where)]
-    rest["methods"] = _variants(rest.get("methods"), where)
+    written = fit(content.get("tasks") or [{}], list[dict[str, Any]], "tasks", where)
+    tasks = [build(Task, task, where) for own in written for task in _tasks(above, own)]
+    methods = fit(rest.get("methods") or [], list[str | Variant], "methods", where)
+    variants = [Variant(one) if isinstance(one, str) else one for one in methods]
+    if not (variants and tasks and all(task.seeds for task in tasks)):
+        raise FileError(f"data, methods and seeds in {where}", "none of one kind", "add one")
     if rest.get("presets") is not None:
-        rest["methods"] = _preset(rest["methods"], path.parent / fit(rest["presets"], str, "presets", where))
-    return build(Bench, rest, where)
+        variants = _preset(variants, path.parent / fit(rest["presets"], str, "presets", where))
+    return build(Bench, {**rest, "tasks": tasks, "methods": variants}, where)
 
 
-def _tasks(above: Mapping[str, Any], own: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def _tasks(above: dict[str, Any], own: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A task for each data set that is named; the keys of a task replace those above it."""
-    if {"forget", "fraction", "ids"} & own.keys():
-        above = {k: v for k, v in above.items() if k not in ("forget", "fraction", "ids")}
-    merged = {**above, **own}
-    names = merged["data"] if isinstance(merged.get("data"), list) else [merged.get("data")]
-    check_some(f"data in {where}", names)
-    tasks = []
-    for name in names:
+    requests = {"forget", "fraction", "ids"}
+    if requests & own.keys():
+        above = {key: value for key, value in above.items() if key not in requests}
+    task = {**above, **own}
+    for name in task["data"] if isinstance(task.get("data"), list) else [task.get("data")]:
         if isinstance(name, str) and name not in DATASETS:
             if not Path(name).exists():
                 raise DataError("the name of a data set, or a path", repr(name), did_you_mean(name, DATASETS))
             name = str(Path(name).absolute())
-        tasks.append({**merged, "data": name})
-    return tasks
+        yield {**task, "data": name}
 
 
-def _variants(content: Any, where: str) -> list[Variant]:
-    """The methods, whichever way they are written."""
-    methods = fit(content or [], list[str | Variant] | dict[str, dict[str, Any] | None], "methods", where)
-    check_some(f"methods in {where}", methods)
-    if isinstance(methods, dict):
-        return [Variant(name, set=settings or {}) for name, settings in methods.items()]
-    return [Variant(one) if isinstance(one, str) else one for one in methods]
-
-
-def _preset(variants: list[Variant], path: Path) -> list[Variant]:
+def _preset(variants: list[Variant], file: Path) -> list[Variant]:
     """The variants with the settings that a search has written for their labels."""
-    rows = fit(read_yaml(path).get("methods"), list[Any], "methods", str(path))
-    best = [build(Variant, row, f"methods of {path}", ignore_unknown=True) for row in rows]
-    presets = {variant.label: variant.set for variant in best}
-    check_known("a label of methods in presets", presets, [variant.label for variant in variants])
-    return [dataclasses.replace(one, set={**presets.get(one.label, {}), **one.set}) for one in variants]
+    rows = fit(read_yaml(file).get("methods"), list[Any], "methods", str(file))
+    best = [build(Variant, row, f"methods of {file}", ignore_unknown=True) for row in rows]
+    found = {variant.label: variant.set for variant in best}
+    check_known("a label of methods in presets", found, [variant.label for variant in variants])
+    return [dataclasses.replace(v, set={**found.get(v.label, {}), **v.set}) for v in variants]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from purge import Metric
-from purge.bench.schema import Bench, Search, Task, Variant, check_known
+from purge.bench.schema import Bench, Search, Variant, check_known
 from purge.core.errors import DataError, MethodError
 from purge.core.schema import build
 from purge.core.settings import as_dict, flat_fields
@@ -26,6 +26,7 @@ from purge.metrics import check_value_name, find_metric
 
 if TYPE_CHECKING:
     from purge.bench.jobs import Job
+    from purge.bench.results import JobResult
 
 
 # -- before it runs -----------------------------------------------------------------------------
@@ -98,19 +99,15 @@ def check_search(bench: Bench) -> None:
             wanted = f"held-out training data of {task.data} to search on"
             raise DataError(wanted, "none, which leaves the test images", "add holdout: 0.1")
         for name in bench.search.score:
-            _check_score(name, task)
-
-
-def _check_score(name: str, task: Task) -> None:
-    """Refuse a number that the audits of a task do not have."""
-    metric = metric_of(name)
-    check_value_name(name, "the score", metric)
-    if "shadows" in metric.needs:
-        raise MethodError("a score without shadow models", repr(name), "leave it out")
-    if metric.name not in [one.name for one in task.resolved_metrics().values()]:
-        raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
-    if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
-        raise MethodError(f"a retrained model for {name} in the score", "retrains: 0", "write retrains: 1")
+            metric = metric_of(name)
+            check_value_name(name, "the score", metric)
+            if "shadows" in metric.needs:
+                raise MethodError("a score without shadow models", repr(name), "leave it out")
+            if metric.name not in [one.name for one in task.resolved_metrics().values()]:
+                raise MethodError("metrics that the score can use", f"no {name}", "add it to metrics")
+            if not task.retrains and (isinstance(metric.ideal, str) or "retrained" in metric.needs):
+                what = f"a retrained model for {name} in the score"
+                raise MethodError(what, "retrains: 0", "write retrains: 1")
 
 
 def metric_of(name: str) -> Metric:
@@ -134,21 +131,8 @@ def score_of(weights: Mapping[str, float], report: Mapping[str, Any]) -> float |
     return total
 
 
-def waves(jobs: Sequence[Job], seconds: float | None) -> list[list[Job]]:
-    """The jobs in the order of their trials, if the time of each trial decides about the next one."""
-    if seconds is None:
-        return [[*jobs]]
-    numbers = sorted({job.trial for job in jobs})
-    return [[job for job in jobs if job.trial == number] for number in numbers]
-
-
-def spent_in(result: Mapping[str, Any] | None) -> float:
-    """The seconds that a job unlearned, also if it failed then."""
-    return (result or {}).get("spent_seconds") or 0.0
-
-
 def winners(
-    results: Iterable[tuple[Job, Mapping[str, Any] | None]], seconds: float | None = None
+    results: Iterable[tuple[Job, JobResult | None]], seconds: float | None = None
 ) -> list[dict[str, Any]]:
     """For each label that was searched for, the trial with the lowest mean score over its jobs.
 
@@ -156,10 +140,10 @@ def winners(
     (None) does not win: the mean over its other jobs is not comparable. Nor does one that began after the
     ``seconds`` had been used up, perhaps because they were more when it ran.
     """
-    by_label: dict[str, dict[int, list[tuple[Job, Mapping[str, Any]]]]] = {}
+    by_label: dict[str, dict[int, list[tuple[Job, JobResult | None]]]] = {}
     for job, result in results:
         if job.trial_of:
-            by_label.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result or {}))
+            by_label.setdefault(job.trial_of, {}).setdefault(job.trial, []).append((job, result))
     rows = []
     for label, trials in by_label.items():
         scores, spent, tried = dict[int, float](), 0.0, 0
@@ -167,8 +151,8 @@ def winners(
             if seconds is not None and spent >= seconds:
                 break
             tried += 1
-            spent += sum(spent_in(result) for _, result in trials[number])
-            each = [(result.get("numbers") or {}).get("score") for _, result in trials[number]]
+            spent += sum(result.spent_seconds for _, result in trials[number] if result)
+            each = [result.numbers.get("score") if result else None for _, result in trials[number]]
             known = [score for score in each if score is not None]
             if len(known) == len(each):
                 scores[number] = statistics.fmean(known)

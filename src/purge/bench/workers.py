@@ -175,32 +175,26 @@ def workers_on(
     many each gets. ray, a cluster of this machine alone that is started and stopped; ray:ADDRESS or
     ray://HOST:PORT, a cluster that is there. A cluster has as many workers as there is room for by default.
     """
-    if on != PROCESSES:
-        if not (match := re.fullmatch("ray(?::(.+))?", on)):
-            fix = "write ray, ray:HOST:PORT or ray://HOST:PORT"
-            raise DeviceError("a place to run jobs on", repr(on), fix)
-        from purge.bench.on_ray import ray_workers  # the extra may be missing
-
-        address = match[1] or ""
-        with ray_workers(on if address[:2] == "//" else address, n, items, resources, device) as workers:
-            yield workers
+    if on == PROCESSES:
+        choose_device(device, nn.Identity())
+        n, cpus, before = n or 1, resources.cpus, torch.get_num_threads()
+        share = cpus or (max(1, (os.cpu_count() or 1) // n) if n > 1 else None)
+        others = [Process(cpus) for _ in range(n)] if n > 1 else []
+        with environment({} if share is None else dict.fromkeys(THREADS, str(share))):
+            try:
+                if not others:
+                    torch.set_num_threads(cpus or before)
+                yield others or [Here()]
+            finally:
+                torch.set_num_threads(before)
+                for other in others:
+                    other.end()
         return
-    choose_device(device, nn.Identity())
-    with _processes(n or 1, resources.cpus) as workers:
+    if not (match := re.fullmatch("ray(?::(.+))?", on)):
+        fix = "write ray, ray:HOST:PORT or ray://HOST:PORT"
+        raise DeviceError("a place to run jobs on", repr(on), fix)
+    from purge.bench.on_ray import ray_workers  # the extra may be missing
+
+    address = match[1] or ""
+    with ray_workers(on if address[:2] == "//" else address, n, items, resources, device) as workers:
         yield workers
-
-
-@contextmanager
-def _processes(n: int, cpus: int | None) -> Iterator[Sequence[Worker]]:
-    share = cpus or (max(1, (os.cpu_count() or 1) // n) if n > 1 else None)
-    others = [Process(cpus) for _ in range(n)] if n > 1 else []
-    before = torch.get_num_threads()
-    with environment({} if share is None else dict.fromkeys(THREADS, str(share))):
-        try:
-            if not others:
-                torch.set_num_threads(cpus or before)
-            yield others or [Here()]
-        finally:
-            torch.set_num_threads(before)
-            for other in others:
-                other.end()

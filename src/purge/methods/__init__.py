@@ -14,18 +14,18 @@ from purge.methods.registry import METHODS, all_methods, list_methods, resolve_m
 if TYPE_CHECKING:
     from purge.methods.base import Method
     from purge.methods.sisa_model import INDEX as SISA_INDEX
-    from purge.methods.sisa_model import SisaModel, train_part
+    from purge.methods.sisa_model import SisaModel
     from purge.methods.sisa_plan import ShardPlan, Vote
 
 _CLASSES = {cls: f"methods.{module}" for module, cls in (entry.cls.split(":") for entry in METHODS.values())}
 _HOMES = _CLASSES | {
     "Method": "methods.base", "SISA_INDEX": "methods.sisa_model:INDEX", "ShardPlan": "methods.sisa_plan",
-    "SisaModel": "methods.sisa_model", "Vote": "methods.sisa_plan", "train_part": "methods.sisa_model",
+    "SisaModel": "methods.sisa_model", "Vote": "methods.sisa_plan",
 }  # fmt: skip
 
 __all__ = [
     "SISA_INDEX", "Method", "ShardPlan", "SisaModel", "Vote", "all_methods", "list_methods",
-    "resolve_method", "source_digest", "train_part",
+    "resolve_method", "source_digest",
 ]  # fmt: skip
 
 __getattr__ = imported_on_use(__name__, _HOMES)

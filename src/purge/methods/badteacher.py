@@ -54,9 +54,8 @@ class BadTeacher(Method):
     def run(self, model: nn.Module, split: Split, run: Run) -> None:
         """Go ``epochs`` times through the forget set and a share of the retain set."""
         good, bad = frozen_copy(model), frozen_copy(run.fresh(model))
-        if (
-            k := logits(bad, split.forget, torch.arange(min(2, len(split.forget)))).shape[1]
-        ) != split.classes:
+        k = logits(bad, split.forget, torch.arange(min(2, len(split.forget)))).shape[1]
+        if k != split.classes:
             what = f"{split.classes} outputs from the untrained model"
             raise ModelError(what, str(k), "pass fresh=…, an untrained model of the same kind")
         optimizer = self.optim.make(model)

@@ -76,10 +76,8 @@ class ExactHead(Method):
             "head": name, "kind": self.kind, "off": off, "same_before": same, "rest_kept": kept,
             "frozen": self.frozen, "weights": digest(model),
         }  # fmt: skip
-        total, sure = (
-            len(everything[1]),
-            "as you declare" if self.frozen else "which cannot be seen from here",
-        )
+        total = len(everything[1])
+        sure = "as you declare" if self.frozen else "which cannot be seen from here"
         run.took = f"a {self.kind} head fitted to the {len(y):,} retained samples alone; " + (
             f"exact if no other weight has learned from the forgotten ones, {sure} "
             f"(the head before was that of all {total:,} samples, relative distance {off:.1e})"

@@ -167,9 +167,8 @@ class SalUn(RandomLabel):
             return nullcontext(_soft_threshold(params, 1 - self.share, epoch, self.epochs * epoch))
         total, _ = summed_grad(model, params, forget, batch_size=self.batch_size)
         mask = torch.zeros_like(total, dtype=torch.bool)
-        mask[total.abs().argsort(descending=True, stable=True)[: int(self.share * n)]] = (
-            True  # by rank: no ties
-        )
+        order = total.abs().argsort(descending=True, stable=True)  # by rank: no ties
+        mask[order[: int(self.share * n)]] = True
         parts = mask.split([p.numel() for p in params])
         free = [part.view_as(p) for part, p in zip(parts, params, strict=True)]
         return _masked(params, free, optimizer)

@@ -35,7 +35,6 @@ from torch import Tensor, nn
 
 from purge.core.errors import MethodError
 from purge.data.joined import joined, one_after_another
-from purge.data.samples import Samples
 from purge.methods.base import PUBLISHED, Method, Run, Split, Stopping, setting
 from purge.methods.registry import resolve_method
 from purge.models.forward import logits
@@ -79,17 +78,19 @@ class Rum(Method):
         order = self._memorised(model, split, run).argsort()
         parts = [rows.sort().values for rows in order.tensor_split(len(self.methods))]
         for i, (method, rows) in enumerate(zip(self.inner, parts, strict=True)):
-            if method is None or not len(rows):
+            if method is None:
                 continue
             stop = method.stop if self.stop == PUBLISHED else self.stop
             part = run.part(stop, f"part {i + 1} of {len(parts)}", (run.seed + i) % 2**32)
             later = torch.cat([*parts[i + 1 :], rows[:0]])
             later = later[~split.whole[later]]  # what waits is retained, unless its whole class must go
-            retain = (
-                _together(split.retain, split.forget.select(later), run.device)
-                if len(later)
-                else split.retain
-            )
+            retain = split.retain
+            if len(later):
+                both = [retain, split.forget.select(later)]
+                if all(data.pixel_shape is not None for data in both):  # only images are augmented by name
+                    retain = joined([(data, torch.arange(len(data))) for data in both], run.device)
+                else:
+                    retain = one_after_another(both)
             forget = split.forget if len(rows) == len(split.forget) else split.forget.select(rows)
             method.run(model, dataclasses.replace(split, forget=forget, retain=retain), part)
             run.follow(part)
@@ -105,14 +106,6 @@ class Rum(Method):
             # Log-odds: they tell samples apart whose probability is 1 in float32.
             total += z.gather(1, y)[:, 0] - z.scatter(1, y, -math.inf).logsumexp(1)
         return -total.cpu()
-
-
-def _together(retain: Samples, later: Samples, device: torch.device) -> Samples:
-    """Both as one set, of images if both are: only those are augmented by name."""
-    both = [retain, later]
-    if all(part.pixel_shape is not None for part in both):
-        return joined([(part, torch.arange(len(part))) for part in both], device)
-    return one_after_another(both)
 
 
 def _named(words: str) -> Method:

@@ -134,11 +134,8 @@ class Scrub(Method):
             raise MethodError("test data for rewind (SCRUB+R)", "none", "pass test=…, or rewind=never")
         at = torch.isin(split.test.labels, split.forget.labels).nonzero()[:, 0]
         if len(at) == 0:
-            what, fix = (
-                "test samples of the forgotten classes for rewind (SCRUB+R)",
-                "pass some, or rewind=never",
-            )
-            raise MethodError(what, "none", fix)
+            what = "test samples of the forgotten classes for rewind (SCRUB+R)"
+            raise MethodError(what, "none", "pass some, or rewind=never")
         return split.test, at
 
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from purge.core.errors import FileError, MethodError, ModelError, RunError
@@ -40,12 +37,11 @@ from purge.models import checks
 from purge.models.batchnorm import batchnorms
 from purge.models.checkpoint import digest, load_weights, tensors_of
 from purge.models.copies import keep_frozen, reinitialised, widened
-from purge.models.forward import Rows, counting, forward, rows_of
+from purge.models.forward import counting, forward
 from purge.models.inspect import device_of
 from purge.models.work import flop_of, flop_per_row
 
 Build = nn.Module | Callable[[], nn.Module]
-Parts = Callable[[int], Path]  # the file of a shard
 History = list[dict[str, Any]]
 
 INDEX, SAMPLES = "sisa.json", "sisa-samples.safetensors"  # without the first, a folder has no SISA model
@@ -59,13 +55,11 @@ def train_sisa(
     *,
     device: torch.device | str | None = None,
     progress: bool = True,
-    parts: Parts | None = None,
 ) -> SisaModel:
     """An ensemble from which samples can be deleted exactly.
 
     ``model``: a network whose layers draw new weights for every shard (it is not changed), or a
     function that builds an untrained one.
-    ``parts``: the file of each shard. One that is there is read, one that is missing is written.
 
     >>> from purge.engine.trainer import Recipe
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -74,36 +68,6 @@ def train_sisa(
     >>> len(sisa.shards), sisa(x).shape
     (2, torch.Size([60, 3]))
     """
-    sisa, samples, ids = _prepared(model, dataset, plan, device)
-    context = Context(device_of(sisa), plan.seed, progress=progress, threads=sisa.threads)
-    rows: History = []
-    with counting(sisa) as counted:
-        for shard in range(plan.shards):
-            if parts is None:
-                rows += train_shard(sisa, samples, ids, shard, context)
-            else:
-                rows += _read_or_trained(sisa, samples, ids, shard, context, parts(shard))
-    sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
-    sisa.zero_grad(set_to_none=True)
-    if diverged(sisa, samples, rows):
-        raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
-    sisa.finished(ids, samples.labels, rows)
-    return sisa.eval()
-
-
-def train_part(
-    model: Build, dataset: Data, plan: ShardPlan, shard: int, file: Path, *,
-    device: torch.device | str | None = None,
-) -> None:  # fmt: skip
-    """Train one shard, and write it to a file that :func:`train_sisa` takes as one of its ``parts``."""
-    sisa, samples, ids = _prepared(model, dataset, plan, device)
-    _read_or_trained(sisa, samples, ids, shard, Context(device_of(sisa), plan.seed), file)
-
-
-def _prepared(
-    model: Build, dataset: Data, plan: ShardPlan, device: torch.device | str | None
-) -> tuple[SisaModel, Samples, Tensor]:
-    """An untrained ensemble, its data and the identities of the samples, all of them checked."""
     samples = accepted({"the dataset": dataset})["the dataset"]
     if plan.shards > (n := len(samples)):  # before there is a model for each of them
         raise MethodError(f"no more shards than samples, {n}", str(plan.shards), "train with fewer shards")
@@ -118,7 +82,16 @@ def _prepared(
     checks.check_differentiable(sisa, samples)
     ids = identities(samples)
     enough_in_each(sisa, ids, "train with fewer shards")
-    return sisa, samples, ids
+    context = Context(device_of(sisa), plan.seed, progress=progress, threads=sisa.threads)
+    with counting(sisa) as counted:
+        each = [train_shard(sisa, samples, ids, shard, context) for shard in range(plan.shards)]
+    rows = [row for of_shard in each for row in of_shard]
+    sisa.work = flop_of(counted, flop_per_row(sisa, few(samples)))
+    sisa.zero_grad(set_to_none=True)
+    if diverged(sisa, samples, rows):
+        raise RunError("a finite loss", "NaN or infinity (nothing was returned)", "lower lr")
+    sisa.finished(ids, samples.labels, rows)
+    return sisa.eval()
 
 
 def _fresh(model: Any, plan: ShardPlan, shard: int) -> nn.Module:
@@ -159,7 +132,6 @@ class SisaModel(nn.Module):
         self.history: History = []  # of the latest training, a row per epoch of a shard
         self.trained = ""  # the digest of the weights after training
         self.work: dict[str, Any] = {}  # of this training, as models/work.py has it
-        self.seconds_before = 0.0  # of shards that were trained apart
         self.threads = set[int]()  # numbers of CPU threads of this training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -195,7 +167,8 @@ class SisaModel(nn.Module):
             files = {SAMPLES: write_tensors(path / SAMPLES, samples, fix=FIX)}
             for shard, slices in enumerate(self.checkpoints):
                 file = _shard_file(path, shard)
-                files[file.name] = write_tensors(file, _numbered(slices), fix=FIX)
+                states = {f"{i}/{name}": t for i, state in enumerate(slices) for name, t in state.items()}
+                files[file.name] = write_tensors(file, states, fix=FIX)
             facts = {"plan": as_dict(self.plan), "trained": self.trained, "history": self.history}
             write_json(path / INDEX, {**facts, "digest": digest(self), "files": files})
         return path
@@ -226,7 +199,11 @@ class SisaModel(nn.Module):
         load_weights(sisa, path / "model.safetensors")
         samples = read(path / SAMPLES)
         for shard, net in enumerate(sisa.shards):
-            states = _apart(read(_shard_file(path, shard)), plan.slices)
+            tensors = read(_shard_file(path, shard))
+            states = [
+                Checkpoint({k.partition("/")[2]: t for k, t in tensors.items() if k.startswith(f"{i}/")})
+                for i in range(plan.slices)
+            ]
             if any(shapes(state) != shapes(tensors_of(net)) for state in states):
                 raise _damaged(_shard_file(path, shard))
             sisa.checkpoints[shard] = states
@@ -269,35 +246,6 @@ def train_shard(
     return rows
 
 
-def _read_or_trained(
-    sisa: SisaModel, samples: Samples, ids: Tensor, shard: int, context: Context, path: Path
-) -> History:
-    """The history of a shard that is read from its file, or trained and written there.
-
-    Whoever names the file must see to it that it is of the same data, network and plan.
-    """
-    net = sisa.shards[shard]
-    if (tensors := read_tensors(path)) is None:
-        began, own = time.perf_counter(), dataclasses.replace(context, threads=set())
-        with counting(net) as counted:
-            history = train_shard(sisa, samples, ids, shard, own)
-        context.threads.update(own.threads)
-        rows, seconds = dataclasses.asdict(counted), time.perf_counter() - began
-        about = {"history": history, "rows": rows, "threads": sorted(own.threads), "seconds": seconds}
-        states = _numbered([*sisa.checkpoints[shard], tensors_of(net)])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, states, fix=FIX, metadata={"about": json.dumps(about)})
-        return history
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["about"])
-    *sisa.checkpoints[shard], last = _apart(tensors, sisa.plan.slices + 1)
-    net.load_state_dict({**net.state_dict(), **last})
-    rows_of(net).add(Rows(**about["rows"]))
-    context.threads.update(about["threads"])
-    sisa.seconds_before += float(about["seconds"])
-    return list(about["history"])
-
-
 def least_of(net: nn.Module) -> int:
     """The samples that a shard needs: one has no variance for BatchNorm."""
     return 2 if batchnorms(net) else 1
@@ -320,15 +268,6 @@ def in_order(ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _shard_file(folder: Path, shard: int) -> Path:
     return folder / f"sisa-shard-{shard}.safetensors"
-
-
-def _numbered(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {f"{i}/{name}": t for i, state in enumerate(states) for name, t in state.items()}
-
-
-def _apart(tensors: dict[str, Tensor], count: int) -> list[Checkpoint]:
-    named = [(*k.partition("/")[::2], t) for k, t in tensors.items()]
-    return [Checkpoint({name: t for i, name, t in named if i == str(wanted)}) for wanted in range(count)]
 
 
 def _damaged(path: Path) -> FileError:

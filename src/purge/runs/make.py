@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,9 @@ def train_run(
     out: Path, name: str, choice: DataSource, data: Samples, request: Request, *, seed: int,
     recipe: Mapping[str, Any], test: Samples | None = None, pretrained: bool = False,
     shards: int | None = None, slices: int = 1, vote: Vote = "mean",
-    parts: Callable[[int], Path] | None = None, log_updates: Path | None = None,
-    log_only: Samples | None = None, device: str | None = None, progress: bool = True, title: str = "",
-    resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
+    log_updates: Path | None = None, log_only: Samples | None = None, device: str | None = None,
+    progress: bool = True, title: str = "", resume: bool = False, force: bool = False,
+    more: Mapping[str, Any] | None = None,
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
 
@@ -83,8 +83,8 @@ def train_run(
     if shards is not None:
         return train_sharded(
             partial(build_for, name, data, pretrained=pretrained), kept, shards=shards, slices=slices,
-            vote=vote, parts=parts, test=test, seed=seed, device=device, progress=progress, out=out,
-            force=force, record=facts, **recipe,
+            vote=vote, test=test, seed=seed, device=device, progress=progress, out=out, force=force,
+            record=facts, **recipe,
         )  # fmt: skip
     return train(
         fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
