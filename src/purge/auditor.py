@@ -44,7 +44,7 @@ from purge.models.checks import (
 )
 from purge.models.copies import copied
 from purge.result import Result, columns, environment, module_of, now
-from purge.verdict.roles import Role, Slot
+from purge.verdict.numbers import Role, Slot
 
 AUDITED, RETRAINED, ORIGINAL = map(Slot, (Role.AUDITED, Role.RETRAINED, Role.ORIGINAL))
 

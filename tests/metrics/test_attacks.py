@@ -15,14 +15,21 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import purge
-from purge.metrics import leakage, membership, nearest, quantile
+from purge.metrics import attacks, membership
+from purge.metrics.attacks import (
+    FOLDS,
+    PENALTIES,
+    described,
+    leak_retained,
+    mia_quantile,
+    nearest_class,
+    reduced,
+    surprise,
+)  # fmt: skip
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import auroc
-from purge.metrics.leakage import leak_retained
 from purge.metrics.likelihood import margins
 from purge.metrics.membership import SIGNALS, mia_margin, roc
-from purge.metrics.nearest import nearest_class
-from purge.metrics.quantile import FOLDS, PENALTIES, described, mia_quantile, reduced, surprise
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Missing, Value
 from tests.metrics.overfit import Pair, audited, by_heart, noisy_digits
@@ -120,7 +127,7 @@ def test_training_on_retained_samples_gives_them_away_in_either_direction(task, 
     u, v = task.test
     some = leaks(task, memorised, test=(u[v < 5], v[v < 5]))  # others have nobody to be ranked among
     assert some["loss"].n == int((y < 5).sum() + (v < 5).sum())
-    monkeypatch.setattr(leakage, "MOST", 100)
+    monkeypatch.setattr(attacks, "MOST", 100)
     few = leaks(task, memorised)["loss"]
     assert (few.n, few.value > 0.6) == (200, True)
 
@@ -300,7 +307,7 @@ def test_what_is_seen_of_the_inputs_is_that_of_scikit_learn(monkeypatch):
     same = described(np.full((101, 5), 3.0), y, every)  # inputs that are all the same leave the label
     assert not same[:, :-3].any()
     assert [set(y[column > 0]) for column in same[:, -3:].T] == [{0}, {2}, {3}]  # class 1 has nine
-    monkeypatch.setattr(quantile, "CLASSES", 1)
+    monkeypatch.setattr(attacks, "CLASSES", 1)
     assert set(y[described(np.zeros((101, 1)), y, every)[:, -1] > 0]) == {0}
 
 
@@ -335,7 +342,7 @@ def test_it_finds_members_that_no_single_threshold_finds_and_nobody_else(monkeyp
     most = (y == 1) | (torch.arange(600) % 4 == 0)
     shares = mia_quantile(shown((x[most], y[most]), unseen))["auroc"]
     assert shares.low < 0.5 < shares.high
-    monkeypatch.setattr(quantile, "MOST", 50)
+    monkeypatch.setattr(attacks, "MOST", 50)
     few = mia_quantile(shown(drawn(300, 0, gain=3.0), drawn(300, 1)))["auroc"]
     assert (few.n, few.value > 0.8) == (100, True)
 
@@ -412,11 +419,11 @@ def test_several_classes_and_single_samples_beside_them(digit, monkeypatch):
     both, mixed = (against(digit, digit.original, forget=f, **data) for f in (forget, more))
     assert both["taken"].n == mixed["taken"].n == len(y)
     assert both["auroc"].value == pytest.approx(mixed["auroc"].value, abs=1e-9)
-    near = nearest.nearest(audited(digit.retrained[0], forget, **data))
+    near = attacks.nearest(audited(digit.retrained[0], forget, **data))
     assert set(near) == {GONE, 7}
     assert not {GONE, 7} & set(near.values())
-    monkeypatch.setattr(nearest, "LEARN", 60)
-    monkeypatch.setattr(nearest, "ASK", 40)
+    monkeypatch.setattr(attacks, "LEARN", 60)
+    monkeypatch.setattr(attacks, "MOST", 40)
     assert against(digit, digit.original)["taken"].n == 40
 
 

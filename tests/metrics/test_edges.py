@@ -18,7 +18,7 @@ from sklearn.metrics import silhouette_score
 from torch import nn
 
 import purge
-from purge.metrics.damage import calibration_error
+from purge.metrics.accuracy import calibration_error
 from purge.metrics.distance import correlations, frechet, js, linear_cka
 from purge.metrics.probing import plane
 from tests.metrics.numbers import CLASSES, Case, audit, clouds, features, made, network, pick, right

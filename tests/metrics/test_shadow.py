@@ -279,7 +279,6 @@ def test_numbers_of_the_report_are_those_of_the_attacks(case):
         ({"method": Amnesiac()}, "updates"),
         ({"fresh": 3}, "Module for fresh"),
         ({"cache": 3}, "cache"),
-        ({"together": "perhaps"}, "true or false"),
     ],
 )
 def test_bad_settings_are_refused(given, words):

@@ -41,7 +41,6 @@ class Shadows:
         method: how the audited model was unlearned; None: no attack on unlearning.
         fresh: an untrained model; None: the audited one with weights drawn anew.
         cache: folder where they are kept; None: $PURGE_CACHE/shadows.
-        together: train many at once; None: where that is faster.
         precision: of unlearning; None: that of the audited Result, or of the device.
 
     Example:
@@ -58,7 +57,6 @@ class Shadows:
     method: Method | None = None
     fresh: nn.Module | None = None
     cache: str | os.PathLike[str] | None = None
-    together: bool | None = None
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
