@@ -19,10 +19,23 @@ from torch.nn.utils import prune as torch_prune
 import purge
 from purge.metrics import audited as base
 from purge.metrics import probing, robustness
-from purge.metrics.disturbed import NOISE, add_noise, drop_smallest, layer_weights, to_bf16, to_int8
 from purge.metrics.probing import fit_head
 from purge.metrics.registry import METRICS
-from purge.metrics.robustness import BATCH, FEW, LR, MOMENTUM, STEPS, relearn, steps_to
+from purge.metrics.robustness import (
+    BATCH,
+    FEW,
+    LR,
+    MOMENTUM,
+    NOISE,
+    STEPS,
+    add_noise,
+    drop_smallest,
+    layer_weights,
+    relearn,
+    steps_to,
+    to_bf16,
+    to_int8,
+)
 from tests.metrics.overfit import audited
 from tests.nets import NETWORKS, small_mlp
 
@@ -397,7 +410,7 @@ def test_gaps_are_absolute_and_pair_the_samples(task):
         assert forward.high - forward.low == pytest.approx(reach, rel=0.2)
     ours, theirs = np.array([True, False] * 50), np.array([False, True] * 50)
     ours[:2] = True
-    folded = robustness.distance_between(theirs, ours, 0)  # an interval around 0
+    folded = probing.distance_between(theirs, ours, 0)  # an interval around 0
     assert 0 == folded.low < folded.value < folded.high
 
 

@@ -35,7 +35,7 @@ from purge.engine.seeding import seeded
 from purge.engine.tensor_files import data_digest, read_tensors, write_tensors
 from purge.engine.trainer import diverged, fit
 from purge.metrics.audited import AuditedModel
-from purge.metrics.bootstrap import Array, Classes
+from purge.metrics.bootstrap import Array, Classes, some_rows
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.value import Missing
 from purge.models.checkpoint import digest, tensors_of
@@ -284,8 +284,7 @@ class Ensemble:
 
 def _some(rows: Tensor, most: int, rng: np.random.Generator) -> Tensor:
     """A random choice of at most so many of the rows, in order."""
-    chosen = rng.permutation(len(rows))[:most]
-    return rows[torch.from_numpy(np.sort(chosen))]
+    return rows[torch.from_numpy(some_rows(len(rows), most, rng))]
 
 
 def _halves(number: int, targets: int, seed: int) -> Flags:

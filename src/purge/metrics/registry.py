@@ -217,12 +217,12 @@ _TABLE = [
             "steps to get it back from a few forgotten samples, with all marks in the last layer removed, "
             "over the retrained model's", main=True)),
     _attack("quantise", "quant", "FA with weights in int8 and in bf16, and the changes",
-            "disturbed:quantise", parts=("int8", "bf16", "int8_delta", "bf16_delta"), needs=SAME,
+            "robustness:quantise", parts=("int8", "bf16", "int8_delta", "bf16_delta"), needs=SAME,
             words={"int8": _disturbed("weights in int8"), "bf16": _disturbed("weights in bf16")}),
     _attack("prune", "prune", "FA without the smallest 20, 50 and 80 % of weights, and the largest rise",
-            "disturbed:prune", parts=("20", "50", "80", "delta"), needs=SAME, words={
+            "robustness:prune", parts=("20", "50", "80", "delta"), needs=SAME, words={
             k: _disturbed(f"smallest {k} % of weights removed") for k in ("20", "50", "80")}),
-    _attack("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise", "disturbed:noise",
+    _attack("noise", "noise", "FA with weight noise of 1 and 5 %, and the larger rise", "robustness:noise",
             parts=("1pct", "5pct", "delta"), needs=SAME, words={f"{k}pct":
             _disturbed(f"{k} % noise on the weights") for k in ("1", "5")}),
     # probing
