@@ -50,16 +50,17 @@ def mlp(seed: int, norm: bool = True) -> nn.Module:
 
 
 class Headless(nn.Module):
-    """A classifier whose logits are made without a layer."""
+    """A classifier whose logits are made without a layer, after a body of any name."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, name: str = "one", classes: int = 3) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16))
-        self.weight = nn.Parameter(torch.randn(16, 3))
+        self.name = name
+        self.add_module(name, nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16)))
+        self.weight = nn.Parameter(torch.randn(16, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x) @ self.weight
+        return self.get_submodule(self.name)(x) @ self.weight
 
 
 ROLES = ("model", "retrained", "original")

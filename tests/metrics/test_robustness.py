@@ -36,17 +36,12 @@ from purge.metrics.robustness import (
     to_bf16,
     to_int8,
 )
-from tests.metrics.overfit import audited
+from tests.metrics.numbers import pick
+from tests.metrics.overfit import Pair, audited
 from tests.nets import NETWORKS, small_mlp
 
 CPU = torch.device("cpu")
 GONE = 1  # the class that a narrow network must spend a direction on
-
-Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def of(pair: Pair, wanted: torch.Tensor) -> Pair:
-    return pair[0][wanted], pair[1][wanted]
 
 
 def right(model: nn.Module, data: Pair) -> np.ndarray:
@@ -72,9 +67,9 @@ def task() -> SimpleNamespace:
     x, y = (torch.from_numpy(a) for a in load_digits(return_X_y=True))
     x, y = x.float() / 16, y.long()
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    t = SimpleNamespace(train=of((x, y), order[:900]), test=of((x, y), order[900:]))
+    t = SimpleNamespace(train=pick((x, y), order[:900]), test=pick((x, y), order[900:]))
     t.forget, t.retain = purge.split(t.train, classes=[GONE])
-    t.same, t.kept = of(t.test, t.test[1] == GONE), of(t.test, t.test[1] != GONE)
+    t.same, t.kept = pick(t.test, t.test[1] == GONE), pick(t.test, t.test[1] != GONE)
     recipe = {"epochs": 15, "batch_size": 64, "progress": False}
     t.original = purge.train(narrow(0), t.train, seed=0, **recipe).model
     t.retrained, t.again = (purge.train(narrow(i), t.retain, seed=i, **recipe).model for i in (1, 2))
@@ -369,9 +364,9 @@ class Bare(nn.Module):
         return self.head(x)
 
 
-def numbered(y: torch.Tensor) -> Pair:
+def numbered(y: torch.Tensor, first: int = 0) -> Pair:
     """Inputs that tell their own number and class."""
-    return torch.stack([torch.arange(len(y)).float(), y.float()], 1), y
+    return torch.stack([torch.arange(len(y)).float() + first, y.float()], 1), y
 
 
 def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_same_shares():
@@ -382,16 +377,12 @@ def test_single_samples_are_probed_against_unseen_ones_of_their_classes_in_the_s
         return F.one_hot(y, 4).float() + 0.1 * torch.randn(len(y), 4, generator=g), y
 
     train = data(torch.tensor([0] * 200 + [1] * 200 + [2] * 100))
-    chosen = torch.cat([torch.arange(150), torch.arange(200, 220)])
-    forget, retain = purge.split(train, indices=chosen)
+    forget, retain = purge.split(train, indices=[*range(150), *range(200, 220)])
     test = data(torch.arange(300) % 3)
     case = audited(Bare(4, 4), forget, retain, test)
-    assert case.split.forget_classes == frozenset()
-    a, b = probing._sides(case)
-    assert np.bincount(a[:, :3].argmax(1)).tolist() == [100, 20]
-    assert np.bincount(b[:, :3].argmax(1)).tolist() == [100, 20]
-    assert rows_of(torch.from_numpy(a).float(), forget[0]).min() >= 0
-    assert rows_of(torch.from_numpy(b).float(), test[0]).min() >= 0
+    for side, among in zip(probing._sides(case), (forget, test), strict=True):
+        assert np.bincount(side[:, :3].argmax(1)).tolist() == [100, 20]
+        assert rows_of(torch.from_numpy(side).float(), among[0]).min() >= 0
     assert case.value(METRICS["probe"]).value == pytest.approx(0.5, abs=0.15)
     # where members lie elsewhere, it finds them
     moved = audited(Bare(4, 4), (forget[0] + 1, forget[1]), retain, test)
@@ -430,19 +421,13 @@ def test_the_refitted_head_is_that_of_scikit_learn():
     assert 0.4 < accuracy_score(y, found.argmax(1)) < 0.95
 
 
-def test_without_kept_features_of_the_forgotten_class_there_is_a_reason(monkeypatch):
+@pytest.mark.parametrize("request_", [{"classes": [1]}, {"indices": [1, 4]}])
+def test_without_kept_features_of_the_forgotten_class_there_is_a_reason(request_, monkeypatch):
     monkeypatch.setattr(base, "FEATURE_SAMPLES", 20)
-    test = numbered(torch.tensor([1] + [2] * 400))
-    train = numbered(torch.arange(30) % 3)
-    train[0][:, 0] += 1000  # other samples than those of the test
-    for request in ({"classes": [1]}, {"indices": [1, 4]}):
-        forget, retain = purge.split(train, **request)
-        case = audited(Bare(2, 3), forget, retain, test)
-        assert len(case.featured("same_class_test")) == 0
-        for name in ("probe", "head_refit"):
-            found = case.value(METRICS[name])
-            assert found.value is None
-            assert found.why
+    train, test = numbered(torch.arange(30) % 3, 1000), numbered(torch.tensor([1] + [2] * 400))
+    case = audited(Bare(2, 3), *purge.split(train, **request_), test)
+    assert len(case.featured("same_class_test")) == 0
+    assert all(case.value(METRICS[name]).why for name in ("probe", "head_refit"))
 
 
 # -- changed weights ---------------------------------------------------------------------------
@@ -516,7 +501,7 @@ def loose() -> SimpleNamespace:
 
     t = SimpleNamespace(model=small_mlp(), test=data(1))
     t.forget, t.retain = purge.split(data(0), classes=[0])
-    t.same = of(t.test, t.test[1] == 0)
+    t.same = pick(t.test, t.test[1] == 0)
     with torch.no_grad():
         t.model[-1].bias.sub_(t.model.eval()(t.test[0]).mean(0))
     t.case = audited(t.model, t.forget, t.retain, t.test, seed=5)
@@ -580,7 +565,7 @@ def test_of_very_many_unseen_samples_a_seeded_choice_is_looked_at(loose, monkeyp
     assert found[0] == found[1] != found[2]
     rows = robustness.unseen_rows(cases[0])
     assert len(rows.unique()) == 100
-    after = right(changed(loose.model, to_bf16), of(loose.same, rows)).mean()
+    after = right(changed(loose.model, to_bf16), pick(loose.same, rows)).mean()
     assert found[0][1]["bf16"].value == pytest.approx(after)
     assert cases[0].value(METRICS["bn_recal"])["after"].n == len(loose.same[1])
 
@@ -604,7 +589,7 @@ def test_logits_that_are_not_finite_are_no_forgetting():
     with torch.no_grad():
         model.head.weight.mul_(1e3)  # so that pruning takes all weights of the other layer
     x, y = torch.randn(90, 8), torch.arange(90) % 3
-    parts = [of((x, y), wanted) for wanted in (y == 0, y != 0)]
+    parts = [pick((x, y), wanted) for wanted in (y == 0, y != 0)]
     report = purge.audit(model, *parts, (x + 0.01, y), metrics=["prune", "fa_test"], progress=False)
     assert report["fa_test"].value is not None
     for name in ("prune.80", "prune.delta"):

@@ -70,16 +70,9 @@ def test_a_text_classifier_forgets_with_every_metric(text, kind):
         }
         names, reasons = [*METRICS], reasons | rates
     report = purge.audit(
-        result,
-        forget,
-        retain,
-        test,
-        original=model,
-        retrained=retrained,
-        metrics=names,
-        progress=False,
+        result, forget, retain, test, original=model, retrained=retrained, metrics=names, progress=False,
         **more,
-    )
+    )  # fmt: skip
     assert digest(model) == before != digest(result.model)
     check_every_metric(report, reasons, names)
     assert report["ra"].value >= 0.95

@@ -11,7 +11,7 @@ from typing import Any
 
 from purge.core.errors import FileError, MetricError, did_you_mean
 from purge.core.plugins import installed, loaded, named
-from purge.metrics.metric import Limits, Metric, Need, Unit, Words
+from purge.metrics.metric import Limits, Metric, Need, Words
 from purge.report.tables import shown
 from purge.verdict.compare import Condition, read_condition
 
@@ -309,15 +309,10 @@ def _as_metric(candidate: Any, name: str) -> Metric:
     return candidate
 
 
-def unit_of(name: str) -> Unit:
-    """The unit of a value by its name, as ``relearn_few.steps``; "number" if the metric is not known."""
-    metric = METRICS.get(name.partition(".")[0])
-    return "number" if metric is None else metric.unit_of(name)
-
-
 def number(name: str, value: float | None) -> str:
     """A value as text, by the unit of its metric: ``number("fa_test", 0.25)`` is 25.0 %."""
-    return shown(value, unit_of(name))
+    metric = METRICS.get(name.partition(".")[0])
+    return shown(value, "number" if metric is None else metric.unit_of(name))
 
 
 def resolve_metrics(

@@ -310,20 +310,23 @@ def _changed(audited: AuditedModel, changes: Mapping[str, Sequence[Change]]) -> 
     """Which unseen samples are right before and after each change; of several draws of one, their mean."""
     if not layer_weights(audited.model):
         raise Missing(NO_WEIGHTS)
-    rows, guesses = unseen_rows(audited), []
-    for change in (change for draws in changes.values() for change in draws):
+    rows = unseen_rows(audited)
+
+    def guesses_after(change: Change) -> Tensor:
         attacked = copy.deepcopy(audited.model)
         if change is to_bf16:  # which rounds a weight by a share of it, whatever its scale
             change(attacked)
         else:
             _between_units_of_size_1(attacked, scales_of(audited), change)
-        guesses.append(guesses_of(attacked, audited, rows))  # not read yet: the device works on
-    right, after = right_of(guesses, audited, rows), dict[str, Right]()
-    for name, draws in changes.items():
-        own, right = right[: len(draws)], right[len(draws) :]
-        known = [hits for hits in own if hits is not None]
-        mean: list[Hits | Array] = [*known] if len(known) < 2 else [np.mean(known, axis=0)]
-        after[name] = mean[0] if len(known) == len(draws) else None
+        return guesses_of(attacked, audited, rows)
+
+    # None is read before all are made: the device works on.
+    guesses = {name: [*map(guesses_after, draws)] for name, draws in changes.items()}
+    after: dict[str, Right] = {}
+    for name, own in guesses.items():
+        right = right_of(own, audited, rows)
+        known = [hits for hits in right if hits is not None]
+        after[name] = None if len(known) < len(right) else known[0] if len(known) == 1 else np.mean(known, 0)
     return audited.hits(SAME)[rows.numpy()], after
 
 

@@ -82,9 +82,8 @@ def _ensemble(audited: AuditedModel) -> Ensemble:
     return audited.shadows
 
 
-def _of_targets(name: str, scores: Array, audited: AuditedModel) -> dict[str, Value]:
+def _of_targets(name: str, scores: Array, audited: AuditedModel, ensemble: Ensemble) -> dict[str, Value]:
     """How well scores of the targets tell forgotten from unseen samples."""
-    ensemble = _ensemble(audited)
     inside, outside = np.split(scores, [len(ensemble.forget)])
     return told_apart(audited, name, inside, outside, ensemble.target_classes)
 
@@ -93,7 +92,7 @@ def _lira(audited: AuditedModel, name: str, kind: Kind) -> Measured:
     ensemble = _ensemble(audited)
     n, shadows = ensemble.targets, ensemble.signals(kind)
     scores = likelihood_ratio(ensemble.of(audited)[:n], shadows[:, :n], ensemble.inside)
-    return _of_targets(name, scores, audited)
+    return _of_targets(name, scores, audited, ensemble)
 
 
 lira = partial(_lira, name="lira", kind="original")
@@ -112,7 +111,7 @@ def rmia(audited: AuditedModel) -> Measured:
         if row in where:
             seen[:, at] = ensemble.inside[:, where[row]]
     typical = typical_probability(shadows, np.concatenate([ensemble.inside, seen], 1))
-    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited)
+    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited, ensemble)
 
 
 def _compared(
