@@ -16,7 +16,7 @@ from purge.engine.precision import arrange
 from purge.engine.seeding import seeded
 from purge.metrics.accuracy import change_draws
 from purge.metrics.audited import AuditedModel, Part
-from purge.metrics.bootstrap import DRAWS, Array, effective, interval, resamples, wide_interval
+from purge.metrics.bootstrap import DRAWS, Array, effective, interval, resamples, some_rows, wide_interval
 from purge.metrics.likelihood import margins
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Missing, Value
@@ -136,23 +136,20 @@ def hidden_change(audited: AuditedModel) -> Value:
     units are written. Far is not the same as forgotten: a model that was merely disturbed is far from the
     original too.
     """
-    n = len(audited.featured("retain"))
-    rows = np.sort(np.random.default_rng(audited.seed).permutation(n)[:LEARNED])
+    rows = some_rows(len(audited.featured("retain")), LEARNED, np.random.default_rng(audited.seed))
     pairs = [(s.features("retain")[rows], s.features("forget")) for s in (audited, audited.other("original"))]
     ours, theirs = (_standardised(*pair) for pair in pairs)
-    if ours is None or theirs is None:
-        raise Missing("the features are the same for all samples")
     both = untold(*ours, *theirs), untold(*theirs, *ours)
     return Value(float(np.mean(both)), n=len(ours[1]))
 
 
-def _standardised(learn: Array, ask: Array) -> tuple[Array, Array] | None:
-    """Two sets of features in units of their deviation, without units that are constant; None if all are."""
+def _standardised(learn: Array, ask: Array) -> tuple[Array, Array]:
+    """Two sets of features in units of their deviation, without units that are constant."""
     both = np.concatenate([learn, ask])
     std = both.std(0)
     live = std > ROUNDING * np.abs(both).max(0)
     if not live.any():
-        return None
+        raise Missing("the features are the same for all samples")
     mean = learn[:, live].mean(0)
     return (learn[:, live] - mean) / std[live], (ask[:, live] - mean) / std[live]
 
